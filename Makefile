@@ -1,0 +1,62 @@
+# Needs Python >= 3.10 and make, nothing else: every target sets up what it uses, in this directory and the user's cache.
+#   make demo                    see it work
+#   make test PYTHON=python3.12  with another interpreter
+
+PYTHON ?= python3
+UV_VERSION := 0.13.8
+UV := .uv/bin/uv
+BIN := .venv/bin
+ARGS ?=
+
+# The interpreter is the one chosen here (uv would otherwise look for, or download, another), and the certificates are
+# the machine's (uv's own list does not know a company's proxy).
+export UV_PYTHON_DOWNLOADS := never
+export UV_SYSTEM_CERTS := 1
+export UV_PROJECT_ENVIRONMENT := .venv
+ifeq ($(CI),true)
+export UV_NO_PROGRESS := 1
+endif
+# An activated environment of somebody else must not be meant.
+unexport VIRTUAL_ENV
+
+# $(call retry,COMMAND): up to four times, because registries and networks have bad moments.
+retry = attempt=1; until $(1); do \
+	  if [ $$attempt -ge 4 ]; then echo "make: gave up after $$attempt attempts" >&2; exit 1; fi; \
+	  echo "make: attempt $$attempt failed, trying again in $$((attempt * 2)) s" >&2; \
+	  sleep $$((attempt * 2)); attempt=$$((attempt + 1)); done
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint
+
+help:  ## show the targets
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1	\2/p' Makefile
+
+setup: .venv/.synced  ## make .venv with the locked versions
+
+demo: setup  ## run the demonstration on a real Kafka, started and ended here; ARGS="--help" for its options
+	@$(BIN)/twopc demo $(ARGS)
+
+lint: setup  ## static checks only
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint  ## static checks, then all tests; ARGS="-k kafka" to choose
+	$(BIN)/pytest $(ARGS)
+
+.venv/.synced: pyproject.toml uv.lock $(UV)
+	@echo "make: installing the locked packages into .venv ($$($(PYTHON) --version))"
+	@$(call retry,$(UV) sync --locked --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')")
+	@touch $@
+
+$(UV):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
+	  echo "make: Python 3.10 or newer is needed, '$(PYTHON)' is $$($(PYTHON) --version 2>/dev/null || echo not there)." \
+	       "Name another one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@echo "make: installing uv $(UV_VERSION) into .uv"
+	@rm -rf .uv
+	@$(PYTHON) -m venv .uv || { rm -rf .uv; \
+	  echo "make: '$(PYTHON) -m venv' failed; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@$(call retry,.uv/bin/python -m pip --disable-pip-version-check --quiet install uv==$(UV_VERSION)) || { \
+	  rm -rf .uv; exit 1; }

@@ -1,0 +1,1 @@
+"""The protocol of two-phase commit; knows neither Kafka nor Spark."""

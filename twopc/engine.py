@@ -1,0 +1,51 @@
+"""What the coordinator asks of the engine that runs the tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twopc.checkpoint import Checkpoint
+    from twopc.decision import Attempt, TaskReport
+
+#: A transaction: the sink's name and the task's partition.
+Slot = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Work:
+    """One attempt at a batch, as the engine gives it to its tasks.
+
+    Attributes:
+        checkpoint: the batch.
+        attempt: names the attempt.
+        incarnations: by sink name.
+        settled_through: the highest batch of which every transaction is proven.
+        only: write these alone, but evaluate and report every task (rule 9); None writes all.
+        timeout_ms: how long pre-commit may take in all; None where no sink's transactions expire.
+    """
+
+    checkpoint: Checkpoint
+    attempt: Attempt
+    incarnations: dict[str, int]
+    settled_through: int
+    only: frozenset[Slot] | None
+    timeout_ms: float | None
+
+
+class Engine(Protocol):
+    """Runs the tasks of a batch."""
+
+    def prepare(self, work: Work) -> Sequence[TaskReport]:
+        """Evaluate the batch once, pre-commit every task, and return the reports of the accepted attempts.
+
+        Raises:
+            RetriableError: the attempt is void, a new one may succeed.
+            FatalError: it would fail again.
+        """
+
+    def evaluate(self) -> None:
+        """Evaluate the batch once into nothing: a stateful plan must write its state version."""

@@ -1,0 +1,114 @@
+"""The few file operations that the protocol needs, handed in by whoever knows the file system."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+from typing import Protocol
+
+
+class Files(Protocol):
+    """A directory, by relative names with ``/``."""
+
+    location: str
+
+    def read(self, name: str) -> bytes | None:
+        """The file's bytes; None where there is no such file."""
+
+    def names(self, directory: str) -> list[str]:
+        """The plain names in a directory, but for those that begin with a dot; empty where there is none."""
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Create the file, whole or not at all, durable on return. False where the name is taken, whatever it holds."""
+
+    def remove(self, name: str) -> None:
+        """Remove the file; nothing happens where there is none."""
+
+
+class LocalFiles:
+    """A local directory. ``link`` is the put-if-absent: atomic, and never a half-written file under the name."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.location = os.fspath(root)
+        self._root = Path(root)
+
+    def read(self, name: str) -> bytes | None:
+        """See :class:`Files`."""
+        try:
+            return (self._root / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def names(self, directory: str) -> list[str]:
+        """See :class:`Files`."""
+        try:
+            paths = list((self._root / directory).iterdir())
+        except FileNotFoundError:
+            return []
+        return sorted(path.name for path in paths if not path.name.startswith("."))
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """See :class:`Files`."""
+        target = self._root / name
+        _make_directory(target.parent)
+        # A dot file: Spark and Hadoop pass over it, and so does names().
+        temporary = target.parent / f".{target.name}.{uuid.uuid4().hex}.tmp"
+        try:
+            with temporary.open("xb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+            try:
+                os.link(temporary, target)
+            except FileExistsError:
+                return False
+        finally:
+            temporary.unlink(missing_ok=True)
+        _fsync_directory(target.parent)
+        return True
+
+    def remove(self, name: str) -> None:
+        """See :class:`Files`."""
+        (self._root / name).unlink(missing_ok=True)
+
+
+def _make_directory(directory: Path) -> None:
+    """Make it and its parents, each durable: a decision must not vanish with the directory that it was put into."""
+    if not directory.is_dir():
+        _make_directory(directory.parent)
+        directory.mkdir(exist_ok=True)
+        _fsync_directory(directory.parent)
+
+
+class Subdirectory:
+    """A directory below another one, by the same operations."""
+
+    def __init__(self, files: Files, directory: str) -> None:
+        self.location = f"{files.location}/{directory}"
+        self._files = files
+        self._prefix = f"{directory}/"
+
+    def read(self, name: str) -> bytes | None:
+        """See :class:`Files`."""
+        return self._files.read(self._prefix + name)
+
+    def names(self, directory: str) -> list[str]:
+        """See :class:`Files`."""
+        return self._files.names((self._prefix + directory).rstrip("/"))
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """See :class:`Files`."""
+        return self._files.put_if_absent(self._prefix + name, data)
+
+    def remove(self, name: str) -> None:
+        """See :class:`Files`."""
+        self._files.remove(self._prefix + name)
+
+
+def _fsync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

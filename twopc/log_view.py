@@ -1,0 +1,140 @@
+"""What a decision log says, folded into the few facts that recovery asks for. Pure: no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from twopc.decision import Begin, Decision, LogEntry, Repair, Truncation
+from twopc.errors import DecisionLogDamagedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twopc.decision import LogContents, Record, TaskReport
+
+
+class LogStatus(Enum):
+    """What the log says of its last batch."""
+
+    UNDECIDED = "undecided"  #: no decision in the open lineage (or no lineage at all)
+    DECIDED = "decided"  #: the last word on the last batch is a decision
+    REPAIRED = "repaired"  #: repair records have replaced some of its handles
+    CORRUPT = "corrupt"  #: the log cannot be trusted
+
+
+@dataclass(frozen=True)
+class LogView:
+    """The folded log.
+
+    Attributes:
+        begin: the open lineage's begin record.
+        ended: lineages that were ended and may not come back.
+        decision: the last decision with its repairs merged in; None when the open lineage has none.
+        kept: (position, decision) of every decision that is still in the log, oldest first.
+        repaired: whether repairs were merged into ``decision``.
+        damage: why the log cannot be trusted; None when it can.
+    """
+
+    begin: Begin | None = None
+    ended: frozenset[str] = frozenset()
+    decision: Decision | None = None
+    kept: tuple[tuple[int, Decision], ...] = ()
+    repaired: bool = False
+    damage: str | None = None
+
+    @property
+    def status(self) -> LogStatus:
+        """The four cases of the recovery table."""
+        if self.damage is not None:
+            return LogStatus.CORRUPT
+        if self.decision is None:
+            return LogStatus.UNDECIDED
+        return LogStatus.REPAIRED if self.repaired else LogStatus.DECIDED
+
+    @property
+    def highest_batch(self) -> int | None:
+        """H: the highest decided batch; a begin record counts as the decision before its first batch."""
+        if self.decision is not None:
+            return self.decision.batch
+        return None if self.begin is None else self.begin.first_batch - 1
+
+    @property
+    def highest_offsets(self) -> tuple[str, ...]:
+        """The source offsets of :attr:`highest_batch`."""
+        if self.decision is not None:
+            return self.decision.offsets
+        return () if self.begin is None else self.begin.prior_offsets
+
+
+def fold(contents: LogContents) -> LogView:
+    """Fold a log. Damage is reported in the view rather than raised, so that the table can answer it."""
+    recorded_start = max((e.record.log_start for e in contents.entries if isinstance(e.record, Truncation)), default=0)
+    view = LogView()
+    # Rule 4: what the driver did not truncate itself was taken away by somebody else. It is not an empty log.
+    if contents.start > recorded_start:
+        return replace(view, damage=f"it starts at {contents.start}, but was only ever truncated to {recorded_start}")
+    try:
+        for entry in contents.entries:
+            # Dropping is best effort: what lies below a recorded truncation is gone, whether the store has it or not.
+            if entry.offset >= recorded_start:
+                view = fold_entry(view, entry)
+    except DecisionLogDamagedError as error:
+        return replace(view, damage=str(error))
+    return view
+
+
+def fold_entry(view: LogView, entry: LogEntry) -> LogView:
+    """The view after one more record.
+
+    Raises:
+        DecisionLogDamagedError: the record cannot follow what came before.
+    """
+    record = entry.record
+    if isinstance(record, Truncation):
+        kept = tuple((offset, decision) for offset, decision in view.kept if offset >= record.log_start)
+        return replace(view, begin=record.begin, ended=view.ended | set(record.ended), kept=kept)
+    if isinstance(record, Begin):
+        ended = view.ended | ({record.ends} if record.ends else set())
+        return replace(view, begin=record, ended=ended, decision=None, repaired=False)
+    if isinstance(record, Decision):
+        _require_successor(view.decision, record, entry.offset)
+        return replace(view, decision=record, repaired=False, kept=(*view.kept, (entry.offset, record)))
+    if isinstance(record, Repair):
+        return replace(view, decision=_merge(view.decision, record, entry.offset), repaired=True)
+    return view  # a take-over record fences; it says nothing about batches
+
+
+def fold_more(view: LogView, offset: int, records: Sequence[Record]) -> LogView:
+    """The view after records that this driver itself has just made durable at ``offset`` and behind it."""
+    for record in records:
+        view = fold_entry(view, LogEntry(offset, record))
+    return view
+
+
+def _require_successor(last: Decision | None, decision: Decision, offset: int) -> None:
+    """A batch follows its predecessor, or itself where it was lost and written anew; anything else was lost between."""
+    if last is not None and (decision.lineage != last.lineage or decision.batch - last.batch not in {0, 1}):
+        raise DecisionLogDamagedError(
+            f"the decision of batch {decision.batch} at {offset} does not follow that of batch {last.batch}"
+        )
+
+
+def _merge(decision: Decision | None, repair: Repair, offset: int) -> Decision:
+    if decision is None or decision.batch != repair.batch or decision.lineage != repair.lineage:
+        raise DecisionLogDamagedError(f"the repair record at {offset} belongs to no decision")
+    replaced = {task.partition: task for task in repair.tasks}
+    if not replaced.keys() <= {task.partition for task in decision.tasks}:
+        raise DecisionLogDamagedError(f"the repair record at {offset} repairs tasks that were not decided")
+    return msgspec.structs.replace(
+        decision, tasks=tuple(_merge_task(task, replaced.get(task.partition)) for task in decision.tasks)
+    )
+
+
+def _merge_task(task: TaskReport, repair: TaskReport | None) -> TaskReport:
+    if repair is None:
+        return task
+    return msgspec.structs.replace(task, handles={**task.handles, **repair.handles})

@@ -1,0 +1,70 @@
+"""What a refused start or a stopped commit tells its user: what is wrong, and every way out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twopc.checkpoint import Position
+from twopc.errors import CommitBlockedError, DecisionLogDamagedError, RefusedStartError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twopc.checkpoint import Checkpoint
+    from twopc.log_view import LogView
+
+
+def refusal(position: Position, label: str, view: LogView, checkpoint: Checkpoint, log: str) -> RefusedStartError:
+    """The error for a position that the recovery table refuses."""
+    at, highest, mine = checkpoint.batch, view.highest_batch, checkpoint.lineage
+    other = view.begin.lineage if view.begin else None
+    texts = {
+        Position.REWOUND: (
+            f"the checkpoint is at batch {at}, but {log} has decided batch {highest}: an older checkpoint was "
+            f"restored, or a copy of it ran elsewhere. Going on would write batches {at} to {highest} twice. Restore "
+            f"the newest checkpoint; or, to write batches again, start with a new checkpoint and end_lineage={mine!r}"
+        ),
+        Position.COPIED: (
+            f"batch {at} of this checkpoint has other source offsets than {log} has recorded (at batch {highest}): the "
+            "checkpoint was copied or restored, and another run has gone on from it. Going on would lose or double "
+            "records. Use the checkpoint of the run that wrote last; or start with a new checkpoint and "
+            f"end_lineage={mine!r}"
+        ),
+        Position.GAP: (
+            f"the checkpoint is at batch {at}, but the last batch decided in {log} is {highest}: batches in between "
+            "ran without this sink, or the log was replaced. If they were written by other means, start with a new "
+            f"checkpoint and end_lineage={mine!r}; otherwise restore the checkpoint of batch {highest}"
+        ),
+        Position.NEW_LINEAGE: (
+            f"{log} belongs to the query {other}, this is the query {mine}: its checkpoint was deleted, or another "
+            f"query uses the same sink name. If {other} is over, pass end_lineage={other!r}; otherwise give this sink "
+            "another name"
+        ),
+        Position.UNADOPTED: (
+            f"the checkpoint is at batch {at}, but {log} knows nothing of it: it lived before this sink (or the sink "
+            f"was renamed). If its batches before {at} were written by other means, pass adopt_lineage={mine!r}; "
+            "otherwise give the sink its former name"
+        ),
+        Position.ENDED: (
+            f"the query {mine} was ended in {log} when {other} took its place: its checkpoint must not be used again. "
+            f"Start with a new checkpoint and end_lineage={other!r}, or give this sink another name"
+        ),
+    }
+    return RefusedStartError(f"{label}: {texts[position]}", case=position.value)
+
+
+def damaged(view: LogView, log: str) -> DecisionLogDamagedError:
+    """The error for a log that cannot be trusted."""
+    return DecisionLogDamagedError(
+        f"the decision log {log} is damaged: {view.damage}. Restore it, or check the output, then start with a new "
+        "checkpoint and a new sink name"
+    )
+
+
+def blocked(batch: int, unproven: Sequence[str]) -> CommitBlockedError:
+    """The error for a decided batch whose commit cannot be proven now."""
+    return CommitBlockedError(
+        f"batch {batch} is decided, but its commit could not be completed in time; restart the query when every broker "
+        "answers: it goes on from here",
+        transactions=unproven,
+    )

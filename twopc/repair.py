@@ -1,0 +1,134 @@
+"""Rule 9: a decided transaction that is proven lost is repaired, and only with the rows that were decided."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from twopc.decision import TaskReport
+from twopc.errors import InDoubtError
+from twopc.sink import Evidence, TaskAttempt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from twopc.decision import Attempt, Decision
+    from twopc.engine import Slot
+    from twopc.log_view import LogView
+    from twopc.sink import TwoPhaseCommitSink
+
+
+class StagedRows(Protocol):
+    """Rows kept by tasks until their transactions are proven (``staging=True``), as the driver sees them."""
+
+    def has(self, name: str) -> bool:
+        """Whether the slice is there, whole."""
+
+    def read(self, name: str) -> Iterator[pa.RecordBatch]:
+        """Its rows, as the sinks' writers take them; memory does not grow with the slice."""
+
+    def settle(self, incarnation: int, batch: int) -> None:
+        """Drop what this driver and earlier ones staged up to ``batch``: it is proven. Best effort, raises nothing."""
+
+
+def require_same_rows(
+    view: LogView,
+    replayed: Sequence[TaskReport],
+    evidence: Mapping[Slot, Evidence],
+    name_of: Callable[[Slot], str],
+) -> None:
+    """The replay must give the decided rows for *all* tasks: else the lost rows are not those of the same tasks today.
+
+    Raises:
+        InDoubtError: it does not; names what is in and what is lost.
+    """
+    if view.decision is None:
+        raise AssertionError("a repair needs a decision")
+    decided = [(task.partition, task.rows, task.checksum) for task in view.decision.tasks]
+    if [(task.partition, task.rows, task.checksum) for task in replayed] != decided:
+        raise in_doubt(
+            view.decision,
+            evidence,
+            name_of,
+            "the replay does not give the same rows task by task (a shuffle, AQE, changed partitions or a "
+            "non-deterministic expression), so the lost ones cannot be told from those that are in. staging=True keeps "
+            "the rows and prevents this",
+        )
+
+
+def in_doubt(
+    decision: Decision, evidence: Mapping[Slot, Evidence], name_of: Callable[[Slot], str], why: str
+) -> InDoubtError:
+    """The error that names every transaction of the decision by what became of it."""
+
+    def named(what: Evidence) -> list[str]:
+        return [name_of(slot) for slot, found in sorted(evidence.items()) if found is what]
+
+    return InDoubtError(
+        f"batch {decision.batch} is decided and some of its transactions are lost: {why}. Nothing more was written",
+        committed=named(Evidence.COMMITTED),
+        lost=named(Evidence.ABORTED),
+        unknown=named(Evidence.UNKNOWN),
+    )
+
+
+def all_staged(decision: Decision | None, lost: Collection[Slot], staging: StagedRows) -> bool:
+    """Whether everything that was lost can be written from staged rows."""
+    if decision is None or not lost:
+        return False
+    partitions = {partition for _, partition in lost}
+    return all(
+        task.staged is not None and staging.has(task.staged) for task in decision.tasks if task.partition in partitions
+    )
+
+
+def publish(  # noqa: PLR0913 - all that names a transaction
+    decision: Decision,
+    lost: Collection[Slot],
+    staging: StagedRows,
+    *,
+    sinks: Mapping[str, TwoPhaseCommitSink[Any]],
+    attempt: Attempt,
+    incarnations: Mapping[str, int],
+    settled_through: int,
+) -> tuple[TaskReport, ...]:
+    """Pre-commit the lost transactions again, from the staged rows, in this process."""
+    repaired = []
+    for task in decision.tasks:
+        handles = {}
+        for name in sorted(name for name, partition in lost if partition == task.partition):
+            identity = TaskAttempt(
+                lineage=decision.lineage,
+                checkpoint_id=decision.batch,
+                attempt=attempt,
+                partition=task.partition,
+                incarnation=incarnations[name],
+                settled_through=settled_through,
+            )
+            handles[name] = _publish_one(sinks[name], identity, staging.read(str(task.staged)))
+        if handles:
+            repaired.append(
+                TaskReport(
+                    partition=task.partition,
+                    rows=task.rows,
+                    checksum=task.checksum,
+                    handles=handles,
+                    staged=task.staged,
+                )
+            )
+    return tuple(repaired)
+
+
+def _publish_one(
+    sink: TwoPhaseCommitSink[Any], identity: TaskAttempt, rows: Iterator[pa.RecordBatch]
+) -> dict[str, Any]:
+    writer = sink.create_writer(identity)
+    try:
+        for batch in rows:
+            writer.write_rows(batch)
+        handle = writer.snapshot_state(identity.checkpoint_id)
+        writer.hand_over()
+    finally:
+        writer.close()
+    return sink.encode_handle(handle)
