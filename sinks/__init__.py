@@ -1,0 +1,1 @@
+"""Systems behind the contract of ``twopc.sink``."""

@@ -1,0 +1,238 @@
+"""The decision log in Kafka: partition 0 of the ledger, written by one fenced driver producer.
+
+The producer's fixed transactional id ``<sink>.driver`` makes the broker itself guarantee one driver for a sink name;
+whatever a driver decides is a committed transaction of that producer.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from sinks import kafka_ledger_topic as ledger_topic
+from sinks.kafka_errors import error_of, is_fenced, translate
+from sinks.kafka_ledger_topic import DRIVER_PARTITION
+from sinks.kafka_options import connection_config, producer_config
+from sinks.kafka_reader import CommittedReader, Row, offsets
+from twopc.decision import DecisionLog, LogContents, Record, TakeOver, decode, encode
+from twopc.errors import DecisionInDoubtError, DecisionLogDamagedError, FencedError, RetriableError
+from twopc.faults import point
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from confluent_kafka import Message
+
+    from twopc.sink import Claim
+
+logger = logging.getLogger(__name__)
+
+#: Under the broker's and the client's default limit of about 1 MiB, headers included (rule 14: parts i/n).
+_FRAME_BYTES: Final = 900_000
+#: librdkafka waits at least 80 % of retry.backoff.ms (100) before it sends EndTxn again; a commit slower than half of
+#: that may have been a retry whose first answer was lost, so the record is read back (rule 12).
+_SLOW_COMMIT_S: Final = 0.05
+_DRIVER_TRANSACTION_TIMEOUT_MS: Final = 60_000
+
+
+class KafkaLedger(DecisionLog):
+    """Decisions in partition 0 of ``topic``; also the way to write barriers into the marker partitions."""
+
+    def __init__(
+        self, sink: str, topic: str, bootstrap_servers: str, options: Mapping[str, Any], timeout_ms: float
+    ) -> None:
+        self.name = topic
+        self._transactional_id = f"{sink}.driver"
+        self._timeout_ms = timeout_ms
+        self._producer_config = {
+            **producer_config(bootstrap_servers, options),
+            "transactional.id": self._transactional_id,
+            "transaction.timeout.ms": str(_DRIVER_TRANSACTION_TIMEOUT_MS),
+            "message.timeout.ms": str(_DRIVER_TRANSACTION_TIMEOUT_MS),
+            "linger.ms": "0",
+        }
+        connection = connection_config(bootstrap_servers, options)
+        self.admin = AdminClient({**connection, "socket.connection.setup.timeout.ms": "5000"})
+        self.reader = CommittedReader(connection)
+        self._producer: Producer | None = None
+        self._run: str | None = None
+        self._incarnation = -1
+
+    # -- DecisionLog ---------------------------------------------------------------------------------------------------
+
+    def identity(self) -> str:
+        """See :class:`DecisionLog`: the topic's id."""
+        return ledger_topic.topic_id(self.admin, self.name, timeout_ms=self._timeout_ms)
+
+    def require_safe(self) -> None:
+        """Refuse dangerous settings of an existing ledger. Read-only.
+
+        Raises:
+            ConfigurationError: see ``sinks.kafka_ledger_topic``.
+        """
+        if self.identity() != ledger_topic.ABSENT:
+            ledger_topic.require_safe(self.admin, self.name, timeout_ms=self._timeout_ms)
+
+    def inspect(self) -> LogContents:
+        """See :class:`DecisionLog`."""
+        if self.identity() == ledger_topic.ABSENT:
+            return LogContents(0, ())
+        return self._contents(until=None)
+
+    def take_over(self, claim: Claim) -> int:
+        """See :class:`DecisionLog`. Initialising the driver's id fences whoever drove before (rule 1)."""
+        if self._run == claim.run:
+            return self._incarnation
+        ledger_topic.ensure(self.admin, self.name, timeout_ms=self._timeout_ms)
+        ledger_topic.require_safe(self.admin, self.name, timeout_ms=self._timeout_ms)
+        self._producer = Producer(self._producer_config)
+        try:
+            self._producer.init_transactions(self._timeout_ms / 1000)
+        except KafkaException as error:
+            raise translate(error, f"taking over the ledger {self.name} as {self._transactional_id}") from error
+        record = TakeOver(
+            lineage=claim.lineage,
+            run=claim.run,
+            deciding_log=claim.deciding_log,
+            driver=f"{socket.gethostname()}:{os.getpid()}",
+            at_ms=int(time.time() * 1000),
+        )
+        self._incarnation = self.append([record])
+        self._run = claim.run
+        return self._incarnation
+
+    def read(self) -> LogContents:
+        """See :class:`DecisionLog`: up to the own take-over record, so that no stale leader can hide a decision."""
+        return self._contents(until=self._incarnation)
+
+    def append(self, records: Sequence[Record]) -> int:
+        """See :class:`DecisionLog`."""
+        frames = [frame for record in records for frame in encode(record, max_bytes=_FRAME_BYTES)]
+        fault = "driver.deciding" if not isinstance(records[0], TakeOver) else None
+        return self.write([(DRIVER_PARTITION, frame) for frame in frames], fault=fault)
+
+    def truncate(self, log_start: int) -> None:
+        """See :class:`DecisionLog`."""
+        self.delete_before({DRIVER_PARTITION: log_start})
+
+    def close(self) -> None:
+        """See :class:`DecisionLog`. Dropping the producer ends no transaction."""
+        self._producer = None
+        self.reader.close()
+
+    # -- for the committer ---------------------------------------------------------------------------------------------
+
+    def write(self, values: Sequence[tuple[int, bytes]], *, fault: str | None = None) -> int:
+        """Write ``(partition, value)`` pairs in one committed transaction of the driver; returns the first's offset.
+
+        Raises:
+            FencedError, RetriableError, DecisionInDoubtError: see :meth:`DecisionLog.append`.
+        """
+        producer = self._producer
+        if producer is None:
+            raise AssertionError("take_over comes first")
+        written: list[Message] = []
+        failures: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            failures.append(error) if error else written.append(message)
+
+        try:
+            producer.begin_transaction()
+            for partition, value in values:
+                producer.produce(self.name, value, partition=partition, on_delivery=delivered)
+            left = producer.flush(self._timeout_ms / 1000)
+            if failures or left:
+                raise KafkaException(failures[0] if failures else KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001, TRY301
+        except KafkaException as error:
+            self._give_up(producer)
+            raise translate(error, f"writing to the ledger {self.name}") from error
+        if fault:
+            point(fault)
+        began = time.monotonic()
+        self._commit(producer)
+        first = written[0].offset()
+        if first is None:
+            raise AssertionError("a delivered message has an offset")
+        if time.monotonic() - began > _SLOW_COMMIT_S:
+            self._read_back(values[0][0], first, values[0][1])
+        return first
+
+    def delete_before(self, starts: Mapping[int, int]) -> None:
+        """DeleteRecords below each partition's offset. Best effort: what fails is dropped with the next one."""
+        asked = self.admin.delete_records(
+            [TopicPartition(self.name, partition, offset) for partition, offset in starts.items()],
+            request_timeout=self._timeout_ms / 1000,
+        )
+        for where, future in asked.items():
+            try:
+                future.result()
+            except KafkaException as error:
+                logger.warning("the ledger %s could not be truncated at %s: %s", self.name, where, error)
+
+    def _commit(self, producer: Producer) -> None:
+        """Commit, again and again while the error is retriable; the decision is never taken anew (rule 12)."""
+        deadline = time.monotonic() + _DRIVER_TRANSACTION_TIMEOUT_MS / 1000
+        while True:
+            try:
+                producer.commit_transaction(max(0.1, deadline - time.monotonic()))
+            except KafkaException as error:
+                inner = error_of(error)
+                if is_fenced(inner):
+                    raise FencedError(
+                        f"{self._transactional_id} was fenced while it committed: a newer driver has taken over (it has read "
+                        "what became of this record), or this one was paused for longer than its transaction lives. Restart"
+                    ) from error
+                if inner.txn_requires_abort():
+                    self._give_up(producer)
+                    raise RetriableError(f"the ledger {self.name} refused a record: {inner.str()}") from error
+                if not inner.retriable() or time.monotonic() > deadline:
+                    raise DecisionInDoubtError(
+                        f"the ledger {self.name} did not answer the commit of a decision ({inner.str()}): whether it holds is "
+                        "not known here. Restart the query when the brokers answer: it reads what became of it"
+                    ) from error
+            else:
+                return
+
+    def _read_back(self, partition: int, offset: int, value: bytes) -> None:
+        """Was the record really committed? Asks for everything up to the last stable offset behind it."""
+        deadline = time.monotonic() + self._timeout_ms / 1000
+        while (left := deadline - time.monotonic()) > 0:
+            stable = offsets(
+                self.admin, self.name, [partition], OffsetSpec.latest(), committed=True, timeout_ms=self._timeout_ms
+            )[partition]
+            if stable > offset:
+                rows = self.reader.read(self.name, partition, offset, None, timeout_ms=left * 1000)
+                if rows is None:
+                    continue
+                if rows and (rows[0].offset, rows[0].value) == (offset, value):
+                    return
+                raise FencedError(
+                    f"the record at {self.name}/{partition}/{offset} was aborted by somebody else. Restart"
+                )
+        raise DecisionInDoubtError(
+            f"the record at {self.name}/{partition}/{offset} cannot be read back. Restart the query"
+        )
+
+    def _give_up(self, producer: Producer) -> None:
+        try:
+            producer.abort_transaction(self._timeout_ms / 1000)
+        except KafkaException as error:
+            logger.warning("a ledger transaction could not be aborted, the next take-over does it: %s", error)
+
+    def _contents(self, until: int | None) -> LogContents:
+        found = offsets(self.admin, self.name, [DRIVER_PARTITION], OffsetSpec.earliest(), timeout_ms=self._timeout_ms)
+        start = found[DRIVER_PARTITION]
+        last = None if until is None else (lambda row: row.offset == until)
+        rows: list[Row] | None = self.reader.read(self.name, DRIVER_PARTITION, start, last, timeout_ms=self._timeout_ms)
+        if rows is None:
+            raise RetriableError(f"the ledger {self.name} could not be read up to {until} within {self._timeout_ms} ms")
+        if until is not None and rows[-1].offset != until:
+            raise DecisionLogDamagedError(f"the ledger {self.name} lost the record at {until} that was just written")
+        return LogContents(start, tuple(decode((row.offset, row.value) for row in rows)))

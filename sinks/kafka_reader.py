@@ -1,0 +1,111 @@
+"""Reading a partition under ``read_committed``, from an offset up to a record that is known to be there."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+
+from sinks.kafka_errors import translate
+from twopc.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from confluent_kafka.admin import AdminClient, OffsetSpec
+
+
+class Row(NamedTuple):
+    """A committed record."""
+
+    offset: int
+    key: bytes | None
+    value: bytes
+
+
+def offsets(  # noqa: PLR0913 - what a ListOffsets request says
+    admin: AdminClient,
+    topic: str,
+    partitions: Iterable[int],
+    spec: OffsetSpec,
+    *,
+    timeout_ms: float,
+    committed: bool = False,
+) -> dict[int, int]:
+    """The earliest or latest offset of each partition; with ``committed``, latest is the last stable offset.
+
+    Raises:
+        TwoPhaseCommitError: the brokers did not answer, or refused.
+    """
+    asked = admin.list_offsets(
+        {TopicPartition(topic, partition): spec for partition in partitions},
+        request_timeout=timeout_ms / 1000,
+        isolation_level=IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED,
+    )
+    try:
+        return {where.partition: future.result().offset for where, future in asked.items()}
+    except KafkaException as error:
+        raise translate(error, f"asking for the offsets of {topic}") from error
+
+
+class CommittedReader:
+    """One consumer without a group, assigned to one partition at a time."""
+
+    def __init__(self, connection: Mapping[str, Any]) -> None:
+        self._consumer = Consumer(
+            {
+                **connection,
+                "group.id": "twopc",  # librdkafka wants one; nothing is ever committed under it
+                "enable.auto.commit": "false",
+                "auto.offset.reset": "error",  # deleted is not absent
+                "isolation.level": "read_committed",
+                "enable.partition.eof": "true",
+                "fetch.wait.max.ms": "10",  # the reader waits for records that are there
+                "fetch.error.backoff.ms": "50",
+            }
+        )
+
+    def read(
+        self, topic: str, partition: int, start: int, last: Callable[[Row], bool] | None, *, timeout_ms: float
+    ) -> list[Row] | None:
+        """Committed records from ``start`` on.
+
+        Args:
+            topic: the topic.
+            partition: its partition.
+            start: the first offset.
+            last: tells the record to stop at (it is included); None stops at the last stable offset.
+            timeout_ms: how long to wait for that record.
+
+        Returns:
+            the records; None when the time ran out, or when ``start`` is no longer there.
+        """
+        deadline = time.monotonic() + timeout_ms / 1000
+        rows: list[Row] = []
+        self._consumer.assign([TopicPartition(topic, partition, start)])
+        try:
+            while (left := deadline - time.monotonic()) > 0:
+                message = self._consumer.poll(min(left, 0.5))
+                if message is None:
+                    continue
+                error = message.error()
+                if error is None:
+                    row = Row(message.offset() or 0, message.key(), message.value() or b"")
+                    rows.append(row)
+                    if last is not None and last(row):
+                        return rows
+                elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - a public constant
+                    if last is None:
+                        return rows
+                elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001
+                    return None
+                elif isinstance(translated := translate(error, f"reading {topic}"), ConfigurationError):
+                    raise translated  # anything else passes, and librdkafka goes on by itself
+            return None
+        finally:
+            self._consumer.unassign()
+
+    def close(self) -> None:
+        """Close the consumer."""
+        self._consumer.close()
