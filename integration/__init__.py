@@ -1,0 +1,1 @@
+"""Engines that drive the protocol, and real services for demos and tests."""

@@ -1,0 +1,116 @@
+"""The checkpoint's files through Hadoop, for whatever file system the checkpoint is on."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+from py4j.protocol import Py4JJavaError
+
+from twopc.errors import ConfigurationError
+from twopc.files import Files, LocalFiles
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+#: Where ``FileContext.rename`` without overwrite is atomic. Object stores behind s3a copy instead: two could both win.
+_ATOMIC_RENAME: Final = frozenset({"hdfs", "viewfs", "abfs", "abfss", "webhdfs"})
+
+
+def open_files(context: SparkContext, location: str) -> Files:
+    """The directory ``location``, resolved as Spark resolves it.
+
+    Raises:
+        ConfigurationError: its file system cannot put a file only if it is absent.
+    """
+    jvm: Any = context._jvm  # noqa: SLF001 - the gateway has no public name
+    path = jvm.org.apache.hadoop.fs.Path(location)
+    configuration: Any = context._jsc.hadoopConfiguration()  # noqa: SLF001 - the same
+    try:
+        qualified = path.getFileSystem(configuration).makeQualified(path).toUri()
+    except Py4JJavaError as error:
+        raise ConfigurationError(
+            f"checkpoint_location={location!r} cannot be opened: {error.java_exception}"
+        ) from error
+    if qualified.getScheme() == "file":
+        return LocalFiles(qualified.getPath())
+    if qualified.getScheme() not in _ATOMIC_RENAME:
+        raise ConfigurationError(
+            f"checkpoint_location={location!r}: on {qualified.getScheme()} two drivers could both believe to have written a "
+            f"file first. Use a local or shared POSIX path, or one of {', '.join(sorted(_ATOMIC_RENAME))}"
+        )
+    return HadoopFiles(jvm, configuration, qualified.toString())
+
+
+class HadoopFiles:
+    """See :class:`twopc.files.Files`, over Hadoop's ``FileContext``."""
+
+    def __init__(self, jvm: Any, configuration: Any, location: str) -> None:
+        self.location = location
+        self._jvm = jvm
+        self._fs = jvm.org.apache.hadoop.fs
+        self._context = self._fs.FileContext.getFileContext(jvm.java.net.URI(location), configuration)
+
+    def read(self, name: str) -> bytes | None:
+        """See :class:`Files`."""
+        try:
+            stream = self._context.open(self._path(name))
+        except Py4JJavaError as error:
+            if _is_absent(error):
+                return None
+            raise
+        try:
+            return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+        finally:
+            stream.close()
+
+    def names(self, directory: str) -> list[str]:
+        """See :class:`Files`."""
+        try:
+            found = self._context.util().listStatus(self._path(directory))
+        except Py4JJavaError as error:
+            if _is_absent(error):
+                return []
+            raise
+        return sorted(status.getPath().getName() for status in found)
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """See :class:`Files`."""
+        target = self._path(name)
+        temporary = self._fs.Path(target.getParent(), f".{target.getName()}.{uuid.uuid4().hex}.tmp")
+        file_system = temporary.getFileSystem(self._jvm.org.apache.hadoop.conf.Configuration())
+        stream = file_system.create(temporary, False)  # noqa: FBT003 - Hadoop's overwrite
+        try:
+            stream.write(data)
+            stream.hsync()
+        finally:
+            stream.close()
+        try:
+            self._context.rename(temporary, target, self._no_options())
+        except Py4JJavaError as error:
+            file_system.delete(temporary, False)  # noqa: FBT003 - Hadoop's recursive
+            if "FileAlreadyExistsException" in str(error.java_exception.getClass()):
+                return False
+            raise
+        return True
+
+    def remove(self, name: str) -> None:
+        """See :class:`Files`."""
+        try:
+            self._context.delete(self._path(name), False)  # noqa: FBT003 - Hadoop's recursive
+        except Py4JJavaError as error:
+            if not _is_absent(error):
+                raise
+
+    def _path(self, name: str) -> Any:
+        return self._fs.Path(f"{self.location}/{name}" if name else self.location)
+
+    def _no_options(self) -> Any:
+        gateway = self._jvm._gateway_client  # noqa: SLF001 - Py4J makes arrays by its gateway only
+        from py4j.java_gateway import JavaGateway  # noqa: PLC0415 - one use
+
+        return JavaGateway(gateway_client=gateway).new_array(getattr(self._fs, "Options$Rename"), 0)
+
+
+def _is_absent(error: Py4JJavaError) -> bool:
+    return "FileNotFoundException" in str(error.java_exception.getClass())

@@ -1,0 +1,117 @@
+"""The executor's side: one pass over a task's rows into every sink, one report back to the driver.
+
+Clients are imported here, in the worker's own modules: a client class that is pickled by value with ``__main__`` fails.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+
+from integration.kafka_rows import CHECKSUM
+from integration.staging import SliceWriter
+from twopc.decision import Attempt, TaskReport
+from twopc.errors import FatalError
+from twopc.sink import TaskAttempt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from twopc.sink import SinkWriter, TwoPhaseCommitSink
+
+
+class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a task sends back: a report, or why it can never succeed.
+
+    An error that would come again is a result, not a failure: Spark would only repeat the task, and lose its type.
+    """
+
+    stage: int
+    report: TaskReport | None = None
+    error: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every task of an attempt is given; pickled into the closure."""
+
+    sinks: tuple[TwoPhaseCommitSink[Any], ...]
+    lineage: str
+    batch: int
+    attempt: Attempt
+    incarnations: dict[str, int]
+    settled_through: int
+    only: frozenset[tuple[str, int]] | None
+    staging: str | None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """``mapInArrow``'s function."""
+        context = TaskContext.get()
+        if context is None:
+            raise AssertionError("a task has a context")
+        stage, partition = context.stageId(), context.partitionId()
+        writers = self._writers(partition)
+        try:
+            report = self._run(partition, batches, writers)
+            for writer in writers.values():
+                writer.hand_over()
+            result = TaskResult(stage=stage, report=report)
+        except FatalError as error:
+            result = TaskResult(stage=stage, error=(type(error).__name__, f"task {partition}: {error}"))
+        finally:
+            # Not around the yield: a generator that Spark closes must not abort what is handed over (rule 6).
+            for writer in writers.values():
+                writer.close()
+        yield pa.record_batch({"result": pa.array([msgspec.json.encode(result)], pa.binary())})
+
+    def _writers(self, partition: int) -> dict[str, SinkWriter[Any]]:
+        return {
+            sink.name: sink.create_writer(
+                TaskAttempt(
+                    lineage=self.lineage,
+                    checkpoint_id=self.batch,
+                    attempt=self.attempt,
+                    partition=partition,
+                    incarnation=self.incarnations[sink.name],
+                    settled_through=self.settled_through,
+                )
+            )
+            for sink in self.sinks
+            if self.only is None or (sink.name, partition) in self.only
+        }
+
+    def _run(
+        self, partition: int, batches: Iterator[pa.RecordBatch], writers: dict[str, SinkWriter[Any]]
+    ) -> TaskReport:
+        rows, checksum = 0, 0
+        staged = SliceWriter(self.staging, self.attempt.incarnation, self.batch) if self.staging else None
+        for batch in batches:
+            rows += batch.num_rows
+            checksum += _sum(batch.column(CHECKSUM))
+            payload = batch.drop_columns([CHECKSUM])
+            if staged is not None:
+                staged.write(payload)
+            for writer in writers.values():
+                writer.write_rows(payload)
+        handles = {
+            sink.name: sink.encode_handle(handle)
+            for sink in self.sinks
+            if sink.name in writers and (handle := writers[sink.name].snapshot_state(self.batch)) is not None
+        }
+        return TaskReport(
+            partition=partition,
+            rows=rows,
+            checksum=checksum % 2**64,
+            handles=handles,
+            staged=staged.close() if staged is not None else None,
+        )
+
+
+def _sum(hashes: pa.Array[Any]) -> int:
+    """The sum modulo 2**64: not XOR, in which a row given twice vanishes."""
+    return int(pc.sum(hashes.view(pa.uint64())).as_py() or 0)  # Arrow's integer sum wraps around

@@ -1,0 +1,33 @@
+"""Fixtures of the tests that talk to real services."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.live.services import KafkaService, chosen, kafka_service
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from integration.local_services import LocalKafka
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaService]:
+    """A real Kafka shared by all tests of the run: use topic names and transactional ids of your own."""
+    with kafka_service(chosen()) as service:
+        yield service
+
+
+@pytest.fixture
+def local_kafka(kafka: KafkaService) -> Iterator[LocalKafka]:
+    """The shared broker for a test that kills or pauses it; it runs again for the tests that follow."""
+    if kafka.local is None:
+        pytest.skip(f"needs a broker it may kill and pause: TWOPC_SERVICES is {chosen()!r}, not 'local'")
+    yield kafka.local
+    if kafka.local.is_running:
+        kafka.local.resume()
+    else:
+        kafka.local.start()

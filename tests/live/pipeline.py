@@ -1,0 +1,163 @@
+"""The protocol on a real broker without Spark: real sinks, a real coordinator, tasks run one after the other here."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from sinks.kafka import KafkaSink
+from twopc.checkpoint import Checkpoint
+from twopc.coordinator import Coordinator, Settings, Work
+from twopc.decision import TaskReport
+from twopc.files import LocalFiles
+from twopc.sink import TaskAttempt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from twopc.repair import StagedRows
+
+
+def create_topic(bootstrap_servers: str, name: str, partitions: int = 4, config: Mapping[str, str] | None = None) -> str:
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    admin.create_topics([NewTopic(name, partitions, 1, config=dict(config or {}))])[name].result()
+    return name
+
+
+def record_batch(rows: Sequence[str]) -> pa.RecordBatch:
+    """Rows as the engine gives them to a Kafka writer; key and value are the row."""
+    values = pa.array([row.encode() for row in rows], pa.binary())
+    return pa.record_batch({"key": values, "value": values})
+
+
+def committed(bootstrap_servers: str, topic: str, *, isolation: str = "read_committed") -> Counter[str]:
+    """What an independent reader sees of a topic, up to its end (its last stable offset, under read_committed)."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": f"verify-{uuid.uuid4().hex}",
+            "isolation.level": isolation,
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+        }
+    )
+    try:
+        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+        values: Counter[str] = Counter()
+        at_end: set[int | None] = set()
+        while len(at_end) < len(partitions):
+            message = consumer.poll(30)
+            assert message is not None, "the broker does not answer"
+            if message.error():
+                at_end.add(message.partition())
+            else:
+                values[(message.value() or b"").decode()] += 1
+        return values
+    finally:
+        consumer.close()
+
+
+class Query:
+    """A query's checkpoint and its output, over any number of runs (drivers)."""
+
+    def __init__(self, bootstrap_servers: str, root: Path, **sink_arguments: Any) -> None:
+        self.bootstrap_servers = bootstrap_servers
+        self.root = root
+        self.name = f"q{uuid.uuid4().hex[:10]}"
+        self.lineage = f"lineage-{self.name}"
+        self.topic = create_topic(bootstrap_servers, f"{self.name}-out")
+        self.sink = KafkaSink(
+            name=self.name,
+            bootstrap_servers=bootstrap_servers,
+            **{"topic": self.topic, "timeout_ms": 10_000, **sink_arguments},
+        )
+        self.offsets: dict[int, tuple[str, ...]] = {}
+
+    def driver(self, settings: Settings | None = None, staging: StagedRows | None = None) -> Coordinator:
+        """A new run: fences the one before when it processes its first batch."""
+        return Coordinator([self.sink], LocalFiles(self.root / "twopc"), settings=settings, staging=staging)
+
+    def checkpoint(self, batch: int, *, offsets: tuple[str, ...] | None = None, lineage: str | None = None) -> Checkpoint:
+        """Batch ``batch`` of this query, as its engine would present it; its offsets are remembered."""
+        self.offsets[batch] = offsets or self.offsets.get(batch) or (f"offset-{batch}",)
+        return Checkpoint(lineage or self.lineage, batch, self.offsets[batch], lambda other: self.offsets.get(other))
+
+    def visible(self) -> Counter[str]:
+        """What readers of the output see."""
+        return committed(self.bootstrap_servers, self.topic)
+
+
+class Tasks:
+    """An engine whose batch has the given rows task by task.
+
+    ``between`` is called after each task's handle exists and before the next task runs, with the task's partition.
+    """
+
+    def __init__(
+        self,
+        query: Query,
+        rows: Sequence[Sequence[str]],
+        *,
+        between: Callable[[int], None] = lambda _: None,
+        stage: Callable[[int, Sequence[str]], str] | None = None,
+    ) -> None:
+        self._query = query
+        self._rows = rows
+        self._between = between
+        self._stage = stage
+        self.prepared = 0
+        self.evaluated = 0
+
+    def prepare(self, work: Work) -> list[TaskReport]:
+        self.prepared += 1
+        return [self._task(work, partition, rows) for partition, rows in enumerate(self._rows)]
+
+    def evaluate(self) -> None:
+        self.evaluated += 1
+
+    def _task(self, work: Work, partition: int, rows: Sequence[str]) -> TaskReport:
+        sink = self._query.sink
+        handles = {}
+        if work.only is None or (sink.name, partition) in work.only:
+            handle = prepare_task(self._query, work, partition, rows)
+            if handle is not None:
+                handles = {sink.name: sink.encode_handle(handle)}
+        self._between(partition)
+        staged = self._stage(partition, rows) if self._stage else None
+        checksum = sum(hash_of(row) for row in rows) % 2**64
+        return TaskReport(partition=partition, rows=len(rows), checksum=checksum, handles=handles, staged=staged)
+
+
+def prepare_task(query: Query, work: Work, partition: int, rows: Sequence[str]) -> Any:
+    """One task attempt, up to the handle; the producer is dropped as in a worker."""
+    writer = query.sink.create_writer(
+        TaskAttempt(
+            lineage=work.checkpoint.lineage,
+            checkpoint_id=work.checkpoint.batch,
+            attempt=work.attempt,
+            partition=partition,
+            incarnation=work.incarnations[query.name],
+            settled_through=work.settled_through,
+        )
+    )
+    try:
+        if rows:
+            writer.write_rows(record_batch(rows))
+        handle = writer.snapshot_state(work.checkpoint.batch)
+        writer.hand_over()
+    finally:
+        writer.close()
+    return handle
+
+
+def hash_of(row: str) -> int:
+    """A 64-bit hash that is the same in every process."""
+    return int.from_bytes(uuid.uuid5(uuid.NAMESPACE_OID, row).bytes[:8], "big")

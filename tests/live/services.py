@@ -1,0 +1,99 @@
+"""The Kafka that live tests talk to, chosen by the environment variable `TWOPC_SERVICES`.
+
+- `local` (default): `LocalKafka`, no Docker needed; the only one that tests may kill and pause.
+- `docker`: a container of the image in docker-compose.yml, through testcontainers.
+- `HOST:PORT[,HOST:PORT…]`: a Kafka that is already running.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from integration.local_services import ONE_NODE_PROPERTIES, LocalKafka, ServiceError, free_ports
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+COMPOSE_FILE = Path(__file__).parents[2] / "docker-compose.yml"
+_CONTAINER_START_TIMEOUT_S = 120
+
+
+@dataclass(frozen=True)
+class KafkaService:
+    """A Kafka that is up. `local` is the broker when this process owns it, else None."""
+
+    bootstrap_servers: str
+    local: LocalKafka | None = None
+
+
+def chosen() -> str:
+    return os.environ.get("TWOPC_SERVICES", "local")
+
+
+@contextlib.contextmanager
+def kafka_service(choice: str) -> Iterator[KafkaService]:
+    """Give the Kafka that `choice` names, started and ended here unless it was running already."""
+    if choice == "local":
+        with LocalKafka() as kafka:
+            yield KafkaService(kafka.bootstrap_servers, kafka)
+    elif choice == "docker":
+        with _kafka_container() as address:
+            yield KafkaService(address)
+    elif ":" in choice:
+        wait_for_metadata(choice, timeout_s=15)
+        yield KafkaService(choice)
+    else:
+        raise ServiceError(f"TWOPC_SERVICES={choice!r}: use local, docker, or host:port of a running Kafka")
+
+
+def wait_for_metadata(bootstrap_servers: str, timeout_s: float) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+    try:
+        # One request is enough: the client tries to connect until the timeout is over.
+        admin.list_topics(timeout=timeout_s)
+    except KafkaException as error:
+        raise ServiceError(f"no Kafka answers at {bootstrap_servers} in {timeout_s:g} s: {error}") from error
+
+
+def container_environment(port: int) -> dict[str, str]:
+    """Return the settings of docker-compose.yml for a broker that the host reaches on `port`."""
+    return {
+        "KAFKA_PROCESS_ROLES": "broker,controller",
+        "KAFKA_NODE_ID": "1",
+        "KAFKA_CONTROLLER_QUORUM_VOTERS": "1@localhost:9093",
+        "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
+        "KAFKA_LISTENERS": "PLAINTEXT://:9092,CONTROLLER://localhost:9093",
+        "KAFKA_ADVERTISED_LISTENERS": f"PLAINTEXT://127.0.0.1:{port}",
+        "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "KAFKA_LOG_DIRS": "/var/lib/kafka/data",
+        **{"KAFKA_" + name.upper().replace(".", "_"): value for name, value in ONE_NODE_PROPERTIES.items()},
+    }
+
+
+def compose_image() -> str:
+    found = re.search(r"^\s*image: (apache/kafka:\S+)$", COMPOSE_FILE.read_text(), re.MULTILINE)
+    assert found, f"{COMPOSE_FILE} names no apache/kafka image"
+    return found[1]
+
+
+@contextlib.contextmanager
+def _kafka_container() -> Iterator[str]:
+    # Imported here: reading its configuration and finding Docker is of no interest to the other choices.
+    from testcontainers.core.container import DockerContainer  # noqa: PLC0415
+
+    # The broker tells clients its address, so the port on the host must be known before it starts.
+    [port] = free_ports(1)
+    container = DockerContainer(compose_image()).with_bind_ports(9092, port)
+    for name, value in container_environment(port).items():
+        container = container.with_env(name, value)
+    with container:
+        wait_for_metadata(f"127.0.0.1:{port}", _CONTAINER_START_TIMEOUT_S)
+        yield f"127.0.0.1:{port}"

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from integration.guard import GuardedProcess
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TIMEOUT_S = 20
+
+
+def start(tmp_path: Path, *command: str) -> GuardedProcess:
+    return GuardedProcess(list(command), log=tmp_path / "log", cwd=tmp_path)
+
+
+def test_output_and_exit_code_are_the_childs(tmp_path: Path) -> None:
+    process = start(tmp_path, "sh", "-c", "echo out; echo err >&2; pwd; exit 7")
+    assert process.wait(TIMEOUT_S) == 7
+    assert (tmp_path / "log").read_text() == f"out\nerr\n{tmp_path}\n"
+    process.kill()
+    process.terminate(TIMEOUT_S)
+
+
+def test_signals_reach_the_child_itself(tmp_path: Path) -> None:
+    process = start(tmp_path, "sleep", "600")
+    assert process.exit_code is None
+    process.kill()
+    assert process.exit_code == 128 + signal.SIGKILL
+    with pytest.raises(ProcessLookupError):
+        os.kill(process.pid, 0)
+
+
+def test_a_stopped_child_can_be_terminated(tmp_path: Path) -> None:
+    process = start(tmp_path, "sleep", "600")
+    process.signal(signal.SIGSTOP)
+    process.terminate(TIMEOUT_S)
+    assert process.exit_code == 128 + signal.SIGTERM
+
+
+def test_a_child_deaf_to_sigterm_is_killed(tmp_path: Path) -> None:
+    process = start(tmp_path, "sh", "-c", "trap '' TERM; while :; do sleep 0.1; done")
+    process.signal(signal.SIGTERM)
+    process.terminate(0.3)
+    assert process.exit_code is not None
+
+
+def test_a_missing_command_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="cannot execute no-such-command"):
+        start(tmp_path, "no-such-command")

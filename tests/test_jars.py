@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import tenacity
+
+from integration import jars
+from integration.jars import JarSet, fetch, ivy_file, spark_kafka_set
+from integration.java import ServiceError
+
+CONTENT = {"org.a/one/1/one-1.jar": b"first", "org.b/two/2/two-2.jar": b"second"}
+WANTED = JarSet("set-1", "Set 1", ("org.a:one:1",))
+
+
+class FakeRegistry:
+    """Stands in for a run of Ivy: writes the files that the ivy.xml names, or does what a test tells it to."""
+
+    def __init__(self) -> None:
+        self.content = dict(CONTENT)
+        self.failures: list[ServiceError] = []
+        self.ivy_files: list[str] = []
+
+    def __call__(self, ivy_file: str, work: Path, name: str) -> None:
+        self.ivy_files.append(ivy_file)
+        for path, content in self.content.items():
+            if name == "all" or f'name="{path.split("/")[1]}"' in ivy_file:
+                (work / "jars" / path).parent.mkdir(parents=True, exist_ok=True)
+                (work / "jars" / path).write_bytes(content)
+                if self.failures:
+                    raise self.failures.pop(0)
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRegistry:
+    fake = FakeRegistry()
+    lock = {n: {"size": len(c), "sha256": hashlib.sha256(c).hexdigest()} for n, c in CONTENT.items()}
+    (tmp_path / "jars.lock.json").write_text(json.dumps({WANTED.name: lock}))
+    monkeypatch.setenv("TWOPC_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(jars, "LOCK_FILE", tmp_path / "jars.lock.json")
+    monkeypatch.setattr(jars, "_run_ivy", fake)
+    monkeypatch.setattr(jars, "_WAIT", tenacity.wait_none())
+    monkeypatch.setattr(jars, "java_command", lambda: Path("java"))
+    return fake
+
+
+def test_a_set_is_fetched_once(registry: FakeRegistry, capsys: pytest.CaptureFixture[str]) -> None:
+    first = fetch(WANTED)
+    assert [path.read_bytes() for path in first] == [b"first", b"second"]
+    assert "resolving Set 1 jars (2 files, once)" in capsys.readouterr().err
+    runs = len(registry.ivy_files)
+    assert fetch(WANTED) == first
+    assert len(registry.ivy_files) == runs
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("damaged", [b"fir", b"firsT", None])
+@pytest.mark.parametrize("is_locked", [True, False])
+def test_a_damaged_file_is_detected_and_fetched_again(
+    registry: FakeRegistry, capsys: pytest.CaptureFixture[str], damaged: bytes | None, *, is_locked: bool
+) -> None:
+    if not is_locked:
+        jars.LOCK_FILE.unlink()
+    victim = fetch(WANTED)[0]
+    victim.unlink() if damaged is None else victim.write_bytes(damaged)
+    assert fetch(WANTED)[0].read_bytes() == b"first"
+    assert "one-1.jar" in capsys.readouterr().err
+    assert registry.failures == []
+
+
+def test_a_passing_failure_is_retried(registry: FakeRegistry) -> None:
+    registry.failures = [ServiceError("connection reset")] * 2
+    assert len(fetch(WANTED)) == len(CONTENT)
+
+
+def test_other_content_than_locked_is_refused_and_never_visible(registry: FakeRegistry, tmp_path: Path) -> None:
+    registry.content["org.b/two/2/two-2.jar"] = b"evil!!"
+    with pytest.raises(ServiceError, match=r"two-2\.jar has other content"):
+        fetch(WANTED)
+    assert list((tmp_path / "cache").rglob("*.jar")) == []
+
+
+def test_a_failed_download_leaves_nothing_and_keeps_no_half(registry: FakeRegistry, tmp_path: Path) -> None:
+    registry.failures = [ServiceError("gone")] * 100
+    with pytest.raises(ServiceError, match="gone"):
+        fetch(WANTED)
+    assert [path.name for path in (tmp_path / "cache" / "jars").iterdir()] in ([], [".set-1.lock"])
+    registry.failures.clear()
+    assert len(fetch(WANTED)) == len(CONTENT)
+
+
+def test_what_a_killed_download_left_is_removed(registry: FakeRegistry, tmp_path: Path) -> None:
+    abandoned = tmp_path / "cache" / "jars" / ".set-1-abandoned"
+    abandoned.mkdir(parents=True)
+    fetch(WANTED)
+    assert registry.ivy_files
+    assert not abandoned.exists()
+
+
+def test_two_at_once_fetch_once(registry: FakeRegistry) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(fetch, [WANTED] * 4))
+    assert results == [results[0]] * 4
+    assert len(registry.ivy_files) == len(CONTENT)  # One share for each of the two modules.
+
+
+def test_a_registry_that_lacks_a_version_is_not_asked_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    java = tmp_path / "java"
+    java.write_text(f"#!/bin/sh\necho run >> {tmp_path}/runs\necho ':: org.a#one;1: not found'\nexit 1\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("TWOPC_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(jars, "java_command", lambda: java)
+    monkeypatch.setattr(jars, "trust_arguments", list)
+    with pytest.raises(ServiceError, match=r"does not have it: :: org\.a#one;1: not found"):
+        fetch(WANTED)
+    assert (tmp_path / "runs").read_text() == "run\n"
+
+
+def test_spark_jars_leave_out_what_pyspark_ships() -> None:
+    wanted = spark_kafka_set()
+    assert {"scala-library", "spark-tags_2.13", "hadoop-client-runtime", "lz4-java"} <= wanted.excluded
+    assert not any("kafka" in name for name in wanted.excluded)
+    assert '<exclude org="*" module="scala-library"' in ivy_file(wanted.coordinates, wanted.excluded)
+
+
+def test_the_default_sets_are_locked() -> None:
+    lock = json.loads(jars.LOCK_FILE.read_text())
+    assert {*(f"kafka-{version}" for version in jars.LOCKED_KAFKA_VERSIONS), spark_kafka_set().name} == set(lock)
+    for files in lock.values():
+        assert all(entry["size"] > 0 and len(entry["sha256"]) == 64 for entry in files.values())
+
+
+def test_real_jars_are_whole() -> None:
+    assert any(path.name == "kafka_2.13-4.3.0.jar" for path in jars.kafka_jars())
+    assert any(path.name.startswith("spark-sql-kafka-0-10_2.13-") for path in jars.spark_kafka_jars())
