@@ -26,7 +26,7 @@ retry = attempt=1; until $(1); do \
 	  sleep $$((attempt * 2)); attempt=$$((attempt + 1)); done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint
+.PHONY: help setup demo bench test lint
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1	\2/p' Makefile
@@ -35,6 +35,9 @@ setup: .venv/.synced  ## make .venv with the locked versions
 
 demo: setup  ## run the demonstration on a real Kafka, started and ended here; ARGS="--help" for its options
 	@$(BIN)/twopc demo $(ARGS)
+
+bench: setup  ## compare with Spark's own sink on a real Kafka, in turn; ARGS="--help" for its options
+	@$(BIN)/python benchmarks/streaming.py $(ARGS)
 
 lint: setup  ## static checks only
 	$(BIN)/ruff check .

@@ -338,9 +338,14 @@ class LocalKafka:
 
 
 def _tail(log: str) -> str:
-    """Return the last lines of a log, without the frames of stack traces and the dump of all settings."""
+    """Return what a log ends with: from its first error on, since an orderly shutdown may follow; else the last lines.
+
+    Frames of stack traces and the dump of all settings are left out.
+    """
     lines = [line for line in log.splitlines() if line.strip() and not line.startswith("\t")]
-    return "\n".join(lines[-_LOG_TAIL_LINES:]) or "(empty)"
+    errors = [i for i, line in enumerate(lines) if "Exception" in line or "] ERROR" in line or "] FATAL" in line]
+    chosen = lines[errors[0] :][:_LOG_TAIL_LINES] if errors else lines[-_LOG_TAIL_LINES:]
+    return "\n".join(chosen) or "(empty)"
 
 
 def _escaped(value: str) -> str:

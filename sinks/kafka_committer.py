@@ -12,6 +12,7 @@ from sinks import kafka_markers, kafka_transactions
 from sinks.kafka_transactions import Description, ProducerIdentity, TransactionClient
 from sinks.kafka_writer import KafkaHandle
 from twopc.errors import ConfigurationError, PrepareTimeoutError, RetriableError
+from twopc.faults import is_armed, point
 from twopc.sink import Evidence, SinkCommitter
 
 if TYPE_CHECKING:
@@ -56,8 +57,14 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         del lineage
         self._ledger.require_safe()
         probe = f"{self._sink.name}.0.preflight.0"
-        error = self._client.describe([probe])[probe].error
-        if error == kafka_transactions.NOT_AUTHORIZED:
+        answer = self._until_answered(
+            [probe], lambda ids: {tid: found.error for tid, found in self._client.describe(ids).items()}
+        )[probe]
+        if answer == kafka_transactions.NO_ANSWER:
+            raise RetriableError(
+                f"no transaction coordinator answers at {self._sink.bootstrap_servers} within {self._timeout_ms} ms"
+            )
+        if answer == kafka_transactions.NOT_AUTHORIZED:
             raise ConfigurationError(
                 f"sink {self._sink.name!r} may not describe its transactional ids, so open transactions would be invisible "
                 f"to it: allow Describe and Write on transactional ids with the prefix '{self._sink.name}.'"
@@ -93,7 +100,14 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         """See :class:`SinkCommitter`: NONE proves, CONCURRENT_TRANSACTIONS asks again, all else is for the markers (rule 4)."""
         proven: dict[KafkaHandle, Evidence] = {}
         by_id = {handle.transactional_id: handle for handle in handles}
-        answers = self._until_answered(by_id, lambda ids: self._client.end([_identity(by_id[tid]) for tid in ids]))
+
+        def end(ids: Sequence[str]) -> dict[str, str]:
+            return self._client.end([_identity(by_id[tid]) for tid in ids])
+
+        if is_armed("driver.committing"):  # all are in flight together, unless a test wants to stop in between
+            self._until_answered([handles[0].transactional_id], end)
+            point("driver.committing")
+        answers = self._until_answered(by_id, end)
         for tid, answer in answers.items():
             if answer == kafka_transactions.NONE:
                 proven[by_id[tid]] = Evidence.COMMITTED
@@ -113,13 +127,16 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         wanted: dict[int, list[str]] = {}
         for handle in handles:
             wanted.setdefault(handle.marker_partition, []).append(handle.uuid)
-        found = kafka_markers.search(self._ledger, wanted, since.get("markers", {}), timeout_ms=self._timeout_ms / 2)
-        if Evidence.UNKNOWN in found.values():
-            # A dead driver's orphan may hold back the last stable offset; those of one's own may still be decided.
+        found: dict[str, Evidence] = {}
+        for _ in range(2):
+            # First, as a dead driver's orphan would hold back the last stable offset until the time is out; of earlier
+            # incarnations only, as one's own may still be decided.
             self._sweep(spared={handle.transactional_id for handle in handles}, below=self._incarnation)
             found = kafka_markers.search(
                 self._ledger, wanted, since.get("markers", {}), timeout_ms=self._timeout_ms / 2
             )
+            if Evidence.UNKNOWN not in found.values():
+                break
         return {handle: found[handle.uuid] for handle in handles}
 
     def recover_and_abort(self, decided: Collection[KafkaHandle]) -> None:
@@ -151,6 +168,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
     def close(self) -> None:
         """See :class:`SinkCommitter`."""
         self._client.close()
+        self._ledger.close()
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
 _FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})  # noqa: SLF001 - public constants with librdkafka's underscore
 
+#: What a call that serves callbacks raises. confluent-kafka raises a fatal error (fenced) inside its own callback, and
+#: where a delivery report follows in the same call, Python makes a SystemError of it, with the fatal error as its cause.
+SERVING: Final = (KafkaException, SystemError)
+
 _REMEDIES: Final[Mapping[int, tuple[type[TwoPhaseCommitError], str]]] = {
     KafkaError.MSG_SIZE_TOO_LARGE: (
         BadRecordError,
@@ -71,9 +75,10 @@ _REMEDIES: Final[Mapping[int, tuple[type[TwoPhaseCommitError], str]]] = {
 }
 
 
-def error_of(error: KafkaException | KafkaError) -> KafkaError:
+def error_of(error: KafkaException | SystemError | KafkaError) -> KafkaError:
     """The KafkaError in an exception."""
-    inner = error.args[0] if isinstance(error, KafkaException) else error
+    raised = error.__cause__ if isinstance(error, SystemError) else error
+    inner = raised.args[0] if isinstance(raised, KafkaException) else raised
     if not isinstance(inner, KafkaError):
         raise AssertionError(f"a Kafka exception without a Kafka error: {error!r}")
     return inner
@@ -84,7 +89,7 @@ def is_fenced(error: KafkaError) -> bool:
     return error.code() in _FENCED
 
 
-def translate(error: KafkaException | KafkaError, doing: str) -> TwoPhaseCommitError:
+def translate(error: KafkaException | SystemError | KafkaError, doing: str) -> TwoPhaseCommitError:
     """Our error for one of librdkafka's that left nothing visible.
 
     Args:

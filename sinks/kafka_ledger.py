@@ -16,12 +16,18 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from sinks import kafka_ledger_topic as ledger_topic
-from sinks.kafka_errors import error_of, is_fenced, translate
+from sinks.kafka_errors import SERVING, error_of, is_fenced, translate
 from sinks.kafka_ledger_topic import DRIVER_PARTITION
 from sinks.kafka_options import connection_config, producer_config
 from sinks.kafka_reader import CommittedReader, Row, offsets
 from twopc.decision import DecisionLog, LogContents, Record, TakeOver, decode, encode
-from twopc.errors import DecisionInDoubtError, DecisionLogDamagedError, FencedError, RetriableError
+from twopc.errors import (
+    ConfigurationError,
+    DecisionInDoubtError,
+    DecisionLogDamagedError,
+    FencedError,
+    RetriableError,
+)
 from twopc.faults import point
 
 if TYPE_CHECKING:
@@ -149,8 +155,8 @@ class KafkaLedger(DecisionLog):
                 producer.produce(self.name, value, partition=partition, on_delivery=delivered)
             left = producer.flush(self._timeout_ms / 1000)
             if failures or left:
-                raise KafkaException(failures[0] if failures else KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001, TRY301
-        except KafkaException as error:
+                raise KafkaException(failures[0] if failures else KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001
+        except SERVING as error:
             self._give_up(producer)
             raise translate(error, f"writing to the ledger {self.name}") from error
         if fault:
@@ -160,8 +166,9 @@ class KafkaLedger(DecisionLog):
         first = written[0].offset()
         if first is None:
             raise AssertionError("a delivered message has an offset")
-        if time.monotonic() - began > _SLOW_COMMIT_S:
-            self._read_back(values[0][0], first, values[0][1])
+        # Partition 0 only: a barrier may stand behind an open transaction, and whoever writes one reads up to it anyway.
+        if values[0][0] == DRIVER_PARTITION and time.monotonic() - began > _SLOW_COMMIT_S:
+            self._read_back(DRIVER_PARTITION, first, values[0][1])
         return first
 
     def delete_before(self, starts: Mapping[int, int]) -> None:
@@ -189,8 +196,8 @@ class KafkaLedger(DecisionLog):
                         f"{self._transactional_id} was fenced while it committed: a newer driver has taken over (it has read "
                         "what became of this record), or this one was paused for longer than its transaction lives. Restart"
                     ) from error
-                if inner.txn_requires_abort():
-                    self._give_up(producer)
+                # Only an abort that succeeds proves that the commit before it did not.
+                if inner.txn_requires_abort() and self._give_up(producer):
                     raise RetriableError(f"the ledger {self.name} refused a record: {inner.str()}") from error
                 if not inner.retriable() or time.monotonic() > deadline:
                     raise DecisionInDoubtError(
@@ -202,29 +209,34 @@ class KafkaLedger(DecisionLog):
 
     def _read_back(self, partition: int, offset: int, value: bytes) -> None:
         """Was the record really committed? Asks for everything up to the last stable offset behind it."""
+        where = f"{self.name}/{partition}/{offset}"
         deadline = time.monotonic() + self._timeout_ms / 1000
-        while (left := deadline - time.monotonic()) > 0:
-            stable = offsets(
-                self.admin, self.name, [partition], OffsetSpec.latest(), committed=True, timeout_ms=self._timeout_ms
-            )[partition]
-            if stable > offset:
-                rows = self.reader.read(self.name, partition, offset, None, timeout_ms=left * 1000)
+        try:
+            while (left_ms := (deadline - time.monotonic()) * 1000) > 0:
+                stable = offsets(
+                    self.admin, self.name, [partition], OffsetSpec.latest(), committed=True, timeout_ms=left_ms
+                )[partition]
+                if stable <= offset:
+                    continue
+                rows = self.reader.read(self.name, partition, offset, None, timeout_ms=left_ms)
                 if rows is None:
                     continue
                 if rows and (rows[0].offset, rows[0].value) == (offset, value):
                     return
-                raise FencedError(
-                    f"the record at {self.name}/{partition}/{offset} was aborted by somebody else. Restart"
-                )
-        raise DecisionInDoubtError(
-            f"the record at {self.name}/{partition}/{offset} cannot be read back. Restart the query"
-        )
+                raise FencedError(f"the record at {where} was aborted by somebody else. Restart")
+        except (RetriableError, ConfigurationError) as error:  # of the reading: it says nothing of the record
+            raise DecisionInDoubtError(
+                f"the record at {where} cannot be read back ({error}). Restart the query"
+            ) from error
+        raise DecisionInDoubtError(f"the record at {where} cannot be read back. Restart the query")
 
-    def _give_up(self, producer: Producer) -> None:
+    def _give_up(self, producer: Producer) -> bool:
         try:
             producer.abort_transaction(self._timeout_ms / 1000)
-        except KafkaException as error:
+        except SERVING as error:
             logger.warning("a ledger transaction could not be aborted, the next take-over does it: %s", error)
+            return False
+        return True
 
     def _contents(self, until: int | None) -> LogContents:
         found = offsets(self.admin, self.name, [DRIVER_PARTITION], OffsetSpec.earliest(), timeout_ms=self._timeout_ms)

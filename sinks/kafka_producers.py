@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from sinks.kafka_errors import translate
+from sinks.kafka_errors import SERVING, translate
 from twopc.errors import RetriableError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 logger = logging.getLogger(__name__)
 
@@ -155,16 +155,16 @@ class ProducerStock:
         missing = max(1, self._used) - len(self._ready)
         if missing <= 0:
             return
-        slots = []
+        slots: list[int] = []
         for _ in range(missing):
-            slot = self._free_slot(settled_through)
+            slot = self._free_slot(settled_through, reserved=slots)
             self._served[slot] = self._in_use_batch  # reserved: not free for another one
             slots.append(slot)
         self._making = threading.Thread(target=self._make_ahead, args=(slots,), name="twopc-producers", daemon=True)
         self._making.start()
 
-    def _free_slot(self, settled_through: int) -> int:
-        kept = {ready.slot for ready in self._ready}
+    def _free_slot(self, settled_through: int, *, reserved: Collection[int] = ()) -> int:
+        kept = {ready.slot for ready in self._ready}.union(reserved)
         for slot, batch in self._served.items():
             if batch <= settled_through and slot not in kept:
                 return slot
@@ -199,6 +199,6 @@ def stock_for(key: StockKey, *, timeout_ms: float) -> ProducerStock:
 
 def drop_quietly(ready: ReadyProducer, timeout_ms: float) -> None:
     """Abort a producer's own transaction, best effort: what stays open is the sweep's."""
-    with contextlib.suppress(KafkaException):
+    with contextlib.suppress(*SERVING):
         ready.producer.purge()
         ready.producer.abort_transaction(timeout_ms / 1000)

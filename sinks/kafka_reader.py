@@ -6,9 +6,10 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from sinks.kafka_errors import translate
-from twopc.errors import ConfigurationError
+from twopc.errors import ConfigurationError, RetriableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -38,15 +39,27 @@ def offsets(  # noqa: PLR0913 - what a ListOffsets request says
     Raises:
         TwoPhaseCommitError: the brokers did not answer, or refused.
     """
-    asked = admin.list_offsets(
-        {TopicPartition(topic, partition): spec for partition in partitions},
-        request_timeout=timeout_ms / 1000,
-        isolation_level=IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED,
+    wanted = {TopicPartition(topic, partition): spec for partition in partitions}
+    level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+
+    def ask() -> dict[int, int]:
+        asked = admin.list_offsets(wanted, request_timeout=timeout_ms / 1000, isolation_level=level)
+        try:
+            found = {where.partition: future.result().offset for where, future in asked.items()}
+        except KafkaException as error:
+            raise translate(error, f"asking for the offsets of {topic}") from error
+        if min(found.values(), default=0) < 0:  # so librdkafka answers, without an error, what the broker did not
+            raise RetriableError(f"asking for the offsets of {topic}: no answer within {timeout_ms:.0f} ms")
+        return found
+
+    # A topic that was just created has leaders in the metadata before they know it (NOT_LEADER_FOR_PARTITION).
+    again = Retrying(
+        stop=stop_after_delay(timeout_ms / 1000),
+        wait=wait_fixed(0.05),
+        retry=retry_if_exception_type(RetriableError),
+        reraise=True,
     )
-    try:
-        return {where.partition: future.result().offset for where, future in asked.items()}
-    except KafkaException as error:
-        raise translate(error, f"asking for the offsets of {topic}") from error
+    return again(ask)
 
 
 class CommittedReader:

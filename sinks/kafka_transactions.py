@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import kafka.errors as kafka_errors
 from kafka.admin import KafkaAdminClient
+from kafka.net.compat import KafkaNetClient
 from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
-from twopc.errors import ConfigurationError, RetriableError
+from twopc.errors import ConfigurationError, RetriableError, TwoPhaseCommitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -86,16 +87,22 @@ class TransactionClient:
     """A connection to a cluster's transaction coordinators. Thread-safe: requests run on the admin client's thread."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
+        opened: list[KafkaNetClient] = []
+
+        def open_client(**settings: Any) -> KafkaNetClient:
+            opened.append(KafkaNetClient(**settings))
+            return opened[-1]
+
         try:
-            self._admin = KafkaAdminClient(**config, max_in_flight_requests_per_connection=10_000)
-        except kafka_errors.KafkaTimeoutError as error:
-            raise RetriableError(
-                f"no Kafka broker answers at {config['bootstrap_servers']} ({error}): check bootstrap_servers, the network "
-                "and, where the listener wants it, kafka.security.protocol"
-            ) from error
+            self._admin = KafkaAdminClient(
+                **config, max_in_flight_requests_per_connection=10_000, kafka_client=open_client
+            )
         except (kafka_errors.KafkaError, ValueError, OSError) as error:
-            raise ConfigurationError(f"cannot connect to Kafka at {config['bootstrap_servers']}: {error}") from error
-        self._manager = self._admin._manager  # noqa: SLF001 - see the module's docstring
+            for client in opened:  # its constructor leaves thread and sockets behind when it fails
+                client.close()
+                client._manager._net.stop()  # noqa: SLF001 - see the module's docstring
+            raise _unreachable(config, error) from error
+        self._manager = self._admin._manager  # noqa: SLF001 - the same
         self._coordinators: dict[str, int] = {}
 
     def close(self) -> None:
@@ -237,6 +244,16 @@ class TransactionClient:
                 elif row.error_code not in _NOT_HERE:
                     refused[row.key] = kafka_errors.for_code(row.error_code).__name__
         return {tid: self._coordinators[tid] for tid in transactional_ids if tid in self._coordinators}, refused
+
+
+def _unreachable(config: Mapping[str, Any], error: Exception) -> TwoPhaseCommitError:
+    servers = ", ".join(config["bootstrap_servers"])
+    if isinstance(error, kafka_errors.KafkaTimeoutError):
+        return RetriableError(
+            f"no Kafka broker answers at {servers} ({error}): check bootstrap_servers and the network; on a secured listener "
+            "kafka.security.protocol, kafka.sasl.* and kafka.ssl.*"
+        )
+    return ConfigurationError(f"cannot connect to Kafka at {servers}: {error}")
 
 
 async def _outcome(future: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaException
 
-from sinks.kafka_errors import translate
+from sinks.kafka_errors import SERVING, translate
 from sinks.kafka_markers import marker_of
 from sinks.kafka_producers import ProducerStock, ReadyProducer, drop_quietly
 from twopc.errors import BadRecordError, RetriableError
@@ -100,12 +100,11 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
     def write(self, rows: pa.RecordBatch) -> None:
         """See :class:`SinkWriter`. Never more rows in memory than librdkafka's queue holds."""
         ready = self._producer_of
-        producer = ready.producer
         for done, (topic, fields) in enumerate(self._messages(rows), start=1):
             self._enqueue(ready, topic, fields)
             if done % _POLL_EVERY_ROWS == 0:
-                producer.poll(0)
-        producer.poll(0)
+                self._serve(ready, 0)
+        self._serve(ready, 0)
         self._rows += rows.num_rows
         self._require_no_errors(ready)
 
@@ -119,7 +118,10 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         self._enqueue(
             ready, self._ledger, {"key": transaction.encode(), "value": marker, "partition": marker_partition}
         )
-        left = ready.producer.flush(self._timeout_s)
+        try:
+            left = ready.producer.flush(self._timeout_s)
+        except SERVING as error:
+            raise translate(error, f"{ready.transactional_id}: writing (of {self._rows} rows)") from error
         self._require_no_errors(ready)
         if left:
             raise RetriableError(
@@ -179,7 +181,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             except BufferError:
                 # The queue is full: that bounds the task's memory. Wait for the broker, not for ever.
                 deadline = deadline or time.monotonic() + self._timeout_s
-                ready.producer.poll(0.05)
+                self._serve(ready, 0.05)
                 self._require_no_errors(ready)
                 if time.monotonic() > deadline:
                     raise RetriableError(f"{topic} took no record for {self._timeout_s:.0f} s") from None
@@ -188,6 +190,13 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
                 raise translate(error, f"writing to {topic}") from error
             else:
                 return
+
+    def _serve(self, ready: ReadyProducer, wait_s: float) -> None:
+        """Serve delivery reports and statistics."""
+        try:
+            ready.producer.poll(wait_s)
+        except SERVING as error:
+            raise translate(error, f"{ready.transactional_id}: writing (of {self._rows} rows)") from error
 
     def _require_no_errors(self, ready: ReadyProducer) -> None:
         if ready.errors:
@@ -205,7 +214,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             complete = sum(count for ranges in sent.values() for count in ranges.values()) > self._rows
             if complete and statistics.get("msg_cnt") == 0 and marker_partition in sent.get(self._ledger, {}):
                 return tuple(f"{topic}:{_ranges(sorted(counts))}" for topic, counts in sorted(sent.items()))
-            ready.producer.poll(0.01)
+            self._serve(ready, 0.01)
         raise RetriableError(
             f"{ready.transactional_id}: librdkafka accounts for fewer records than the {self._rows} it was given"
         )

@@ -5,22 +5,24 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from twopc import repair
 from twopc.binding import FORMAT as BINDING_FORMAT
 from twopc.binding import Binding, Bound
-from twopc.checkpoint import Checkpoint, Permits, Position, locate
+from twopc.checkpoint import Checkpoint, Position, locate
 from twopc.decision import Attempt, Begin, Decision, Record, Repair, TaskReport, Truncation
 from twopc.engine import Engine, Slot, Work
-from twopc.errors import ConfigurationError, DecisionInDoubtError, InDoubtError, RetriableError
+from twopc.errors import DecisionInDoubtError, InDoubtError, RetriableError
 from twopc.faults import point
-from twopc.log_view import LogView, fold, fold_more
+from twopc.log_view import LogView, fold, fold_more, last_take_over
 from twopc.recovery import Action, Case, Outcome, lookup, outcome_of
-from twopc.refusals import blocked, damaged, refusal
+from twopc.refusals import blocked, damaged, other_master, refusal
 from twopc.registers import RegisterLog
+from twopc.settings import Settings
 from twopc.sink import Claim, Evidence
+from twopc.state import CheckpointState, move_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,32 +42,6 @@ _AFTER_A_LOSS: Final = frozenset({Action.REWRITE, Action.REPAIR, Action.PUBLISH}
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How a coordinator behaves.
-
-    Attributes:
-        permits: what the user has allowed by name.
-        add_sink: a sink that may join a bound checkpoint.
-        max_attempts: how often a batch is prepared before its error is the query's.
-        keep_batches: decisions kept, the last one included; at least as many as the engine keeps batches.
-
-    Raises:
-        ConfigurationError: a count below one.
-    """
-
-    permits: Permits = field(default_factory=Permits)
-    add_sink: str | None = None
-    max_attempts: int = 3
-    keep_batches: int = 100
-
-    def __post_init__(self) -> None:
-        """Check."""
-        for name in ("max_attempts", "keep_batches"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name}={getattr(self, name)}: set it to 1 or more")
-
-
-@dataclass(frozen=True)
 class _Snapshot:
     attempt: Attempt
     tasks: tuple[TaskReport, ...]
@@ -73,7 +49,11 @@ class _Snapshot:
 
 
 class Coordinator:
-    """Drives one run of one query over all its sinks. Made for a run, used by one thread."""
+    """Drives one run of one query over all its sinks. Made for a run, used by one thread.
+
+    Attributes:
+        state: where the batch of the current or last :meth:`process` stands.
+    """
 
     def __init__(
         self,
@@ -99,6 +79,7 @@ class Coordinator:
         self._log_incarnation = -1
         self._counter = 0
         self._settled_through = -1
+        self.state = CheckpointState.UNDECIDED
 
     # -- the flow ------------------------------------------------------------------------------------------------------
 
@@ -127,11 +108,9 @@ class Coordinator:
                 self._settle(checkpoint.batch)
                 return
             if case.action in {Action.WRITE, Action.REWRITE}:
-                snapshot = self.snapshot_state(checkpoint, engine)
-                self._decide(checkpoint, snapshot, plan=case.action.value)
+                self._decide(checkpoint, self.snapshot_state(checkpoint, engine), plan=case.action.value)
             elif case.action is Action.REPAIR:
-                snapshot = self.snapshot_state(checkpoint, engine, only=self._lost())
-                self._decide_repair(snapshot)
+                self._decide_repair(self.snapshot_state(checkpoint, engine, only=self._lost()))
             elif case.action is Action.PUBLISH:
                 self._decide_repair(self._publish_staged())
             else:
@@ -147,6 +126,7 @@ class Coordinator:
             committer.inspect(checkpoint.lineage)
         self._binding.check(self._bound_now(), add_sink=self._settings.add_sink)
         self._require_startable(fold(self._log.inspect()), checkpoint)
+        self._require_no_other_master(checkpoint)
         point("driver.inspected")
 
         claim = Claim(lineage=checkpoint.lineage, run=self._run, deciding_log=self._log.name)
@@ -173,6 +153,8 @@ class Coordinator:
         self, checkpoint: Checkpoint, engine: Engine, *, only: frozenset[Slot] | None = None
     ) -> _Snapshot:
         """Pre-commit in every task, collect the handles, and confirm each (rule 3)."""
+        if self.state is CheckpointState.COMMITTED:
+            self.state = CheckpointState.UNDECIDED  # a new batch
         for remaining in reversed(range(self._settings.max_attempts)):
             self._counter += 1
             work = Work(
@@ -199,6 +181,7 @@ class Coordinator:
                     raise
                 logger.warning("attempt %s at batch %d failed, trying again: %s", work.attempt, checkpoint.batch, error)
                 continue
+            self.state = move_checkpoint(self.state, CheckpointState.PREPARED)
             point("driver.confirmed")
             return _Snapshot(work.attempt, tasks, since)
         raise AssertionError("unreachable: the last attempt raises")
@@ -226,6 +209,7 @@ class Coordinator:
             )
         )
         self._append(records)
+        self.state = move_checkpoint(self.state, CheckpointState.DECIDED)
         point("driver.decided")
 
     def _decide_repair(self, snapshot: _Snapshot) -> None:
@@ -234,6 +218,7 @@ class Coordinator:
         if {(name, task.partition) for task in tasks for name in task.handles} != self._lost():
             raise AssertionError("a repair replaces exactly what was lost")
         self._append([Repair(lineage=decision.lineage, batch=decision.batch, attempt=snapshot.attempt, tasks=tasks)])
+        self.state = move_checkpoint(self.state, CheckpointState.DECIDED)
         point("driver.decided")
 
     def notify_checkpoint_complete(self) -> None:
@@ -241,6 +226,10 @@ class Coordinator:
         for name, committer in self._committers.items():
             handles, since = self._decided_by(self._current, name)
             self._note(self._current, name, committer.notify_checkpoint_complete(self._decision.batch, handles, since))
+        outcome = outcome_of(self._evidence.values())
+        if outcome is not Outcome.UNKNOWN:
+            reached = CheckpointState.COMMITTED if outcome is Outcome.COMMITTED else CheckpointState.LOST
+            self.state = move_checkpoint(self.state, reached)
         point("driver.committed")
 
     # -- the steps' small parts ----------------------------------------------------------------------------------------
@@ -277,6 +266,19 @@ class Coordinator:
         case = lookup(view.status, Outcome.COMMITTED, position, staged=False)
         if case.action in {Action.REFUSE, Action.DAMAGED}:
             raise self._stop(case, position, checkpoint, view)
+
+    def _require_no_other_master(self, checkpoint: Checkpoint) -> None:
+        """A sink whose log last served another query's decisions must not be taken from it unnoticed."""
+        for committer in self._committers.values():
+            log = committer.decision_log()
+            last = None if log is None else last_take_over(log.inspect())
+            if log is None or last is None or self._settings.permits.end_lineage == last.lineage:
+                continue
+            # Decisions in the log itself are judged by their begin record; what else is known is who drove it.
+            if last.lineage != checkpoint.lineage and last.deciding_log != log.name:
+                raise other_master(log.name, last, checkpoint)
+            if log is not self._log and last.deciding_log == log.name and fold(log.inspect()).begin is not None:
+                raise other_master(log.name, last, checkpoint)
 
     def _stop(self, case: Case, position: Position, checkpoint: Checkpoint, view: LogView | None = None) -> Exception:
         view = view or self._current
@@ -344,6 +346,7 @@ class Coordinator:
         except BaseException:
             self._sweep()
             raise
+        self.state = move_checkpoint(self.state, CheckpointState.PREPARED)
         return _Snapshot(attempt, tasks, {})
 
     def _confirm(self, tasks: Sequence[TaskReport], began: float) -> None:
@@ -370,7 +373,11 @@ class Coordinator:
             return
         log_start, oldest = view.kept[-keep]
         record = Truncation(log_start=log_start, begin=view.begin, ended=tuple(sorted(view.ended)))
-        self._append([record])
+        try:
+            self._append([record])
+        except RetriableError as error:
+            logger.warning("the decision log keeps more than it needs until the next batch: %s", error)
+            return
         self._log.truncate(log_start)
         for name, committer in self._committers.items():
             committer.forget(oldest.since.get(name, {}))

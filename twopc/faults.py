@@ -57,6 +57,11 @@ def point(name: str) -> None:
     action()
 
 
+def is_armed(name: str) -> bool:
+    """Whether something will happen at a point: for steps that have no middle unless a test asks for one."""
+    return name in _armed
+
+
 def arm(name: str, action: Callable[[], None], *, passage: int = 1) -> None:
     """Make ``action`` happen, once, at the given passage of a point.
 

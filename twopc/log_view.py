@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from twopc.decision import Begin, Decision, LogEntry, Repair, Truncation
+from twopc.decision import Begin, Decision, LogEntry, Repair, TakeOver, Truncation
 from twopc.errors import DecisionLogDamagedError
 
 if TYPE_CHECKING:
@@ -138,3 +138,9 @@ def _merge_task(task: TaskReport, repair: TaskReport | None) -> TaskReport:
     if repair is None:
         return task
     return msgspec.structs.replace(task, handles={**task.handles, **repair.handles})
+
+
+def last_take_over(contents: LogContents) -> TakeOver | None:
+    """The newest take-over record: who drove last."""
+    found = [entry.record for entry in contents.entries if isinstance(entry.record, TakeOver)]
+    return found[-1] if found else None

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twopc.checkpoint import Checkpoint
+    from twopc.decision import TakeOver
     from twopc.log_view import LogView
 
 
@@ -67,4 +68,14 @@ def blocked(batch: int, unproven: Sequence[str]) -> CommitBlockedError:
         f"batch {batch} is decided, but its commit could not be completed in time; restart the query when every broker "
         "answers: it goes on from here",
         transactions=unproven,
+    )
+
+
+def other_master(log: str, last: TakeOver, checkpoint: Checkpoint) -> RefusedStartError:
+    """The error for a sink that another query drives, with its decisions in another log than this query's."""
+    return RefusedStartError(
+        f"name in use: {log} was last driven by the query {last.lineage}, whose decisions are in {last.deciding_log}; this is "
+        f"the query {checkpoint.lineage}. If that one is over and all it decided is visible, pass "
+        f"end_lineage={last.lineage!r}; otherwise give this sink another name",
+        case="name in use",
     )

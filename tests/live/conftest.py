@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sinks import kafka_producers
+from tests.live import pipeline
 from tests.live.services import KafkaService, chosen, kafka_service
 
 if TYPE_CHECKING:
@@ -31,3 +33,12 @@ def local_kafka(kafka: KafkaService) -> Iterator[LocalKafka]:
         kafka.local.resume()
     else:
         kafka.local.start()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_open() -> Iterator[None]:
+    """Close drivers and drop ready producers: they would go on asking for a broker that has ended."""
+    yield
+    while pipeline.opened:
+        pipeline.opened.pop().close()
+    kafka_producers._stocks.clear()

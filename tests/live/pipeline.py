@@ -65,6 +65,10 @@ def committed(bootstrap_servers: str, topic: str, *, isolation: str = "read_comm
         consumer.close()
 
 
+#: Every driver of the test that runs; closed after it, since a dropped one keeps its sockets.
+opened: list[Coordinator] = []
+
+
 class Query:
     """A query's checkpoint and its output, over any number of runs (drivers)."""
 
@@ -83,7 +87,8 @@ class Query:
 
     def driver(self, settings: Settings | None = None, staging: StagedRows | None = None) -> Coordinator:
         """A new run: fences the one before when it processes its first batch."""
-        return Coordinator([self.sink], LocalFiles(self.root / "twopc"), settings=settings, staging=staging)
+        opened.append(Coordinator([self.sink], LocalFiles(self.root / "twopc"), settings=settings, staging=staging))
+        return opened[-1]
 
     def checkpoint(self, batch: int, *, offsets: tuple[str, ...] | None = None, lineage: str | None = None) -> Checkpoint:
         """Batch ``batch`` of this query, as its engine would present it; its offsets are remembered."""

@@ -1,0 +1,27 @@
+"""Fixtures of the unit tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.unit.fake_sink import Cluster
+from twopc import faults
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    """An empty world and an empty checkpoint."""
+    return Cluster(tmp_path / "checkpoint" / "twopc")
+
+
+@pytest.fixture(autouse=True)
+def _no_faults_left_armed() -> Iterator[None]:
+    faults.disarm()
+    yield
+    faults.disarm()

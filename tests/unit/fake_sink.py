@@ -1,0 +1,341 @@
+"""A sink, an engine and staged rows in memory: what the model of the protocol is played on.
+
+A :class:`World` outlives the drivers. ``World.crash()`` is the death of every process: whatever was made before can do
+nothing more, not even tidy up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from twopc.checkpoint import Checkpoint
+from twopc.coordinator import Coordinator, Settings, Work
+from twopc.decision import TaskReport
+from twopc.errors import RetriableError
+from twopc.faults import point
+from twopc.files import Files, LocalFiles
+from twopc.registers import RegisterLog
+from twopc.sink import Claim, Evidence, SinkCommitter, SinkWriter, TaskAttempt, TwoPhaseCommitSink
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from twopc.decision import DecisionLog
+
+LINEAGE = "lineage-a"
+PARTITIONS = 3
+
+
+class Crash(BaseException):
+    """The death of the process: no ``except Exception`` of the product may swallow it."""
+
+
+@dataclass
+class Transaction:
+    """One transaction in the outside world."""
+
+    incarnation: int
+    state: str = "open"
+    rows: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Store:
+    """What one sink has outside every process."""
+
+    transactions: dict[str, Transaction] = field(default_factory=dict)
+    incarnation: int = 0
+    unreachable: bool = False
+    refused_confirmations: int = 0
+    expire_on_commit: int = 0
+    sweeps: int = 0
+
+    def visible(self) -> list[int]:
+        return sorted(row for t in self.transactions.values() if t.state == "committed" for row in t.rows)
+
+    def pending(self) -> list[str]:
+        return [name for name, t in self.transactions.items() if t.state in {"open", "prepared"}]
+
+    def expire(self, count: int | None = None) -> None:
+        """The broker gives up on pending transactions: all, or the first few."""
+        for name in self.pending()[:count]:
+            self.transactions[name].state = "aborted"
+
+
+@dataclass
+class World:
+    """Everything that survives a crash."""
+
+    stores: dict[str, Store] = field(default_factory=dict)
+    staged: dict[str, list[int]] = field(default_factory=dict)
+    generation: int = 0
+    logs: dict[str, Files] = field(default_factory=dict)  #: of the sinks that come with a decision log
+
+    def store(self, name: str = "fake") -> Store:
+        return self.stores.setdefault(name, Store())
+
+    def crash(self) -> None:
+        self.generation += 1
+        raise Crash
+
+
+@dataclass(frozen=True)
+class FakeHandle:
+    transaction: str
+
+
+class FakeWriter(SinkWriter[FakeHandle]):
+    def __init__(self, world: World, sink: str, task: TaskAttempt) -> None:
+        self._world, self._generation = world, world.generation
+        self._store = world.store(sink)
+        self._task = task
+        self._name = f"{sink}.{task.incarnation}.{len(self._store.transactions)}"
+
+    def begin_transaction(self) -> None:
+        self._store.transactions[self._name] = Transaction(self._task.incarnation)
+        point("task.began")
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        values: list[int] = rows.column("value").to_pylist()  # type: ignore[assignment]
+        self._store.transactions[self._name].rows += values
+        point("task.written")
+
+    def pre_commit(self) -> FakeHandle:
+        self._store.transactions[self._name].state = "prepared"
+        point("task.flushed")
+        return FakeHandle(self._name)
+
+    def abort(self) -> None:
+        if self._generation == self._world.generation:
+            self._store.transactions[self._name].state = "aborted"
+
+
+class OwnLog(RegisterLog):
+    """A decision log that comes with a sink."""
+
+    name = "own log"
+
+
+class FakeCommitter(SinkCommitter[FakeHandle]):
+    def __init__(self, world: World, sink: str) -> None:
+        self._world, self._generation = world, world.generation
+        self._sink, self._run = sink, ""
+        self._log = OwnLog(world.logs[sink]) if sink in world.logs else None
+        self.incarnation = -1
+
+    @property
+    def _store(self) -> Store:
+        if self._generation != self._world.generation:
+            raise Crash  # the process is gone
+        return self._world.store(self._sink)
+
+    def binding(self) -> Mapping[str, str]:
+        return {"store": self._sink}
+
+    def decision_log(self) -> DecisionLog | None:
+        return self._log
+
+    def inspect(self, lineage: str) -> None:
+        """Nothing to refuse."""
+
+    def take_over(self, claim: Claim) -> int:
+        if self._run != claim.run:
+            self._run = claim.run
+            self._store.incarnation += 1
+            self.incarnation = self._store.incarnation
+        return self.incarnation
+
+    def begin_attempt(self) -> Mapping[str, Any]:
+        return {"at": len(self._store.transactions)}
+
+    def confirm(self, handles: Sequence[FakeHandle], age_ms: float) -> None:
+        assert age_ms >= 0
+        if self._store.refused_confirmations:
+            self._store.refused_confirmations -= 1
+            raise RetriableError("the confirmation was refused")
+        if any(self._store.transactions[handle.transaction].state != "prepared" for handle in handles):
+            raise RetriableError("a transaction is gone")
+
+    def commit(self, handles: Sequence[FakeHandle], since: Mapping[str, Any]) -> Mapping[FakeHandle, Evidence]:
+        if self._store.expire_on_commit:
+            self._store.expire_on_commit -= 1
+            self._store.expire()
+        for handle in handles:
+            transaction = self._store.transactions[handle.transaction]
+            if transaction.state == "prepared" and not self._store.unreachable:
+                transaction.state = "committed"
+            point("driver.committing")
+        return self.evidence(handles, since)
+
+    def abort(self, handles: Sequence[FakeHandle]) -> None:
+        for handle in handles:
+            self._store.transactions[handle.transaction].state = "aborted"
+
+    def evidence(self, handles: Sequence[FakeHandle], since: Mapping[str, Any]) -> Mapping[FakeHandle, Evidence]:
+        assert "at" in since
+        known = {"committed": Evidence.COMMITTED, "aborted": Evidence.ABORTED}
+        return {h: known.get(self._store.transactions[h.transaction].state, Evidence.UNKNOWN) for h in handles}
+
+    def recover_and_abort(self, decided: Collection[FakeHandle]) -> None:
+        self._store.sweeps += 1
+        spared = {handle.transaction for handle in decided}
+        for name in self._store.pending():
+            if name not in spared and self._store.transactions[name].incarnation <= self.incarnation:
+                self._store.transactions[name].state = "aborted"
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+@dataclass(frozen=True)
+class FakeSink(TwoPhaseCommitSink[FakeHandle]):
+    world: World
+    name: str = "fake"
+    handle_type: type[FakeHandle] = FakeHandle
+    prepare_timeout_ms: float | None = None
+
+    def create_writer(self, task: TaskAttempt) -> FakeWriter:
+        return FakeWriter(self.world, self.name, task)
+
+    def create_committer(self) -> FakeCommitter:
+        return FakeCommitter(self.world, self.name)
+
+
+class FakeStaging:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.settled: list[tuple[int, int]] = []
+
+    def has(self, name: str) -> bool:
+        return name in self._world.staged
+
+    def read(self, name: str) -> Iterator[pa.RecordBatch]:
+        yield record_batch(self._world.staged[name])
+
+    def settle(self, incarnation: int, batch: int) -> None:
+        self.settled.append((incarnation, batch))
+
+
+def record_batch(rows: list[int]) -> pa.RecordBatch:
+    return pa.record_batch({"value": pa.array(rows, pa.int64())})
+
+
+class FakeEngine:
+    """Runs the tasks of a batch one after the other: partition p of batch n writes n*100 + p*10 + 0, 1."""
+
+    def __init__(self, *sinks: FakeSink, staging: bool = False) -> None:
+        self._sinks = sinks
+        self._staging = staging
+        self.rows: dict[int, list[int]] | None = None
+        self.failures: list[BaseException] = []
+        self.works: list[Work] = []
+        self.evaluated = 0
+
+    def prepare(self, work: Work) -> list[TaskReport]:
+        self.works.append(work)
+        if self.failures:
+            raise self.failures.pop(0)
+        planned = rows_of(work.checkpoint.batch) if self.rows is None else self.rows
+        # Out of order, as tasks end.
+        return [self._run_task(work, partition, planned[partition]) for partition in reversed(planned)]
+
+    def evaluate(self) -> None:
+        self.evaluated += 1
+
+    def _run_task(self, work: Work, partition: int, rows: list[int]) -> TaskReport:
+        handles = {}
+        for sink in self._sinks:
+            if work.only is None or (sink.name, partition) in work.only:
+                handle = self._write(sink, work, partition, rows)
+                if handle is not None:
+                    handles[sink.name] = sink.encode_handle(handle)
+        staged = f"{work.checkpoint.batch}-{partition}-{len(self.works)}" if self._staging else None
+        if staged:
+            self._sinks[0].world.staged[staged] = rows
+        return TaskReport(partition=partition, rows=len(rows), checksum=sum(rows), handles=handles, staged=staged)
+
+    def _write(self, sink: FakeSink, work: Work, partition: int, rows: list[int]) -> FakeHandle | None:
+        task = TaskAttempt(
+            lineage=work.checkpoint.lineage,
+            checkpoint_id=work.checkpoint.batch,
+            attempt=work.attempt,
+            partition=partition,
+            incarnation=work.incarnations[sink.name],
+            settled_through=work.settled_through,
+        )
+        writer = sink.create_writer(task)
+        try:
+            writer.write_rows(record_batch(rows))
+            handle = writer.snapshot_state(work.checkpoint.batch)
+            point("task.prepared")
+            writer.hand_over()
+        finally:
+            writer.close()
+        return handle
+
+
+def rows_of(batch: int) -> dict[int, list[int]]:
+    return {partition: [batch * 100 + partition * 10 + i for i in range(2)] for partition in range(PARTITIONS)}
+
+
+def all_rows(*batches: int) -> list[int]:
+    return sorted(row for batch in batches for rows in rows_of(batch).values() for row in rows)
+
+
+def offsets_of(batch: int) -> tuple[str, ...]:
+    return (f'{{"t":{{"0":{batch}}}}}',)
+
+
+def checkpoint(batch: int, *, lineage: str = LINEAGE, history: str = "") -> Checkpoint:
+    """The batch of a checkpoint; another ``history`` planned other offsets."""
+
+    def offsets(of: int) -> tuple[str, ...]:
+        return tuple(history + offset for offset in offsets_of(of))
+
+    return Checkpoint(lineage=lineage, batch=batch, offsets=offsets(batch), offsets_of=offsets)
+
+
+class DecidingFiles(LocalFiles):
+    """Passes the fault point that a log of its own passes: the decision is written, nobody has been told."""
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        written = super().put_if_absent(name, data)
+        if b'"type":"decision"' in data or b'"type":"repair"' in data:
+            point("driver.deciding")
+        return written
+
+
+@dataclass
+class Query:
+    """One run of the query: a coordinator and the engine that it drives."""
+
+    coordinator: Coordinator
+    engine: FakeEngine
+
+    def run(self, *batches: int, lineage: str = LINEAGE, history: str = "") -> None:
+        for batch in batches:
+            self.coordinator.process(checkpoint(batch, lineage=lineage, history=history), self.engine)
+
+
+class Cluster:
+    """The world, one checkpoint directory, and the means to start queries over them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.world = World()
+        self.files: Files = DecidingFiles(directory)
+
+    @property
+    def store(self) -> Store:
+        return self.world.store()
+
+    def start(
+        self, *sinks: str, staging: bool = False, settings: Settings | None = None, files: Files | None = None
+    ) -> Query:
+        made = [FakeSink(self.world, name) for name in sinks or ("fake",)]
+        staged = FakeStaging(self.world) if staging else None
+        coordinator = Coordinator(made, files or self.files, settings=settings, staging=staged)
+        return Query(coordinator, FakeEngine(*made, staging=staging))

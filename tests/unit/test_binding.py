@@ -1,0 +1,111 @@
+"""Which log and which sinks a checkpoint belongs to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from twopc.binding import FORMAT, Binding, Bound
+from twopc.errors import DecisionLogDamagedError, RefusedStartError
+from twopc.files import LocalFiles
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BOUND = Bound(format=FORMAT, log="ledger", log_identity="id-1", sinks={"k": {"cluster": "c1"}})
+WITH_REDIS = msgspec.structs.replace(BOUND, sinks={**BOUND.sinks, "r": {"server": "s1"}})
+WITH_BOTH = msgspec.structs.replace(WITH_REDIS, sinks={**WITH_REDIS.sinks, "a": {}})
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> LocalFiles:
+    return LocalFiles(tmp_path / "twopc")
+
+
+@pytest.fixture
+def bound(files: LocalFiles) -> LocalFiles:
+    Binding(files).bind(BOUND)
+    return files
+
+
+def test_an_unbound_checkpoint_takes_anything_and_is_left_as_it_is(files: LocalFiles) -> None:
+    binding = Binding(files)
+    binding.check(BOUND, add_sink=None)
+    assert binding.log is None
+    assert files.names("") == []
+
+
+def test_what_was_bound_is_found_by_the_next_run(bound: LocalFiles) -> None:
+    binding = Binding(bound)
+    binding.check(BOUND, add_sink=None)
+    assert binding.log == "ledger"
+
+
+def test_binding_the_same_again_writes_nothing(bound: LocalFiles) -> None:
+    Binding(bound).bind(BOUND)
+    assert bound.names("") == ["binding-000001.json"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "way_out"),
+    [
+        (msgspec.structs.replace(BOUND, sinks={}), "give k back"),
+        (msgspec.structs.replace(BOUND, sinks={"renamed": {"cluster": "c1"}}), "give k back"),
+        (msgspec.structs.replace(BOUND, sinks={"k": {"cluster": "c2"}}), "point it back"),
+        (msgspec.structs.replace(BOUND, log="other"), "a new checkpoint and a new sink name"),
+        (msgspec.structs.replace(BOUND, log_identity="id-2"), "a new checkpoint and a new sink name"),
+        (WITH_REDIS, "add_sink='r'"),
+    ],
+    ids=["dropped", "renamed", "moved", "other log", "log made anew", "added"],
+)
+def test_a_difference_is_refused_with_its_way_out(changed: Bound, way_out: str, bound: LocalFiles) -> None:
+    with pytest.raises(RefusedStartError, match=way_out) as refused:
+        Binding(bound).check(changed, add_sink=None)
+    assert refused.value.case == "binding"
+    assert bound.location in str(refused.value)
+
+
+def test_an_added_sink_is_recorded_as_an_override(bound: LocalFiles) -> None:
+    binding = Binding(bound)
+    binding.check(WITH_REDIS, add_sink="r")
+    binding.bind(WITH_REDIS)
+    assert bound.names("") == ["binding-000001.json", "binding-000002.json"]
+    Binding(bound).check(WITH_REDIS, add_sink=None)
+    with pytest.raises(RefusedStartError, match="give r back"):
+        Binding(bound).check(BOUND, add_sink="r")
+
+
+def test_a_permit_for_one_sink_names_the_other(bound: LocalFiles) -> None:
+    with pytest.raises(RefusedStartError, match="add_sink='r'"):
+        Binding(bound).check(WITH_BOTH, add_sink="a")
+
+
+def test_a_check_sees_what_another_driver_has_bound_meanwhile(bound: LocalFiles) -> None:
+    stale, other = Binding(bound), Binding(bound)
+    other.bind(WITH_REDIS)
+    with pytest.raises(RefusedStartError, match="give r back"):
+        stale.check(BOUND, add_sink=None)
+
+
+def test_of_two_drivers_that_bind_at_once_the_second_is_refused_unless_it_binds_the_same(files: LocalFiles) -> None:
+    first, second, third = Binding(files), Binding(files), Binding(files)
+    first.bind(BOUND)
+    second.bind(BOUND)
+    with pytest.raises(RefusedStartError, match="just bound"):
+        third.bind(WITH_REDIS)
+    assert files.names("") == ["binding-000001.json"]
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"format":1}'])
+def test_a_torn_file_is_damage_and_not_an_unbound_checkpoint(data: bytes, files: LocalFiles) -> None:
+    files.put_if_absent("binding-000001.json", data)
+    with pytest.raises(DecisionLogDamagedError, match=r"binding-000001\.json"):
+        Binding(files)
+
+
+def test_a_later_format_is_refused(files: LocalFiles) -> None:
+    files.put_if_absent("binding-000001.json", msgspec.json.encode(msgspec.structs.replace(BOUND, format=2)))
+    with pytest.raises(RefusedStartError, match="use the version that wrote it"):
+        Binding(files)

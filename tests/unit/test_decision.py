@@ -1,0 +1,204 @@
+"""The records' codec: what is incomplete or altered is damage, never an absent record."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from twopc.decision import (
+    FORMAT,
+    Attempt,
+    Begin,
+    Decision,
+    LogEntry,
+    Record,
+    Repair,
+    TakeOver,
+    TaskReport,
+    Truncation,
+    decode,
+    encode,
+)
+from twopc.errors import DecisionLogDamagedError
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+COUNTS = st.integers(0, 2**63 - 1)
+JSON = st.dictionaries(TEXT, st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | TEXT, max_size=3)
+ATTEMPTS = st.builds(Attempt, COUNTS, COUNTS)
+TASKS = st.builds(
+    TaskReport,
+    partition=COUNTS,
+    rows=COUNTS,
+    checksum=st.integers(0, 2**64 - 1),
+    handles=st.dictionaries(TEXT, JSON, max_size=2),
+    staged=st.none() | TEXT,
+)
+TUPLES = st.lists(TEXT, max_size=3).map(tuple)
+TASK_TUPLES = st.lists(TASKS, max_size=3).map(tuple)
+BEGINS = st.builds(Begin, lineage=TEXT, first_batch=COUNTS, prior_offsets=TUPLES, ends=st.none() | TEXT)
+RECORDS: st.SearchStrategy[Record] = st.one_of(
+    st.builds(TakeOver, lineage=TEXT, run=TEXT, deciding_log=TEXT, driver=TEXT, at_ms=COUNTS),
+    BEGINS,
+    st.builds(
+        Decision,
+        lineage=TEXT,
+        batch=COUNTS,
+        attempt=ATTEMPTS,
+        offsets=TUPLES,
+        tasks=TASK_TUPLES,
+        since=st.dictionaries(TEXT, JSON, max_size=2),
+        plan=TEXT,
+    ),
+    st.builds(Repair, lineage=TEXT, batch=COUNTS, attempt=ATTEMPTS, tasks=TASK_TUPLES),
+    st.builds(Truncation, log_start=COUNTS, begin=BEGINS, ended=TUPLES),
+)
+#: Room for a header and a few bytes: many frames.
+SMALL = 110
+
+DECISION = Decision(
+    lineage="lineage",
+    batch=7,
+    attempt=Attempt(3, 1),
+    offsets=('{"0":1}',),
+    tasks=(TaskReport(partition=0, rows=2, checksum=2**64 - 1, handles={"k": {"epoch": 0}}),),
+    since={"k": {"1": 5}},
+)
+ONE = encode(DECISION, max_bytes=10_000)
+MANY = encode(DECISION, max_bytes=SMALL)
+
+
+def numbered(frames: list[bytes], start: int = 0) -> list[tuple[int, bytes]]:
+    return list(enumerate(frames, start))
+
+
+def frame_of(body: bytes) -> bytes:
+    return f"{FORMAT} {hashlib.sha256(body).hexdigest()} 1/1\n".encode() + body
+
+
+@given(st.lists(RECORDS, max_size=4), st.integers(105, 400))
+def test_records_come_back_as_they_were_at_the_offset_of_their_first_frame(
+    records: list[Record], max_bytes: int
+) -> None:
+    frames: list[bytes] = []
+    expected: list[LogEntry] = []
+    for record in records:
+        expected.append(LogEntry(len(frames), record))
+        frames += encode(record, max_bytes=max_bytes)
+    assert decode(numbered(frames)) == expected
+
+
+@given(RECORDS, st.integers(105, 400))
+def test_no_frame_is_longer_than_the_store_takes(record: Record, max_bytes: int) -> None:
+    assert max(map(len, encode(record, max_bytes=max_bytes))) <= max_bytes
+
+
+def test_a_record_that_fits_is_one_frame_and_one_that_does_not_is_many() -> None:
+    assert len(ONE) == 1
+    assert len(MANY) > 3
+
+
+def test_a_frame_without_room_for_its_header_is_a_bug() -> None:
+    with pytest.raises(AssertionError, match="header"):
+        encode(DECISION, max_bytes=89)
+
+
+def test_gaps_between_offsets_do_not_matter() -> None:
+    """Kafka puts transaction markers between the frames."""
+    (entry,) = decode((10 + 2 * i, frame) for i, frame in enumerate(MANY))
+    assert entry == LogEntry(10, DECISION)
+
+
+@pytest.mark.parametrize("frames", [ONE, MANY], ids=["one frame", "many frames"])
+def test_every_altered_byte_is_detected(frames: list[bytes]) -> None:
+    for which, frame in enumerate(frames):
+        for position in range(len(frame)):
+            for difference in (1, 0x20, 0x80, 0xFF):
+                altered = bytearray(frame)
+                altered[position] ^= difference
+                with pytest.raises(DecisionLogDamagedError):
+                    decode(numbered([*frames[:which], bytes(altered), *frames[which + 1 :]]))
+
+
+@pytest.mark.parametrize("frames", [ONE, MANY], ids=["one frame", "many frames"])
+def test_every_truncated_frame_is_detected(frames: list[bytes]) -> None:
+    for which, frame in enumerate(frames):
+        for length in range(len(frame)):
+            with pytest.raises(DecisionLogDamagedError):
+                decode(numbered([*frames[:which], frame[:length], *frames[which + 1 :]]))
+
+
+def test_every_omitted_frame_is_detected() -> None:
+    for which in range(len(MANY)):
+        with pytest.raises(DecisionLogDamagedError):
+            decode(numbered([*MANY[:which], *MANY[which + 1 :]]))
+        with pytest.raises(DecisionLogDamagedError):
+            decode(numbered([*MANY[:which], *MANY[which + 1 :], *ONE]))
+
+
+@given(st.permutations(MANY))
+def test_every_reordering_of_frames_is_detected(frames: list[bytes]) -> None:
+    assume(frames != MANY)
+    with pytest.raises(DecisionLogDamagedError):
+        decode(numbered(frames))
+
+
+@given(st.integers(0, len(MANY) - 1))
+def test_a_repeated_frame_is_detected(which: int) -> None:
+    with pytest.raises(DecisionLogDamagedError):
+        decode(numbered([*MANY[: which + 1], MANY[which], *MANY[which + 1 :]]))
+
+
+def test_frames_of_two_records_do_not_mix() -> None:
+    other = encode(Begin(lineage="x" * 300, first_batch=0, prior_offsets=()), max_bytes=SMALL)
+    with pytest.raises(DecisionLogDamagedError, match="of another"):
+        decode(numbered([*MANY[:1], *other[1:]]))
+
+
+@given(st.binary(max_size=200))
+def test_foreign_bytes_are_damage(data: bytes) -> None:
+    with pytest.raises(DecisionLogDamagedError):
+        decode([(5, data)])
+
+
+DIGEST = "0" * 64
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        f"{FORMAT} {DIGEST} 0/0",
+        f"{FORMAT} {DIGEST} 2/1",
+        f"{FORMAT} {DIGEST} \u00b2/\u00b2",
+        f"{FORMAT} {DIGEST} \u0661/\u0661",
+        f"{FORMAT} {DIGEST} {'9' * 5000}/1",
+        f"{FORMAT} {DIGEST} -1/1",
+        f"{FORMAT} {DIGEST} 1",
+        f"{FORMAT}  0/0",
+        f"other/1 {DIGEST} 1/1",
+        "",
+    ],
+)
+def test_a_header_of_another_shape_is_damage(head: str) -> None:
+    with pytest.raises(DecisionLogDamagedError, match="offset 5"):
+        decode([(5, head.encode() + b"\n{}")])
+
+
+def test_a_later_format_is_named_and_not_guessed_at() -> None:
+    later = ONE[0].replace(b"twopc/1", b"twopc/12", 1)
+    with pytest.raises(DecisionLogDamagedError, match=r"twopc/12, not twopc/1: use the version that wrote it"):
+        decode([(0, later)])
+
+
+@pytest.mark.parametrize("body", [b'{"type":"later"}', b'{"type":"begin"}', b"[]", b"{", b""])
+def test_a_body_of_an_unknown_shape_is_damage(body: bytes) -> None:
+    with pytest.raises(DecisionLogDamagedError, match="unknown shape"):
+        decode([(0, frame_of(body))])
+
+
+def test_a_field_that_a_later_version_added_is_passed_over() -> None:
+    body: Any = b'{"type":"begin","lineage":"a","first_batch":0,"prior_offsets":[],"added":1}'
+    assert decode([(0, frame_of(body))]) == [LogEntry(0, Begin(lineage="a", first_batch=0, prior_offsets=()))]

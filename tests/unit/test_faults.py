@@ -1,0 +1,99 @@
+"""Fault points act once, where they are armed, and cost nothing where they are not."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from twopc import faults
+from twopc.errors import ConfigurationError
+from twopc.faults import InjectedFault, arm, arm_from, disarm, point
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_point_that_is_not_armed_does_nothing() -> None:
+    passed: list[str] = []
+    arm("driver.decided", lambda: passed.append("decided"))
+    point("driver.prepared")
+    assert passed == []
+
+
+def test_an_armed_point_acts_once() -> None:
+    arm_from("driver.decided=raise")
+    with pytest.raises(InjectedFault):
+        point("driver.decided")
+    point("driver.decided")
+    assert faults._armed == {}
+
+
+def test_a_passage_is_counted_down() -> None:
+    passed: list[int] = []
+    arm("task.began", lambda: passed.append(1), passage=3)
+    for expected in (0, 0, 1, 1):
+        point("task.began")
+        assert len(passed) == expected
+
+
+def test_several_points_are_armed_at_once() -> None:
+    arm_from("driver.decided=raise,driver.prepared@2=raise,")
+    point("driver.prepared")
+    for name in ("driver.prepared", "driver.decided"):
+        with pytest.raises(InjectedFault):
+            point(name)
+
+
+def test_disarming_switches_all_off() -> None:
+    arm_from("driver.decided=raise,driver.prepared=raise")
+    disarm()
+    point("driver.decided")
+    assert faults._armed == {}
+
+
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [
+        ("driver.nowhere=raise", "driver.nowhere"),
+        ("driver.decided=explode", "explode"),
+        ("driver.decided", "driver.decided"),
+        ("driver.decided@x=raise", "'x'"),
+        ("driver.decided@-1=raise", "'-1'"),
+    ],
+)
+def test_a_wrong_spec_is_refused_and_named(spec: str, named: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(named)):
+        arm_from(spec)
+    assert faults._armed == {}
+
+
+@pytest.mark.parametrize(("action", "code"), [("kill", -9), ("raise", 1)])
+def test_the_environment_arms_a_process(action: str, code: int) -> None:
+    program = (
+        "from twopc.faults import point\npoint('driver.decided')\nprint('passed', flush=True)\npoint('driver.decided')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "TWOPC_FAULTS": f"driver.decided@2={action}"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (code, "passed\n")
+
+
+def test_every_point_is_passed_somewhere_in_the_tree_and_every_passed_point_is_listed() -> None:
+    sources = [path for package in ("twopc", "sinks", "integration") for path in (ROOT / package).rglob("*.py")]
+    text = "\n".join(path.read_text() for path in sources)
+    passed = set(re.findall(r'"((?:driver|task)\.[a-z_]+)"', text.replace((ROOT / "twopc/faults.py").read_text(), "")))
+    assert passed <= set(faults.POINTS)
+    assert {name for name in faults.POINTS if name.startswith("driver.")} - {
+        "driver.deciding",
+        "driver.committing",
+    } <= passed

@@ -1,0 +1,191 @@
+"""Folding a log into the few facts that recovery asks for."""
+
+from __future__ import annotations
+
+import pytest
+
+from twopc.decision import (
+    Attempt,
+    Begin,
+    Decision,
+    LogContents,
+    LogEntry,
+    Record,
+    Repair,
+    TakeOver,
+    TaskReport,
+    Truncation,
+)
+from twopc.log_view import LogStatus, LogView, fold, fold_more
+
+BEGIN = Begin(lineage="a", first_batch=0, prior_offsets=())
+TAKE_OVER = TakeOver(lineage="a", run="r", deciding_log="l", driver="d", at_ms=0)
+
+
+def task(partition: int, **handles: str) -> TaskReport:
+    return TaskReport(
+        partition=partition, rows=1, checksum=partition, handles={name: {"t": t} for name, t in handles.items()}
+    )
+
+
+def decision(batch: int, *tasks: TaskReport, lineage: str = "a", plan: str = "write") -> Decision:
+    return Decision(
+        lineage=lineage,
+        batch=batch,
+        attempt=Attempt(0, batch),
+        offsets=(f"{lineage}{batch}",),
+        tasks=tasks,
+        since={},
+        plan=plan,
+    )
+
+
+def repair(batch: int, *tasks: TaskReport, lineage: str = "a") -> Repair:
+    return Repair(lineage=lineage, batch=batch, attempt=Attempt(0, 9), tasks=tasks)
+
+
+def truncation(log_start: int, begin: Begin = BEGIN, *ended: str) -> Truncation:
+    return Truncation(log_start=log_start, begin=begin, ended=ended)
+
+
+def view_of(*records: Record, start: int = 0) -> LogView:
+    return fold(LogContents(start, tuple(LogEntry(start + i, record) for i, record in enumerate(records))))
+
+
+def test_an_empty_log_knows_no_lineage_and_no_batch() -> None:
+    view = view_of()
+    assert (view.status, view.highest_batch, view.highest_offsets) == (LogStatus.UNDECIDED, None, ())
+
+
+def test_a_take_over_says_nothing_about_batches() -> None:
+    assert view_of(TAKE_OVER) == view_of()
+
+
+@pytest.mark.parametrize("first_batch", [0, 5])
+def test_a_begin_counts_as_the_decision_before_its_first_batch(first_batch: int) -> None:
+    view = view_of(Begin(lineage="a", first_batch=first_batch, prior_offsets=("p",)))
+    assert (view.status, view.highest_batch, view.highest_offsets) == (LogStatus.UNDECIDED, first_batch - 1, ("p",))
+
+
+def test_the_last_decision_counts() -> None:
+    view = view_of(TAKE_OVER, BEGIN, decision(0), TAKE_OVER, decision(1))
+    assert (view.status, view.highest_batch, view.highest_offsets) == (LogStatus.DECIDED, 1, ("a1",))
+    assert [(offset, kept.batch) for offset, kept in view.kept] == [(2, 0), (4, 1)]
+
+
+def test_a_rewritten_batch_replaces_its_decision() -> None:
+    view = view_of(BEGIN, decision(0, task(0, s="old")), decision(0, task(0, s="new"), plan="rewrite"))
+    assert view.decision is not None
+    assert view.decision.tasks == (task(0, s="new"),)
+
+
+def test_a_repair_replaces_handles_task_by_task_and_sink_by_sink() -> None:
+    view = view_of(
+        BEGIN,
+        decision(0, task(0, s="s0", u="u0"), task(1, s="s1")),
+        repair(0, task(0, s="s2")),
+        repair(0, task(1, s="s3")),
+    )
+    assert view.status is LogStatus.REPAIRED
+    assert view.decision is not None
+    assert view.decision.tasks == (task(0, s="s2", u="u0"), task(1, s="s3"))
+
+
+def test_the_next_decision_is_not_a_repaired_one() -> None:
+    view = view_of(BEGIN, decision(0, task(0, s="x")), repair(0, task(0, s="y")), decision(1))
+    assert view.status is LogStatus.DECIDED
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        repair(1, task(0, s="y")),
+        repair(0, task(0, s="y"), lineage="b"),
+        repair(0, task(7, s="y")),
+    ],
+    ids=["another batch", "another lineage", "another task"],
+)
+def test_a_repair_of_what_was_not_decided_is_damage(wrong: Repair) -> None:
+    view = view_of(BEGIN, decision(0, task(0, s="x")), wrong)
+    assert view.status is LogStatus.CORRUPT
+    assert "repair record at 2" in str(view.damage)
+
+
+def test_a_repair_without_any_decision_is_damage() -> None:
+    assert view_of(BEGIN, repair(0)).status is LogStatus.CORRUPT
+
+
+@pytest.mark.parametrize("wrong", [decision(2), decision(4), decision(5, lineage="b")])
+def test_a_decision_that_does_not_follow_is_damage(wrong: Decision) -> None:
+    view = view_of(Begin(lineage="a", first_batch=3, prior_offsets=()), decision(3), decision(4), wrong)
+    assert (view.status is LogStatus.CORRUPT) == (wrong.batch != 4 or wrong.lineage != "a")
+
+
+def test_a_new_lineage_ends_the_old_one_and_starts_without_a_decision() -> None:
+    view = view_of(BEGIN, decision(0), Begin(lineage="b", first_batch=0, prior_offsets=(), ends="a"))
+    assert (view.ended, view.decision, view.highest_batch) == (frozenset({"a"}), None, -1)
+
+
+# -- truncation --------------------------------------------------------------------------------------------------------
+
+
+def test_a_log_that_starts_where_it_was_truncated_is_whole() -> None:
+    view = view_of(decision(6), decision(7), truncation(10, BEGIN, "z"), start=10)
+    assert view.damage is None
+    assert (view.begin, view.ended, view.highest_batch) == (BEGIN, frozenset({"z"}), 7)
+
+
+@pytest.mark.parametrize("start", [1, 10, 11])
+def test_a_log_that_starts_above_its_last_recorded_truncation_is_damage(start: int) -> None:
+    assert view_of(decision(7), start=start).status is LogStatus.CORRUPT
+    view = fold(LogContents(start + 10, (LogEntry(start + 10, truncation(start + 9)),)))
+    assert view.status is LogStatus.CORRUPT
+
+
+def test_a_log_that_lost_all_its_records_is_damage_and_not_empty() -> None:
+    assert fold(LogContents(12, ())).status is LogStatus.CORRUPT
+
+
+def test_what_lies_below_a_recorded_truncation_is_gone_whether_the_store_has_it_or_not() -> None:
+    records: list[Record] = [BEGIN, decision(0), decision(1), decision(2), truncation(2)]
+    entries = tuple(LogEntry(offset, record) for offset, record in enumerate(records))
+    views = [fold(LogContents(start, entries[start:])) for start in range(3)]
+    assert views[0] == views[1] == views[2]
+    assert [offset for offset, _ in views[0].kept] == [2, 3]
+
+
+def test_a_truncation_that_crashed_halfway_leaves_no_damage() -> None:
+    """What it left behind may refer to what it had dropped."""
+    view = view_of(repair(0, task(0, s="y")), decision(1), truncation(2), start=1)
+    assert (view.damage, view.highest_batch) == (None, 1)
+
+
+def test_the_highest_truncation_counts() -> None:
+    records: list[Record] = [BEGIN, decision(0), decision(1), truncation(1), decision(2), truncation(4)]
+    view = view_of(*records)
+    assert [offset for offset, _ in view.kept] == [4]
+    assert view.highest_batch == 2
+
+
+def test_a_lineage_that_was_opened_after_a_truncation_stays_open() -> None:
+    other = Begin(lineage="b", first_batch=0, prior_offsets=(), ends="a")
+    view = view_of(BEGIN, decision(0), truncation(1), other, decision(0, lineage="b"))
+    assert view.begin == other
+    assert view.ended == {"a"}
+
+
+def test_folding_ones_own_records_gives_what_reading_them_would() -> None:
+    first: list[Record] = [BEGIN, decision(0, task(0, s="x"))]
+    view = fold_more(view_of(), 1, first)
+    view = fold_more(view, 2, [repair(0, task(0, s="y"))])
+    view = fold_more(view, 3, [decision(1)])
+    view = fold_more(view, 4, [truncation(2)])
+    entries = [LogEntry(1, record) for record in first]
+    entries += [
+        LogEntry(2, repair(0, task(0, s="y"))),
+        LogEntry(3, decision(1)),
+        LogEntry(4, truncation(2)),
+    ]
+    read = fold(LogContents(0, (*entries[:2], *entries[2:4])))
+    assert (view.decision, view.begin, view.status) == (read.decision, read.begin, read.status)
+    assert [offset for offset, _ in view.kept] == [3]

@@ -1,0 +1,81 @@
+"""The recovery table, exhaustively: every log status x evidence of up to three handles x position x staging."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from twopc.checkpoint import Position
+from twopc.log_view import LogStatus
+from twopc.recovery import RECOVERY_TABLE, Action, Outcome, lookup, outcome_of
+from twopc.sink import Evidence
+
+ALL_EVIDENCE = [found for handles in range(4) for found in product(Evidence, repeat=handles)]
+COMBINATIONS = list(product(LogStatus, ALL_EVIDENCE, Position, [False, True]))
+
+
+def expected_action(  # noqa: PLR0911 - the protocol in prose, case by case, independent of the table's shape
+    status: LogStatus, evidence: tuple[Evidence, ...], position: Position, *, staged: bool
+) -> Action:
+    """What the protocol's text demands."""
+    if status is LogStatus.CORRUPT:
+        return Action.DAMAGED
+    if position not in {Position.SAME, Position.NEXT, Position.FIRST}:
+        return Action.REFUSE
+    replayed = position is Position.SAME
+    if status is LogStatus.UNDECIDED or all(found is Evidence.COMMITTED for found in evidence):
+        return Action.EVALUATE if replayed else Action.WRITE
+    if any(found is Evidence.UNKNOWN for found in evidence):
+        return Action.BLOCKED
+    if staged:
+        return Action.PUBLISH
+    if not replayed:
+        return Action.IN_DOUBT
+    return Action.REWRITE if all(found is Evidence.ABORTED for found in evidence) else Action.REPAIR
+
+
+def test_exactly_one_row_answers_every_combination() -> None:
+    assert len(COMBINATIONS) == 4 * 40 * 9 * 2
+    for status, evidence, position, staged in COMBINATIONS:
+        outcome = outcome_of(evidence)
+        matching = [case.label for case in RECOVERY_TABLE if case.matches(status, outcome, position, staged=staged)]
+        assert len(matching) == 1, (status, evidence, position, staged, matching)
+
+
+def test_every_combination_is_answered_as_the_protocol_demands() -> None:
+    for status, evidence, position, staged in COMBINATIONS:
+        case = lookup(status, outcome_of(evidence), position, staged=staged)
+        expected = expected_action(status, evidence, position, staged=staged)
+        assert case.action is expected, (status, evidence, position, staged, case.label)
+
+
+def test_every_row_is_reached_and_every_label_is_one_rows() -> None:
+    reached = {lookup(s, outcome_of(e), p, staged=staged).label for s, e, p, staged in COMBINATIONS}
+    labels = [case.label for case in RECOVERY_TABLE]
+    assert reached == set(labels)
+    assert len(labels) == len(set(labels))
+
+
+def test_every_action_is_some_rows() -> None:
+    assert {case.action for case in RECOVERY_TABLE} == set(Action)
+
+
+def test_nothing_is_written_while_anything_decided_is_unknown_or_half_in() -> None:
+    for status, evidence, position, staged in COMBINATIONS:
+        action = lookup(status, outcome_of(evidence), position, staged=staged).action
+        if status in {LogStatus.DECIDED, LogStatus.REPAIRED} and action in {Action.WRITE, Action.REWRITE}:
+            assert len(set(evidence)) <= 1
+            assert Evidence.UNKNOWN not in evidence
+
+
+@pytest.mark.parametrize("evidence", ALL_EVIDENCE)
+def test_the_outcome_sums_up_the_evidence_in_any_order(evidence: tuple[Evidence, ...]) -> None:
+    found = set(evidence)
+    expected = {
+        frozenset(): Outcome.COMMITTED,
+        frozenset({Evidence.COMMITTED}): Outcome.COMMITTED,
+        frozenset({Evidence.ABORTED}): Outcome.LOST,
+        frozenset({Evidence.COMMITTED, Evidence.ABORTED}): Outcome.PARTLY_LOST,
+    }.get(frozenset(found), Outcome.UNKNOWN)
+    assert outcome_of(evidence) is outcome_of(reversed(evidence)) is expected

@@ -1,0 +1,81 @@
+"""Each refusal says what is wrong and names its way out, as literally as it must be typed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.fake_sink import checkpoint, offsets_of
+from twopc.checkpoint import Permits, Position, locate
+from twopc.decision import Attempt, Begin, Decision
+from twopc.log_view import LogView
+from twopc.recovery import Action, Outcome, lookup
+from twopc.refusals import blocked, damaged, refusal
+
+MINE, OTHER = "mine-1", "other-2"
+
+
+def view(lineage: str | None, *, ended: str | None = None) -> LogView:
+    if lineage is None:
+        return LogView()
+    decision = Decision(lineage=lineage, batch=5, attempt=Attempt(0, 1), offsets=offsets_of(5), tasks=(), since={})
+    begin = Begin(lineage=lineage, first_batch=0, prior_offsets=())
+    return LogView(begin=begin, decision=decision, ended=frozenset({ended} if ended else ()))
+
+
+CASES = [
+    (Position.REWOUND, view(MINE), 3, "", f"end_lineage='{MINE}'"),
+    (Position.COPIED, view(MINE), 5, "x", f"end_lineage='{MINE}'"),
+    (Position.GAP, view(MINE), 9, "", f"end_lineage='{MINE}'"),
+    (Position.NEW_LINEAGE, view(OTHER), 0, "", f"end_lineage='{OTHER}'"),
+    (Position.UNADOPTED, view(None), 4, "", f"adopt_lineage='{MINE}'"),
+    (Position.ENDED, view(OTHER, ended=MINE), 6, "", f"end_lineage='{OTHER}'"),
+]
+
+
+@pytest.mark.parametrize(("position", "log", "batch", "history", "way_out"), CASES, ids=lambda case: str(case)[:20])
+def test_a_refusal_names_the_log_the_batch_and_the_literal_setting(
+    position: Position, log: LogView, batch: int, history: str, way_out: str
+) -> None:
+    mine = checkpoint(batch, lineage=MINE, history=history)
+    assert locate(log, mine, Permits()) is position
+    label = lookup(log.status, Outcome.COMMITTED, position, staged=False).label
+    error = refusal(position, label, log, mine, "the-log")
+    text = str(error)
+    assert text.startswith(f"{label}: ")
+    assert way_out in text
+    assert "the-log" in text
+    assert error.case == position.value
+    assert position is Position.ENDED or position is Position.NEW_LINEAGE or f"batch {batch}" in text
+
+
+@pytest.mark.parametrize(("position", "log", "batch", "history", "way_out"), CASES, ids=lambda case: str(case)[:20])
+def test_the_named_setting_does_lead_out(
+    position: Position, log: LogView, batch: int, history: str, way_out: str
+) -> None:
+    """Every ``end_lineage`` is for a new checkpoint, ``adopt_lineage`` for this one."""
+    setting, _, value = way_out.partition("=")
+    permits = Permits(**{setting: value.strip("'")})
+    follower = (
+        checkpoint(batch, lineage=MINE, history=history) if setting == "adopt_lineage" else checkpoint(0, lineage="n")
+    )
+    assert locate(log, follower, permits) is Position.FIRST, position
+
+
+def test_every_refused_position_has_its_own_sentence() -> None:
+    refused = {
+        position
+        for position in Position
+        if lookup(view(MINE).status, Outcome.COMMITTED, position, staged=False).action is Action.REFUSE
+    }
+    assert refused == {case[0] for case in CASES}
+    texts = {str(refusal(position, "", view(OTHER), checkpoint(3), "log")) for position in refused}
+    assert len(texts) == len(refused)
+
+
+def test_damage_and_a_blocked_commit_say_what_to_do() -> None:
+    assert "it starts at 7" in str(damaged(LogView(damage="it starts at 7"), "the-log"))
+    assert "new sink name" in str(damaged(LogView(damage="x"), "the-log"))
+    error = blocked(4, ["t1", "t2"])
+    assert "batch 4" in str(error)
+    assert "restart the query" in str(error)
+    assert error.transactions == ("t1", "t2")

@@ -1,0 +1,505 @@
+"""Write-once registers: one driver at a time, on put-if-absent alone."""
+
+from __future__ import annotations
+
+import multiprocessing
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twopc.decision import Attempt, Begin, Decision, LogEntry, Record, TakeOver, TaskReport, Truncation
+from twopc.errors import DecisionInDoubtError, DecisionLogDamagedError, FencedError, RetriableError
+from twopc.files import LocalFiles
+from twopc.log_view import LogStatus, fold
+from twopc.registers import RegisterLog, _pack, _unpack
+from twopc.sink import Claim
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+BEGIN = Begin(lineage="a", first_batch=0, prior_offsets=())
+
+
+def decision(batch: int) -> Decision:
+    task = TaskReport(partition=0, rows=1, checksum=2**64 - 1, handles={"s": {"transaction": f"t{batch}\n\u2028"}})
+    return Decision(lineage="a", batch=batch, attempt=Attempt(0, batch), offsets=(f"{batch}",), tasks=(task,), since={})
+
+
+def truncation(log_start: int) -> Truncation:
+    return Truncation(log_start=log_start, begin=BEGIN, ended=())
+
+
+def claim(run: str) -> Claim:
+    return Claim(lineage="a", run=run, deciding_log="registers")
+
+
+def name(number: int) -> str:
+    return f"registers/{number:020d}"
+
+
+def records(log: RegisterLog) -> list[Record]:
+    return [entry.record for entry in log.inspect().entries]
+
+
+class FaultyFiles(LocalFiles):
+    """Does something else instead of, before or after one operation, once."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.before_put: Callable[[], None] | None = None
+        self.after_put: Callable[[], None] | None = None
+        self.before_read: Callable[[], None] | None = None
+        self.repeats_put = False
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        before, self.before_put = self.before_put, None
+        if before:
+            before()
+        written = super().put_if_absent(name, data)
+        if self.repeats_put:
+            written = super().put_if_absent(name, data)
+        after, self.after_put = self.after_put, None
+        if after:
+            after()
+        return written
+
+    def read(self, name: str) -> bytes | None:
+        before, self.before_read = self.before_read, None
+        if before:
+            before()
+        return super().read(name)
+
+
+def no_answer() -> None:
+    raise OSError("no answer")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> FaultyFiles:
+    return FaultyFiles(tmp_path / "twopc")
+
+
+@pytest.fixture
+def log(files: FaultyFiles) -> RegisterLog:
+    taken = RegisterLog(files)
+    taken.take_over(claim("one"))
+    return taken
+
+
+# -- the plain course --------------------------------------------------------------------------------------------------
+
+
+def test_an_empty_directory_is_an_empty_log_that_starts_at_0(files: FaultyFiles) -> None:
+    assert RegisterLog(files).inspect() == (0, ())
+    assert fold(RegisterLog(files).inspect()).status is LogStatus.UNDECIDED
+
+
+def test_looking_leaves_no_trace(tmp_path: Path) -> None:
+    log = RegisterLog(LocalFiles(tmp_path / "twopc"))
+    assert (log.inspect().start, log.identity()) == (0, "")
+    assert not (tmp_path / "twopc").exists()
+
+
+def test_the_incarnation_is_the_number_of_the_own_register(files: FaultyFiles) -> None:
+    first, second = RegisterLog(files), RegisterLog(files)
+    assert first.take_over(claim("one")) == 0
+    assert first.append([BEGIN, decision(0)]) == 1
+    assert second.take_over(claim("two")) == 2
+
+
+def test_a_repeated_take_over_of_one_run_returns_the_same_incarnation(log: RegisterLog, files: FaultyFiles) -> None:
+    assert log.take_over(claim("one")) == 0
+    RegisterLog(files).take_over(claim("two"))
+    assert log.take_over(claim("one")) == 0
+    assert len(records(log)) == 2
+
+
+def test_several_records_of_one_append_share_its_position(log: RegisterLog) -> None:
+    position = log.append([BEGIN, decision(0)])
+    assert log.inspect().entries[1:] == (LogEntry(position, BEGIN), LogEntry(position, decision(0)))
+
+
+def test_a_driver_reads_up_to_its_own_record(log: RegisterLog, files: FaultyFiles) -> None:
+    log.append([BEGIN, decision(0)])
+    second = RegisterLog(files)
+    second.take_over(claim("two"))
+    second.append([decision(1)])
+    kinds = [type(entry.record) for entry in second.read().entries]
+    assert kinds == [TakeOver, Begin, Decision, TakeOver]
+
+
+def test_the_identity_is_that_of_the_first_take_over_until_the_log_is_made_anew(
+    log: RegisterLog, files: FaultyFiles
+) -> None:
+    identity = log.identity()
+    assert len(identity) == 32
+    other = RegisterLog(files)
+    other.take_over(claim("two"))
+    assert other.identity() == identity
+    for found in files.names("registers"):
+        files.remove(f"registers/{found}")
+    anew = RegisterLog(files)
+    anew.take_over(claim("three"))
+    assert anew.identity() not in {"", identity}
+
+
+def test_an_identity_that_a_crash_prevented_is_made_by_the_next_driver(log: RegisterLog, files: FaultyFiles) -> None:
+    files.remove("registers/id")
+    assert RegisterLog(files).inspect().entries == log.inspect().entries
+    RegisterLog(files).take_over(claim("two"))
+    assert log.identity() != ""
+
+
+def test_acting_before_the_take_over_is_a_bug(files: FaultyFiles) -> None:
+    with pytest.raises(AssertionError):
+        RegisterLog(files).append([decision(0)])
+    with pytest.raises(AssertionError):
+        RegisterLog(files).read()
+
+
+def test_foreign_files_in_the_directory_are_passed_over(log: RegisterLog, files: FaultyFiles) -> None:
+    for foreign in (
+        ".00000000000000000001.tmp",
+        "1",
+        "00000000000000000001.bak",
+        "README",
+        "0000000000000000000\u0661",
+    ):
+        files.put_if_absent(f"registers/{foreign}", b"x")
+    assert log.append([BEGIN, decision(0)]) == 1
+    assert len(records(log)) == 3
+
+
+# -- two drivers -------------------------------------------------------------------------------------------------------
+
+
+def test_the_loser_is_fenced_for_good_and_told_by_whom(log: RegisterLog, files: FaultyFiles) -> None:
+    RegisterLog(files).take_over(claim("winner"))
+    for _ in range(2):
+        with pytest.raises(FencedError, match="run winner"):
+            log.append([BEGIN, decision(0)])
+        with pytest.raises(FencedError, match="run winner"):
+            log.read()
+    assert [type(record) for record in records(log)] == [TakeOver, TakeOver]
+
+
+def test_who_loses_the_race_for_a_register_takes_the_next_one(files: FaultyFiles) -> None:
+    first, second = RegisterLog(files), RegisterLog(files)
+    files.before_put = lambda: assert_equal(second.take_over(claim("two")), 0)
+    assert first.take_over(claim("one")) == 1
+    with pytest.raises(FencedError):
+        second.append([decision(0)])
+
+
+def test_a_claimant_that_never_gets_a_register_gives_up(files: FaultyFiles) -> None:
+    class Taken(LocalFiles):
+        def put_if_absent(self, name: str, data: bytes) -> bool:
+            return not name or not data
+
+    with pytest.raises(RetriableError, match="in a row"):
+        RegisterLog(Taken(files.location)).take_over(claim("one"))
+
+
+def _claim_and_append(root: str, run: str, results: multiprocessing.Queue[tuple[str, int, int]]) -> None:
+    log = RegisterLog(LocalFiles(root))
+    incarnation = log.take_over(claim(run))
+    written = 0
+    try:
+        for batch in range(50):
+            log.append([decision(batch)])
+            written += 1
+    except FencedError:
+        pass
+    results.put((run, incarnation, written))
+
+
+def test_of_racing_processes_each_writes_only_until_the_next_one_takes_over(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    results: multiprocessing.Queue[tuple[str, int, int]] = context.Queue()
+    processes = [context.Process(target=_claim_and_append, args=(str(tmp_path), f"run{i}", results)) for i in range(3)]
+    for process in processes:
+        process.start()
+    found = sorted(results.get(timeout=60) for _ in processes)
+    for process in processes:
+        process.join(60)
+    entries = RegisterLog(LocalFiles(tmp_path)).inspect().entries
+    assert [entry.offset for entry in entries] == list(range(len(entries)))
+    takeovers = {entry.offset: entry.record.run for entry in entries if isinstance(entry.record, TakeOver)}
+    assert takeovers == {incarnation: run for run, incarnation, _ in found}
+    starts = [*sorted(takeovers), len(entries)]
+    written = {run: (incarnation, count) for run, incarnation, count in found}
+    for start, end in pairwise(starts):
+        assert written[takeovers[start]] == (start, end - start - 1)
+
+
+# -- unclear writes ----------------------------------------------------------------------------------------------------
+
+
+def test_an_unclear_write_that_is_there_is_a_success(log: RegisterLog, files: FaultyFiles) -> None:
+    files.after_put = no_answer
+    assert log.append([BEGIN, decision(0)]) == 1
+    assert log.append([decision(1)]) == 2
+
+
+def test_a_write_that_its_library_repeated_is_a_success(log: RegisterLog, files: FaultyFiles) -> None:
+    files.repeats_put = True  # the second try finds the first one's file: "taken"
+    assert log.append([BEGIN, decision(0)]) == 1
+
+
+def test_an_unclear_write_that_is_absent_may_be_tried_again(log: RegisterLog, files: FaultyFiles) -> None:
+    files.before_put = no_answer
+    with pytest.raises(RetriableError, match="no answer"):
+        log.append([BEGIN, decision(0)])
+    assert log.append([BEGIN, decision(0)]) == 1
+
+
+def test_an_unclear_write_that_somebody_else_preceded_is_fenced(log: RegisterLog, files: FaultyFiles) -> None:
+    def lose() -> None:
+        RegisterLog(LocalFiles(files.location)).take_over(claim("winner"))
+        no_answer()
+
+    files.before_put = lose
+    with pytest.raises(FencedError, match="run winner"):
+        log.append([BEGIN, decision(0)])
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_an_unclear_write_that_cannot_be_read_back_is_in_doubt(
+    *, written: bool, log: RegisterLog, files: FaultyFiles
+) -> None:
+    files.before_read = no_answer
+    if written:
+        files.after_put = no_answer
+    else:
+        files.before_put = no_answer
+    with pytest.raises(DecisionInDoubtError, match="restart"):
+        log.append([BEGIN, decision(0)])
+    kinds = [type(record) for record in records(RegisterLog(files))]
+    assert kinds == [TakeOver, Begin, Decision] if written else [TakeOver]
+
+
+def test_a_late_write_of_this_driver_is_not_taken_for_the_present_one(log: RegisterLog, files: FaultyFiles) -> None:
+    files.before_read = files.after_put = no_answer
+    with pytest.raises(DecisionInDoubtError):
+        log.append([BEGIN, decision(0)])
+    with pytest.raises(FencedError):
+        log.append([BEGIN, decision(0)])
+
+
+def test_an_unclear_take_over_decides_nothing_and_may_be_tried_again(files: FaultyFiles) -> None:
+    log = RegisterLog(files)
+    files.before_read = files.after_put = no_answer
+    with pytest.raises(RetriableError, match="taking over"):
+        log.take_over(claim("one"))
+    assert log.take_over(claim("one")) == 1
+    assert [type(entry.record) for entry in log.read().entries] == [TakeOver, TakeOver]
+
+
+# -- truncation --------------------------------------------------------------------------------------------------------
+
+
+def fill(log: RegisterLog, batches: int) -> None:
+    log.append([BEGIN, decision(0)])
+    for batch in range(1, batches):
+        log.append([decision(batch)])
+
+
+def truncate(log: RegisterLog, log_start: int) -> int:
+    position = log.append([truncation(log_start)])
+    log.truncate(log_start)
+    return position
+
+
+def test_a_truncated_log_starts_where_it_says(log: RegisterLog, files: FaultyFiles) -> None:
+    fill(log, 6)
+    truncate(log, 4)
+    contents = RegisterLog(files).inspect()
+    assert contents.start == contents.entries[0].offset == 4
+    view = fold(contents)
+    assert (view.damage, view.highest_batch, view.begin) == (None, 5, BEGIN)
+    assert files.names("registers") == [*(f"{n:020d}" for n in range(4, 8)), "id"]
+
+
+@pytest.mark.parametrize("deleted", range(5))
+def test_a_truncation_that_crashed_halfway_is_as_good_as_done(
+    deleted: int, log: RegisterLog, files: FaultyFiles
+) -> None:
+    fill(log, 6)
+    log.append([truncation(4)])
+    for number in range(deleted):
+        files.remove(name(number))
+    contents = RegisterLog(files).inspect()
+    assert (contents.start, fold(contents).damage) == (4, None)
+
+
+def test_a_truncation_that_fails_is_only_reported(
+    log: RegisterLog, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(log, 3)
+
+    def refuse(name: str) -> None:
+        raise OSError(f"{name}: read-only")
+
+    monkeypatch.setattr(files, "remove", refuse)
+    truncate(log, 2)
+    assert "read-only" in caplog.text
+    assert log.inspect().start == 2
+
+
+@pytest.mark.parametrize("missing", [0, 1, 2, 3])
+def test_a_gap_is_damage(missing: int, log: RegisterLog, files: FaultyFiles) -> None:
+    fill(log, 4)
+    files.remove(name(missing))
+    with pytest.raises(DecisionLogDamagedError, match=rf"registers \[{missing}\] are missing"):
+        RegisterLog(files).inspect()
+
+
+def test_a_gap_above_a_truncation_is_damage(log: RegisterLog, files: FaultyFiles) -> None:
+    fill(log, 6)
+    truncate(log, 4)
+    files.remove(name(4))
+    with pytest.raises(DecisionLogDamagedError, match=r"\[4\]"):
+        RegisterLog(files).inspect()
+
+
+def test_a_log_of_which_only_the_identity_is_left_is_damage(log: RegisterLog, files: FaultyFiles) -> None:
+    fill(log, 2)
+    for number in range(3):
+        files.remove(name(number))
+    with pytest.raises(DecisionLogDamagedError, match="every register"):
+        RegisterLog(files).inspect()
+
+
+def test_the_own_record_gone_is_damage(log: RegisterLog, files: FaultyFiles) -> None:
+    files.remove(name(0))
+    with pytest.raises(DecisionLogDamagedError):
+        log.read()
+
+
+@pytest.mark.parametrize("rest", [b"", b"x", b"\n", b"twopc-register/1 \n"])
+def test_a_torn_register_is_damage(rest: bytes, log: RegisterLog, files: FaultyFiles) -> None:
+    fill(log, 1)
+    files.remove(name(1))
+    files.put_if_absent(name(1), rest)
+    with pytest.raises(DecisionLogDamagedError, match="00000000000000000001"):
+        log.inspect()
+
+
+def test_a_later_format_is_named(log: RegisterLog, files: FaultyFiles) -> None:
+    files.put_if_absent(name(1), b"twopc-register/2 0\nrest")
+    with pytest.raises(DecisionLogDamagedError, match="use the version that wrote it"):
+        log.inspect()
+
+
+def test_a_reader_that_a_truncation_overtakes_looks_again(log: RegisterLog, files: FaultyFiles) -> None:
+    fill(log, 6)
+    reader_files = FaultyFiles(files._root)
+    reader_files.before_read = lambda: assert_equal(truncate(log, 5), 7)
+    contents = RegisterLog(reader_files).inspect()
+    assert (contents.start, [entry.offset for entry in contents.entries]) == (5, [5, 6, 7])
+
+
+# The trap: a long-paused loser's next register was written by the winner, and dropped since. It looks free.
+
+
+def run_far_ahead(root: Path, *, truncate_to: int) -> RegisterLog:
+    winner = RegisterLog(LocalFiles(root))
+    winner.take_over(claim("winner"))
+    fill(winner, 9)
+    truncate(winner, truncate_to)
+    return winner
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 5])
+def test_a_paused_loser_is_fenced_though_its_register_looks_free(
+    ahead: int, log: RegisterLog, files: FaultyFiles
+) -> None:
+    winner = run_far_ahead(files._root, truncate_to=1 + ahead)
+    assert files.read(name(1)) is None
+    before = records(winner)
+    with pytest.raises(FencedError):
+        log.append([BEGIN, decision(0)])
+    assert files.read(name(1)) is None
+    assert records(winner) == before
+    winner.append([decision(9)])
+
+
+def test_two_paused_losers_do_not_vouch_for_each_other(log: RegisterLog, files: FaultyFiles) -> None:
+    second = RegisterLog(files)
+    second.take_over(claim("two"))  # at 1; its next register is 2, the first driver's is 1
+    run_far_ahead(files._root, truncate_to=6)
+    files.put_if_absent(name(1), b"the first loser's, killed before it could take it back")
+    with pytest.raises(FencedError):
+        second.append([BEGIN, decision(0)])
+    with pytest.raises(FencedError):
+        log.append([BEGIN, decision(0)])
+
+
+def test_a_claimant_paused_since_the_log_was_empty_looks_again(files: FaultyFiles) -> None:
+    paused = RegisterLog(files)
+    files.before_put = lambda: assert_equal(run_far_ahead(files._root, truncate_to=5).name, "registers")
+    assert paused.take_over(claim("paused")) == 11
+    assert files.read(name(0)) is None
+    assert fold(paused.read()).highest_batch == 8
+
+
+def test_a_dead_losers_leftover_below_the_truncation_is_ignored_and_swept(log: RegisterLog, files: FaultyFiles) -> None:
+    winner = run_far_ahead(files._root, truncate_to=4)
+    files.put_if_absent(name(1), _pack([BEGIN, decision(77)]))
+    files.put_if_absent(name(2), b"torn")
+    assert winner.inspect().entries[0].offset == 4
+    assert fold(winner.inspect()).highest_batch == 8
+    truncate(winner, 6)
+    assert files.read(name(1)) is None
+    assert log.inspect().start == 6
+
+
+def test_a_write_that_held_stays_though_its_predecessor_was_dropped_meanwhile(
+    log: RegisterLog, files: FaultyFiles
+) -> None:
+    def successor() -> None:
+        winner = RegisterLog(LocalFiles(files.location))
+        winner.take_over(claim("winner"))
+        truncate(winner, 1)
+
+    files.after_put = successor  # between the loser's write at 1 and its look back, 0 is dropped
+    assert log.append([BEGIN, decision(0)]) == 1
+    assert fold(RegisterLog(files).inspect()).highest_batch == 0
+    with pytest.raises(FencedError):
+        log.append([decision(1)])
+
+
+# -- the bytes ---------------------------------------------------------------------------------------------------------
+
+PACKED = _pack([BEGIN, decision(0), truncation(0)])
+
+
+def test_a_register_gives_back_its_frames_in_order() -> None:
+    assert len(_unpack(PACKED)) == 3
+
+
+def test_no_two_writes_have_the_same_bytes() -> None:
+    assert _pack([BEGIN]) != _pack([BEGIN])
+
+
+@given(st.integers(0, len(PACKED) - 1), st.integers(1, 255))
+def test_an_altered_byte_is_detected(position: int, difference: int) -> None:
+    altered = bytearray(PACKED)
+    altered[position] ^= difference
+    with pytest.raises(DecisionLogDamagedError):
+        _unpack(bytes(altered))
+
+
+@given(st.integers(0, len(PACKED) - 1))
+def test_a_shortened_register_is_detected(length: int) -> None:
+    with pytest.raises(DecisionLogDamagedError):
+        _unpack(PACKED[:length])
+
+
+def assert_equal(actual: object, expected: object) -> None:
+    """An assertion that fits into a lambda."""
+    assert actual == expected

@@ -1,0 +1,143 @@
+"""A lost transaction is repaired with the rows that were decided, and only with them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from tests.unit.fake_sink import FakeSink, FakeStaging, World
+from twopc.decision import Attempt, Begin, Decision, TaskReport
+from twopc.errors import InDoubtError
+from twopc.faults import arm
+from twopc.log_view import LogView
+from twopc.repair import all_staged, in_doubt, publish, require_same_rows
+from twopc.sink import Evidence
+
+if TYPE_CHECKING:
+    from twopc.engine import Slot
+
+
+def task(partition: int, *, rows: int = 2, checksum: int = 7, staged: bool = True) -> TaskReport:
+    return TaskReport(
+        partition=partition,
+        rows=rows,
+        checksum=checksum,
+        handles={"fake": {"transaction": f"t{partition}"}},
+        staged=f"s{partition}" if staged else None,
+    )
+
+
+DECISION = Decision(
+    lineage="a", batch=4, attempt=Attempt(0, 1), offsets=(), tasks=(task(0), task(1), task(2)), since={}
+)
+VIEW = LogView(begin=Begin(lineage="a", first_batch=0, prior_offsets=()), decision=DECISION)
+EVIDENCE = {("fake", 0): Evidence.COMMITTED, ("fake", 1): Evidence.ABORTED, ("fake", 2): Evidence.UNKNOWN}
+LOST = frozenset({("fake", 1)})
+
+
+def name_of(slot: Slot) -> str:
+    return f"{slot[0]}/{slot[1]}"
+
+
+@pytest.fixture
+def world() -> World:
+    return World(staged={f"s{partition}": [partition, 10 + partition] for partition in range(3)})
+
+
+# -- the same rows -----------------------------------------------------------------------------------------------------
+
+
+def test_the_same_rows_pass_whatever_their_handles_are() -> None:
+    replayed = [msgspec.structs.replace(task, handles={}, staged=None) for task in DECISION.tasks]
+    require_same_rows(VIEW, replayed, EVIDENCE, name_of)
+    with pytest.raises(InDoubtError):
+        require_same_rows(VIEW, replayed[:2], EVIDENCE, name_of)
+
+
+@pytest.mark.parametrize(
+    "replayed",
+    [
+        (),
+        DECISION.tasks[1:],
+        (*DECISION.tasks, task(3)),
+        (task(0), task(1, rows=3), task(2)),
+        (task(0), task(1, checksum=8), task(2)),
+        (task(0, checksum=8), task(1), task(2)),
+        (task(0), task(2), task(3)),
+    ],
+    ids=["none", "fewer", "more", "other count", "other rows", "other rows of a task that is in", "other partitions"],
+)
+def test_other_rows_are_in_doubt_and_each_transaction_is_named_by_what_became_of_it(
+    replayed: tuple[TaskReport, ...],
+) -> None:
+    with pytest.raises(InDoubtError, match="staging=True") as doubt:
+        require_same_rows(VIEW, replayed, EVIDENCE, name_of)
+    assert (doubt.value.committed, doubt.value.lost, doubt.value.unknown) == (("fake/0",), ("fake/1",), ("fake/2",))
+
+
+def test_a_repair_without_a_decision_is_a_bug() -> None:
+    with pytest.raises(AssertionError):
+        require_same_rows(LogView(), [], {}, name_of)
+
+
+def test_a_doubt_names_the_batch_and_the_reason() -> None:
+    text = str(in_doubt(DECISION, EVIDENCE, name_of, "because"))
+    assert "batch 4" in text
+    assert "because" in text
+
+
+# -- staged rows -------------------------------------------------------------------------------------------------------
+
+
+def test_all_staged_needs_every_lost_slice_and_no_other(world: World) -> None:
+    staging = FakeStaging(world)
+    assert all_staged(DECISION, LOST, staging)
+    del world.staged["s0"]
+    assert all_staged(DECISION, LOST, staging)
+    del world.staged["s1"]
+    assert not all_staged(DECISION, LOST, staging)
+
+
+def test_without_a_decision_a_loss_or_a_slice_nothing_is_staged(world: World) -> None:
+    staging = FakeStaging(world)
+    unstaged = msgspec.structs.replace(DECISION, tasks=(task(0), task(1, staged=False), task(2)))
+    assert not all_staged(None, LOST, staging)
+    assert not all_staged(DECISION, frozenset(), staging)
+    assert not all_staged(unstaged, LOST, staging)
+
+
+def _publish(world: World, lost: frozenset[Slot], *names: str) -> tuple[TaskReport, ...]:
+    return publish(
+        DECISION,
+        lost,
+        FakeStaging(world),
+        sinks={name: FakeSink(world, name) for name in names or ("fake",)},
+        attempt=Attempt(9, 1),
+        incarnations=dict.fromkeys(names or ("fake",), 9),
+        settled_through=3,
+    )
+
+
+def test_what_was_lost_is_prepared_again_from_the_staged_rows_and_nothing_else(world: World) -> None:
+    (report,) = _publish(world, LOST)
+    ((name, transaction),) = world.store().transactions.items()
+    assert (transaction.state, transaction.rows, transaction.incarnation) == ("prepared", [1, 11], 9)
+    assert report == msgspec.structs.replace(DECISION.tasks[1], handles={"fake": {"transaction": name}})
+
+
+def test_each_sink_that_lost_a_task_gets_it_and_no_other_does(world: World) -> None:
+    reports = _publish(world, frozenset({("one", 0), ("two", 0), ("two", 2)}), "one", "two")
+    assert [(report.partition, sorted(report.handles)) for report in reports] == [(0, ["one", "two"]), (2, ["two"])]
+    assert [t.rows for t in world.store("two").transactions.values()] == [[0, 10], [2, 12]]
+
+
+def test_a_publication_that_fails_aborts_its_own_transaction(world: World) -> None:
+    def fail() -> None:
+        raise OSError("unplugged")
+
+    arm("task.flushed", fail)
+    with pytest.raises(OSError, match="unplugged"):
+        _publish(world, LOST)
+    assert [t.state for t in world.store().transactions.values()] == ["aborted"]
