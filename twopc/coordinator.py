@@ -153,8 +153,8 @@ class Coordinator:
         self, checkpoint: Checkpoint, engine: Engine, *, only: frozenset[Slot] | None = None
     ) -> _Snapshot:
         """Pre-commit in every task, collect the handles, and confirm each (rule 3)."""
-        if self.state is CheckpointState.COMMITTED:
-            self.state = CheckpointState.UNDECIDED  # a new batch
+        if self.state in {CheckpointState.COMMITTED, CheckpointState.PREPARED}:
+            self.state = CheckpointState.UNDECIDED  # a new batch, or an attempt that came to nothing
         for remaining in reversed(range(self._settings.max_attempts)):
             self._counter += 1
             work = Work(
@@ -209,8 +209,8 @@ class Coordinator:
             )
         )
         self._append(records)
-        self.state = move_checkpoint(self.state, CheckpointState.DECIDED)
-        point("driver.decided")
+        self._evidence = {}
+        self._decided(snapshot.tasks)
 
     def _decide_repair(self, snapshot: _Snapshot) -> None:
         decision = self._decision
@@ -218,6 +218,11 @@ class Coordinator:
         if {(name, task.partition) for task in tasks for name in task.handles} != self._lost():
             raise AssertionError("a repair replaces exactly what was lost")
         self._append([Repair(lineage=decision.lineage, batch=decision.batch, attempt=snapshot.attempt, tasks=tasks)])
+        self._decided(tasks)
+
+    def _decided(self, tasks: Sequence[TaskReport]) -> None:
+        # From here on nothing is proven until it is proven: not even if the commit below is cut short.
+        self._evidence |= {(name, task.partition): Evidence.UNKNOWN for task in tasks for name in task.handles}
         self.state = move_checkpoint(self.state, CheckpointState.DECIDED)
         point("driver.decided")
 

@@ -740,3 +740,16 @@ def test_a_driver_that_does_not_know_a_sink_added_meanwhile_is_refused(cluster: 
     cluster.start("one", "two").run(1)
     assert cluster.world.store("one").visible() == all_rows(0, 1)
     assert cluster.world.store("two").visible() == all_rows(1)
+
+
+def test_a_driver_whose_commit_was_cut_short_does_not_take_the_batch_for_done(cluster: Cluster) -> None:
+    query = cluster.start()
+    query.run(0)
+    arm("driver.decided", fail)
+    with pytest.raises(InjectedFault):
+        query.run(1)
+    faults.disarm()
+    with pytest.raises(CommitBlockedError):
+        query.run(1)
+    cluster.start().run(1)
+    assert cluster.store.visible() == all_rows(0, 1)
