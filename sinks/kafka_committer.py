@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException, TopicCollection
 from sinks import kafka_markers, kafka_transactions
 from sinks.kafka_transactions import Description, ProducerIdentity, TransactionClient
 from sinks.kafka_writer import KafkaHandle
-from twopc.errors import ConfigurationError, PrepareTimeoutError, RetriableError
+from twopc.errors import ConfigurationError, DecisionInDoubtError, PrepareTimeoutError, RetriableError
 from twopc.faults import is_armed, point
 from twopc.sink import Evidence, SinkCommitter
 
@@ -127,17 +127,20 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         wanted: dict[int, list[str]] = {}
         for handle in handles:
             wanted.setdefault(handle.marker_partition, []).append(handle.uuid)
-        found: dict[str, Evidence] = {}
-        for _ in range(2):
-            # First, as a dead driver's orphan would hold back the last stable offset until the time is out; of earlier
-            # incarnations only, as one's own may still be decided.
+        found = self._search(wanted, since)
+        if Evidence.UNKNOWN in found.values():
+            # A dead driver's orphan may hold back the last stable offset; those of one's own may still be decided.
             self._sweep(spared={handle.transactional_id for handle in handles}, below=self._incarnation)
-            found = kafka_markers.search(
-                self._ledger, wanted, since.get("markers", {}), timeout_ms=self._timeout_ms / 2
-            )
-            if Evidence.UNKNOWN not in found.values():
-                break
+            found = self._search(wanted, since)
         return {handle: found[handle.uuid] for handle in handles}
+
+    def _search(self, wanted: Mapping[int, Sequence[str]], since: Mapping[str, Any]) -> Mapping[str, Evidence]:
+        try:
+            return kafka_markers.search(self._ledger, wanted, since.get("markers", {}), timeout_ms=self._timeout_ms / 2)
+        except (RetriableError, ConfigurationError, DecisionInDoubtError) as error:
+            # Not being able to look proves nothing; an unanswered barrier decides nothing. Being fenced goes through.
+            logger.warning("the markers of sink %r cannot be read: %s", self._sink.name, error)
+            return dict.fromkeys((name for names in wanted.values() for name in names), Evidence.UNKNOWN)
 
     def recover_and_abort(self, decided: Collection[KafkaHandle]) -> None:
         """See :class:`SinkCommitter`: rule 7."""

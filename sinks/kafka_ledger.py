@@ -39,8 +39,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Under the broker's and the client's default limit of about 1 MiB, headers included (rule 14: parts i/n).
+#: Under the broker's and the client's default limit of about 1 MiB, headers included (rule 14: parts i/n); a ledger with a
+#: lower limit gets smaller ones.
 _FRAME_BYTES: Final = 900_000
+#: What a batch of one record adds to its value, generously.
+_BATCH_OVERHEAD_BYTES: Final = 1_000
 #: librdkafka waits at least 80 % of retry.backoff.ms (100) before it sends EndTxn again; a commit slower than half of
 #: that may have been a retry whose first answer was lost, so the record is read back (rule 12).
 _SLOW_COMMIT_S: Final = 0.05
@@ -62,6 +65,10 @@ class KafkaLedger(DecisionLog):
             "transaction.timeout.ms": str(_DRIVER_TRANSACTION_TIMEOUT_MS),
             "message.timeout.ms": str(_DRIVER_TRANSACTION_TIMEOUT_MS),
             "linger.ms": "0",
+            # Parts of a record must fit, whatever the user has set for the rows; the broker's limit is one of batches.
+            "batch.num.messages": "1",
+            "message.max.bytes": "1000000",
+            "queue.buffering.max.kbytes": "1048576",
         }
         connection = connection_config(bootstrap_servers, options)
         self.admin = AdminClient({**connection, "socket.connection.setup.timeout.ms": "5000"})
@@ -69,6 +76,7 @@ class KafkaLedger(DecisionLog):
         self._producer: Producer | None = None
         self._run: str | None = None
         self._incarnation = -1
+        self._frame_bytes = _FRAME_BYTES
 
     # -- DecisionLog ---------------------------------------------------------------------------------------------------
 
@@ -97,6 +105,8 @@ class KafkaLedger(DecisionLog):
             return self._incarnation
         ledger_topic.ensure(self.admin, self.name, timeout_ms=self._timeout_ms)
         ledger_topic.require_safe(self.admin, self.name, timeout_ms=self._timeout_ms)
+        limit = ledger_topic.batch_limit(self.admin, self.name, timeout_ms=self._timeout_ms)
+        self._frame_bytes = min(_FRAME_BYTES, limit - _BATCH_OVERHEAD_BYTES)
         self._producer = Producer(self._producer_config)
         try:
             self._producer.init_transactions(self._timeout_ms / 1000)
@@ -119,7 +129,7 @@ class KafkaLedger(DecisionLog):
 
     def append(self, records: Sequence[Record]) -> int:
         """See :class:`DecisionLog`."""
-        frames = [frame for record in records for frame in encode(record, max_bytes=_FRAME_BYTES)]
+        frames = [frame for record in records for frame in encode(record, max_bytes=self._frame_bytes)]
         fault = "driver.deciding" if not isinstance(records[0], TakeOver) else None
         return self.write([(DRIVER_PARTITION, frame) for frame in frames], fault=fault)
 

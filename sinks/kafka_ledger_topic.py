@@ -26,6 +26,8 @@ MARKER_PARTITIONS: Final = 8
 TRANSACTION_LOG: Final = "__transaction_state"
 ABSENT: Final = "absent"
 _REPLICAS: Final = 3
+_DEFAULT_BATCH_LIMIT: Final = 1_048_588
+_LOWEST_BATCH_LIMIT: Final = 10_000
 
 _REQUIRED: Final = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 _UNCLEAN: Final = "unclean.leader.election.enable"
@@ -119,6 +121,20 @@ def require_safe(admin: AdminClient, topic: str, *, timeout_ms: float) -> None:
                 "are the usual setting",
                 name,
             )
+
+
+def batch_limit(admin: AdminClient, topic: str, *, timeout_ms: float) -> int:
+    """The largest batch that the ledger takes, in bytes; the lowest that is of use holds a marker with ease.
+
+    Raises:
+        ConfigurationError: it is lower than that.
+    """
+    limit = int(_settings(admin, topic, timeout_ms).get("max.message.bytes") or _DEFAULT_BATCH_LIMIT)
+    if limit < _LOWEST_BATCH_LIMIT:
+        raise ConfigurationError(
+            f"the ledger {topic} has max.message.bytes={limit}: set it to {_LOWEST_BATCH_LIMIT} or more"
+        )
+    return limit
 
 
 def _settings(admin: AdminClient, topic: str, timeout_ms: float) -> dict[str, str | None]:

@@ -177,7 +177,12 @@ class TransactionClient:
 
         found: set[str] = set()
         complete = bool(nodes)
-        for response in self._manager.run(ask):
+        try:
+            responses = self._manager.run(ask)
+        except kafka_errors.KafkaError as error:
+            logger.warning("open transactions could not be listed: %s", error)
+            return Listing((), complete=False)
+        for response in responses:
             if isinstance(response, Exception) or response.error_code:
                 complete = False
                 continue

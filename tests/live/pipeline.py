@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from twopc.repair import StagedRows
 
 
-def create_topic(bootstrap_servers: str, name: str, partitions: int = 4, config: Mapping[str, str] | None = None) -> str:
+def create_topic(
+    bootstrap_servers: str, name: str, partitions: int = 4, config: Mapping[str, str] | None = None
+) -> str:
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     admin.create_topics([NewTopic(name, partitions, 1, config=dict(config or {}))])[name].result()
     return name
@@ -90,10 +92,12 @@ class Query:
         opened.append(Coordinator([self.sink], LocalFiles(self.root / "twopc"), settings=settings, staging=staging))
         return opened[-1]
 
-    def checkpoint(self, batch: int, *, offsets: tuple[str, ...] | None = None, lineage: str | None = None) -> Checkpoint:
+    def checkpoint(
+        self, batch: int, *, offsets: tuple[str, ...] | None = None, lineage: str | None = None
+    ) -> Checkpoint:
         """Batch ``batch`` of this query, as its engine would present it; its offsets are remembered."""
         self.offsets[batch] = offsets or self.offsets.get(batch) or (f"offset-{batch}",)
-        return Checkpoint(lineage or self.lineage, batch, self.offsets[batch], lambda other: self.offsets.get(other))
+        return Checkpoint(lineage or self.lineage, batch, self.offsets[batch], self.offsets.get)
 
     def visible(self) -> Counter[str]:
         """What readers of the output see."""

@@ -1,0 +1,207 @@
+"""What the breaking schedules of rules 1 to 7 are played with: drivers that die or are interrupted, and outsiders."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from sinks import kafka_producers
+from sinks.kafka_transactions import Description, ProducerIdentity, TransactionClient
+from sinks.kafka_writer import KafkaHandle
+from tests.live.pipeline import Query, Tasks
+from twopc import faults
+from twopc.coordinator import Work
+from twopc.decision import Attempt, Decision, TakeOver
+from twopc.faults import InjectedFault
+from twopc.sink import TaskAttempt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from sinks.kafka_writer import KafkaWriter
+    from tests.live.services import KafkaService
+    from twopc.coordinator import Coordinator
+    from twopc.decision import TaskReport
+
+
+class Play(Query):
+    """A query whose clients end with it. ``outsider`` may do to the cluster what anybody may."""
+
+    def __init__(self, kafka: KafkaService, root: Path, *, name: str | None = None, **sink_arguments: Any) -> None:
+        super().__init__(kafka.bootstrap_servers, root, **sink_arguments)
+        if name is not None:
+            self.name = name
+            self.sink = dataclasses.replace(self.sink, name=name)
+        self.outsider = TransactionClient(self.sink.committing_config())
+        self._reader = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap_servers,
+                "group.id": f"verify-{self.name}",
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "enable.auto.commit": False,
+                "fetch.wait.max.ms": 10,
+            }
+        )
+
+    def close(self) -> None:
+        self.outsider.close()
+        self._reader.close()
+        self.forget_worker()
+
+    def forget_worker(self) -> None:
+        """The next task runs in another Python worker, which knows no producer of this one."""
+        _, _, stock = kafka_producers._stocks.pop(self.name, (0, None, None))
+        if stock is not None and stock._making is not None:
+            stock._making.join()
+
+    def visible(self) -> Counter[str]:
+        """As :meth:`Query.visible`, with one connection for the whole play: half a second less each time."""
+        partitions = self._reader.list_topics(self.topic, timeout=10).topics[self.topic].partitions
+        self._reader.assign([TopicPartition(self.topic, number, 0) for number in partitions])
+        values: Counter[str] = Counter()
+        unread = len(partitions)
+        while unread:
+            message = self._reader.poll(30)
+            assert message is not None, "the broker does not answer"
+            if message.error():
+                unread -= 1
+            else:
+                values[(message.value() or b"").decode()] += 1
+        self._reader.unassign()
+        return values
+
+    # -- what the broker has -------------------------------------------------------------------------------------------
+
+    def decisions(self) -> list[Decision]:
+        return [record for record in self._records() if isinstance(record, Decision)]
+
+    def take_overs(self) -> list[TakeOver]:
+        return [record for record in self._records() if isinstance(record, TakeOver)]
+
+    def decided(self, batch: int) -> list[KafkaHandle]:
+        """The handles in the last decision of ``batch``, by task."""
+        decision = [decision for decision in self.decisions() if decision.batch == batch][-1]
+        return self.handles(decision.tasks)
+
+    def handles(self, tasks: Sequence[TaskReport]) -> list[KafkaHandle]:
+        return [self.sink.decode_handle(task.handles[self.name]) for task in tasks if self.name in task.handles]
+
+    def open_transactions(self) -> tuple[str, ...]:
+        return self.outsider.list_open(f"{self.name}.").transactional_ids
+
+    def describe(self, transactional_id: str) -> Description:
+        return self.outsider.describe([transactional_id])[transactional_id]
+
+    def found(self, transactional_id: str) -> KafkaHandle:
+        """What somebody without the writer's help can find out to end a transaction."""
+        found = self.describe(transactional_id)
+        return KafkaHandle("", transactional_id, found.producer_id, found.producer_epoch, 1, 0, ())
+
+    def _records(self) -> list[Any]:
+        ledger = self.sink.create_ledger()
+        try:
+            return [entry.record for entry in ledger.inspect().entries]
+        finally:
+            ledger.close()
+
+    # -- what anybody may do to it -------------------------------------------------------------------------------------
+
+    def fence(self, transactional_id: str) -> None:
+        """Somebody initialises the id again: what is open under it is aborted, its epoch is past."""
+        assert until(lambda: self.outsider.fence([transactional_id])[transactional_id] == "NONE")
+
+    def end(self, handle: KafkaHandle, *, commit: bool) -> str:
+        """Somebody ends the transaction at the handle's own producer id and epoch; returns the broker's answer."""
+        identity = ProducerIdentity(handle.transactional_id, handle.producer_id, handle.producer_epoch)
+        return self.outsider.end([identity], commit=commit)[handle.transactional_id]
+
+    def open_foreign(self, transactional_id: str, topic: str, partition: int) -> Producer:
+        """Somebody's transaction with one record in ``topic``, which holds back its readers until it is ended."""
+        config = {"bootstrap.servers": self.bootstrap_servers, "transactional.id": transactional_id, "linger.ms": 0}
+        producer = Producer(config)
+        producer.init_transactions(10)
+        producer.begin_transaction()
+        producer.produce(topic, b"foreign", partition=partition)
+        assert producer.flush(10) == 0
+        return producer
+
+
+@contextlib.contextmanager
+def playing(kafka: KafkaService, root: Path, **sink_arguments: Any) -> Iterator[Play]:
+    play = Play(kafka, root, **sink_arguments)
+    try:
+        yield play
+    finally:
+        play.close()
+
+
+@contextlib.contextmanager
+def at(point: str, action: Callable[[], object], *, passage: int = 1) -> Iterator[None]:
+    """``action`` happens, once, when the body passes ``point``; a body that ends without passing it fails."""
+    happened = False
+
+    def act() -> None:
+        nonlocal happened
+        happened = True
+        action()
+
+    faults.arm(point, act, passage=passage)
+    try:
+        yield
+    finally:
+        faults._armed.pop(point, None)
+    assert happened, f"the schedule was not played: nobody passed {point}"
+
+
+def die() -> None:
+    raise InjectedFault("dead")
+
+
+def crash(driver: Coordinator, play: Query, batch: int, rows: Sequence[Sequence[str]], point: str) -> None:
+    """The driver dies at ``point`` of a batch, as by SIGKILL: nothing of it runs any more."""
+    with pytest.raises(InjectedFault), at(point, die):
+        driver.process(play.checkpoint(batch), Tasks(play, rows))
+
+
+def until(condition: Callable[[], bool], seconds: float = 10) -> bool:
+    """Ask the broker until it says so, or time runs out."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def work_of(play: Play, batch: int, *, incarnation: int, counter: int = 1, settled_through: int = -1) -> Work:
+    """What a driver of ``incarnation`` would give its tasks."""
+    return Work(
+        checkpoint=play.checkpoint(batch),
+        attempt=Attempt(incarnation, counter),
+        incarnations={play.name: incarnation},
+        settled_through=settled_through,
+        only=None,
+        timeout_ms=None,
+    )
+
+
+def writer_of(play: Play, work: Work, partition: int) -> KafkaWriter:
+    """The writer of one task attempt."""
+    return play.sink.create_writer(
+        TaskAttempt(
+            lineage=work.checkpoint.lineage,
+            checkpoint_id=work.checkpoint.batch,
+            attempt=work.attempt,
+            partition=partition,
+            incarnation=work.incarnations[play.name],
+            settled_through=work.settled_through,
+        )
+    )

@@ -1,0 +1,154 @@
+"""Rule 6: one writer, one end.
+
+Before its handle is handed over a worker may abort its own transaction; after that it ends nothing: a generator's
+`finally: abort()` would abort what is decided. And two attempts of one task never share an id.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.live.pipeline import Tasks, prepare_task, record_batch
+from tests.live.rules.schedules import Play, at, playing, until, work_of, writer_of
+from twopc.decision import TaskReport
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Sequence
+    from pathlib import Path
+
+    from sinks.kafka_writer import KafkaHandle
+    from tests.live.services import KafkaService
+    from twopc.engine import Work
+
+ROWS = [["a", "b"], ["c"]]
+VISIBLE = Counter("abc")
+
+
+@pytest.fixture
+def query(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
+    with playing(kafka, tmp_path) as play:
+        yield play
+
+
+def first_work(query: Play) -> Work:
+    driver = query.driver()
+    driver.initialize_state(query.checkpoint(0))
+    return work_of(query, 0, incarnation=driver._log_incarnation)
+
+
+def test_a_writer_that_has_handed_over_ends_nothing_however_it_is_closed(query: Play) -> None:
+    """Catches `hand_over` that does nothing (state stays PREPARED, producer stays): `close` would abort."""
+    work = first_work(query)
+    writer = writer_of(query, work, 0)
+    writer.write_rows(record_batch(["a"]))
+    handle = writer.snapshot_state(0)
+    assert handle is not None
+    writer.hand_over()
+    writer.close()
+    writer.close()
+    writer.abort()
+    del writer
+    gc.collect()
+    query.forget_worker()
+    assert query.describe(handle.transactional_id).state == "Ongoing"
+    assert query.end(handle, commit=True) == "NONE"
+    assert query.visible() == Counter("a")
+
+
+@pytest.mark.parametrize("voted", [False, True], ids=["rows_written", "handle_made"])
+def test_a_writer_that_is_closed_before_it_hands_over_aborts_its_own_transaction(query: Play, *, voted: bool) -> None:
+    """The task failed or was cancelled: its rows hold back no reader. Catches a `close` that leaves it open."""
+    work = first_work(query)
+    writer = writer_of(query, work, 0)
+    writer.write_rows(record_batch(["a"]))
+    tid = writer._producer_of.transactional_id
+    if voted:
+        assert writer.snapshot_state(0) is not None
+    else:
+        writer._producer_of.producer.flush(10)
+    assert query.describe(tid).state == "Ongoing"
+    writer.close()
+    assert until(lambda: query.describe(tid).state == "CompleteAbort")
+    assert query.visible() == Counter()
+
+
+class Generators(Tasks):
+    """Each task is a generator, as in Spark's Python worker: it may be closed long after its handle has left it."""
+
+    def __init__(self, query: Play, rows: list[list[str]]) -> None:
+        super().__init__(query, rows)
+        self.running: list[Generator[KafkaHandle, None, None]] = []
+
+    def prepare(self, work: Work) -> list[TaskReport]:
+        reports = []
+        for partition, rows in enumerate(self._rows):
+            running = self._run(work, partition, rows)
+            handles = {self._query.name: self._query.sink.encode_handle(next(running))}
+            self.running.append(running)
+            reports.append(TaskReport(partition=partition, rows=len(rows), checksum=0, handles=handles))
+        return reports
+
+    def _run(self, work: Work, partition: int, rows: Sequence[str]) -> Generator[KafkaHandle, None, None]:
+        assert isinstance(self._query, Play)
+        writer = writer_of(self._query, work, partition)
+        try:
+            writer.write_rows(record_batch(rows))
+            handle = writer.snapshot_state(work.checkpoint.batch)
+            assert handle is not None
+            writer.hand_over()
+            yield handle
+            raise AssertionError("nobody asks for more")
+        finally:
+            writer.close()
+
+    def close(self) -> None:
+        for running in self.running:
+            running.close()
+
+
+def test_a_task_that_is_closed_after_the_decision_aborts_nothing_of_what_was_decided(query: Play) -> None:
+    """Catches the same: the decided batch would be lost between decision and commit, and written anew."""
+    tasks = Generators(query, ROWS)
+    with at("driver.decided", tasks.close):
+        query.driver().process(query.checkpoint(0), tasks)
+    assert [decision.plan for decision in query.decisions()] == ["write"]
+    assert query.visible() == VISIBLE
+
+
+class Speculative(Tasks):
+    """Every task runs twice, in two workers at the same time; the first attempt's report is accepted."""
+
+    def __init__(self, query: Play, rows: list[list[str]]) -> None:
+        super().__init__(query, rows)
+        self.losers: list[KafkaHandle] = []
+
+    def prepare(self, work: Work) -> list[TaskReport]:
+        assert isinstance(self._query, Play)
+        self._query.forget_worker()
+        accepted = super().prepare(work)
+        self._query.forget_worker()
+        self.losers += [prepare_task(self._query, work, partition, rows) for partition, rows in enumerate(self._rows)]
+        self._query.forget_worker()
+        return accepted
+
+
+def test_of_two_attempts_of_a_task_only_the_accepted_one_becomes_visible(query: Play) -> None:
+    """Speculation. Catches ids that are not unique per worker (`ProducerStock._worker` constant).
+
+    The second attempt would initialise the first one's id, and abort what it has prepared.
+    """
+    tasks = Speculative(query, ROWS)
+    with at("driver.decided", lambda: len(query.open_transactions()) == 4 or pytest.fail("an attempt was ended")):
+        query.driver().process(query.checkpoint(0), tasks)
+    assert tasks.prepared == 1
+    winners = query.decided(0)
+    assert len({handle.transactional_id for handle in [*winners, *tasks.losers]}) == 4
+    assert query.open_transactions() == ()
+    assert query.visible() == VISIBLE
+    for loser in tasks.losers:
+        assert query.end(loser, commit=True) != "NONE"
+    assert query.visible() == VISIBLE

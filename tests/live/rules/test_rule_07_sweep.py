@@ -1,0 +1,248 @@
+"""Rule 7: sweep by InitProducerId, never by EndTxn; only ids of an incarnation up to one's own, never a driver's.
+
+Else a paused loser wakes and aborts the winner's prepared transactions, or a living writer reopens what was swept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from integration.local_services import LocalKafka
+from sinks.kafka_transactions import NO_ANSWER, Listing, TransactionClient
+from tests.live.pipeline import Tasks, prepare_task, record_batch
+from tests.live.rules.schedules import Play, at, crash, die, playing, work_of, writer_of
+from tests.live.services import KafkaService, chosen
+from twopc.errors import CommitBlockedError, ConfigurationError, FencedError
+from twopc.faults import InjectedFault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from sinks.kafka_transactions import ProducerIdentity
+    from twopc.coordinator import Coordinator
+    from twopc.decision import TaskReport
+    from twopc.engine import Work
+
+ROWS = [["a", "b"], ["c"]]
+VISIBLE = Counter("abc")
+
+
+@pytest.fixture
+def query(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
+    with playing(kafka, tmp_path) as play:
+        yield play
+
+
+class WithOrphan(Tasks):
+    """An attempt of the last task is never accepted: speculation's loser, or a cancelled task that ran on."""
+
+    orphan: Any = None
+
+    def prepare(self, work: Work) -> list[TaskReport]:
+        self.orphan = prepare_task(self._query, work, len(self._rows) - 1, ["never"])
+        return super().prepare(work)
+
+
+def wake_and_fail(driver: Coordinator, query: Play, batch: int) -> None:
+    """A driver that was paused wakes, and its next batch fails: it sweeps what its attempt may have left open."""
+    with pytest.raises(InjectedFault):
+        driver.process(query.checkpoint(batch), Tasks(query, [["late"]], between=lambda _: die()))
+
+
+def plans(query: Play) -> list[str]:
+    return [decision.plan for decision in query.decisions()]
+
+
+def test_a_paused_loser_that_wakes_and_sweeps_does_not_hurt_what_the_winner_has_prepared(query: Play) -> None:
+    """Catches `of < below` dropped from `_sweep`: the winner's confirmed transactions would be aborted."""
+    loser, winner = query.driver(), query.driver()
+    loser.process(query.checkpoint(0), Tasks(query, [["zero"]]))
+    query.forget_worker()
+    with at("driver.confirmed", lambda: wake_and_fail(loser, query, 1)):
+        winner.process(query.checkpoint(1), Tasks(query, ROWS))
+    assert plans(query) == ["write", "write"]
+    assert query.open_transactions() == ()  # the loser's own attempt is gone
+    assert query.visible() == VISIBLE + Counter(["zero"])
+
+
+def test_a_paused_loser_that_wakes_and_sweeps_does_not_end_the_winners_decision(query: Play) -> None:
+    """The decision's record is written, its transaction open. Catches `<sink>.driver` not told from a task's id."""
+    loser, winner = query.driver(), query.driver()
+    loser.process(query.checkpoint(0), Tasks(query, [["zero"]]))
+
+    def sweep() -> None:
+        assert f"{query.name}.driver" in query.open_transactions()
+        wake_and_fail(loser, query, 1)
+
+    query.forget_worker()
+    with at("driver.deciding", sweep):
+        winner.process(query.checkpoint(1), Tasks(query, ROWS))
+    winner.process(query.checkpoint(2), Tasks(query, [["two"]]))
+    assert query.visible() == VISIBLE + Counter(["zero", "two"])
+
+
+def test_an_orphan_of_the_own_incarnation_is_swept_right_after_the_decision(query: Play) -> None:
+    """Else it would hold back every reader of the output. Catches `below=self._incarnation` in `recover_and_abort`."""
+    tasks = WithOrphan(query, ROWS)
+    query.driver().process(query.checkpoint(0), tasks)
+    assert query.open_transactions() == ()
+    assert query.describe(tasks.orphan.transactional_id).producer_epoch > tasks.orphan.producer_epoch
+    assert query.end(tasks.orphan, commit=True) != "NONE"
+    assert query.visible() == VISIBLE
+
+
+def test_a_new_driver_sweeps_what_a_dead_one_had_not_decided(query: Play) -> None:
+    """Catches a take-over without a sweep: readers of the output would wait until it times out."""
+    crash(query.driver(), query, 0, [["x"], ["y"]], "driver.confirmed")
+    assert len(query.open_transactions()) == 2
+    with at("driver.recovered", lambda: query.open_transactions() == () or pytest.fail("not swept")):
+        query.driver().process(query.checkpoint(0), Tasks(query, ROWS))
+    assert query.visible() == VISIBLE
+
+
+def test_the_writer_of_a_swept_transaction_is_fenced_wherever_it_is(query: Play) -> None:
+    """A zombie writes on after the sweep. Catches a sweep by EndTxn(abort): the zombie would reopen at its epoch."""
+    driver = query.driver()
+    driver.initialize_state(query.checkpoint(0))
+    zombie = writer_of(query, work_of(query, 0, incarnation=driver._log_incarnation), 1)
+    zombie.write_rows(record_batch(["zombie"]))
+    assert zombie._producer_of.producer.flush(10) == 0
+    query.forget_worker()
+    driver.process(query.checkpoint(0), Tasks(query, ROWS))
+    assert query.open_transactions() == ()
+
+    with pytest.raises(FencedError):
+        zombie.snapshot_state(0)
+    zombie.close()
+    assert query.open_transactions() == ()
+    assert query.visible() == VISIBLE
+
+
+def make_unreachable(monkeypatch: pytest.MonkeyPatch, transactional_id: str) -> None:
+    """The coordinator of one transaction does not answer commits, and does not get them."""
+    really = TransactionClient.end
+
+    def end(client: TransactionClient, identities: Sequence[ProducerIdentity], **how: Any) -> dict[str, str]:
+        reached = [identity for identity in identities if identity.transactional_id != transactional_id]
+        answers = really(client, reached, **how) if reached else {}
+        return {identity.transactional_id: NO_ANSWER for identity in identities} | answers
+
+    monkeypatch.setattr(TransactionClient, "end", end)
+
+
+def test_what_is_decided_and_not_yet_committed_is_spared(
+    kafka: KafkaService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of two commits goes unanswered over a restart. Catches `tid not in spared` dropped: a torn batch."""
+    with playing(kafka, tmp_path, timeout_ms=1_500) as query:
+        crash(query.driver(), query, 0, ROWS, "driver.decided")
+        spared = query.decided(0)[1]
+        with monkeypatch.context() as patch:
+            make_unreachable(patch, spared.transactional_id)
+            with pytest.raises(CommitBlockedError):
+                query.driver().process(query.checkpoint(0), Tasks(query, ROWS))
+        assert query.open_transactions() == (spared.transactional_id,)
+        replay = Tasks(query, ROWS)
+        query.driver().process(query.checkpoint(0), replay)
+        assert (replay.prepared, replay.evaluated) == (0, 1)
+        assert query.visible() == VISIBLE
+
+
+def test_a_sink_whose_name_begins_with_this_ones_is_left_alone(kafka: KafkaService, tmp_path: Path) -> None:
+    """The sink "orders" sweeps while "orders-eu" has prepared. Catches a prefix without the dot in `_sweep`."""
+    with playing(kafka, tmp_path / "orders") as orders:
+        eu = f"{orders.name}-eu"
+        with playing(kafka, tmp_path / "eu", name=eu) as orders_eu:
+            orders.driver().process(orders.checkpoint(0), Tasks(orders, [["zero"]]))
+            with at("driver.confirmed", lambda: orders.driver().process(orders.checkpoint(1), Tasks(orders, ROWS))):
+                orders_eu.driver().process(orders_eu.checkpoint(0), Tasks(orders_eu, ROWS))
+            assert plans(orders_eu) == ["write"]
+            assert orders_eu.decisions()[0].attempt.counter == 1
+            assert orders_eu.visible() == VISIBLE
+        assert orders.visible() == VISIBLE + Counter(["zero"])
+
+
+def test_an_incomplete_sweep_is_reported_and_repeated_and_fails_no_decided_batch(
+    query: Play, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker does not answer the listing after batch 0. Catches an incomplete listing that is not repeated."""
+    driver = query.driver()
+    driver.initialize_state(query.checkpoint(0))
+    tasks = WithOrphan(query, ROWS)
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr(TransactionClient, "list_open", lambda *_: Listing((), complete=False))
+        driver.process(query.checkpoint(0), tasks)
+    assert "incomplete" in caplog.text
+    assert query.open_transactions() == (tasks.orphan.transactional_id,)
+    driver.process(query.checkpoint(1), Tasks(query, [["d"]]))
+    assert query.open_transactions() == ()
+    assert query.visible() == VISIBLE + Counter("d")
+
+
+SECURED = {
+    "sasl.enabled.mechanisms": "PLAIN",
+    "listener.name.secured.plain.sasl.jaas.config": (
+        'org.apache.kafka.common.security.plain.PlainLoginModule required user_ann="secret";'
+    ),
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
+AS_ANN = {
+    "kafka.security.protocol": "SASL_PLAINTEXT",
+    "kafka.sasl.mechanism": "PLAIN",
+    "kafka.sasl.username": "ann",
+    "kafka.sasl.password": "secret",
+}
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[LocalKafka]:
+    """A broker with access control; whoever comes in by the plain listener may do everything."""
+    if chosen() == "docker":
+        pytest.skip("starts a broker of its own")
+    with LocalKafka(properties=SECURED, listeners={"SECURED": "SASL_PLAINTEXT"}) as broker:
+        yield broker
+
+
+def allow_all(broker: LocalKafka, *resources: tuple[ResourceType, str]) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    rights = [
+        AclBinding(kind, name, ResourcePatternType.LITERAL, "User:ann", "*", AclOperation.ALL, AclPermissionType.ALLOW)
+        for kind, name in resources
+    ]
+    for future in admin.create_acls(rights).values():
+        future.result()
+
+
+def test_a_driver_that_may_not_describe_its_transactional_ids_is_refused_before_it_fences_anybody(
+    guarded: LocalKafka, tmp_path: Path
+) -> None:
+    """The listing would leave its orphans out without a word. Catches the probe dropped from `KafkaCommitter.inspect`.
+
+    It has every other right, and for its driver's id even that one.
+    """
+    with playing(KafkaService(guarded.bootstrap_servers), tmp_path) as query:
+        healthy = query.driver()
+        healthy.process(query.checkpoint(0), Tasks(query, [["zero"]]))
+        allow_all(guarded, (ResourceType.TOPIC, "*"), (ResourceType.TRANSACTIONAL_ID, f"{query.name}.driver"))
+        query.sink = dataclasses.replace(query.sink, bootstrap_servers=guarded.address("SECURED"), options=AS_ANN)
+        with pytest.raises(ConfigurationError, match="allow Describe and Write on transactional ids with the prefix"):
+            query.driver().process(query.checkpoint(1), Tasks(query, [["refused"]]))
+        query.sink = dataclasses.replace(query.sink, bootstrap_servers=guarded.bootstrap_servers, options={})
+        healthy.process(query.checkpoint(1), Tasks(query, ROWS))
+        assert len(query.take_overs()) == 1
+        assert query.visible() == VISIBLE + Counter(["zero"])

@@ -1,0 +1,89 @@
+"""Rule 8: an empty task opens no transaction and has no handle; it reports zero rows and its checksum.
+
+The schedule that breaks it: an empty task is given a transaction like any other. librdkafka's ``begin_transaction()``
+tells the broker nothing, so the coordinator says Empty, never Ongoing, and a batch with one empty task is never decided.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.live.pipeline import Tasks, committed, record_batch
+from tests.live.rules.schedules import Play, at, playing, work_of, writer_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.live.services import KafkaService
+
+
+@pytest.fixture
+def play(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
+    with playing(kafka, tmp_path) as play:
+        yield play
+
+
+def markers(play: Play) -> int:
+    everything = committed(play.bootstrap_servers, play.sink.ledger, isolation="read_uncommitted").total()
+    return everything - len(play._records())
+
+
+def test_only_the_tasks_with_rows_have_a_transaction_and_a_handle(play: Play) -> None:
+    """Rule 8. Caught mutation: ``SinkWriter.snapshot_state`` begins and prepares what is EMPTY (it has a marker then)."""
+    seen: list[tuple[str, ...]] = []
+    with at("driver.prepared", lambda: seen.append(play.open_transactions())):
+        play.driver().process(play.checkpoint(0), Tasks(play, [[], ["a", "b"], [], ["c"], []]))
+    (decision,) = play.decisions()
+    assert [(task.partition, task.rows, len(task.handles)) for task in decision.tasks] == [
+        (0, 0, 0),
+        (1, 2, 1),
+        (2, 0, 0),
+        (3, 1, 1),
+        (4, 0, 0),
+    ]
+    assert [task.checksum for task in decision.tasks if task.rows == 0] == [0, 0, 0]
+    assert seen == [tuple(sorted(handle.transactional_id for handle in play.decided(0)))]
+    assert markers(play) == 2
+    assert play.visible() == {"a": 1, "b": 1, "c": 1}
+
+
+def test_a_batch_whose_tasks_are_all_empty_is_one_decision_without_handles_and_the_next_goes_on(play: Play) -> None:
+    """Rule 8. Caught mutations: as above; and a batch without a handle that is not decided (batch 1 is then a gap)."""
+    driver, empty = play.driver(), Tasks(play, [[], [], []])
+    seen: list[tuple[str, ...]] = []
+    with at("driver.prepared", lambda: seen.append(play.open_transactions())):
+        driver.process(play.checkpoint(0), empty)
+    assert seen == [()]
+    assert [[task.handles for task in decision.tasks] for decision in play.decisions()] == [[{}, {}, {}]]
+    assert markers(play) == 0
+    driver.process(play.checkpoint(1), Tasks(play, [["a"], []]))
+    assert empty.prepared == 1
+    assert [decision.batch for decision in play.decisions()] == [0, 1]
+    assert play.visible() == {"a": 1}
+
+
+def test_a_batch_without_any_task_is_decided_and_a_restart_finds_it_done(play: Play) -> None:
+    """Rule 8. Caught mutation: a batch without handles is not recorded (the restart would prepare it again)."""
+    play.driver().process(play.checkpoint(0), Tasks(play, []))
+    restarted, again = play.driver(), Tasks(play, [])
+    restarted.process(play.checkpoint(0), again)
+    assert (again.prepared, again.evaluated) == (0, 1)
+    restarted.process(play.checkpoint(1), Tasks(play, [["a"]]))
+    assert [(decision.batch, len(decision.tasks)) for decision in play.decisions()] == [(0, 0), (1, 1)]
+    assert play.visible() == {"a": 1}
+
+
+def test_record_batches_without_rows_begin_nothing(play: Play) -> None:
+    """Rule 8. Caught mutation: ``SinkWriter.write_rows`` without its look at ``num_rows`` (Arrow gives such batches)."""
+    play.driver().process(play.checkpoint(0), Tasks(play, [[]]))  # makes the ledger
+    writer = writer_of(play, work_of(play, 1, incarnation=0), 0)
+    for _ in range(3):
+        writer.write_rows(record_batch([]))
+    assert writer.snapshot_state(1) is None
+    writer.hand_over()
+    writer.close()
+    assert markers(play) == 0
+    assert play.open_transactions() == ()

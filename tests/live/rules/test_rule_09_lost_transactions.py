@@ -1,0 +1,220 @@
+"""Rule 9: a decided transaction that is proven lost is repaired, and only with the rows that were decided.
+
+The schedule that breaks it: a driver decides and dies; before the restart some or all of the decided transactions time
+out (or are ended by somebody). Shrugged off, their rows are missing for ever; written anew without a check, rows that
+are in come a second time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from integration.staging import SliceWriter, Staging
+from tests.live.pipeline import Tasks, record_batch
+from tests.live.rules.schedules import Play, at, crash, die, playing, until
+from twopc.decision import Repair
+from twopc.errors import InDoubtError
+from twopc.faults import InjectedFault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from sinks.kafka_writer import KafkaHandle
+    from tests.live.services import KafkaService
+
+ROWS = (("a", "b"), ("c",), ("d", "e"))
+ONCE = dict.fromkeys("abcde", 1)
+#: The broker looks for transactions that are over their time every 10 s.
+TIMED_OUT_WITHIN_S = 40
+
+
+@pytest.fixture
+def play(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
+    with playing(kafka, tmp_path) as play:
+        yield play
+
+
+def repairs(play: Play) -> list[Repair]:
+    return [record for record in play._records() if isinstance(record, Repair)]
+
+
+def repaired(play: Play) -> list[list[int]]:
+    """The tasks that each repair record replaces."""
+    return [[task.partition for task in repair.tasks if task.handles] for repair in repairs(play)]
+
+
+def commit(play: Play, handle: KafkaHandle) -> None:
+    assert until(lambda: play.end(handle, commit=True) == "NONE")
+
+
+def decide_and_die(play: Play, *lost: int) -> list[KafkaHandle]:
+    """Batch 0 is decided, its driver is dead. The lost ones are ended as a time-out does it, the others are committed."""
+    crash(play.driver(), play, 0, ROWS, "driver.decided")
+    decided = play.decided(0)
+    for partition, handle in enumerate(decided):
+        play.fence(handle.transactional_id) if partition in lost else commit(play, handle)
+    return decided
+
+
+def test_what_is_lost_in_every_task_is_written_anew_as_a_new_attempt(play: Play) -> None:
+    """Rule 9. Caught mutation: the case "all lost" evaluates instead of rewriting (the loss is shrugged off)."""
+    lost = decide_and_die(play, 0, 1, 2)
+    # No questions: with nothing of it visible, other rows in other tasks are as good.
+    replay = Tasks(play, [["e", "d", "c"], ["b", "a"]])
+    play.driver().process(play.checkpoint(0), replay)
+    assert play.visible() == ONCE
+    assert replay.prepared == 1
+    first, second = play.decisions()
+    assert (first.plan, second.plan, repairs(play)) == ("write", "rewrite", [])
+    assert second.attempt > first.attempt
+    assert {handle.uuid for handle in lost}.isdisjoint(handle.uuid for handle in play.decided(0))
+
+
+def test_only_the_lost_ones_are_written_again_when_the_replay_gives_the_same_rows(play: Play) -> None:
+    """Rule 9. Caught mutations: the case "some lost" rewrites (doubles a, b) or evaluates (c, d and e stay lost)."""
+    decided = decide_and_die(play, 1, 2)
+    play.driver().process(play.checkpoint(0), Tasks(play, ROWS))
+    assert play.visible() == ONCE
+    (repair,) = repairs(play)
+    assert repaired(play) == [[1, 2]]
+    assert {handle.uuid for handle in decided}.isdisjoint(handle.uuid for handle in play.handles(repair.tasks))
+
+
+def test_the_repair_is_on_record_before_any_of_it_is_visible(play: Play) -> None:
+    """Rule 9. Caught mutation: ``_decide_repair`` commits the new transactions before it writes its record."""
+    decide_and_die(play, 2)
+    seen: list[tuple[int, dict[str, int]]] = []
+
+    def look() -> None:
+        seen.append((len(repairs(play)), dict(play.visible())))
+
+    with at("driver.deciding", look), at("driver.decided", look):
+        play.driver().process(play.checkpoint(0), Tasks(play, ROWS))
+    assert seen == [(0, dict.fromkeys("abc", 1)), (1, dict.fromkeys("abc", 1))]
+    assert play.visible() == ONCE
+
+
+@pytest.mark.parametrize("point", ["driver.decided", "driver.committed"])
+def test_a_crash_after_the_repair_record_does_not_repair_again(point: str, play: Play) -> None:
+    """Rule 9. Caught mutation: ``log_view._merge`` returns the decision as it was.
+
+    The replaced handle stays lost for ever, so that each restart would write its rows again.
+    """
+    decide_and_die(play, 1)
+    crash(play.driver(), play, 0, ROWS, point)
+    driver, replay = play.driver(), Tasks(play, ROWS)
+    driver.process(play.checkpoint(0), replay)
+    assert (replay.prepared, replay.evaluated) == (0, 1)
+    assert play.visible() == ONCE
+    assert repaired(play) == [[1]]
+    driver.process(play.checkpoint(1), Tasks(play, [["f"]]))
+
+
+def test_a_crash_before_the_repair_record_repairs_anew(play: Play) -> None:
+    """Rule 9. Caught mutation: the repair's transactions are committed before its record is (c would come twice)."""
+    decide_and_die(play, 1)
+    crash(play.driver(), play, 0, ROWS, "driver.deciding")
+    play.driver().process(play.checkpoint(0), Tasks(play, ROWS))
+    assert play.visible() == ONCE
+    assert repaired(play) == [[1]]
+
+
+def test_a_repair_that_is_lost_in_its_turn_is_repaired_from_the_decided_rows(play: Play) -> None:
+    """Rule 9. Caught mutation: a repair record replaces the whole decision, whose other tasks are then forgotten."""
+    decide_and_die(play, 0)
+    crash(play.driver(), play, 0, ROWS, "driver.decided")
+    (again,) = play.handles(repairs(play)[0].tasks)
+    play.fence(again.transactional_id)
+    replay = Tasks(play, ROWS)
+    play.driver().process(play.checkpoint(0), replay)
+    assert play.visible() == ONCE
+    assert replay.prepared == 1
+    assert repaired(play) == [[0], [0]]
+
+
+OTHER_ROWS = {
+    "a row moved to another task": (("a",), ("c", "b"), ("d", "e")),
+    "the lost row changed": (("a", "b"), ("x",), ("d", "e")),
+    "a row that is in changed": (("a", "x"), ("c",), ("d", "e")),
+    "one more task": (("a", "b"), ("c",), ("d", "e"), ("c",)),
+}
+
+
+def test_other_rows_task_by_task_are_in_doubt_until_a_restart_gives_the_decided_rows(play: Play) -> None:
+    """Rule 9. Caught mutations: ``repair.require_same_rows`` checks nothing, or only the lost tasks, or only counts."""
+    decided = decide_and_die(play, 1)
+    for case, rows in OTHER_ROWS.items():
+        with pytest.raises(InDoubtError, match=r"staging=True.*Nothing more was written") as caught:
+            play.driver().process(play.checkpoint(0), Tasks(play, rows))
+        assert caught.value.committed == (decided[0].transaction, decided[2].transaction), case
+        assert caught.value.lost == (decided[1].transaction,), case
+        assert all(handle.transaction in str(caught.value) for handle in decided), case
+        assert play.visible() == {"a": 1, "b": 1, "d": 1, "e": 1}, case
+        assert repairs(play) == [], case
+        assert play.open_transactions() == (), case
+    play.driver().process(play.checkpoint(0), Tasks(play, ROWS))
+    assert play.visible() == ONCE
+
+
+def staged_below(location: Path) -> Callable[[int, Sequence[str]], str]:
+    def stage(_: int, rows: Sequence[str]) -> str:
+        writer = SliceWriter(str(location), 0, 0)
+        for row in rows:
+            writer.write(record_batch([row]))
+        return str(writer.close())
+
+    return stage
+
+
+@pytest.mark.parametrize("lost", [(1,), (0, 1, 2)], ids=["some", "all"])
+def test_what_was_staged_is_published_from_the_staged_rows_whatever_the_plan_gives(
+    lost: tuple[int, ...], play: Play, tmp_path: Path
+) -> None:
+    """Rule 9. Caught mutations: the case "lost, but staged" goes by the plan; or it is published without a record.
+
+    The one gives x; with the other, a crash right after it publishes twice.
+    """
+    staging = Staging(str(tmp_path / "staging"))
+    first = Tasks(play, ROWS, stage=staged_below(tmp_path / "staging"))
+    with pytest.raises(InjectedFault), at("driver.decided", die):
+        play.driver(staging=staging).process(play.checkpoint(0), first)
+    for partition, handle in enumerate(play.decided(0)):
+        play.fence(handle.transactional_id) if partition in lost else commit(play, handle)
+    with pytest.raises(InjectedFault), at("driver.committed", die):
+        play.driver(staging=staging).process(play.checkpoint(0), Tasks(play, [["x"]]))
+    replay = Tasks(play, [["x"]])
+    play.driver(staging=staging).process(play.checkpoint(0), replay)
+    assert play.visible() == ONCE
+    assert (replay.prepared, replay.evaluated) == (0, 1)  # a stateful plan needs its state version
+    assert repaired(play) == [list(lost)]
+    assert not any(staging.has(str(task.staged)) for task in play.decisions()[0].tasks), "proven: it is dropped"
+
+
+def test_staged_rows_that_are_gone_are_in_doubt_like_any_other(play: Play, tmp_path: Path) -> None:
+    """Rule 9. Caught mutation: ``repair.all_staged`` does not look whether the slices are there."""
+    staging = Staging(str(tmp_path / "staging"))
+    first = Tasks(play, ROWS, stage=staged_below(tmp_path / "staging"))
+    with pytest.raises(InjectedFault), at("driver.decided", die):
+        play.driver(staging=staging).process(play.checkpoint(0), first)
+    for partition, handle in enumerate(play.decided(0)):
+        play.fence(handle.transactional_id) if partition == 1 else commit(play, handle)
+    (tmp_path / "staging" / str(play.decisions()[0].tasks[1].staged)).unlink()
+    with pytest.raises(InDoubtError):
+        play.driver(staging=staging).process(play.checkpoint(0), Tasks(play, [["x"]]))
+    assert play.visible() == {"a": 1, "b": 1, "d": 1, "e": 1}
+
+
+def test_the_brokers_own_time_out_is_repaired(kafka: KafkaService, tmp_path: Path) -> None:
+    """Rule 9. Caught mutation: EndTxn's answer to a timed-out transaction is taken for a commit, or nothing follows it."""
+    with playing(kafka, tmp_path, options={"kafka.transaction.timeout.ms": "6000"}) as play:
+        crash(play.driver(), play, 0, [["a"], ["b"]], "driver.decided")
+        in_time, late = play.decided(0)
+        commit(play, in_time)
+        ended = ("CompleteAbort", "Empty", "Dead")
+        assert until(lambda: play.describe(late.transactional_id).state in ended, TIMED_OUT_WITHIN_S)
+        play.driver().process(play.checkpoint(0), Tasks(play, [["a"], ["b"]]))
+        assert play.visible() == {"a": 1, "b": 1}
+        assert repaired(play) == [[1]]

@@ -1,0 +1,248 @@
+"""Rule 12: a decision whose commit is not answered is neither failed nor decided anew; only a restart takes over.
+
+The schedule that breaks it: the broker commits the decision, its answer is lost. Taken for a failure, the batch is
+decided (or swept) a second time. The other one: librdkafka sends EndTxn again inside ``commit_transaction()``, a
+successor has aborted the record in between, and the retry reports success.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from sinks import kafka_ledger
+from sinks.kafka_ledger import KafkaLedger
+from tests.live.pipeline import Tasks
+from tests.live.rules.schedules import Play, at, playing, until
+from twopc.errors import DecisionInDoubtError, FencedError, RetriableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from confluent_kafka import Producer
+
+    from integration.local_services import LocalKafka
+    from tests.live.services import KafkaService
+    from twopc.coordinator import Coordinator
+
+ROWS = (("a",), ("b",))
+ONCE = {"a": 1, "b": 1}
+#: After a pause the controller has to let the broker in again.
+BACK_WITHIN_S = 30
+
+
+@pytest.fixture
+def play(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
+    with playing(kafka, tmp_path, timeout_ms=4_000) as play:
+        yield play
+
+
+class Unanswered:
+    """The driver's producer behind a network that loses the first ``losses`` calls to commit."""
+
+    def __init__(self, producer: Producer, losses: float) -> None:
+        self._producer = producer
+        self._losses = losses
+
+    def commit_transaction(self, timeout: float) -> None:
+        if self._losses > 0:
+            self._losses -= 1
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "as armed", retriable=True))
+        self._producer.commit_transaction(timeout)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+
+def lose_commits(driver: Coordinator, play: Play, losses: float = float("inf")) -> None:
+    """The driver has taken over; from here on its commits are lost on their way."""
+    driver.initialize_state(play.checkpoint(0))
+    ledger: Any = driver._log
+    ledger._producer = Unanswered(ledger._producer, losses)
+
+
+def decided(play: Play) -> int | None:
+    """How many decisions there are; None while the broker is not back in service."""
+    try:
+        return len(play.decisions())
+    except RetriableError:
+        return None
+
+
+def give_up_soon(monkeypatch: pytest.MonkeyPatch, milliseconds: int = 500) -> None:
+    monkeypatch.setattr(kafka_ledger, "_DRIVER_TRANSACTION_TIMEOUT_MS", milliseconds)
+
+
+def test_a_commit_that_a_hanging_broker_does_not_answer_is_in_doubt_until_a_restart_finds_it_decided(
+    play: Play, local_kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 12. Caught mutations: the silence is a RetriableError; ``process`` forgets its doubt and decides again."""
+    driver, engine = play.driver(), Tasks(play, ROWS)
+    driver.initialize_state(play.checkpoint(0))
+    give_up_soon(monkeypatch)
+    try:
+        with at("driver.deciding", local_kafka.pause), pytest.raises(DecisionInDoubtError, match="did not answer"):
+            driver.process(play.checkpoint(0), engine)
+    finally:
+        local_kafka.resume()
+    # The request was on its way all the time: the broker finds it when it goes on.
+    assert until(lambda: decided(play) == 1, BACK_WITHIN_S)
+    with pytest.raises(DecisionInDoubtError):
+        driver.process(play.checkpoint(0), engine)
+    assert (engine.prepared, engine.evaluated) == (1, 0)
+    monkeypatch.undo()
+    replay = Tasks(play, ROWS)
+    play.driver().process(play.checkpoint(0), replay)
+    assert (replay.prepared, replay.evaluated) == (0, 1)
+    assert len(play.decisions()) == 1
+    assert play.visible() == ONCE
+
+
+def test_a_driver_in_doubt_decides_nothing_more_and_leaves_its_successor_alone(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 12. Caught mutations: as above; or the doubtful driver initialises again (its successor is then fenced)."""
+    doubtful = play.driver()
+    lose_commits(doubtful, play)
+    give_up_soon(monkeypatch)
+    with pytest.raises(DecisionInDoubtError):
+        doubtful.process(play.checkpoint(0), Tasks(play, ROWS))
+    monkeypatch.undo()
+    successor, replay = play.driver(), Tasks(play, ROWS)
+    successor.process(play.checkpoint(0), replay)
+    assert (replay.prepared, replay.evaluated) == (1, 0)  # it was not decided: the restart found out, and wrote it
+    again = Tasks(play, ROWS)
+    for batch in (0, 1):
+        with pytest.raises(DecisionInDoubtError):
+            doubtful.process(play.checkpoint(batch), again)
+    assert (again.prepared, again.evaluated) == (0, 0)
+    successor.process(play.checkpoint(1), Tasks(play, [["c"]]))
+    assert [decision.batch for decision in play.decisions()] == [0, 1]
+    assert play.visible() == {**ONCE, "c": 1}
+
+
+def test_a_retriable_error_repeats_the_commit_and_not_the_decision(play: Play) -> None:
+    """Rule 12. Caught mutation: ``_commit`` raises at the first error (the batch would be in doubt), or writes anew."""
+    driver, engine = play.driver(), Tasks(play, ROWS)
+    lose_commits(driver, play, losses=3)
+    driver.process(play.checkpoint(0), engine)
+    assert (engine.prepared, len(play.decisions())) == (1, 1)
+    assert play.visible() == ONCE
+
+
+def test_a_broker_that_hangs_for_a_while_is_waited_for_and_its_answer_is_read_back(
+    play: Play, local_kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 12. Caught mutations: the commit's time is that of one request; a slow commit is taken at its word."""
+    read_back = spied(monkeypatch)
+    resume = threading.Timer(1.0, local_kafka.resume)
+    driver, engine = play.driver(), Tasks(play, ROWS)
+    driver.initialize_state(play.checkpoint(0))
+    read_back.clear()
+
+    def hang() -> None:
+        local_kafka.pause()
+        resume.start()
+
+    try:
+        with at("driver.deciding", hang):
+            driver.process(play.checkpoint(0), engine)
+    finally:
+        resume.join()
+    assert len(read_back) == 1
+    assert (engine.prepared, len(play.decisions())) == (1, 1)
+    assert play.visible() == ONCE
+
+
+def spied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The offsets that are read back, as it happens."""
+    seen: list[int] = []
+    really = KafkaLedger._read_back
+
+    def read_back(ledger: KafkaLedger, partition: int, offset: int, value: bytes) -> None:
+        really(ledger, partition, offset, value)
+        seen.append(offset)
+
+    monkeypatch.setattr(KafkaLedger, "_read_back", read_back)
+    return seen
+
+
+def test_a_slow_commit_is_read_back_and_found(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule 12. Caught mutation: ``_read_back`` expects another record than the one that was written, or never ends."""
+    read_back = spied(monkeypatch)
+    monkeypatch.setattr(kafka_ledger, "_SLOW_COMMIT_S", -1)
+    driver = play.driver()
+    driver.process(play.checkpoint(0), Tasks(play, ROWS))
+    driver.process(play.checkpoint(1), Tasks(play, [[]]))
+    entries = {entry.offset for entry in play.sink.create_ledger().inspect().entries}
+    assert len(read_back) == 3  # take-over, decisions
+    assert set(read_back) <= entries
+    assert play.visible() == ONCE
+
+
+def test_a_commit_that_reports_success_for_a_record_that_was_aborted_is_found_out(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 12. Caught mutation: a slow commit is not read back: rows of an undecided batch are published, then doubled."""
+    fenced = play.driver()
+    fenced.initialize_state(play.checkpoint(0))
+    with monkeypatch.context() as patched:
+        patched.setattr(kafka_ledger, "_SLOW_COMMIT_S", -1)
+        # What a resent EndTxn does in the worst case: somebody has taken over, and the call returns without an error.
+        patched.setattr(KafkaLedger, "_commit", lambda *_: play.fence(f"{play.name}.driver"))
+        with pytest.raises(FencedError, match="aborted by somebody else"):
+            fenced.process(play.checkpoint(0), Tasks(play, ROWS))
+    assert play.decisions() == []
+    assert play.visible() == {}
+    replay = Tasks(play, ROWS)
+    play.driver().process(play.checkpoint(0), replay)
+    assert (replay.prepared, len(play.decisions())) == (1, 1)
+    assert play.visible() == ONCE
+
+
+def test_a_commit_that_cannot_be_read_back_is_in_doubt_and_not_decided_again(
+    play: Play, local_kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 12. Caught mutation: the failing read-back passes on its RetriableError ("nothing was written")."""
+    driver, engine = play.driver(), Tasks(play, ROWS)
+    driver.initialize_state(play.checkpoint(0))
+    really = KafkaLedger._commit
+
+    def commit_and_hang(ledger: KafkaLedger, producer: Producer) -> None:
+        really(ledger, producer)
+        local_kafka.pause()
+
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(kafka_ledger, "_SLOW_COMMIT_S", -1)
+            patched.setattr(KafkaLedger, "_commit", commit_and_hang)
+            with pytest.raises(DecisionInDoubtError, match="cannot be read back"):
+                driver.process(play.checkpoint(0), engine)
+    finally:
+        local_kafka.resume()
+    with pytest.raises(DecisionInDoubtError):
+        driver.process(play.checkpoint(0), engine)
+    assert (engine.prepared, engine.evaluated) == (1, 0)
+    assert until(lambda: decided(play) == 1, BACK_WITHIN_S)
+    replay = Tasks(play, ROWS)
+    play.driver().process(play.checkpoint(0), replay)
+    assert (replay.prepared, replay.evaluated, len(play.decisions())) == (0, 1, 1)
+    assert play.visible() == ONCE
+
+
+def test_a_driver_that_was_overtaken_while_it_decided_is_fenced_and_has_decided_nothing(play: Play) -> None:
+    """Rule 12. Caught mutation: a fenced commit is repeated as if it were unanswered, or taken for a doubt."""
+    overtaken, successor = play.driver(), play.driver()
+
+    def overtake() -> None:
+        successor.process(play.checkpoint(0), Tasks(play, [["b"], ["a"]]))
+
+    with at("driver.deciding", overtake), pytest.raises(FencedError):
+        overtaken.process(play.checkpoint(0), Tasks(play, ROWS))
+    assert len(play.decisions()) == 1
+    successor.process(play.checkpoint(1), Tasks(play, [["c"]]))
+    assert play.visible() == {**ONCE, "c": 1}

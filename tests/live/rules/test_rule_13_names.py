@@ -1,0 +1,164 @@
+"""Rule 13: names that cannot collide.
+
+The schedules that break it: a driver that dies undecided leaves no record, so the next one counts from the same number;
+two attempts of one task stage under one name, and the loser overwrites the rows of the one that was accepted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from integration.staging import SliceWriter, Staging
+from sinks.kafka_markers import Marker
+from tests.live.pipeline import Tasks, committed, hash_of, prepare_task, record_batch
+from tests.live.rules.schedules import Play, at, crash, die, playing
+from twopc.decision import Attempt, TaskReport
+from twopc.errors import RetriableError
+from twopc.faults import InjectedFault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from sinks.kafka_writer import KafkaHandle
+    from tests.live.services import KafkaService
+    from twopc.coordinator import Work
+
+
+@pytest.fixture
+def play(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
+    with playing(kafka, tmp_path / "checkpoint") as play:
+        yield play
+
+
+def markers(play: Play) -> list[Marker]:
+    """Every marker in the ledger, of transactions however they ended."""
+    values = committed(play.bootstrap_servers, play.sink.ledger, isolation="read_uncommitted").elements()
+    return [msgspec.json.decode(value, type=Marker) for value in values if value.startswith("{")]
+
+
+class Speculating:
+    """An engine that runs two attempts of each task, staged both, and accepts the second."""
+
+    def __init__(self, play: Play, rows: Sequence[Sequence[str]], staging: Path | None = None) -> None:
+        self._play = play
+        self._rows = rows
+        self._staging = staging
+        self.handles: list[tuple[KafkaHandle, KafkaHandle]] = []
+        self.staged: list[tuple[str | None, str | None]] = []
+        self.failures = 0
+        self.evaluated = 0
+
+    def prepare(self, work: Work) -> list[TaskReport]:
+        reports = [self._task(work, partition, rows) for partition, rows in enumerate(self._rows)]
+        if self.failures:
+            self.failures -= 1
+            raise RetriableError("as armed")
+        return reports
+
+    def evaluate(self) -> None:
+        self.evaluated += 1
+
+    def _task(self, work: Work, partition: int, rows: Sequence[str]) -> TaskReport:
+        # Both write at the same time; the loser has other rows, and ends last.
+        slices = [self._slice(work) for _ in range(2)]
+        accepted = self._stage(slices[1], rows)
+        refused = self._stage(slices[0], [f"loser-{row}" for row in rows])
+        self.staged.append((refused, accepted))
+        loser = prepare_task(self._play, work, partition, [f"loser-{row}" for row in rows])
+        winner = prepare_task(self._play, work, partition, rows)
+        self.handles.append((loser, winner))
+        handles = {self._play.name: self._play.sink.encode_handle(winner)}
+        checksum = sum(map(hash_of, rows)) % 2**64
+        return TaskReport(partition=partition, rows=len(rows), checksum=checksum, handles=handles, staged=accepted)
+
+    def _slice(self, work: Work) -> SliceWriter | None:
+        if self._staging is None:
+            return None
+        return SliceWriter(str(self._staging), work.attempt.incarnation, work.checkpoint.batch)
+
+    @staticmethod
+    def _stage(writer: SliceWriter | None, rows: Sequence[str]) -> str | None:
+        if writer is None:
+            return None
+        writer.write(record_batch(rows))
+        return writer.close()
+
+
+def test_attempts_never_repeat_over_restarts_that_decided_nothing(play: Play) -> None:
+    """Rule 13. Caught mutation: an attempt is a counter from 1 on, without the driver's incarnation."""
+    rows = [["a"], ["b"]]
+    for _ in range(3):
+        crash(play.driver(), play, 0, rows, "driver.confirmed")
+    play.driver().process(play.checkpoint(0), Tasks(play, rows))
+    found = markers(play)
+    attempts = {(marker.attempt, marker.task) for marker in found}
+    assert len(attempts) == len(found) == 8  # four attempts of two tasks
+    assert len({marker.uuid for marker in found}) == 8
+    (decision,) = play.decisions()
+    assert decision.attempt == max(Attempt(*marker.attempt) for marker in found)
+    assert play.visible() == {"a": 1, "b": 1}
+
+
+def test_attempts_of_one_driver_never_repeat(play: Play) -> None:
+    """Rule 13. Caught mutation: the counter does not count (each attempt of a driver would have the same name)."""
+    engine = Speculating(play, [["a"]])
+    engine.failures = 2
+    driver = play.driver()
+    driver.process(play.checkpoint(0), engine)
+    driver.process(play.checkpoint(1), Tasks(play, [["b"]]))
+    incarnation = play.decisions()[0].attempt.incarnation
+    assert sorted({marker.attempt for marker in markers(play)}) == [(incarnation, n) for n in (1, 2, 3, 4)]
+    assert [decision.attempt for decision in play.decisions()] == [(incarnation, 3), (incarnation, 4)]
+    assert play.visible() == {"a": 1, "b": 1}
+
+
+def test_two_attempts_of_one_task_share_no_transaction_and_only_the_accepted_one_is_seen(play: Play) -> None:
+    """Rule 13. Caught mutation: the handle of an attempt is named by (batch, attempt, task) and not by a UUID."""
+    engine = Speculating(play, [["a"], ["b"]])
+    play.driver().process(play.checkpoint(0), engine)
+    losers, winners = zip(*engine.handles, strict=True)
+    assert len({handle.uuid for handle in losers + winners}) == 4
+    assert len({handle.transactional_id for handle in losers + winners}) == 4
+    assert play.decided(0) == list(winners)
+    assert play.open_transactions() == ()
+    assert play.visible() == {"a": 1, "b": 1}
+
+
+def test_two_attempts_of_one_task_share_no_slice_and_the_accepted_one_is_published(play: Play, tmp_path: Path) -> None:
+    """Rule 13. Caught mutation: a slice is named by its task or batch (the loser's rows would be published)."""
+    location = tmp_path / "staging"
+    staging = Staging(str(location))
+    engine = Speculating(play, [["a"], ["b"]], location)
+    engine.failures = 1  # an attempt that fails as a whole has staged, too
+    with pytest.raises(InjectedFault), at("driver.decided", die):
+        play.driver(staging=staging).process(play.checkpoint(0), engine)
+    names = [name for pair in engine.staged for name in pair]
+    assert len(set(names)) == len(names) == 8
+    (decision,) = play.decisions()
+    assert [task.staged for task in decision.tasks] == [accepted for _, accepted in engine.staged[2:]]
+    for handle in play.decided(0):
+        play.fence(handle.transactional_id)
+    play.driver(staging=staging).process(play.checkpoint(0), Tasks(play, [["x"]]))
+    assert play.visible() == {"a": 1, "b": 1}
+    assert not any(staging.has(str(name)) for name in names), "proven: the losers' slices are dropped as well"
+
+
+def test_a_dead_drivers_slices_are_not_those_of_its_successor(play: Play, tmp_path: Path) -> None:
+    """Rule 13. Caught mutation: slices lie below the batch alone (settling it would drop a later driver's, too)."""
+    location = tmp_path / "staging"
+    staging = Staging(str(location))
+    dead = Speculating(play, [["a"]], location)
+    with pytest.raises(InjectedFault), at("driver.confirmed", die):
+        play.driver(staging=staging).process(play.checkpoint(0), dead)
+    living = Speculating(play, [["a"]], location)
+    with pytest.raises(InjectedFault), at("driver.decided", die):
+        play.driver(staging=staging).process(play.checkpoint(0), living)
+    assert {name for pair in dead.staged for name in pair}.isdisjoint(name for pair in living.staged for name in pair)
+    (_, accepted), *_ = dead.staged
+    staging.settle(int(str(accepted).partition("/")[0]), 0)  # a paused loser wakes
+    assert not any(staging.has(str(name)) for pair in dead.staged for name in pair)
+    assert all(staging.has(str(name)) for pair in living.staged for name in pair)

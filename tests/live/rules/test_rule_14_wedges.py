@@ -1,0 +1,336 @@
+"""Rule 14: what would lose decisions, or come back for ever, is refused or warned of by the name of its setting.
+
+The schedules that break it: retention deletes the ledger and the next start finds an empty one; a batch that takes
+longer than its transactions live is replayed for ever; a decision over the record limit can never be written; a ledger
+that only grows takes longer to read with each restart.
+"""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    OffsetSpec,
+    ResourceType,
+)
+
+from sinks import kafka_ledger_topic
+from sinks.kafka_ledger import KafkaLedger
+from sinks.kafka_ledger_topic import MARKER_PARTITIONS, TRANSACTION_LOG
+from sinks.kafka_reader import offsets
+from tests.live.pipeline import Tasks, committed, create_topic
+from tests.live.rules.schedules import Play, at, crash, die, playing, until
+from twopc import coordinator
+from twopc.coordinator import Settings
+from twopc.decision import Truncation, encode
+from twopc.errors import ConfigurationError, DecisionLogDamagedError, PrepareTimeoutError
+from twopc.faults import InjectedFault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.live.services import KafkaService
+
+SAFE = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+
+
+@pytest.fixture
+def play(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
+    with playing(kafka, tmp_path / "checkpoint") as play:
+        yield play
+
+
+@pytest.fixture
+def admin(kafka: KafkaService) -> AdminClient:
+    return AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+
+
+def alter(admin: AdminClient, topic: str, setting: str, value: str | None) -> None:
+    operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+    entry = ConfigEntry(setting, value, incremental_operation=operation)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result()
+
+    def took_effect() -> bool:
+        found = kafka_ledger_topic._settings(admin, topic, 10_000)[setting]
+        return found == value if value is not None else found != "true"
+
+    assert until(took_effect)
+
+
+# -- dangerous settings ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "effect"),
+    [
+        ("retention.ms", "604800000", "decisions would be deleted"),
+        ("retention.bytes", "1000000", "decisions would be deleted"),
+        ("cleanup.policy", "compact", "decisions would be deleted"),
+        ("cleanup.policy", "compact,delete", "decisions would be deleted"),
+        ("unclean.leader.election.enable", "true", "a stale leader could lose decisions"),
+    ],
+)
+def test_a_ledger_that_could_lose_decisions_is_refused_by_the_settings_name(
+    setting: str, value: str, effect: str, play: Play
+) -> None:
+    """Rule 14. Caught mutation: ``kafka_ledger_topic.require_safe`` does not look at the setting."""
+    create_topic(play.bootstrap_servers, play.sink.ledger, 1 + MARKER_PARTITIONS, {**SAFE, setting: value})
+    engine = Tasks(play, [["a"]])
+    with pytest.raises(ConfigurationError, match=rf"{play.sink.ledger} has .*{setting}={value}.*{effect}"):
+        play.driver().process(play.checkpoint(0), engine)
+    assert engine.prepared == 0
+    assert play._records() == []
+
+
+def test_a_setting_that_was_changed_since_is_refused_at_the_start_and_harms_nobody(
+    play: Play, admin: AdminClient
+) -> None:
+    """Rule 14. Caught mutation: ``require_safe`` comes with the take-over only (the healthy driver is fenced)."""
+    healthy = play.driver()
+    healthy.process(play.checkpoint(0), Tasks(play, [["0"]]))
+    alter(admin, play.sink.ledger, "retention.ms", "86400000")
+    with pytest.raises(ConfigurationError, match=r"retention\.ms=86400000"):
+        play.driver().process(play.checkpoint(1), Tasks(play, [["intruder"]]))
+    alter(admin, play.sink.ledger, "retention.ms", "-1")
+    assert len(play.take_overs()) == 1
+    healthy.process(play.checkpoint(1), Tasks(play, [["1"]]))
+    assert play.visible() == {"0": 1, "1": 1}
+
+
+def test_a_transaction_log_with_unclean_leaders_is_refused(play: Play, admin: AdminClient) -> None:
+    """Rule 14. Caught mutation: ``require_safe`` looks at the ledger only."""
+    play.driver().process(play.checkpoint(0), Tasks(play, [["0"]]))  # it is there from the first transaction on
+    setting = "unclean.leader.election.enable"
+    alter(admin, TRANSACTION_LOG, setting, "true")
+    try:
+        with pytest.raises(ConfigurationError, match=f"{TRANSACTION_LOG} has {setting}=true"):
+            play.driver().process(play.checkpoint(1), Tasks(play, [["1"]]))
+    finally:
+        alter(admin, TRANSACTION_LOG, setting, None)
+    play.driver().process(play.checkpoint(1), Tasks(play, [["1"]]))
+
+
+def test_one_copy_is_warned_of_below_min_insync_replicas_2_and_not_above(
+    play: Play, admin: AdminClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rule 14. Caught mutation: the warning is missing, or comes always."""
+    with caplog.at_level(logging.WARNING, "sinks.kafka_ledger_topic"):
+        play.driver().initialize_state(play.checkpoint(0))
+        warned = [text for text in caplog.messages if "min.insync.replicas" in text]
+        assert any(text.startswith(f"{play.sink.ledger} has min.insync.replicas=1") for text in warned)
+        caplog.clear()
+        safe = create_topic(play.bootstrap_servers, f"{play.name}-safe", 2, {**SAFE, "min.insync.replicas": "2"})
+        kafka_ledger_topic.require_safe(admin, safe, timeout_ms=10_000)
+    assert not any(text.startswith(safe) for text in caplog.messages)
+
+
+# -- decisions over the record limit -----------------------------------------------------------------------------------
+
+LARGE = ("x" * 2_500_000,)
+
+
+def frames(play: Play) -> int:
+    """Records in partition 0, committed or not; the markers begin with a brace, a decision's parts do not."""
+    found = committed(play.bootstrap_servers, play.sink.ledger, isolation="read_uncommitted").elements()
+    return sum(not value.startswith(("{", "barrier")) for value in found)
+
+
+def test_a_decision_over_the_record_limit_is_written_in_parts_and_read_as_one(play: Play) -> None:
+    """Rule 14. Caught mutation: a record is one frame, whatever its size (the broker and the client refuse it)."""
+    play.driver().process(play.checkpoint(0, offsets=LARGE), Tasks(play, [["a"]]))
+    assert frames(play) == 1 + 1 + 3  # take-over, begin, the decision's parts
+    assert [decision.offsets for decision in play.decisions()] == [LARGE]
+    restarted, replay = play.driver(), Tasks(play, [["a"]])
+    restarted.process(play.checkpoint(0), replay)
+    assert (replay.prepared, replay.evaluated) == (0, 1)
+    restarted.process(play.checkpoint(1), Tasks(play, [["b"]]))
+    assert play.visible() == {"a": 1, "b": 1}
+
+
+def test_a_ledger_with_a_lower_limit_than_usual_gets_smaller_parts(kafka: KafkaService, tmp_path: Path) -> None:
+    """Rule 14. Caught mutations: the parts have one size; or a batch holds several; or the rows' options hold for them."""
+    options = {"kafka.message.max.bytes": "20000", "kafka.queue.buffering.max.kbytes": "100"}
+    with playing(kafka, tmp_path, options=options) as play:
+        create_topic(
+            play.bootstrap_servers, play.sink.ledger, 1 + MARKER_PARTITIONS, {**SAFE, "max.message.bytes": "40000"}
+        )
+        play.driver().process(play.checkpoint(0, offsets=("x" * 400_000,)), Tasks(play, [["a"]]))
+        assert frames(play) == 1 + 1 + 11
+        play.driver().process(play.checkpoint(1), Tasks(play, [["b"]]))
+        assert play.visible() == {"a": 1, "b": 1}
+
+
+def test_parts_whose_transaction_was_not_committed_are_no_decision(play: Play) -> None:
+    """Rule 14. Caught mutation: the parts go in one transaction each (some would be there after the crash)."""
+    with pytest.raises(InjectedFault), at("driver.deciding", die):
+        play.driver().process(play.checkpoint(0, offsets=LARGE), Tasks(play, [["a"]]))
+    assert frames(play) == 1 + 1 + 3
+    replay = Tasks(play, [["a"]])
+    play.driver().process(play.checkpoint(0), replay)
+    assert replay.prepared == 1
+    assert [decision.batch for decision in play.decisions()] == [0]
+    assert play.visible() == {"a": 1}
+
+
+@pytest.mark.parametrize("missing", [0, 1, 2])
+def test_an_incomplete_set_of_parts_is_damage_and_neither_a_decision_nor_nothing(missing: int, play: Play) -> None:
+    """Rule 14. Caught mutation: ``decode`` skips what is incomplete (0 would be written twice), or joins what is there."""
+    play.driver().process(play.checkpoint(0), Tasks(play, [["a"]]))
+    (decided,) = play.decisions()
+    parts = encode(msgspec.structs.replace(decided, batch=1, offsets=("y" * 900,)), max_bytes=600)
+    del parts[1:-1], parts[missing : missing + 1]
+    producer = Producer({"bootstrap.servers": play.bootstrap_servers})
+    for part in parts:
+        producer.produce(play.sink.ledger, part, partition=0)
+    assert producer.flush(10) == 0
+    engine = Tasks(play, [["b"]])
+    with pytest.raises(DecisionLogDamagedError):
+        play.driver().process(play.checkpoint(1), engine)
+    assert (engine.prepared, engine.evaluated) == (0, 0)
+    assert play.visible() == {"a": 1}
+
+
+# -- batches that take too long ----------------------------------------------------------------------------------------
+
+
+def test_a_batch_longer_than_its_transactions_live_fails_by_the_settings_name_and_is_not_tried_again(
+    kafka: KafkaService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 14. Caught mutation: ``confirm`` does not look at the time that is left (or its error is retriable)."""
+    with playing(kafka, tmp_path, options={"kafka.transaction.timeout.ms": "60000"}) as play:
+        now = [0.0]
+        monkeypatch.setattr(coordinator, "time", SimpleNamespace(monotonic=lambda: now[0]))
+        engine = Tasks(play, [["a"]], between=lambda _: now.append(now.pop() + 46))
+        with pytest.raises(PrepareTimeoutError, match=r"46000 ms.*60000 ms.*kafka\.transaction\.timeout\.ms"):
+            play.driver().process(play.checkpoint(0), engine)
+        assert engine.prepared == 1
+        assert play.decisions() == []
+        assert play.open_transactions() == ()  # swept: readers of the output do not wait for the time-out
+        in_time = Tasks(play, [["a"]], between=lambda _: now.append(now.pop() + 44))
+        play.driver().process(play.checkpoint(0), in_time)
+        assert play.visible() == {"a": 1}
+
+
+# -- the output's partitions -------------------------------------------------------------------------------------------
+
+
+def test_a_changed_partition_count_of_the_output_is_warned_of(
+    play: Play, admin: AdminClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rule 14. Caught mutation: ``KafkaCommitter.initialize_state`` does not compare with the decision's count."""
+    play.driver().process(play.checkpoint(0), Tasks(play, [["0"]]))
+    with caplog.at_level(logging.WARNING, "sinks.kafka_committer"):
+        play.driver().process(play.checkpoint(1), Tasks(play, [["1"]]))
+        assert not any("keys move" in text for text in caplog.messages)
+        admin.create_partitions([NewPartitions(play.topic, 6)])[play.topic].result()
+        assert until(lambda: len(admin.list_topics(play.topic).topics[play.topic].partitions) == 6)
+        play.driver().process(play.checkpoint(2), Tasks(play, [["2"]]))
+        assert [text for text in caplog.messages if f"{play.topic} had 4 partitions and has 6 now" in text]
+
+
+# -- the ledger's size -------------------------------------------------------------------------------------------------
+
+KEEP = Settings(keep_batches=2)
+
+
+def starts(play: Play, admin: AdminClient) -> dict[int, int]:
+    partitions = range(1 + MARKER_PARTITIONS)
+    return offsets(admin, play.sink.ledger, partitions, OffsetSpec.earliest(), timeout_ms=10_000)
+
+
+def test_the_ledger_is_truncated_behind_the_kept_batches_and_a_restart_still_recovers(
+    play: Play, admin: AdminClient
+) -> None:
+    """Rule 14. Caught mutations: nothing is truncated; too much is (what is kept is then damaged, or a gap)."""
+    driver = play.driver(KEEP)
+    sizes, kept = [], []
+    for batch in range(11):
+        driver.process(play.checkpoint(batch), Tasks(play, [[f"{batch}"], [f"{batch}'"]]))
+        sizes.append(len(play._records()))
+        kept.append(len(play.decisions()))
+    assert max(kept) <= 2 * KEEP.keep_batches
+    assert min(kept[KEEP.keep_batches :]) >= KEEP.keep_batches
+    assert max(sizes) <= 2 * KEEP.keep_batches + 3  # and a take-over, begin or truncation
+    truncation = max(record.log_start for record in play._records() if isinstance(record, Truncation))
+    found = starts(play, admin)
+    assert found[0] == truncation > 0
+    assert found[1] > 0
+    assert found[2] > 0
+    assert [found[partition] for partition in range(3, 1 + MARKER_PARTITIONS)] == [0] * 6  # no task, no marker
+    replay = Tasks(play, [["10"], ["10'"]])
+    restarted = play.driver(KEEP)
+    restarted.process(play.checkpoint(10), replay)
+    assert (replay.prepared, replay.evaluated) == (0, 1)
+    restarted.process(play.checkpoint(11), Tasks(play, [["11"]]))
+    expected = {f"{batch}{mark}": 1 for batch in range(11) for mark in ("", "'")}
+    assert play.visible() == {**expected, "11": 1}
+
+
+def test_a_loss_right_behind_a_truncation_is_still_proven_and_repaired(play: Play) -> None:
+    """Rule 14. Caught mutation: ``forget`` deletes the markers of what is kept (no loss could be proven any more)."""
+    rows = (("lost",), ("in",))
+    driver = play.driver(Settings(keep_batches=1))
+    for batch in range(3):
+        driver.process(play.checkpoint(batch), Tasks(play, [[f"{batch}"], [f"{batch}'"]]))
+    crash(driver, play, 3, rows, "driver.decided")
+    lost, committed_one = play.decided(3)
+    play.fence(lost.transactional_id)
+    assert until(lambda: play.end(committed_one, commit=True) == "NONE")
+    play.driver(Settings(keep_batches=1)).process(play.checkpoint(3), Tasks(play, rows))
+    visible = play.visible()
+    assert (visible["lost"], visible["in"]) == (1, 1)
+
+
+@pytest.mark.parametrize("dies_at", ["truncate", "forget"])
+def test_a_crash_between_the_truncation_record_and_the_truncation_is_no_damage(
+    dies_at: str, play: Play, admin: AdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 14. Caught mutation: what lies below a recorded truncation must be gone (or still be there) to be read."""
+    driver = play.driver(KEEP)
+    for batch in range(3):
+        driver.process(play.checkpoint(batch), Tasks(play, [[f"{batch}"]]))
+    calls = [0] if dies_at == "truncate" else [-1]
+
+    def delete_before(ledger: KafkaLedger, starts: dict[int, int]) -> None:
+        if calls[0] == 0:
+            die()
+        calls[0] += 1
+        really(ledger, starts)
+
+    really = KafkaLedger.delete_before
+    with monkeypatch.context() as patched:
+        patched.setattr(KafkaLedger, "delete_before", delete_before)
+        with pytest.raises(InjectedFault):
+            driver.process(play.checkpoint(3), Tasks(play, [["3"]]))
+    assert (starts(play, admin)[0] == 0) == (dies_at == "truncate")
+    restarted, replay = play.driver(KEEP), Tasks(play, [["3"]])
+    restarted.process(play.checkpoint(3), replay)
+    assert (replay.prepared, replay.evaluated) == (0, 1)
+    for batch in (4, 5, 6):
+        restarted.process(play.checkpoint(batch), Tasks(play, [[f"{batch}"]]))
+    assert starts(play, admin)[0] > 0
+    assert play.visible() == {f"{batch}": 1 for batch in range(7)}
+
+
+def test_what_somebody_else_has_truncated_is_damage_and_not_an_empty_ledger(play: Play, admin: AdminClient) -> None:
+    """Rule 14. Caught mutation: ``fold`` does not compare the log's start with the recorded one (0 comes twice)."""
+    play.driver().process(play.checkpoint(0), Tasks(play, [["0"]]))
+    (where,) = admin.delete_records([TopicPartition(play.sink.ledger, 0, -1)]).values()
+    where.result()
+    engine = Tasks(play, [["0"]])
+    with pytest.raises(DecisionLogDamagedError, match="only ever truncated to 0"):
+        play.driver().process(play.checkpoint(0), engine)
+    assert (engine.prepared, engine.evaluated) == (0, 0)
+    assert play.visible() == {"0": 1}

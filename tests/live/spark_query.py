@@ -1,0 +1,151 @@
+"""A user's pipeline over the public API, as a script: ``python spark_query.py '<options as JSON>'``.
+
+It runs everything that is there (``availableNow``) and ends; faults come by ``TWOPC_FAULTS``. The last line of its
+output is ``done``, or ``failed: <the error>``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+
+from integration.jars import spark_kafka_jars
+from integration.java import java_home
+from integration.spark import ExactlyOnce, exactly_once
+from sinks.kafka import KafkaSink
+from sinks.kafka_transactions import TransactionClient
+from twopc.faults import point
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from sinks.kafka_transactions import ProducerIdentity
+
+RUNNING = "the query is running"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the pipeline reads, does and writes.
+
+    ``plan``: ``rows`` (no shuffle), ``shuffle`` (by key), ``unstable`` (other rows in other tasks each time),
+    ``update`` or ``complete`` (a count per key, in that output mode). ``filter`` is a condition on the rows.
+    """
+
+    bootstrap_servers: str
+    name: str
+    sources: tuple[str, ...]
+    topic: str | None
+    checkpoint: str
+    plan: str = "rows"
+    filter: str = "true"
+    partitions: int = 3
+    max_offsets: int | None = None
+    sink: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def session(directory: Path | str, *, master: str = "local[2]") -> SparkSession:
+    """A session that leaves nothing outside ``directory``."""
+    os.environ |= {"PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(java_home()), "SPARK_LOCAL_IP": "127.0.0.1"}
+    config = {
+        "spark.jars": ",".join(map(str, spark_kafka_jars())),
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dderby.system.home={directory}",
+        "spark.local.dir": str(directory),
+        "spark.sql.warehouse.dir": f"{directory}/warehouse",
+        "spark.sql.shuffle.partitions": "3",
+    }
+    builder = SparkSession.builder.master(master)
+    for name, value in config.items():
+        builder = builder.config(name, value)
+    # The JVM makes directories where it is started.
+    before = os.getcwd()  # noqa: PTH109 - given back as it was
+    os.chdir(directory)
+    try:
+        return builder.getOrCreate()
+    finally:
+        os.chdir(before)
+
+
+def source(spark: SparkSession, options: Options) -> DataFrame:
+    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", options.bootstrap_servers)
+    reader = reader.option("subscribe", ",".join(options.sources)).option("startingOffsets", "earliest")
+    if options.max_offsets is not None:
+        reader = reader.option("maxOffsetsPerTrigger", options.max_offsets)
+    return reader.load().where(options.filter)
+
+
+def planned(frame: DataFrame, options: Options) -> DataFrame:
+    if options.plan == "shuffle":
+        return frame.select("key", "value").repartition(options.partitions, "key")
+    if options.plan == "unstable":
+        return frame.select("key", "value").repartition(options.partitions, sf.rand())
+    if options.plan in {"update", "complete"}:
+        counts = frame.groupBy(sf.col("key").cast("string").alias("key")).count()
+        return counts.select("key", sf.concat_ws(":", "key", "count").alias("value"))
+    return frame.select("key", "value")
+
+
+def start(spark: SparkSession, options: Options) -> tuple[StreamingQuery, ExactlyOnce]:
+    spark.conf.set("spark.sql.shuffle.partitions", str(options.partitions))
+    sink_arguments = {"bootstrap_servers": options.bootstrap_servers, "timeout_ms": 20_000, **options.sink}
+    sink = KafkaSink(name=options.name, topic=options.topic, **sink_arguments)
+    settings = {"checkpoint_location": options.checkpoint, **options.settings}
+    mode = options.plan if options.plan in {"update", "complete"} else "append"
+    writer = planned(source(spark, options), options).writeStream.outputMode(mode)
+    each = exactly_once(sink, **settings)
+    writer = writer.foreachBatch(each).option("checkpointLocation", options.checkpoint)
+    return writer.trigger(availableNow=True).start(), each
+
+
+def pass_committing() -> None:
+    """Make the sink pass ``driver.committing`` when one transaction of a decision is committed and the others are not."""
+    end = TransactionClient.end
+
+    def one_first(
+        client: TransactionClient, identities: Sequence[ProducerIdentity], *, commit: bool = True
+    ) -> dict[str, str]:
+        answers = end(client, identities[:1], commit=commit)
+        point("driver.committing")
+        return answers | (end(client, identities[1:], commit=commit) if identities[1:] else {})
+
+    TransactionClient.end = one_first  # type: ignore[method-assign, assignment]
+
+
+def main() -> int:
+    given = json.loads(sys.argv[1])
+    options = Options(**given)
+    if "driver.committing" in os.environ.get("TWOPC_FAULTS", ""):
+        pass_committing()
+    spark = session(os.getcwd())  # noqa: PTH109 - a name for a JVM
+    query, _ = start(spark, options)
+    print(RUNNING, flush=True)  # noqa: T201 - read by whoever started it
+    try:
+        query.awaitTermination()
+    except StreamingQueryException as error:
+        print("failed:", error, flush=True)  # noqa: T201 - the same
+        return 1
+    print("done", flush=True)  # noqa: T201 - the same
+    return 0
+
+
+def encoded(options: Options) -> str:
+    return json.dumps(dataclasses.asdict(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,252 @@
+"""What the Spark tests share: a pipeline with its input and output, run in this process or as a process to kill."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import sys
+import time
+import uuid
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from pyspark.errors import StreamingQueryException
+
+from integration.guard import GuardedProcess
+from tests.live import spark_query
+from tests.live.pipeline import committed, create_topic
+from tests.live.spark_query import RUNNING, Options, encoded, session
+from twopc import faults
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from integration.spark import ExactlyOnce
+
+KILLED = 128 + signal.SIGKILL
+_SCRIPT = Path(__file__).with_name("spark_query.py")
+_POLL_S = 0.02
+_TIMEOUT_S = 120.0
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session of this process, shared by all tests that kill no driver. A task may fail three times."""
+    spark = session(tmp_path_factory.mktemp("spark"), master="local[2,4]")
+    spark.sparkContext.setLogLevel("OFF")  # tasks are made to fail; the errors come to the driver
+    yield spark
+    spark.stop()
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = _TIMEOUT_S) -> None:
+    """Ask until it is so."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
+        time.sleep(_POLL_S)
+
+
+def records(bootstrap_servers: str, topic: str) -> list[Message]:
+    """Every committed record of a topic, in the order of each partition."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": f"verify-{uuid.uuid4().hex}",
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+        }
+    )
+    try:
+        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+        found: list[Message] = []
+        at_end: set[int | None] = set()
+        while len(at_end) < len(partitions):
+            message = consumer.poll(30)
+            assert message is not None, "the broker does not answer"
+            if message.error():
+                at_end.add(message.partition())
+            else:
+                found.append(message)
+        return found
+    finally:
+        consumer.close()
+
+
+class Run:
+    """The pipeline as a process of its own: driver, JVM and workers."""
+
+    def __init__(self, options: Options, root: Path, spark_faults: str) -> None:
+        self.root = root / f"run-{uuid.uuid4().hex[:8]}"
+        self.root.mkdir(parents=True)
+        self.log = self.root / "log"
+        command = ["env", f"TWOPC_FAULTS={spark_faults}", sys.executable, str(_SCRIPT), encoded(options)]
+        self._process = GuardedProcess(command, log=self.log, cwd=self.root)
+        self._group = os.getpgid(self._process.pid)
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def wait(self, timeout_s: float = _TIMEOUT_S) -> int | None:
+        """The driver's exit code; None while it runs."""
+        return self._process.wait(timeout_s)
+
+    def ended(self) -> int:
+        code = self.wait()
+        assert code is not None, f"it does not end, its log:\n{self.text[-3000:]}"
+        return code
+
+    def wait_running(self) -> None:
+        wait_until(lambda: RUNNING in self.text or self._process.exit_code is not None, "the query runs")
+
+    def wait_stopped(self) -> None:
+        """Until the driver has stopped itself at a fault point."""
+        assert self.stops(), f"it ended, its log:\n{self.text[-3000:]}"
+
+    def stops(self) -> bool:
+        """Whether the driver stops itself at a fault point, or ends."""
+        process = psutil.Process(self._process.pid)
+
+        def is_stopped() -> bool:
+            try:
+                return process.status() == psutil.STATUS_STOPPED
+            except psutil.NoSuchProcess:
+                return False
+
+        wait_until(lambda: is_stopped() or self._process.exit_code is not None, f"{self.log}: stopped or ended")
+        return self._process.exit_code is None
+
+    def resume(self) -> None:
+        self._process.signal(signal.SIGCONT)
+
+    def kill_driver(self) -> None:
+        """The driver alone: its JVM and workers find out by themselves, and may be at work for a while."""
+        self._process.kill()
+
+    def kill_all(self) -> None:
+        """Everything at once, as a machine that loses power."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._group, signal.SIGKILL)
+        self._process.wait(10)
+
+
+class Pipeline:
+    """One query over any number of runs: what it was given, and what readers see of it."""
+
+    def __init__(self, bootstrap_servers: str, root: Path, *, partitions: int = 4, **options: Any) -> None:
+        name = f"s{uuid.uuid4().hex[:10]}"
+        self.bootstrap_servers = bootstrap_servers
+        self.root = root
+        given = {
+            "name": name,
+            "bootstrap_servers": bootstrap_servers,
+            "sources": (create_topic(bootstrap_servers, f"{name}-in", partitions),),
+            "topic": f"{name}-out",
+            "checkpoint": str(root / "checkpoint"),
+        }
+        self.options = Options(**(given | options))
+        if self.options.topic == f"{name}-out":
+            create_topic(bootstrap_servers, f"{name}-out", 4)
+        self.given: Counter[str] = Counter()
+        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "partitioner": "murmur2_random"})
+        self._fed = 0
+        self.runs: list[Run] = []
+
+    def feed(self, count: int, *, keys: int = 10, topic: str | None = None) -> list[str]:
+        """Give the source more records; returns their values, ``<key>-<number>``."""
+        values = []
+        for _ in range(count):
+            self._fed += 1
+            key = f"k{self._fed % keys}"
+            values.append(f"{key}-{self._fed:07d}")
+            self.give(values[-1].encode(), key=key.encode(), topic=topic)
+        self.given.update(values)
+        return values
+
+    def give(self, value: bytes | None, *, key: bytes | None = None, topic: str | None = None) -> None:
+        """One record as it is."""
+        self._producer.produce(topic or self.options.sources[0], value, key)
+
+    def change(self, **options: Any) -> None:
+        self.options = dataclasses.replace(self.options, **options)
+
+    def flush(self) -> None:
+        """Make durable what was given."""
+        self._producer.flush()
+
+    def start(self, spark: SparkSession, **options: Any) -> tuple[StreamingQuery, ExactlyOnce]:
+        self.flush()
+        return spark_query.start(spark, dataclasses.replace(self.options, **options))
+
+    def run(self, spark: SparkSession, **options: Any) -> None:
+        """Everything that is there, in this process. Raises what the query stops with."""
+        query, each = self.start(spark, **options)
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+            each._forget()
+
+    def fail(self, spark: SparkSession, **options: Any) -> str:
+        """The message with which it stops: that of our error, without the traces around it."""
+        with pytest.raises(StreamingQueryException) as raised:
+            self.run(spark, **options)
+        return message_of(raised.value)
+
+    def fail_at(self, spark: SparkSession, point: str, **options: Any) -> None:
+        """End the driver's work by an error at a fault point, which leaves what a crash there leaves."""
+        faults.arm_from(f"{point}=raise")
+        try:
+            assert "InjectedFault" in self.fail(spark, **options)
+        finally:
+            faults.disarm()
+
+    def process(self, spark_faults: str = "", **options: Any) -> Run:
+        """Start it as a process."""
+        self.flush()
+        run = Run(dataclasses.replace(self.options, **options), self.root, spark_faults)
+        self.runs.append(run)
+        return run
+
+    def visible(self) -> Counter[str]:
+        assert self.options.topic is not None
+        return committed(self.bootstrap_servers, self.options.topic)
+
+    def require_exactly_once(self) -> None:
+        seen = self.visible()
+        lost, extra = self.given - seen, seen - self.given
+        assert not lost and not extra, (
+            f"lost {len(lost)}: {sorted(lost)[:5]}, too many {len(extra)}: {sorted(extra)[:5]}"
+        )
+
+    def require_order(self) -> None:
+        """One key's records have the order that they were given in."""
+        assert self.options.topic is not None
+        by_key: dict[bytes, list[bytes]] = defaultdict(list)
+        for message in records(self.bootstrap_servers, self.options.topic):
+            by_key[message.key() or b""].append(message.value() or b"")
+        for values in by_key.values():
+            assert values == sorted(values)
+
+    def close(self) -> None:
+        for run in self.runs:
+            run.kill_all()
+
+
+def message_of(error: StreamingQueryException) -> str:
+    """The line of our own error in a query's: Spark wraps it in Java's and Python's traces."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    ours = [line for line in lines if line.startswith(("twopc.", "py4j.Py4JException: An exception was raised"))]
+    return "\n".join(ours) or str(error)

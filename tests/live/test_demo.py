@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+from confluent_kafka import Producer
+
+from integration.demo import chaos
+from integration.demo.pipeline import Pipeline, QueryError
+from integration.demo.query import QuerySpec
+from integration.demo.records import KEYS, Topics, record
+from integration.demo.verify import Verdict, verify
+from integration.java import ServiceError, java_home
+from twopc.faults import POINTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from tests.live.services import KafkaService
+
+TIMEOUT_S = 60
+COMMAND = [sys.executable, "-c", "from integration.cli import app; app(prog_name='twopc')"]
+KEYS_OF_JSON = {
+    *("rows_in", "rows_out", "lost", "duplicated", "out_of_order", "unfinished"),
+    *("kills", "kill_steps", "seconds", "seed"),
+}
+
+
+def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.timeout(900)  # Six starts of Spark: 60 s on two quiet cores.
+def test_demo_is_exactly_once_under_kills() -> None:
+    done = run_cli("demo", "--rows", "3000", "--kills", "2", "--seed", "7", "--json")
+
+    assert done.returncode == 0, done.stderr
+    ours = json.loads(done.stdout)
+    baseline = ours.pop("baseline")
+    assert set(ours) == set(baseline) == KEYS_OF_JSON
+    assert (ours["rows_in"], ours["rows_out"], ours["seed"]) == (3000, 3000, 7)
+    assert (ours["lost"], ours["duplicated"], ours["out_of_order"], ours["unfinished"]) == (0, 0, 0, 0)
+    assert ours["kills"] == len(ours["kill_steps"]) == 2
+    assert (baseline["rows_in"], baseline["lost"], baseline["kills"]) == (3000, 0, 2)
+    assert baseline["rows_out"] == 3000 + baseline["duplicated"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--rows", "0"), "--rows"),
+        (("--kills", "-1"), "--kills"),
+        (("--partitions", "0"), "--partitions"),
+        (("--batch-rows", "0"), "--batch-rows"),
+        (("--rows", "5", "--kills", "5"), "5 kills need more than 5 rows"),
+        (("--rows", "many"), "--rows"),
+    ],
+)
+def test_wrong_argument_is_named(arguments: tuple[str, ...], message: str) -> None:
+    done = run_cli("demo", *arguments)
+
+    assert done.returncode == 2
+    assert message in " ".join(done.stderr.split())
+    assert not done.stdout
+
+
+@pytest.mark.timeout(600)
+def test_interrupted_demo_leaves_no_process() -> None:
+    with subprocess.Popen(
+        [*COMMAND, "demo", "--rows", "1000", "--kills", "0", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as demo:
+        started: set[psutil.Process] = set()
+        deadline = time.monotonic() + TIMEOUT_S
+        while not any("pyspark" in argument for process in started for argument in arguments_of(process)):
+            assert time.monotonic() < deadline
+            started |= set(psutil.Process(demo.pid).children(recursive=True))
+            time.sleep(0.1)
+        started |= set(psutil.Process(demo.pid).children(recursive=True))
+
+        demo.send_signal(signal.SIGINT)
+
+        assert demo.wait(TIMEOUT_S) == 130
+        _, alive = psutil.wait_procs(started, timeout=10)
+        assert not alive
+
+
+def arguments_of(process: psutil.Process) -> list[str]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.cmdline()
+    return []
+
+
+def test_query_that_fails_by_itself_shows_its_log(kafka: KafkaService, tmp_path: Path) -> None:
+    topics = new_topics(kafka)
+    spec = QuerySpec(
+        bootstrap_servers=kafka.bootstrap_servers,
+        source=topics.source,
+        output=topics.output,
+        checkpoint=str(tmp_path / "checkpoint"),
+        exactly_once=True,
+        batch_rows=10,
+        shuffle=0,
+        scratch=str(tmp_path),
+        java_home=str(tmp_path / "no-java-here"),
+    )
+    kill = chaos.Kill(point="task.flushed")
+    with pytest.raises(QueryError, match="no-java-here"):
+        Pipeline(topics=topics, spec=spec, rows=10, logs=tmp_path).run([kill])
+
+
+def test_query_runs_on_its_own_settings_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_HOME", "/somewhere/else")
+    monkeypatch.setenv("TWOPC_FAULTS", "driver.decided=kill")
+    spec = QuerySpec(
+        bootstrap_servers="-",
+        source="-",
+        output="-",
+        checkpoint="-",
+        exactly_once=True,
+        batch_rows=1,
+        shuffle=0,
+        scratch="/scratch",
+        java_home=str(java_home()),
+    )
+    environment = spec.environment()
+    assert "SPARK_HOME" not in environment
+    assert environment["TWOPC_FAULTS"] == ""
+    assert environment["TMPDIR"] == "/scratch"
+
+
+# -- the kills ---------------------------------------------------------------------------------------------------------
+
+
+def test_seed_decides_the_kills() -> None:
+    assert chaos.protocol_kills(3, 20) == chaos.protocol_kills(3, 20) != chaos.protocol_kills(4, 20)
+    assert chaos.outside_kills(3, 20) == chaos.outside_kills(3, 20) != chaos.outside_kills(4, 20)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5, 40])
+def test_kills_are_as_many_as_asked_for_and_vary(count: int) -> None:
+    kills = chaos.protocol_kills(1, count)
+    points = [kill.point for kill in kills if kill.point]
+    assert len(kills) == len(chaos.outside_kills(1, count)) == count
+    assert len(set(points)) == min(len(points), len(POINTS))
+    if count > 2:
+        assert len(points) < count
+
+
+# -- the judge ---------------------------------------------------------------------------------------------------------
+
+
+def new_topics(kafka: KafkaService) -> Topics:
+    name = f"demo-{uuid.uuid4().hex[:10]}"
+    topics = Topics(kafka.bootstrap_servers, f"{name}-source", f"{name}-output")
+    topics.create(2)
+    return topics
+
+
+def write(topics: Topics, numbers: Iterable[int], **config: str) -> Producer:
+    """Write records to the output, in a transaction that is left open when there is a `transactional.id`."""
+    producer = Producer({"bootstrap.servers": topics.bootstrap_servers, **config})
+    if config:
+        producer.init_transactions(TIMEOUT_S)
+        producer.begin_transaction()
+    for number in numbers:
+        key, value = record(number)
+        producer.produce(topics.output, value, key, partition=number % 2)
+    assert producer.flush(TIMEOUT_S) == 0
+    return producer
+
+
+def judged(kafka: KafkaService, written: Iterable[int], *, rows: int = 3 * KEYS) -> Verdict:
+    topics = new_topics(kafka)
+    topics.feed(0, rows)
+    write(topics, written)
+    return verify(topics)
+
+
+def test_judge_finds_nothing_in_a_faithful_copy(kafka: KafkaService) -> None:
+    verdict = judged(kafka, range(3000))
+    assert verdict == Verdict(rows_in=3000, rows_out=3000, lost=0, duplicated=0, out_of_order=0, unfinished=0)
+    assert verdict.is_exactly_once
+
+
+def test_judge_sees_a_lost_record(kafka: KafkaService) -> None:
+    verdict = judged(kafka, [number for number in range(3000) if number not in {0, 1500, 2999}])
+    assert (verdict.rows_out, verdict.lost, verdict.duplicated, verdict.out_of_order) == (2997, 3, 0, 0)
+    assert not verdict.is_exactly_once
+
+
+def test_judge_counts_each_copy(kafka: KafkaService) -> None:
+    verdict = judged(kafka, [*range(3000), 2999, 2999, 2998])
+    assert (verdict.rows_out, verdict.lost, verdict.duplicated, verdict.out_of_order) == (3003, 0, 3, 0)
+    assert not verdict.is_exactly_once
+
+
+def test_judge_sees_a_record_after_a_later_one_of_its_key(kafka: KafkaService) -> None:
+    first, second = 4, 4 + KEYS
+    others = [number for number in range(3000) if number not in {first, second}]
+    verdict = judged(kafka, [second, first, *others])
+    assert (verdict.lost, verdict.duplicated, verdict.out_of_order) == (0, 0, 1)
+    assert verdict.is_exactly_once
+
+
+def test_a_lost_and_a_doubled_record_do_not_cancel_out(kafka: KafkaService) -> None:
+    verdict = judged(kafka, [*range(2999), 2998])
+    assert (verdict.rows_out, verdict.lost, verdict.duplicated) == (3000, 1, 1)
+
+
+def test_judge_refuses_a_record_nobody_wrote(kafka: KafkaService) -> None:
+    with pytest.raises(ServiceError, match="never had"):
+        judged(kafka, [3000])
+
+
+def test_judge_reads_what_is_committed(kafka: KafkaService) -> None:
+    topics = new_topics(kafka)
+    topics.feed(0, 20)
+    write(topics, range(10), **{"transactional.id": f"{topics.output}-aborted"}).abort_transaction(TIMEOUT_S)
+    write(topics, range(10), **{"transactional.id": f"{topics.output}-committed"}).commit_transaction(TIMEOUT_S)
+    left_open = write(topics, range(10, 20), **{"transactional.id": f"{topics.output}-open"})
+
+    verdict = verify(topics)
+
+    assert (verdict.rows_out, verdict.lost, verdict.duplicated, verdict.unfinished) == (10, 10, 0, 10)
+    left_open.abort_transaction(TIMEOUT_S)

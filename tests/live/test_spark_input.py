@@ -1,0 +1,348 @@
+"""What goes in, and what a user gets wrong: named, nothing written, and mended by a restart that loses nothing."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import shutil
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from integration.local_services import LocalKafka, free_ports
+from integration.spark import exactly_once
+from sinks.kafka import KafkaSink
+from tests.live import spark_query
+from tests.live.pipeline import create_topic
+from tests.live.services import chosen
+from tests.live.spark_support import Pipeline, records, spark, wait_until
+from twopc.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tests.live.services import KafkaService
+
+__all__ = ["spark"]
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
+#: An unknown topic is given a tenth of a second to appear.
+IMPATIENT = {"options": {"kafka.topic.metadata.propagation.max.ms": 100}}
+
+
+@pytest.fixture
+def plan_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Make the pipeline select these expressions instead of its own plan."""
+
+    def set_plan(*expressions: str) -> None:
+        def planned(frame: DataFrame, _: spark_query.Options) -> DataFrame:
+            return frame.selectExpr(*expressions)
+
+        monkeypatch.setattr(spark_query, "planned", planned)
+
+    return set_plan
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("expressions", "named"),
+    [
+        (("key", "value AS wert"), "no column 'value'"),
+        (("1 AS value",), "column 'value' is int, it must be string or binary"),
+        (("value", "1 AS key"), "column 'key' is int, it must be string or binary"),
+        (("value", "1 AS topic"), "column 'topic' is int, it must be string"),
+        (("value", "'1' AS partition"), "column 'partition' is string, it must be int"),
+        (("value", "1L AS timestamp"), "column 'timestamp' is bigint, it must be timestamp"),
+        (("value", "array('x') AS headers"), "column 'headers' is array<string>, it must be array<struct<"),
+    ],
+)
+def test_a_missing_or_wrong_column_is_named_and_nothing_is_written(
+    expressions: tuple[str, ...],
+    named: str,
+    kafka: KafkaService,
+    tmp_path: Path,
+    spark: SparkSession,
+    plan_of: Callable[..., None],
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
+    pipeline.feed(5)
+    plan_of(*expressions)
+    message = pipeline.fail(spark)
+    assert "SchemaError" in message
+    assert named in message
+    assert not pipeline.visible()
+
+
+def test_without_any_topic_the_sink_is_named_and_nothing_is_written(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, topic=None)
+    pipeline.feed(5)
+    message = pipeline.fail(spark)
+    assert "SchemaError" in message
+    assert f"no topic: sink {pipeline.options.name}" in message
+
+
+def test_every_column_is_honoured(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession, plan_of: Callable[..., None]
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, topic=None)
+    topic = create_topic(kafka.bootstrap_servers, f"{pipeline.options.name}-other", 3)
+    pipeline.give(b"text", key=b"k")
+    pipeline.give(None, key=b"tombstone")
+    plan_of(
+        "key",
+        "value",
+        f"'{topic}' AS topic",
+        "2 AS partition",
+        "timestamp'2020-02-03 04:05:06.789Z' AS timestamp",
+        "array(named_struct('key', 'h', 'value', cast('1' AS binary)), named_struct('key', 'h', 'value', NULL)) AS headers",
+    )
+    pipeline.run(spark)
+    found = records(kafka.bootstrap_servers, topic)
+    assert {(message.key(), message.value()) for message in found} == {(b"k", b"text"), (b"tombstone", None)}
+    at = dt.datetime(2020, 2, 3, 4, 5, 6, 789_000, tzinfo=dt.timezone.utc)
+    for message in found:
+        assert message.partition() == 2
+        assert message.timestamp()[1] == round(at.timestamp() * 1000)
+        assert message.headers() == [("h", b"1"), ("h", None)]
+
+
+def test_keys_go_to_the_partitions_where_sparks_own_sink_puts_them(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession, plan_of: Callable[..., None]
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, topic=None)
+    ours, theirs = (
+        create_topic(kafka.bootstrap_servers, f"{pipeline.options.name}-{n}", 7) for n in ("ours", "theirs")
+    )
+    pipeline.give(b"one row, of which 200 are made")
+    columns = "explode(transform(sequence(1, 200), n -> concat('key-', n * n))) AS key"
+    plan_of(columns, "value", f"'{ours}' AS topic")
+    pipeline.run(spark)
+    writer = spark.range(1).selectExpr(columns, "'x' AS value").write.format("kafka")
+    writer.option("kafka.bootstrap.servers", kafka.bootstrap_servers).option("topic", theirs).save()
+    placed = [{m.key(): m.partition() for m in records(kafka.bootstrap_servers, topic)} for topic in (ours, theirs)]
+    assert len(placed[0]) == 200
+    assert placed[0] == placed[1]
+
+
+def test_a_null_topic_is_a_bad_record_and_nothing_is_written(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession, plan_of: Callable[..., None]
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, topic=None)
+    topic = create_topic(kafka.bootstrap_servers, f"{pipeline.options.name}-other")
+    pipeline.feed(20)
+    plan_of("key", "value", f"if(value LIKE '%-0000007', NULL, '{topic}') AS topic")
+    message = pipeline.fail(spark)
+    assert "BadRecordError" in message
+    assert "null in the column 'topic'" in message
+    assert not records(kafka.bootstrap_servers, topic)
+
+
+# -- refused by the broker, mended, restarted --------------------------------------------------------------------------
+
+
+def test_a_record_over_the_topics_limit_stops_the_query_and_after_the_remedy_nothing_is_lost(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
+    limit_records(pipeline, 2_000)
+    pipeline.feed(20)
+    pipeline.give(b"x" * 5_000, key=b"k1")
+    pipeline.given["x" * 5_000] += 1
+    message = pipeline.fail(spark)
+    assert "BadRecordError" in message
+    assert "max.message.bytes" in message
+    assert not pipeline.visible()
+    limit_records(pipeline, 100_000)
+    pipeline.run(spark)
+    pipeline.require_exactly_once()
+
+
+def test_an_unknown_topic_stops_the_query_and_after_its_creation_nothing_is_lost(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, topic="none", sink=IMPATIENT)
+    pipeline.change(topic=f"{pipeline.options.name}-later")
+    pipeline.feed(20)
+    message = pipeline.fail(spark)
+    assert "BadRecordError" in message
+    assert "does not exist: create it" in message
+    create_topic(kafka.bootstrap_servers, str(pipeline.options.topic))
+    pipeline.run(spark)
+    pipeline.require_exactly_once()
+
+
+def test_an_unreachable_broker_is_named_and_after_its_return_nothing_is_lost(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
+    pipeline.feed(20)
+    [port] = free_ports(1)
+    message = pipeline.fail(spark, sink={"bootstrap_servers": f"127.0.0.1:{port}", "timeout_ms": 1_000})
+    assert f"127.0.0.1:{port}" in message
+    assert "bootstrap_servers" in message
+    pipeline.run(spark)
+    pipeline.require_exactly_once()
+
+
+def test_a_transactional_id_that_the_principal_may_not_use_is_named_with_the_rights_it_needs(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    if chosen() != "local":
+        pytest.skip("needs a broker with properties of its own")
+    with LocalKafka(listeners={"SASL": "SASL_PLAINTEXT"}, properties=WITH_RIGHTS) as broker:
+        pipeline = Pipeline(broker.bootstrap_servers, tmp_path)
+        pipeline.feed(10)
+        name = pipeline.options.name
+        allow(broker, ResourceType.TOPIC, "*")
+        allow(broker, ResourceType.BROKER, "kafka-cluster")
+        message = pipeline.fail(spark, sink=as_app(broker))
+        assert "ConfigurationError" in message
+        assert f"transactional ids with the prefix '{name}.'" in message
+        allow(broker, ResourceType.TRANSACTIONAL_ID, f"{name}.")
+        pipeline.run(spark, sink=as_app(broker))
+        pipeline.require_exactly_once()
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_setting_is_named_with_those_there_are() -> None:
+    sink = KafkaSink(name="s", bootstrap_servers="localhost:1", topic="t")
+    with pytest.raises(
+        ConfigurationError, match=r"exactly_once\(stagging=…\) is not a setting; there are .*max_attempts"
+    ):
+        exactly_once(sink, checkpoint_location="/x", stagging=True)
+
+
+def test_a_checkpoint_that_is_not_the_querys_is_refused_and_nothing_is_written(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    other = Pipeline(kafka.bootstrap_servers, tmp_path / "other")
+    other.feed(5)
+    other.run(spark)
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
+    pipeline.feed(5)
+    for location, named in ((other.options.checkpoint, "belongs to query"), (str(tmp_path / "none"), "holds no")):
+        message = pipeline.fail(spark, settings={"checkpoint_location": location})
+        assert "ConfigurationError" in message
+        assert named in message
+    assert not pipeline.visible()
+    pipeline.run(spark)
+    pipeline.require_exactly_once()
+
+
+def test_workers_without_the_toolkit_are_told_how_to_get_it(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = shutil.which("python3", path="/usr/bin")
+    if other is None or os.path.realpath(other) == os.path.realpath(sys.executable):
+        pytest.skip("there is no other Python in /usr/bin")
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
+    pipeline.feed(5)
+    with monkeypatch.context() as patch:
+        patch.setattr(spark.sparkContext, "pythonExec", other)
+        message = pipeline.fail(spark)
+    assert "ConfigurationError" in message
+    assert "PYSPARK_PYTHON" in message
+    assert sys.executable in message
+    pipeline.run(spark)
+    pipeline.require_exactly_once()
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
+
+SLOW = "concat(value, java_method('java.lang.Thread', 'sleep', 600000L)) AS value"
+
+
+def test_a_batch_over_its_time_is_cancelled_with_the_settings_name_and_a_restart_loses_nothing(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
+    pipeline.feed(8)
+    with monkeypatch.context() as patch:
+        patch.setattr(spark_query, "planned", lambda frame, _: frame.selectExpr("key", SLOW))
+        message = pipeline.fail(spark, settings={"prepare_timeout_ms": 2_000})
+    assert "PrepareTimeoutError" in message
+    assert "prepare_timeout_ms" in message
+    assert "maxOffsetsPerTrigger" in message
+    assert not pipeline.visible()
+    pipeline.run(spark)
+    pipeline.require_exactly_once()
+
+
+def test_a_query_can_be_stopped_in_the_middle_of_a_batch(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
+    pipeline.feed(8)
+    with monkeypatch.context() as patch:
+        patch.setattr(spark_query, "planned", lambda frame, _: frame.selectExpr("key", SLOW))
+        query, each = pipeline.start(spark)
+        wait_until(lambda: bool(spark.sparkContext.statusTracker().getActiveJobsIds()), "the batch's job runs")
+        query.stop()
+        each._forget()
+    assert not query.isActive
+    wait_until(lambda: not spark.sparkContext.statusTracker().getActiveJobsIds(), "no job runs")
+    pipeline.run(spark)
+    pipeline.require_exactly_once()
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+WITH_RIGHTS = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "listener.name.sasl.plain.sasl.jaas.config": (
+        'org.apache.kafka.common.security.plain.PlainLoginModule required user_app="secret";'
+    ),
+}
+
+
+def as_app(broker: LocalKafka) -> dict[str, Any]:
+    return {
+        "bootstrap_servers": broker.address("SASL"),
+        "options": {
+            "kafka.security.protocol": "SASL_PLAINTEXT",
+            "kafka.sasl.mechanism": "PLAIN",
+            "kafka.sasl.username": "app",
+            "kafka.sasl.password": "secret",
+        },
+    }
+
+
+def allow(broker: LocalKafka, kind: ResourceType, name: str) -> None:
+    """Allow everything on it; a name that ends with a dot is a prefix."""
+    pattern = ResourcePatternType.PREFIXED if name.endswith(".") else ResourcePatternType.LITERAL
+    rule = AclBinding(kind, name, pattern, "User:app", "*", AclOperation.ALL, AclPermissionType.ALLOW)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    for future in admin.create_acls([rule]).values():
+        future.result()
+
+
+def limit_records(pipeline: Pipeline, size: int) -> None:
+    entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, str(pipeline.options.topic), incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": pipeline.bootstrap_servers})
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result()

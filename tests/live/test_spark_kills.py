@@ -1,0 +1,162 @@
+"""Driver and workers killed at every step and at random: nothing is lost, nothing is there twice."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from integration.spark_engine import SparkEngine
+from tests.live.spark_support import KILLED, Pipeline, spark
+from twopc.errors import RetriableError
+from twopc.faults import POINTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.live.services import KafkaService
+
+__all__ = ["spark"]
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
+PLANS = ("rows", "shuffle")
+DRIVER = [point for point in POINTS if point.startswith("driver.")]
+TASK = [point for point in POINTS if point.startswith("task.")]
+
+
+@pytest.mark.timeout(900)
+def test_a_driver_killed_at_any_point_loses_and_doubles_nothing(kafka: KafkaService, tmp_path: Path) -> None:
+    pipelines = [Pipeline(kafka.bootstrap_servers, tmp_path / plan, plan=plan, max_offsets=40) for plan in PLANS]
+    with contextlib.ExitStack() as stack:
+        for pipeline in pipelines:
+            stack.callback(pipeline.close)
+        for point in DRIVER:
+            for pipeline in pipelines:
+                pipeline.feed(20)
+            runs = [pipeline.process(f"{point}=kill") for pipeline in pipelines]
+            assert [run.ended() for run in runs] == [KILLED, KILLED], runs[0].text[-3000:] + runs[1].text[-3000:]
+        for pipeline in pipelines:
+            pipeline.feed(20)
+        last = [pipeline.process() for pipeline in pipelines]
+        assert [run.ended() for run in last] == [0, 0], last[0].text[-3000:] + last[1].text[-3000:]
+        for pipeline in pipelines:
+            pipeline.require_exactly_once()
+        pipelines[PLANS.index("rows")].require_order()
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_worker_killed_at_any_point_is_repeated_by_spark_and_its_transaction_swept(
+    plan: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan=plan)
+    for point in TASK:
+        pipeline.feed(40)
+        caplog.clear()
+        # Each worker dies in its second task; the one that takes its place gets through with one.
+        with worker_faults(spark, f"{point}@2=kill"):
+            pipeline.run(spark)
+        # Before the flush a transaction may be known to the client only.
+        if point in {"task.flushed", "task.prepared"}:
+            assert "sweeping transactions that nobody has decided" in caplog.text, point
+    pipeline.require_exactly_once()
+    if plan == "rows":
+        pipeline.require_order()
+
+
+def test_a_query_whose_workers_all_die_stops_and_a_restart_loses_and_doubles_nothing(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
+    for point in TASK:
+        pipeline.feed(20)
+        with worker_faults(spark, f"{point}=kill"):
+            assert "Python worker exited unexpectedly" in pipeline.fail(spark)
+    pipeline.run(spark)
+    pipeline.require_exactly_once()
+    pipeline.require_order()
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("plan", PLANS)
+def test_drivers_killed_at_random_times_lose_and_double_nothing(
+    plan: str, kafka: KafkaService, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Kills of the driver alone (its JVM and workers outlive it for a while) and of everything at once."""
+    kills = int(os.environ.get("TWOPC_KILLS", "3"))
+    seed = int(os.environ.get("TWOPC_SEED", str(random.SystemRandom().randrange(1 << 32))))
+    generator = random.Random(seed)
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan=plan, max_offsets=15)
+    done = 0
+    outcomes = []
+    try:
+        while done < kills:
+            pipeline.feed(60)
+            run = pipeline.process()
+            run.wait_running()
+            code = run.wait(generator.uniform(0, 8))  # the time of the kill is what is random here
+            if code is None:
+                done += 1
+                kill = generator.choice(["kill_driver", "kill_all"])
+                getattr(run, kill)()
+                outcomes.append(kill)
+            else:
+                # The last JVM may still have been at its checkpoint: then Spark itself refuses the second one.
+                assert code == 0 or "oncurrent" in run.text, run.text[-3000:]
+                outcomes.append(f"ended {code}")
+        for former in pipeline.runs:
+            former.kill_all()
+        last = pipeline.process(max_offsets=1000)
+        assert last.ended() == 0, last.text[-3000:]
+        pipeline.require_exactly_once()
+        if plan == "rows":
+            pipeline.require_order()
+    finally:
+        pipeline.close()
+        with capsys.disabled():
+            sys.stdout.write(
+                f"\n{plan}: TWOPC_SEED={seed}, {done} kills, {sum(pipeline.given.values())} records: {outcomes}\n"
+            )
+
+
+def test_a_stage_that_ran_again_is_not_decided() -> None:
+    with pytest.raises(RetriableError, match="stage 7 was run again"):
+        engine_with(SimpleNamespace(currentAttemptId=1, numCompletedTasks=4))._require_first_generation({7}, 4)
+
+
+def test_a_stage_is_waited_for_until_spark_has_told_of_all_its_tasks() -> None:
+    told = [
+        None,
+        SimpleNamespace(currentAttemptId=0, numCompletedTasks=3),
+        SimpleNamespace(currentAttemptId=0, numCompletedTasks=4),
+    ]
+    engine_with(*told)._require_first_generation({7}, 4)
+
+
+def engine_with(*told: Any) -> SparkEngine:
+    """An engine whose Spark tells these things of a stage, one after the other."""
+    answers = iter(told)
+    tracker = SimpleNamespace(getStageInfo=lambda _: next(answers))
+    context = SimpleNamespace(statusTracker=lambda: tracker)
+    engine = SparkEngine.__new__(SparkEngine)
+    engine._frame = cast("Any", SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=context)))
+    return engine
+
+
+@contextlib.contextmanager
+def worker_faults(spark: SparkSession, faults: str) -> Iterator[None]:
+    """Workers of their own that have these faults armed, each of them anew."""
+    environment = spark.sparkContext.environment
+    environment["TWOPC_FAULTS"] = faults
+    try:
+        yield
+    finally:
+        del environment["TWOPC_FAULTS"]

@@ -1,0 +1,89 @@
+"""A worker's memory does not grow with the rows of its task.
+
+``TWOPC_ROWS`` raises the smaller number of rows (200000), the larger one is ten times as many.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from integration.spark import exactly_once
+from sinks.kafka import KafkaSink
+from tests.live.spark_support import Pipeline, spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tests.live.services import KafkaService
+
+__all__ = ["spark"]
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
+_GROWTH_MIB = 100
+
+
+@pytest.mark.timeout(1800)
+def test_ten_times_the_rows_take_no_more_memory_in_a_worker(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    rows = int(os.environ.get("TWOPC_ROWS", "200000"))
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, partitions=1)
+    sink = KafkaSink(
+        name=pipeline.options.name, bootstrap_servers=kafka.bootstrap_servers, topic=pipeline.options.topic
+    )
+    each = exactly_once(sink, checkpoint_location=pipeline.options.checkpoint)
+    peaks = {}
+    environment = spark.sparkContext.environment
+    environment["TWOPC_MEMORY"] = "workers of this test only"
+    try:
+        for count in (rows, 10 * rows):
+            pipeline.feed(1)
+            write(spark, pipeline, each, count)
+            peaks[count] = max(map(peak_mib, workers()))
+    finally:
+        del environment["TWOPC_MEMORY"]
+        each._forget()
+    print(f"peak RSS of a worker in MiB, by rows: {peaks}")  # noqa: T201 - a figure to quote, with -s
+    assert peaks[10 * rows] - peaks[rows] <= _GROWTH_MIB
+
+
+def write(spark: SparkSession, pipeline: Pipeline, each: object, count: int) -> None:
+    """One batch of ``count`` records of 100 bytes in two tasks, whatever the source gives."""
+
+    def instead(frame: DataFrame, batch: int) -> None:
+        made = frame.sparkSession.range(0, count, 1, 2)
+        each(made.selectExpr("cast(id AS string) AS key", "lpad(cast(id AS string), 100, 'x') AS value"), batch)  # type: ignore[operator]
+
+    pipeline.flush()
+    stream = spark.readStream.format("kafka").option("kafka.bootstrap.servers", pipeline.bootstrap_servers)
+    stream = stream.option("subscribe", pipeline.options.sources[0]).option("startingOffsets", "earliest")
+    writer = stream.load().writeStream.foreachBatch(instead)
+    query = writer.option("checkpointLocation", pipeline.options.checkpoint).trigger(availableNow=True).start()
+    query.awaitTermination()
+
+
+def workers() -> list[int]:
+    """The Python workers of this process's JVM that belong to this test; they stay for the next task."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if "pyspark.daemon" in process.cmdline() and "TWOPC_MEMORY" in process.environ():
+                found.append(process.pid)
+        except psutil.Error:
+            continue
+    assert found
+    return found
+
+
+def peak_mib(pid: int) -> int:
+    """The highest resident size that the process ever had, as the kernel keeps it."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) // 1024
+    raise AssertionError(f"process {pid} has no VmHWM")

@@ -1,0 +1,309 @@
+"""What a restart finds, through Spark: replays, expired transactions, rival drivers, other people's checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from integration.local_services import LocalKafka
+from sinks.kafka_transactions import ProducerIdentity, TransactionClient
+from tests.live.pipeline import create_topic
+from tests.live.services import chosen
+from tests.live.spark_support import Pipeline, Run, spark, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from tests.live.services import KafkaService
+
+__all__ = ["spark"]
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
+#: How long transactions live: the first that the first batch of a young JVM can be written in, on whatever machine.
+TIMEOUTS_MS = (8_000, 16_000, 40_000, 120_000)
+
+
+@pytest.fixture(scope="module")
+def prompt_kafka() -> Iterator[str]:
+    """A broker that looks for expired transactions five times a second, not every ten seconds."""
+    if chosen() != "local":
+        pytest.skip("needs a broker with properties of its own")
+    with LocalKafka(properties={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}) as kafka:
+        yield kafka.bootstrap_servers
+
+
+# -- replays -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plan", ["rows", "shuffle", "unstable"])
+def test_without_the_newest_commit_file_a_restart_doubles_no_record(
+    plan: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    """The state of a crash after foreachBatch returned (apache/paimon#9666)."""
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan=plan, max_offsets=30)
+    pipeline.feed(60)
+    pipeline.run(spark)
+    forget_newest_commit(pipeline)
+    pipeline.feed(20)
+    pipeline.run(spark)
+    pipeline.require_exactly_once()
+
+
+@pytest.mark.parametrize("plan", ["update", "complete"])
+def test_a_stateful_query_goes_on_after_a_decided_batch_was_evaluated_into_nothing(
+    plan: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan=plan)
+    counts: Counter[str] = Counter()
+    expected: Counter[str] = Counter()
+    for crash in (None, "driver.decided", "driver.committed", None):
+        fed = Counter(value.partition("-")[0] for value in pipeline.feed(25, keys=4))
+        counts += fed
+        shown = counts if plan == "complete" else {key: counts[key] for key in fed}
+        expected.update(f"{key}:{count}" for key, count in shown.items())
+        if crash is not None:
+            pipeline.fail_at(spark, crash)
+            forget_state_of_newest_batch(pipeline)
+        pipeline.run(spark)
+        assert pipeline.visible() == expected
+
+
+# -- transactions that expired while no driver ran ---------------------------------------------------------------------
+
+
+def test_drivers_stopped_past_the_transaction_timeout_and_killed_lose_nothing(
+    prompt_kafka: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    """Without a shuffle all is written anew; with staging, one of the transactions being in, the rest is published."""
+    plain = Pipeline(prompt_kafka, tmp_path / "plain")
+    staged = Pipeline(prompt_kafka, tmp_path / "staged", plan="unstable", settings={"staging": True})
+    pipelines = (plain, staged)
+    with contextlib.ExitStack() as stack:
+        for pipeline in pipelines:
+            stack.callback(pipeline.close)
+            pipeline.feed(60)
+        client = stack.enter_context(closing(client_of(plain)))
+        runs = [stopped_with_short_transactions(staged)]
+        commit(client, open_transactions(client, staged)[:1])
+        runs.append(stopped_with_short_transactions(plain))
+        wait_until(lambda: not any(open_transactions(client, p) for p in pipelines), "the broker aborts them")
+        for run in runs:
+            run.kill_driver()
+        assert not plain.visible()
+        assert 0 < sum(staged.visible().values()) < 60
+        for pipeline in pipelines:
+            pipeline.feed(10)
+            pipeline.run(spark)
+            pipeline.require_exactly_once()
+        plain.require_order()
+    kept = Path(staged.options.checkpoint, "twopc", "staging").rglob("*.arrow")
+    assert not list(kept), "what is proven is no longer kept"
+
+
+def test_some_lost_and_a_replay_of_other_rows_is_in_doubt_and_names_the_transactions(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="unstable")
+    pipeline.feed(60)
+    pipeline.fail_at(spark, "driver.decided")
+    with closing(client_of(pipeline)) as client:
+        first, *others = open_transactions(client, pipeline)
+        assert others
+        commit(client, [first])
+        client.fence(others)
+    before = pipeline.visible()
+    for _ in range(2):
+        message = pipeline.fail(spark)
+        assert "InDoubtError" in message
+        committed, _, lost = message.partition("committed: ")[2].partition("; lost: ")
+        assert first in committed
+        assert all(name in lost for name in others)
+        assert "staging=True" in message
+    assert pipeline.visible() == before
+
+
+def test_some_lost_and_the_same_rows_again_are_repaired(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    # Up to four partitions Spark plans a replay's tasks in another order than the first time (a Scala Map's).
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, partitions=12)
+    pipeline.feed(60)
+    pipeline.fail_at(spark, "driver.decided")
+    with closing(client_of(pipeline)) as client:
+        first, *others = open_transactions(client, pipeline)
+        commit(client, [first])
+        client.fence(others)
+    pipeline.run(spark)
+    pipeline.require_exactly_once()
+
+
+def test_all_lost_is_written_anew_whatever_the_plan_gives_now(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="unstable")
+    pipeline.feed(60)
+    pipeline.fail_at(spark, "driver.decided")
+    with closing(client_of(pipeline)) as client:
+        client.fence(open_transactions(client, pipeline))
+    pipeline.run(spark)
+    pipeline.require_exactly_once()
+
+
+# -- rivals and copies -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", ["driver.inspected", "driver.confirmed", "driver.decided"])
+def test_of_two_drivers_on_copies_of_one_checkpoint_the_paused_one_stops_and_harms_nothing(
+    point: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, max_offsets=20)
+    pipeline.feed(20)
+    pipeline.run(spark)
+    pipeline.feed(60)
+    paused = pipeline.process(f"{point}=stop")
+    try:
+        paused.wait_stopped()
+        copy = shutil.copytree(pipeline.options.checkpoint, tmp_path / "copy")
+        pipeline.run(spark, checkpoint=str(copy))
+        paused.resume()
+        assert paused.ended() == 1
+        assert "FencedError" in paused.text or "RefusedStartError" in paused.text, paused.text[-3000:]
+        pipeline.feed(20)
+        pipeline.run(spark, checkpoint=str(copy))
+        pipeline.require_exactly_once()
+        pipeline.require_order()
+    finally:
+        pipeline.close()
+
+
+def test_an_older_checkpoint_that_was_restored_is_refused_and_writes_nothing(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
+    backup = tmp_path / "backup"
+    for number in range(3):
+        pipeline.feed(20)
+        pipeline.run(spark)
+        if number == 0:
+            shutil.copytree(pipeline.options.checkpoint, backup)
+    message = pipeline.fail(spark, checkpoint=str(backup))
+    assert "RefusedStartError: checkpoint rewound" in message
+    assert "end_lineage=" in message
+    pipeline.feed(20)
+    pipeline.run(spark)
+    pipeline.require_exactly_once()
+
+
+def test_a_copy_whose_batch_has_other_offsets_is_refused_and_writes_nothing(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
+    pipeline.feed(20)
+    pipeline.run(spark)
+    copy = str(shutil.copytree(pipeline.options.checkpoint, tmp_path / "copy"))
+    pipeline.feed(20)
+    pipeline.run(spark)
+    pipeline.feed(20)
+    assert "RefusedStartError: another history" in pipeline.fail(spark, checkpoint=copy)
+    pipeline.run(spark)
+    pipeline.require_exactly_once()
+
+
+# -- what is not refused -----------------------------------------------------------------------------------------------
+
+
+def test_empty_batches_other_partition_counts_and_added_topics_are_not_refused(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="shuffle", filter="value is not null")
+    pipeline.give(None, key=b"a batch without rows, and the first one")
+    pipeline.run(spark)
+    assert not pipeline.visible()
+    pipeline.feed(20)
+    pipeline.run(spark)
+    pipeline.give(None, key=b"a batch without rows, in between")
+    pipeline.run(spark)
+    pipeline.feed(20)
+    pipeline.change(partitions=7)
+    pipeline.run(spark)
+    second = create_topic(kafka.bootstrap_servers, f"{pipeline.options.name}-in-2", 2)
+    pipeline.change(sources=(*pipeline.options.sources, second))
+    pipeline.feed(20, topic=second)
+    pipeline.feed(20)
+    pipeline.run(spark)
+    pipeline.change(plan="rows", partitions=2)
+    pipeline.feed(20)
+    pipeline.run(spark)
+    pipeline.require_exactly_once()
+
+
+def test_more_partitions_of_the_output_are_warned_of_and_not_refused(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
+    pipeline.feed(20)
+    pipeline.run(spark)
+    topic = str(pipeline.options.topic)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.create_partitions([NewPartitions(topic, 6)])[topic].result()
+    pipeline.feed(20)
+    with caplog.at_level(logging.WARNING):
+        pipeline.run(spark)
+    assert f"{topic} had 4 partitions and has 6 now" in caplog.text
+    pipeline.require_exactly_once()
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+
+def stopped_with_short_transactions(pipeline: Pipeline) -> Run:
+    for timeout_ms in TIMEOUTS_MS:
+        run = pipeline.process("driver.decided=stop", sink={"options": {"kafka.transaction.timeout.ms": timeout_ms}})
+        if run.stops():
+            return run
+        assert "PrepareTimeoutError" in run.text, run.text[-3000:]
+    raise AssertionError(f"no batch was written within {TIMEOUTS_MS[-1]} ms")
+
+
+def client_of(pipeline: Pipeline) -> TransactionClient:
+    return TransactionClient({"bootstrap_servers": [pipeline.bootstrap_servers]})
+
+
+def open_transactions(client: TransactionClient, pipeline: Pipeline) -> list[str]:
+    return list(client.list_open(f"{pipeline.options.name}.").transactional_ids)
+
+
+def commit(client: TransactionClient, transactional_ids: Sequence[str]) -> None:
+    found = client.describe(transactional_ids)
+    client.end([ProducerIdentity(tid, found[tid].producer_id, found[tid].producer_epoch) for tid in transactional_ids])
+
+
+def numbered(directory: Path) -> list[Path]:
+    return sorted((path for path in directory.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+
+
+def forget_newest_commit(pipeline: Pipeline) -> None:
+    newest = numbered(Path(pipeline.options.checkpoint, "commits"))[-1]
+    newest.unlink()
+    newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
+
+
+def forget_state_of_newest_batch(pipeline: Pipeline) -> None:
+    """As when the state store's files of a batch were never completed: only an evaluation brings them back."""
+    version = int(numbered(Path(pipeline.options.checkpoint, "offsets"))[-1].name) + 1
+    found = list(Path(pipeline.options.checkpoint, "state").rglob(f"{version}.delta"))
+    assert found
+    for path in found:
+        path.unlink()
+        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
