@@ -127,11 +127,14 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         wanted: dict[int, list[str]] = {}
         for handle in handles:
             wanted.setdefault(handle.marker_partition, []).append(handle.uuid)
-        found = self._search(wanted, since)
-        if Evidence.UNKNOWN in found.values():
-            # A dead driver's orphan may hold back the last stable offset; those of one's own may still be decided.
+        found: Mapping[str, Evidence] = {}
+        for _ in range(2):
+            # First, as a dead driver's orphan would hold back the last stable offset until the time is out; of earlier
+            # incarnations only, as one's own may still be decided.
             self._sweep(spared={handle.transactional_id for handle in handles}, below=self._incarnation)
             found = self._search(wanted, since)
+            if Evidence.UNKNOWN not in found.values():
+                break
         return {handle: found[handle.uuid] for handle in handles}
 
     def _search(self, wanted: Mapping[int, Sequence[str]], since: Mapping[str, Any]) -> Mapping[str, Evidence]:
