@@ -48,6 +48,7 @@ def committed(bootstrap_servers: str, topic: str, *, isolation: str = "read_comm
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
             "enable.auto.commit": False,
+            "fetch.wait.max.ms": 10,
         }
     )
     try:

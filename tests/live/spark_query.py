@@ -1,4 +1,4 @@
-"""A user's pipeline over the public API, as a script: ``python spark_query.py '<options as JSON>'``.
+"""A user's pipeline over the public API, as a script: ``python spark_query.py '<options as JSON>' …``, one after another.
 
 It runs everything that is there (``availableNow``) and ends; faults come by ``TWOPC_FAULTS``. The last line of its
 output is ``done``, or ``failed: <the error>``.
@@ -127,18 +127,17 @@ def pass_committing() -> None:
 
 
 def main() -> int:
-    given = json.loads(sys.argv[1])
-    options = Options(**given)
     if "driver.committing" in os.environ.get("TWOPC_FAULTS", ""):
         pass_committing()
     spark = session(os.getcwd())  # noqa: PTH109 - a name for a JVM
-    query, _ = start(spark, options)
-    print(RUNNING, flush=True)  # noqa: T201 - read by whoever started it
-    try:
-        query.awaitTermination()
-    except StreamingQueryException as error:
-        print("failed:", error, flush=True)  # noqa: T201 - the same
-        return 1
+    for argument in sys.argv[1:]:
+        query, _ = start(spark, Options(**json.loads(argument)))
+        print(RUNNING, flush=True)  # noqa: T201 - read by whoever started it
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as error:
+            print("failed:", error, flush=True)  # noqa: T201 - the same
+            return 1
     print("done", flush=True)  # noqa: T201 - the same
     return 0
 

@@ -87,11 +87,11 @@ def records(bootstrap_servers: str, topic: str) -> list[Message]:
 class Run:
     """The pipeline as a process of its own: driver, JVM and workers."""
 
-    def __init__(self, options: Options, root: Path, spark_faults: str) -> None:
+    def __init__(self, options: list[Options], root: Path, spark_faults: str) -> None:
         self.root = root / f"run-{uuid.uuid4().hex[:8]}"
         self.root.mkdir(parents=True)
         self.log = self.root / "log"
-        command = ["env", f"TWOPC_FAULTS={spark_faults}", sys.executable, str(_SCRIPT), encoded(options)]
+        command = ["env", f"TWOPC_FAULTS={spark_faults}", sys.executable, str(_SCRIPT), *map(encoded, options)]
         self._process = GuardedProcess(command, log=self.log, cwd=self.root)
         self._group = os.getpgid(self._process.pid)
 
@@ -213,10 +213,11 @@ class Pipeline:
         finally:
             faults.disarm()
 
-    def process(self, spark_faults: str = "", **options: Any) -> Run:
-        """Start it as a process."""
+    def process(self, spark_faults: str = "", *, after: Pipeline | None = None, **options: Any) -> Run:
+        """Start it as a process, ``after`` another one in the same."""
         self.flush()
-        run = Run(dataclasses.replace(self.options, **options), self.root, spark_faults)
+        mine = dataclasses.replace(self.options, **options)
+        run = Run([mine] if after is None else [after.options, mine], self.root, spark_faults)
         self.runs.append(run)
         return run
 

@@ -116,8 +116,9 @@ def test_a_marker_hidden_by_a_transaction_that_is_not_ours_to_end_blocks_the_com
 ) -> None:
     """Unknown is neither committed nor lost.
 
-    Catches `_read_to_barrier` that reads to the last stable offset (`last=None`), UNKNOWN turned into ABORTED when the
-    time is over (`search`), and a barrier that is read back after a slow commit (`write`): it is hidden, not in doubt.
+    Catches `_read_to_barrier` that reads to the last stable offset (`last=None`), and UNKNOWN turned into ABORTED when
+    the time is over (`search`). On a slow broker a barrier that cannot be read back is hidden, not in doubt: catches
+    `write` reading it back while `_search` lets that error through.
     """
     monkeypatch.setattr(kafka_ledger, "_SLOW_COMMIT_S", slow_commit_s)
     crash(query.driver(), query, 0, ROWS, "driver.decided")
