@@ -8,6 +8,7 @@ that only grows takes longer to read with each restart.
 from __future__ import annotations
 
 import logging
+import uuid
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -28,13 +29,14 @@ from sinks import kafka_ledger_topic
 from sinks.kafka_ledger import KafkaLedger
 from sinks.kafka_ledger_topic import MARKER_PARTITIONS, TRANSACTION_LOG
 from sinks.kafka_reader import offsets
-from tests.live.pipeline import Tasks, committed, create_topic
+from tests.live.pipeline import Tasks, committed, create_topic, opened
 from tests.live.rules.schedules import Play, at, crash, die, playing, until
 from twopc import coordinator
-from twopc.coordinator import Settings
+from twopc.coordinator import Coordinator, Settings
 from twopc.decision import Truncation, encode
 from twopc.errors import ConfigurationError, DecisionLogDamagedError, PrepareTimeoutError
 from twopc.faults import InjectedFault
+from twopc.files import LocalFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,7 +99,7 @@ def test_a_ledger_that_could_lose_decisions_is_refused_by_the_settings_name(
 def test_a_setting_that_was_changed_since_is_refused_at_the_start_and_harms_nobody(
     play: Play, admin: AdminClient
 ) -> None:
-    """Rule 14. Caught mutation: ``require_safe`` comes with the take-over only (the healthy driver is fenced)."""
+    """Rule 14. Caught mutation: settings are looked at when the ledger is made, and not at each start."""
     healthy = play.driver()
     healthy.process(play.checkpoint(0), Tasks(play, [["0"]]))
     alter(admin, play.sink.ledger, "retention.ms", "86400000")
@@ -107,6 +109,22 @@ def test_a_setting_that_was_changed_since_is_refused_at_the_start_and_harms_nobo
     assert len(play.take_overs()) == 1
     healthy.process(play.checkpoint(1), Tasks(play, [["1"]]))
     assert play.visible() == {"0": 1, "1": 1}
+
+
+def test_a_second_sinks_ledger_is_looked_at_before_the_first_one_is_taken_over(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
+    """Rule 14. Caught mutation: ``KafkaCommitter.inspect`` leaves the look to the take-over (the first one is fenced)."""
+    tail = uuid.uuid4().hex[:10]
+    with playing(kafka, tmp_path, name=f"a{tail}") as first, playing(kafka, tmp_path, name=f"b{tail}") as second:
+        create_topic(
+            kafka.bootstrap_servers, second.sink.ledger, 1 + MARKER_PARTITIONS, {**SAFE, "cleanup.policy": "compact"}
+        )
+        driver = Coordinator([first.sink, second.sink], LocalFiles(tmp_path / "twopc"))
+        opened.append(driver)
+        with pytest.raises(ConfigurationError, match=second.sink.ledger):
+            driver.initialize_state(first.checkpoint(0))
+        assert first.take_overs() == []
 
 
 def test_a_transaction_log_with_unclean_leaders_is_refused(play: Play, admin: AdminClient) -> None:
@@ -186,7 +204,7 @@ def test_parts_whose_transaction_was_not_committed_are_no_decision(play: Play) -
 
 @pytest.mark.parametrize("missing", [0, 1, 2])
 def test_an_incomplete_set_of_parts_is_damage_and_neither_a_decision_nor_nothing(missing: int, play: Play) -> None:
-    """Rule 14. Caught mutation: ``decode`` skips what is incomplete (0 would be written twice), or joins what is there."""
+    """Rule 14. Caught mutations: ``decode`` skips an incomplete set, at the end of the log or wherever it is."""
     play.driver().process(play.checkpoint(0), Tasks(play, [["a"]]))
     (decided,) = play.decisions()
     parts = encode(msgspec.structs.replace(decided, batch=1, offsets=("y" * 900,)), max_bytes=600)
@@ -195,10 +213,12 @@ def test_an_incomplete_set_of_parts_is_damage_and_neither_a_decision_nor_nothing
     for part in parts:
         producer.produce(play.sink.ledger, part, partition=0)
     assert producer.flush(10) == 0
+    before = frames(play)
     engine = Tasks(play, [["b"]])
     with pytest.raises(DecisionLogDamagedError):
         play.driver().process(play.checkpoint(1), engine)
     assert (engine.prepared, engine.evaluated) == (0, 0)
+    assert frames(play) == before, "nobody was fenced for it"
     assert play.visible() == {"a": 1}
 
 
@@ -278,19 +298,22 @@ def test_the_ledger_is_truncated_behind_the_kept_batches_and_a_restart_still_rec
     assert play.visible() == {**expected, "11": 1}
 
 
-def test_a_loss_right_behind_a_truncation_is_still_proven_and_repaired(play: Play) -> None:
-    """Rule 14. Caught mutation: ``forget`` deletes the markers of what is kept (no loss could be proven any more)."""
-    rows = (("lost",), ("in",))
+def test_what_is_kept_is_still_proven_by_its_markers_behind_a_truncation(play: Play) -> None:
+    """Rule 14. Caught mutation: ``forget`` deletes the markers of what is kept (the restart would be blocked for ever)."""
     driver = play.driver(Settings(keep_batches=1))
     for batch in range(3):
         driver.process(play.checkpoint(batch), Tasks(play, [[f"{batch}"], [f"{batch}'"]]))
-    crash(driver, play, 3, rows, "driver.decided")
+    for handle in play.decided(2):
+        play.fence(handle.transactional_id)  # as a worker does that uses the id again: EndTxn proves nothing any more
+    restarted, replay = play.driver(Settings(keep_batches=1)), Tasks(play, [["2"], ["2'"]])
+    restarted.process(play.checkpoint(2), replay)
+    assert (replay.prepared, replay.evaluated) == (0, 1)
+    crash(restarted, play, 3, [["lost"], ["in"]], "driver.decided")
     lost, committed_one = play.decided(3)
     play.fence(lost.transactional_id)
     assert until(lambda: play.end(committed_one, commit=True) == "NONE")
-    play.driver(Settings(keep_batches=1)).process(play.checkpoint(3), Tasks(play, rows))
-    visible = play.visible()
-    assert (visible["lost"], visible["in"]) == (1, 1)
+    play.driver(Settings(keep_batches=1)).process(play.checkpoint(3), Tasks(play, [["lost"], ["in"]]))
+    assert play.visible() == dict.fromkeys(("0", "0'", "1", "1'", "2", "2'", "lost", "in"), 1)
 
 
 @pytest.mark.parametrize("dies_at", ["truncate", "forget"])
