@@ -35,6 +35,7 @@ _RESULT: Final = "result binary"
 #: How long Spark's listener bus may lag behind the job before its stage's story is asked for.
 _STATUS_TIMEOUT_S: Final = 30.0
 _STATUS_POLL_S: Final = 0.002
+_CANCEL_AGAIN_S: Final = 0.5
 _OURS: Final = re.compile(r"twopc\.errors\.(?P<kind>\w+): (?P<message>.*)")
 
 
@@ -85,11 +86,14 @@ class SparkEngine:
         context = self._frame.sparkSession.sparkContext
         # A tag, not a job group of our own: the query's run id is its job group, which query.stop() cancels by.
         tag = f"twopc-{uuid.uuid4().hex}"
-        expired = threading.Event()
+        expired, done = threading.Event(), threading.Event()
 
         def expire() -> None:
             expired.set()
+            # Again and again: before the plan's first job, or between two of them, there is nothing to cancel.
             context.cancelJobsWithTag(tag)
+            while not done.wait(_CANCEL_AGAIN_S):
+                context.cancelJobsWithTag(tag)
 
         timer = threading.Timer(timeout_ms / 1000, expire) if timeout_ms is not None else None
         context.addJobTag(tag)
@@ -107,6 +111,7 @@ class SparkEngine:
                 ) from error
             raise _translated(error) from error
         finally:
+            done.set()
             if timer is not None:
                 timer.cancel()
             context.removeJobTag(tag)

@@ -21,17 +21,13 @@ from integration.jars import spark_kafka_jars
 from integration.java import java_home
 from integration.spark import ExactlyOnce, exactly_once
 from sinks.kafka import KafkaSink
-from sinks.kafka_transactions import TransactionClient
-from twopc.faults import point
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from sinks.kafka_transactions import ProducerIdentity
 
 RUNNING = "the query is running"
 
@@ -112,23 +108,7 @@ def start(spark: SparkSession, options: Options) -> tuple[StreamingQuery, Exactl
     return writer.trigger(availableNow=True).start(), each
 
 
-def pass_committing() -> None:
-    """Make the sink pass ``driver.committing`` when one transaction of a decision is committed and the others are not."""
-    end = TransactionClient.end
-
-    def one_first(
-        client: TransactionClient, identities: Sequence[ProducerIdentity], *, commit: bool = True
-    ) -> dict[str, str]:
-        answers = end(client, identities[:1], commit=commit)
-        point("driver.committing")
-        return answers | (end(client, identities[1:], commit=commit) if identities[1:] else {})
-
-    TransactionClient.end = one_first  # type: ignore[method-assign, assignment]
-
-
 def main() -> int:
-    if "driver.committing" in os.environ.get("TWOPC_FAULTS", ""):
-        pass_committing()
     spark = session(os.getcwd())  # noqa: PTH109 - a name for a JVM
     for argument in sys.argv[1:]:
         query, _ = start(spark, Options(**json.loads(argument)))

@@ -274,14 +274,15 @@ def test_workers_without_the_toolkit_are_told_how_to_get_it(
 SLOW = "concat(value, java_method('java.lang.Thread', 'sleep', 600000L)) AS value"
 
 
+@pytest.mark.parametrize("limit_ms", [1, 2_000])  # before Spark has a job to cancel, and while it runs
 def test_a_batch_over_its_time_is_cancelled_with_the_settings_name_and_a_restart_loses_nothing(
-    kafka: KafkaService, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    limit_ms: int, kafka: KafkaService, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
     pipeline.feed(8)
     with monkeypatch.context() as patch:
         patch.setattr(spark_query, "planned", lambda frame, _: frame.selectExpr("key", SLOW))
-        message = pipeline.fail(spark, settings={"prepare_timeout_ms": 2_000})
+        message = pipeline.fail(spark, settings={"prepare_timeout_ms": limit_ms})
     assert "PrepareTimeoutError" in message
     assert "prepare_timeout_ms" in message
     assert "maxOffsetsPerTrigger" in message
