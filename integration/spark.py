@@ -116,7 +116,7 @@ class ExactlyOnce:
         try:
             self._coordinator_of_run(context, files, staging).process(checkpoint, engine)
         except BaseException:
-            self._forget()  # whatever happened, the next call begins with recovery
+            self.close()  # whatever happened, the next call begins with recovery
             raise
 
     def _checkpoint(self, context: SparkContext, files: Files, batch: int) -> Checkpoint:
@@ -148,7 +148,7 @@ class ExactlyOnce:
         run = context.getLocalProperty(_RUN_ID)
         if self._coordinator is not None and run == self._run:
             return self._coordinator
-        self._forget()
+        self.close()
         retained = int(context.getConf().get(_RETAINED, _RETAINED_DEFAULT) or _RETAINED_DEFAULT)
         settings = Settings(
             permits=Permits(adopt_lineage=self._options.adopt_lineage, end_lineage=self._options.end_lineage),
@@ -160,7 +160,8 @@ class ExactlyOnce:
         self._run = run
         return self._coordinator
 
-    def _forget(self) -> None:
+    def close(self) -> None:
+        """Release this query's connections once it has ended; an error or the next run does it, too. Ends no transaction."""
         if self._coordinator is not None:
             self._coordinator.close()
         self._coordinator = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from twopc import repair
@@ -16,9 +16,10 @@ from twopc.decision import Attempt, Begin, Decision, Record, Repair, TaskReport,
 from twopc.engine import Engine, Slot, Work
 from twopc.errors import DecisionInDoubtError, InDoubtError, RetriableError
 from twopc.faults import point
-from twopc.log_view import LogView, fold, fold_more, last_take_over
+from twopc.log_view import LogView, fold, fold_more
+from twopc.masters import require_no_other_master
 from twopc.recovery import Action, Case, Outcome, lookup, outcome_of
-from twopc.refusals import blocked, damaged, other_master, refusal
+from twopc.refusals import blocked, damaged, refusal
 from twopc.registers import RegisterLog
 from twopc.settings import Settings
 from twopc.sink import Claim, Evidence
@@ -110,7 +111,7 @@ class Coordinator:
             if case.action in {Action.WRITE, Action.REWRITE}:
                 self._decide(checkpoint, self.snapshot_state(checkpoint, engine), plan=case.action.value)
             elif case.action is Action.REPAIR:
-                self._decide_repair(self.snapshot_state(checkpoint, engine, only=self._lost()))
+                self._decide_repair(self._replay_lost(checkpoint, engine))
             elif case.action is Action.PUBLISH:
                 self._decide_repair(self._publish_staged())
             else:
@@ -126,7 +127,7 @@ class Coordinator:
             committer.inspect(checkpoint.lineage)
         self._binding.check(self._bound_now(), add_sink=self._settings.add_sink)
         self._require_startable(fold(self._log.inspect()), checkpoint)
-        self._require_no_other_master(checkpoint)
+        require_no_other_master(self._committers.values(), self._log, checkpoint, self._settings.permits)
         point("driver.inspected")
 
         claim = Claim(lineage=checkpoint.lineage, run=self._run, deciding_log=self._log.name)
@@ -172,8 +173,6 @@ class Coordinator:
                 since = {name: dict(committer.begin_attempt()) for name, committer in self._committers.items()}
                 tasks = tuple(sorted(engine.prepare(work), key=lambda task: task.partition))
                 point("driver.prepared")
-                if only is not None:
-                    repair.require_same_rows(self._current, tasks, self._evidence, self._name_of)
                 self._confirm(tasks, began)
             except BaseException as error:
                 self._sweep()  # whatever the attempt left open would hold back every reader of the output
@@ -272,19 +271,6 @@ class Coordinator:
         if case.action in {Action.REFUSE, Action.DAMAGED}:
             raise self._stop(case, position, checkpoint, view)
 
-    def _require_no_other_master(self, checkpoint: Checkpoint) -> None:
-        """A sink whose log last served another query's decisions must not be taken from it unnoticed."""
-        for committer in self._committers.values():
-            log = committer.decision_log()
-            last = None if log is None else last_take_over(log.inspect())
-            if log is None or last is None or self._settings.permits.end_lineage == last.lineage:
-                continue
-            # Decisions in the log itself are judged by their begin record; what else is known is who drove it.
-            if last.lineage != checkpoint.lineage and last.deciding_log != log.name:
-                raise other_master(log.name, last, checkpoint)
-            if log is not self._log and last.deciding_log == log.name and fold(log.inspect()).begin is not None:
-                raise other_master(log.name, last, checkpoint)
-
     def _stop(self, case: Case, position: Position, checkpoint: Checkpoint, view: LogView | None = None) -> Exception:
         view = view or self._current
         if case.action is Action.REFUSE:
@@ -330,6 +316,24 @@ class Coordinator:
         task = next(task for task in self._decision.tasks if task.partition == partition)
         transaction: str = self._sinks[name].decode_handle(task.handles[name]).transaction
         return transaction
+
+    def _replay_lost(self, checkpoint: Checkpoint, engine: Engine) -> _Snapshot:
+        """Write what was lost from the replay, wherever the replay has it (rule 9)."""
+        lost = self._lost()
+        order: dict[int, int] = {}
+        for _ in range(_MAX_LOSSES):
+            only = frozenset((name, order.get(partition, partition)) for name, partition in lost)
+            snapshot = self.snapshot_state(checkpoint, engine, only=only)
+            try:
+                found = repair.match_rows(self._current, snapshot.tasks, self._evidence, self._name_of, expected=order)
+            except InDoubtError:
+                self._sweep()
+                raise
+            if only == {(name, found[partition]) for name, partition in lost}:
+                return replace(snapshot, tasks=repair.as_decided(snapshot.tasks, found))
+            self._sweep()  # what was written belongs to other tasks of the decision
+            order = found
+        raise self._in_doubt("the replay gives the decided rows in another order each time")
 
     def _publish_staged(self) -> _Snapshot:
         self._counter += 1

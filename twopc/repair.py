@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from twopc.decision import TaskReport
 from twopc.errors import InDoubtError
 from twopc.sink import Evidence, TaskAttempt
@@ -32,21 +34,47 @@ class StagedRows(Protocol):
         """Drop what this driver and earlier ones staged up to ``batch``: it is proven. Best effort, raises nothing."""
 
 
-def require_same_rows(
+def match_rows(
     view: LogView,
     replayed: Sequence[TaskReport],
     evidence: Mapping[Slot, Evidence],
     name_of: Callable[[Slot], str],
-) -> None:
-    """The replay must give the decided rows for *all* tasks: else the lost rows are not those of the same tasks today.
+    *,
+    expected: Mapping[int, int],
+) -> dict[int, int]:
+    """Which task of the replay has the rows of which decided task.
+
+    The replay must give the decided rows for *all* tasks: else the lost rows are not those of the same tasks today. It
+    need not give them in the same order: Spark plans the tasks of a source with few partitions in another order when it
+    reads their offsets back from the checkpoint.
+
+    Args:
+        view: holds the decision.
+        replayed: a report of every task.
+        evidence: for the error.
+        name_of: for the error.
+        expected: decided partition -> replayed partition, taken where several fit; the same where absent.
+
+    Returns:
+        decided partition -> replayed partition.
 
     Raises:
         InDoubtError: it does not; names what is in and what is lost.
     """
     if view.decision is None:
         raise AssertionError("a repair needs a decision")
-    decided = [(task.partition, task.rows, task.checksum) for task in view.decision.tasks]
-    if [(task.partition, task.rows, task.checksum) for task in replayed] != decided:
+    places: dict[tuple[int, int], list[int]] = {}
+    for task in replayed:
+        places.setdefault((task.rows, task.checksum), []).append(task.partition)
+    found: dict[int, int] = {}
+    for wanted_place in (True, False):
+        for task in view.decision.tasks:
+            fitting = places.get((task.rows, task.checksum), [])
+            place = expected.get(task.partition, task.partition)
+            if task.partition not in found and fitting and (place in fitting or not wanted_place):
+                found[task.partition] = place if place in fitting else fitting[0]
+                fitting.remove(found[task.partition])
+    if len(found) != len(view.decision.tasks) or len(found) != len(replayed):
         raise in_doubt(
             view.decision,
             evidence,
@@ -55,6 +83,14 @@ def require_same_rows(
             "non-deterministic expression), so the lost ones cannot be told from those that are in. staging=True keeps "
             "the rows and prevents this",
         )
+    return found
+
+
+def as_decided(replayed: Sequence[TaskReport], found: Mapping[int, int]) -> tuple[TaskReport, ...]:
+    """The replayed tasks under the partitions of the decided ones."""
+    decided = {there: here for here, there in found.items()}
+    renamed = (msgspec.structs.replace(task, partition=decided[task.partition]) for task in replayed)
+    return tuple(sorted(renamed, key=lambda task: task.partition))
 
 
 def in_doubt(

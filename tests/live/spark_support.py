@@ -202,7 +202,7 @@ class Pipeline:
             query.awaitTermination()
         finally:
             query.stop()
-            each._forget()
+            each.close()
 
     def fail(self, spark: SparkSession, **options: Any) -> str:
         """The message with which it stops: that of our error, without the traces around it."""

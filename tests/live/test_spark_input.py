@@ -301,7 +301,7 @@ def test_a_query_can_be_stopped_in_the_middle_of_a_batch(
         query, each = pipeline.start(spark)
         wait_until(lambda: bool(spark.sparkContext.statusTracker().getActiveJobsIds()), "the batch's job runs")
         query.stop()
-        each._forget()
+        each.close()
     assert not query.isActive
     wait_until(lambda: not spark.sparkContext.statusTracker().getActiveJobsIds(), "no job runs")
     pipeline.run(spark)

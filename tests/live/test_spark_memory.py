@@ -48,7 +48,7 @@ def test_ten_times_the_rows_take_no_more_memory_in_a_worker(
             peaks[count] = max(map(peak_mib, workers()))
     finally:
         del environment["TWOPC_MEMORY"]
-        each._forget()
+        each.close()
     print(f"peak RSS of a worker in MiB, by rows: {peaks}")  # noqa: T201 - a figure to quote, with -s
     assert peaks[10 * rows] - peaks[rows] <= _GROWTH_MIB
 

@@ -358,7 +358,6 @@ def test_a_repair_that_crashed_is_not_repaired_twice(point: str, cluster: Cluste
         {0: [0, 1], 1: [10, 11], 2: [20, 22]},
         {0: [0, 1], 1: [10, 11, 20, 21], 2: []},
         {0: [0, 1], 1: [10, 11]},
-        {0: [10, 11], 1: [0, 1], 2: [20, 21]},
     ],
 )
 def test_a_replay_with_other_rows_is_in_doubt_and_says_which_are_in(
@@ -376,6 +375,31 @@ def test_a_replay_with_other_rows_is_in_doubt_and_says_which_are_in(
     assert all(name in str(doubt.value) for name in names)
     assert (cluster.store.visible(), cluster.store.pending()) == (all_rows(0)[:4], [])
     assert records(cluster, Repair) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "written"),
+    [
+        ({0: [10, 11], 1: [0, 1], 2: [20, 21]}, [{2}]),
+        ({0: [20, 21], 1: [0, 1], 2: [10, 11]}, [{2}, {0}]),
+    ],
+    ids=["of what is in", "of what was lost"],
+)
+def test_a_replay_that_gives_the_decided_rows_in_other_tasks_is_repaired_from_where_they_are(
+    rows: dict[int, list[int]], written: list[set[int]], cluster: Cluster
+) -> None:
+    die_at(cluster, cluster.start(), "driver.committing", 0)
+    cluster.store.expire(1)
+    query = cluster.start()
+    query.engine.rows = rows
+    query.run(0)
+    assert cluster.store.visible() == all_rows(0)
+    assert [{partition for _, partition in work.only or ()} for work in query.engine.works] == written
+    (repaired,) = records(cluster, Repair)
+    assert isinstance(repaired, Repair)
+    assert [task.partition for task in repaired.tasks] == [2]
+    cluster.start().run(0)
+    assert (cluster.store.visible(), cluster.store.pending()) == (all_rows(0), [])
 
 
 def test_an_engine_that_writes_more_than_what_was_lost_is_caught_before_the_decision(cluster: Cluster) -> None:

@@ -144,7 +144,7 @@ OTHER_ROWS = {
 
 
 def test_other_rows_task_by_task_are_in_doubt_until_a_restart_gives_the_decided_rows(play: Play) -> None:
-    """Rule 9. Caught mutations: ``repair.require_same_rows`` checks nothing, or only the lost tasks, or only counts."""
+    """Rule 9. Caught mutations: ``repair.match_rows`` checks nothing, or only the lost tasks, or only counts."""
     decided = decide_and_die(play, 1)
     for case, rows in OTHER_ROWS.items():
         with pytest.raises(InDoubtError, match=r"staging=True.*Nothing more was written") as caught:

@@ -1,0 +1,35 @@
+"""A sink whose log last served another query's decisions must not be taken from it unnoticed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from twopc.log_view import fold, last_take_over
+from twopc.refusals import other_master
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from twopc.checkpoint import Checkpoint, Permits
+    from twopc.decision import DecisionLog
+    from twopc.sink import SinkCommitter
+
+
+def require_no_other_master(
+    committers: Iterable[SinkCommitter[Any]], deciding: DecisionLog, checkpoint: Checkpoint, permits: Permits
+) -> None:
+    """Look at every sink's own log for the query that drove it last. Read-only.
+
+    Raises:
+        RefusedStartError: it was another one, and no permit names it.
+    """
+    for committer in committers:
+        log = committer.decision_log()
+        last = None if log is None else last_take_over(log.inspect())
+        if log is None or last is None or permits.end_lineage == last.lineage:
+            continue
+        # Decisions in the log itself are judged by their begin record; what else is known is who drove it.
+        if last.lineage != checkpoint.lineage and last.deciding_log != log.name:
+            raise other_master(log.name, last, checkpoint)
+        if log is not deciding and last.deciding_log == log.name and fold(log.inspect()).begin is not None:
+            raise other_master(log.name, last, checkpoint)
