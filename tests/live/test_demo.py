@@ -80,6 +80,8 @@ def test_interrupted_demo_leaves_no_process() -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
+        # A build server's shell may have us ignore Ctrl-C, which a child inherits.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - the test has one thread here
     ) as demo:
         started: set[psutil.Process] = set()
         deadline = time.monotonic() + TIMEOUT_S
