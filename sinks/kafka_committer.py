@@ -38,7 +38,6 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         self._client = TransactionClient(sink.committing_config())
         self._ledger = sink.create_ledger()
         self._incarnation = -1
-        self._sweep_incomplete = False
 
     def binding(self) -> Mapping[str, str]:
         """See :class:`SinkCommitter`: the cluster and the ledger, by their ids."""
@@ -200,8 +199,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         if orphans:
             logger.warning("sweeping transactions that nobody has decided: %s", ", ".join(orphans))
         unanswered = self._fence(orphans)
-        self._sweep_incomplete = not listing.complete or bool(unanswered)
-        if self._sweep_incomplete:
+        if unanswered or not listing.complete:
             logger.warning("the sweep of sink %r is incomplete; it is repeated with the next batch", self._sink.name)
 
     def _fence(self, transactional_ids: Sequence[str]) -> list[str]:
