@@ -115,7 +115,23 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
             named = ", ".join(f"{handle.transaction}: {answers[handle.transactional_id]}" for handle in unclear)
             logger.warning("not proven by their commit, looking for their markers: %s", named)
             proven.update(self.evidence(unclear, since))
+        self._await_visible([handle for handle, found in proven.items() if found is Evidence.COMMITTED])
         return proven
+
+    def _await_visible(self, committed: Sequence[KafkaHandle]) -> None:
+        """Wait until readers see it. NONE answers as soon as the coordinator has the commit; the partitions get it after that.
+
+        Nothing is in doubt here: where a partition has no leader, its rows come when it has one again.
+        """
+        by_id = {handle.transactional_id: handle for handle in committed}
+
+        def ask(ids: Sequence[str]) -> dict[str, str]:
+            return {tid: _unmarked(by_id[tid], found) for tid, found in self._client.describe(ids).items()}
+
+        answers = self._until_answered(by_id, ask)
+        late = [by_id[tid].transaction for tid, answer in answers.items() if answer in _ASK_AGAIN]
+        if late:
+            logger.warning("committed, and not yet readable in every partition: %s", ", ".join(late))
 
     def abort(self, handles: Sequence[KafkaHandle]) -> None:
         """See :class:`SinkCommitter`: by fencing, so that the writer is stopped wherever it is (rule 7)."""
@@ -229,6 +245,12 @@ def incarnation_of(transactional_id: str) -> int | None:
     if len(parts) != 4 or not parts[1].isdigit():  # noqa: PLR2004 - the four parts
         return None
     return int(parts[1])
+
+
+def _unmarked(handle: KafkaHandle, found: Description) -> str:
+    """CONCURRENT while the commit of a transaction has not reached every partition of it."""
+    ours = (found.producer_id, found.producer_epoch) == (handle.producer_id, handle.producer_epoch)
+    return kafka_transactions.CONCURRENT if ours and found.state == "PrepareCommit" else found.error
 
 
 def _identity(handle: KafkaHandle) -> ProducerIdentity:
