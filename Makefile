@@ -7,6 +7,8 @@ UV_VERSION := 0.13.8
 UV := .uv/bin/uv
 BIN := .venv/bin
 ARGS ?=
+# Each has a broker and a Spark session of its own; they wait more than they work.
+WORKERS ?= 2
 
 # The interpreter is the one chosen here (uv would otherwise look for, or download, another), and the certificates are
 # the machine's (uv's own list does not know a company's proxy).
@@ -46,7 +48,7 @@ lint: setup  ## static checks only
 	$(BIN)/lint-imports
 
 test: lint  ## static checks, then all tests; ARGS="-k kafka" to choose
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
 
 .venv/.synced: pyproject.toml uv.lock $(UV)
 	@echo "make: installing the locked packages into .venv ($$($(PYTHON) --version))"

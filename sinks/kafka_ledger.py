@@ -19,6 +19,7 @@ from sinks import kafka_ledger_topic as ledger_topic
 from sinks.kafka_errors import SERVING, error_of, is_fenced, translate
 from sinks.kafka_ledger_topic import DRIVER_PARTITION
 from sinks.kafka_options import connection_config, producer_config
+from sinks.kafka_producers import client_logger, connect
 from sinks.kafka_reader import CommittedReader, Row, offsets
 from twopc.decision import DecisionLog, LogContents, Record, TakeOver, decode, encode
 from twopc.errors import (
@@ -107,10 +108,9 @@ class KafkaLedger(DecisionLog):
         ledger_topic.require_safe(self.admin, self.name, timeout_ms=self._timeout_ms)
         limit = ledger_topic.batch_limit(self.admin, self.name, timeout_ms=self._timeout_ms)
         self._frame_bytes = min(_FRAME_BYTES, limit - _BATCH_OVERHEAD_BYTES)
-        self._producer = Producer(self._producer_config)
+        self._producer = Producer(self._producer_config, logger=client_logger)
         try:
-            # With a connection at hand the initialisation takes 4 ms; without, it waits 500 ms for a timer of librdkafka.
-            self._producer.list_topics(self.name, timeout=self._timeout_ms / 1000)
+            connect(self._producer, self.name, timeout_s=self._timeout_ms / 1000)
             self._producer.init_transactions(self._timeout_ms / 1000)
         except KafkaException as error:
             raise translate(error, f"taking over the ledger {self.name} as {self._transactional_id}") from error

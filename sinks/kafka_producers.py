@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 logger = logging.getLogger(__name__)
+#: Librdkafka's own words. A dropped producer that outlives its broker would else tell of it on stderr for ever.
+client_logger = logging.getLogger("twopc.librdkafka")
 
 #: Seldom enough to cost nothing, often enough not to be waited for long (the writer's last word, see kafka_writer).
 _STATISTICS_INTERVAL_MS: Final = 50
@@ -71,6 +73,19 @@ class ReadyProducer:
         return int(eos.get("producer_id", -1)), int(eos.get("producer_epoch", -1))
 
 
+def connect(producer: Producer, topic: str, *, timeout_s: float) -> int:
+    """Connect a fresh producer, so that its ``init_transactions()`` takes 5 ms instead of 510; counts the topic's partitions.
+
+    Librdkafka looks for the coordinator as soon as a broker *of the cluster* is connected, else after a timer of 500 ms. One
+    question may be answered by the bootstrap address alone (6 producers of 55); after two that never was so (0 of 112).
+
+    Raises:
+        KafkaException: no broker answers.
+    """
+    producer.list_topics(topic, timeout=timeout_s)
+    return len(producer.list_topics(topic, timeout=timeout_s).topics[topic].partitions)
+
+
 def make_ready(
     config: Mapping[str, Any], transactional_id: str, slot: int, ledger: str, *, timeout_ms: float
 ) -> ReadyProducer:
@@ -93,13 +108,13 @@ def make_ready(
             "on_delivery": lambda error, _: errors.append(error),
             "statistics.interval.ms": str(_STATISTICS_INTERVAL_MS),
             "stats_cb": keep_newest,
-        }
+        },
+        logger=client_logger,
     )
     ready = ReadyProducer(producer, transactional_id, slot, errors, _raw=raw)
     deadline = time.monotonic() + timeout_ms / 1000
     try:
-        # With a connection at hand the initialisation takes 4 ms; without, it waits 500 ms for a timer of librdkafka.
-        ready.markers = len(producer.list_topics(ledger, timeout=timeout_ms / 1000).topics[ledger].partitions) - 1
+        ready.markers = connect(producer, ledger, timeout_s=timeout_ms / 1000) - 1
         producer.init_transactions(max(0.1, deadline - time.monotonic()))
     except KafkaException as error:
         raise translate(error, f"initialising the transactional id {transactional_id}") from error

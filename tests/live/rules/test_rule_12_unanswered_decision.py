@@ -66,11 +66,18 @@ def lose_commits(driver: Coordinator, play: Play, losses: float = float("inf")) 
 
 
 def decided(play: Play) -> int | None:
-    """How many decisions there are; None while the broker is not back in service."""
+    """How many decisions there are; None while the broker is not back in service.
+
+    Reads are answered first; the controller needs seconds more before it answers what a start asks.
+    """
+    committer = play.sink.create_committer()
     try:
+        committer.inspect(play.lineage)
         return len(play.decisions())
     except RetriableError:
         return None
+    finally:
+        committer.close()
 
 
 def give_up_soon(monkeypatch: pytest.MonkeyPatch, milliseconds: int = 500) -> None:

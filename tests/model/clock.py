@@ -1,0 +1,82 @@
+"""What the product takes from the standard library that would differ from run to run: time, names, threads."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+
+
+class Scheduler(Protocol):
+    """The part of the simulation that time and threads need."""
+
+    chance: random.Random
+
+    @property
+    def now_ms(self) -> float: ...
+
+    def sleep(self, seconds: float) -> None: ...
+
+    def spawn(self, work: Callable[[], None]) -> Callable[[], bool]:
+        """Run ``work`` beside the caller, in its process; returns whether it still runs."""
+
+    def wait(self, until: Callable[[], bool], timeout_ms: float | None = None) -> bool: ...
+
+
+class Time:
+    """Stands where a module has ``time``."""
+
+    def __init__(self, scheduler: Callable[[], Scheduler]) -> None:
+        self._scheduler = scheduler
+
+    def monotonic(self) -> float:
+        return self._scheduler().now_ms / 1000
+
+    time = monotonic
+
+    def sleep(self, seconds: float) -> None:
+        self._scheduler().sleep(seconds)
+
+
+class Names:
+    """Stands where a module has ``uuid``: the same names for the same seed."""
+
+    def __init__(self, scheduler: Callable[[], Scheduler]) -> None:
+        self._scheduler = scheduler
+
+    def uuid4(self) -> uuid.UUID:
+        return uuid.UUID(int=self._scheduler().chance.getrandbits(128), version=4)
+
+
+class Threads:
+    """Stands where a module has ``threading``."""
+
+    def __init__(self, scheduler: Callable[[], Scheduler]) -> None:
+        outer = scheduler
+
+        class Thread:
+            def __init__(self, *, target: Callable[..., None], args: tuple[object, ...], **_: object) -> None:
+                self._work = lambda: target(*args)
+                self._runs: Callable[[], bool] = lambda: False
+
+            def start(self) -> None:
+                self._runs = outer().spawn(self._work)
+
+            def is_alive(self) -> bool:
+                return self._runs()
+
+            def join(self) -> None:
+                outer().wait(lambda: not self._runs())
+
+        class Lock:
+            """Greenlets change only at requests, and none is made under this lock."""
+
+            def __enter__(self) -> None: ...
+
+            def __exit__(self, *_: object) -> None: ...
+
+        self.Thread = Thread
+        self.Lock = Lock

@@ -1,0 +1,209 @@
+"""One history: a query, its drivers, a nemesis; then the world is sound again, a last driver ends it, and we judge."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.model.broker import Cluster
+from tests.model.clients import NETWORK
+from tests.model.judge import ROGUE, Judge
+from tests.model.nemesis import Fault, Nemesis
+from tests.model.patches import MARKER_PARTITIONS
+from tests.model.query import LEDGER, OUTPUT, ModelViolation, Query, Shape, use_stocks_of
+from tests.model.simulation import JUMP_MS, Crash, Process, Simulation, Strand
+from twopc.errors import DecisionInDoubtError, InDoubtError, RefusedStartError, RetriableError, TwoPhaseCommitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_OUTPUT_PARTITIONS: Final = 2
+_MAX_DRIVERS: Final = 40
+_GIVES_UP_AFTER: Final = 3
+_SECOND_DRIVER: Final = 0.05
+_LONG_DOWNTIME: Final = 0.15
+_ROGUE: Final = 0.01
+_ORPHANS_DIE: Final = 0.5
+
+
+@dataclass
+class Verdict:
+    """What became of a history.
+
+    Attributes:
+        seed: plays it again.
+        shape: what the query looked like.
+        violation: what was broken; None where nothing was.
+        in_doubt: it ended with an InDoubtError, as it may for a shuffled plan without staging.
+        drivers: how many were started.
+        struck: faults by kind.
+        trace: what happened, step by step.
+    """
+
+    seed: int
+    shape: Shape
+    violation: str | None = None
+    in_doubt: bool = False
+    drivers: int = 0
+    struck: Counter[str] = field(default_factory=Counter)
+    trace: list[str] = field(default_factory=list)
+
+
+class History:
+    """Everything about one seed."""
+
+    def __init__(self, seed: int) -> None:
+        chance = random.Random(f"shape {seed}")
+        self.shape = Shape(
+            batches=chance.randint(1, 4),
+            tasks=chance.randint(1, 3),
+            workers=chance.randint(1, 3),
+            shuffled=chance.random() < 0.3,
+            staged=chance.random() < 0.3,
+            keep_batches=chance.choice((1, 2, 100)),
+        )
+        cluster = Cluster({OUTPUT: _OUTPUT_PARTITIONS, LEDGER: 1 + MARKER_PARTITIONS})
+        self.simulation = Simulation(seed, cluster)
+        self.judge = Judge(cluster)
+        self.nemesis = Nemesis(
+            self.simulation, budget=chance.choice((0, 1, 2, 3, 4, 6, 8)), rate=chance.choice((0.01, 0.03, 0.1))
+        )
+        self.simulation.strike = self._strike
+        self.simulation.on_move = use_stocks_of
+        NETWORK.begin(self.simulation)
+        self.query = Query(self.simulation, self.shape)
+        self.started = 0
+        self._drivers: list[tuple[Process, Strand]] = []
+        self._rogue: Strand | None = None
+        self._failures: list[TwoPhaseCommitError] = []
+
+    def _strike(self, kind: str, act: Callable[[], Any]) -> None:
+        self.judge.on_request(kind, self.simulation.process)
+        self.nemesis.strike(kind, act)
+
+    # -- while things break --------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Until a driver has done every batch, or they give up in doubt."""
+        while len(self.query.kept.commits) < self.shape.batches and not self._gave_up():
+            self._start_where_none_drives()
+            self._copy_the_checkpoint()
+            if not self.simulation.step():
+                raise ModelViolation("nobody can move, and the query is not done")
+            self._bury_drivers()
+            if self.started > _MAX_DRIVERS:
+                raise ModelViolation(f"still not done after {_MAX_DRIVERS} drivers: {self._failures[-1]!r}")
+
+    def _gave_up(self) -> bool:
+        last = self._failures[-_GIVES_UP_AFTER:]
+        return len(last) == _GIVES_UP_AFTER and all(isinstance(error, InDoubtError) for error in last)
+
+    def _start_where_none_drives(self) -> None:
+        chance = self.simulation.chance
+        if any(not process.paused for process, _ in self._drivers):
+            return
+        if self._drivers and chance.random() > _SECOND_DRIVER:
+            return  # it is paused: sooner or later somebody believes it dead
+        if self.started and self.nemesis.budget and chance.random() < _LONG_DOWNTIME:
+            self.nemesis.count(Fault.TIMEOUT)
+            self.simulation.pass_time(JUMP_MS)
+        self._start(self.shape.batches)
+
+    def _start(self, batches: int) -> Strand:
+        self.started += 1
+        process = Process(f"d{self.started}")
+        strand = self.simulation.launch(process, lambda: self.query.drive(process, batches))
+        self._drivers.append((process, strand))
+        self.simulation.trace.append(f"== {process.name} starts")
+        return strand
+
+    def _bury_drivers(self) -> None:
+        for process, strand in list(self._drivers):
+            if strand.ended or not process.alive:
+                self._drivers.remove((process, strand))
+                self._failures += self._outcome(process, strand)
+        if self._rogue is not None and self._rogue.ended:
+            for error in self._outcome(self._rogue.process, self._rogue):
+                if not isinstance(error, (RefusedStartError, RetriableError)):
+                    raise ModelViolation(f"a checkpoint with another history was answered {error!r}")
+            self._rogue = None
+
+    def _outcome(self, process: Process, strand: Strand) -> list[TwoPhaseCommitError]:
+        self.simulation.kill(process)
+        for other in self.simulation.processes:  # its workers find out by themselves, or run on for a while
+            if other.name.startswith(f"{process.name}/") and self.simulation.chance.random() < _ORPHANS_DIE:
+                self.simulation.kill(other)
+        if strand.error is None or isinstance(strand.error, Crash):
+            return []
+        self.simulation.trace.append(f"== {process.name} stopped with {strand.error!r}")
+        if not isinstance(strand.error, TwoPhaseCommitError):
+            raise strand.error
+        return [strand.error]
+
+    def _copy_the_checkpoint(self) -> None:
+        """A copy of the checkpoint, whose last finished batch has other source offsets: it has to be refused."""
+        commits = self.query.kept.commits
+        if not commits or not self.nemesis.budget or self.simulation.chance.random() > _ROGUE:
+            return
+        self.nemesis.count(Fault.COPIED_CHECKPOINT)
+        kept = copy.deepcopy(self.query.kept)
+        batch = self.simulation.chance.choice(sorted(commits))
+        kept.offsets = {n: end for n, end in kept.offsets.items() if n < batch} | {batch: kept.offsets[batch] + 1}
+        kept.commits -= {n for n in kept.commits if n >= batch}
+        process = Process(ROGUE)
+        rogue = Query(self.simulation, self.shape, kept)
+
+        def drive() -> None:
+            rogue.drive(process, batch + 1)
+            raise ModelViolation("a checkpoint with another history was accepted")
+
+        self._rogue = self.simulation.launch(process, drive)
+        self.simulation.trace.append(f"== a copy of the checkpoint starts at batch {batch}, with other offsets")
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def finish(self) -> bool:
+        """In a sound world one driver, alone, does what is left and one more batch. Returns False where it is in doubt."""
+        self.nemesis.rest()
+        self.simulation.end()
+        # An attempt that lost the race of the very last batch is swept with the next one: here there is none.
+        self.query.speculates = False
+        strand = self._start(self.shape.batches + 1)
+        while not strand.ended and self.simulation.step():
+            pass
+        if strand.error is not None:
+            self._require_excusable(strand.error)
+            return False
+        if not strand.ended:
+            raise ModelViolation("the last driver does not end")
+        # What it saw as committed is visible; anything that is not is a transaction of somebody else.
+        self.judge.require_all_visible_once(self.query.kept, _OUTPUT_PARTITIONS)
+        return True
+
+    def _require_excusable(self, error: BaseException) -> None:
+        if not isinstance(error, TwoPhaseCommitError):
+            raise error
+        if isinstance(error, DecisionInDoubtError) or not isinstance(error, InDoubtError):
+            raise ModelViolation(f"alone in a sound world, the last driver stops: {error!r}") from error
+        if self.shape.staged or not self.shape.shuffled or not self.nemesis.may_have_lost_transactions:
+            raise ModelViolation(f"in doubt without need: {error!r}") from error
+
+
+def play(seed: int) -> Verdict:
+    """Play the history of a seed to its end, and judge it."""
+    history = History(seed)
+    verdict = Verdict(seed=seed, shape=history.shape)
+    try:
+        history.run()
+        verdict.in_doubt = not history.finish()
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the history's verdict
+        verdict.violation = f"{type(error).__name__}: {error}"
+    finally:
+        history.simulation.end()
+    verdict.drivers = history.started
+    verdict.struck = Counter({fault.name: count for fault, count in history.nemesis.struck.items()})
+    verdict.trace = history.simulation.trace
+    return verdict

@@ -1,0 +1,73 @@
+"""Watches the cluster while a history goes on: what it says at once is closest to the cause."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from tests.model.query import LEDGER, OUTPUT, ModelViolation
+from twopc.decision import Decision, Repair, decode
+
+if TYPE_CHECKING:
+    from tests.model.broker import Cluster, Entry, Transaction
+    from tests.model.query import Checkpointed
+    from tests.model.simulation import Process
+
+ROGUE = "rogue"
+
+
+class Judge:
+    """Nothing is committed that nobody decided; nothing is visible twice; whoever will be refused throws nobody out."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._decided: set[tuple[str, int]] = set()
+        self._seen: Counter[int] = Counter()
+        cluster.on_commit = self._on_commit
+        cluster.on_visible = self._on_visible
+
+    def _on_commit(self, known: Transaction) -> None:
+        if known.transactional_id.endswith(".driver"):
+            self._learn(known)
+        elif (known.transactional_id, known.epoch) not in self._decided:
+            raise ModelViolation(f"{known.transactional_id} is committed and nobody has decided it")
+
+    def _learn(self, known: Transaction) -> None:
+        """What the driver's transaction decides: it holds from the coordinator's word on, before anybody can read it."""
+        log = self._cluster.logs[LEDGER, 0]
+        if known.producer_id not in log.open:
+            return
+        entries = log.entries[log.open[known.producer_id] :]
+        values = [(e.offset, e.value) for e in entries if e.producer_id == known.producer_id and e.value is not None]
+        for found in decode(values):
+            if isinstance(found.record, (Decision, Repair)):
+                handles = [handle for task in found.record.tasks for handle in task.handles.values()]
+                self._decided |= {(handle["transactional_id"], handle["producer_epoch"]) for handle in handles}
+
+    def _on_visible(self, where: tuple[str, int], entry: Entry) -> None:
+        if where[0] != OUTPUT:
+            return
+        row = int(entry.value or b"")
+        self._seen[row] += 1
+        if self._seen[row] > 1:
+            raise ModelViolation(f"row {row} is visible twice")
+
+    def on_request(self, kind: str, process: Process) -> None:
+        if kind == "init" and process.name.startswith(ROGUE):
+            raise ModelViolation("a start that has to be refused fenced the healthy driver first")
+
+    def require_all_visible_once(self, kept: Checkpointed, partitions: int) -> None:
+        """At the end, against the checkpoint's own plan."""
+        end = kept.offsets.get(max(kept.offsets, default=0), 0)
+        seen: Counter[int] = Counter()
+        for number in range(partitions):
+            log = self._cluster.logs[OUTPUT, number]
+            if log.stable != log.end:
+                raise ModelViolation(f"output {number} is readable up to {log.stable} of {log.end}: something is open")
+            seen.update(int(entry.value or b"") for entry in self._cluster.fetch((OUTPUT, number), 0)[0])
+        if seen != Counter(range(end)):
+            lost, extra = sorted(set(range(end)) - set(seen)), dict(seen - Counter(range(end)))
+            raise ModelViolation(f"lost {lost}, too many {extra}, of {end} rows")
+        left = [known.transactional_id for known in self._cluster.ongoing()]
+        if left:
+            raise ModelViolation(f"transactions are left open: {left}")

@@ -1,0 +1,145 @@
+"""What breaks, and when: a budget of faults that strike at requests, drawn from the history's own seed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.model.clients import NETWORK
+from tests.model.simulation import JUMP_MS, LostError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.model.simulation import Simulation
+
+_LOST_AFTER_MS: Final = 500.0
+_STALL_MS: Final = 2_000.0
+_STALE: Final = 0.3
+
+
+class Fault(Enum):
+    """What may break, each as one sentence."""
+
+    CRASH = "the process dies before its request"
+    CRASH_AFTER = "the process dies after its request, before the answer"
+    CRASH_APPLICATION = "the driver and all its workers die"
+    PAUSE = "the process stops, and goes on much later"
+    PAUSE_AND_TIMEOUT = "the same, and every open transaction times out in the meantime"
+    TIMEOUT = "time jumps beyond the transactions' timeout"
+    STALL = "a request takes two seconds"
+    LOSE_REQUEST = "the request is lost (an EndTxn may come through much later)"
+    LOSE_ANSWER = "the answer is lost"
+    REPLAY = "an EndTxn that was sent before comes once more"
+    OUTSIDER = "somebody else aborts an open transaction by EndTxn, at its own epoch"
+    STALE_READS = "reads are answered by a leader that was cut off"
+    COPIED_CHECKPOINT = "a copy of the checkpoint with another history is started"
+
+
+#: Those that strike at a request, by how often.
+_WEIGHTS: Final = {
+    Fault.CRASH: 6,
+    Fault.CRASH_AFTER: 6,
+    Fault.CRASH_APPLICATION: 3,
+    Fault.PAUSE: 4,
+    Fault.PAUSE_AND_TIMEOUT: 2,
+    Fault.TIMEOUT: 2,
+    Fault.STALL: 2,
+    Fault.LOSE_REQUEST: 4,
+    Fault.LOSE_ANSWER: 4,
+    Fault.REPLAY: 5,
+    Fault.OUTSIDER: 2,
+    Fault.STALE_READS: 3,
+}
+
+
+class Nemesis:
+    """Strikes with ``rate`` at each request until its budget is spent."""
+
+    def __init__(self, simulation: Simulation, *, budget: int, rate: float) -> None:
+        self._simulation = simulation
+        self._rate = rate
+        self.budget = budget
+        self.struck: Counter[Fault] = Counter()
+        #: Each is given the request, which a fault may let happen.
+        self._strikes: dict[Fault, Callable[[Callable[[], Any]], None]] = {
+            Fault.CRASH: lambda _: simulation.crash(),
+            Fault.CRASH_AFTER: self._crash_after,
+            Fault.CRASH_APPLICATION: self._crash_application,
+            Fault.PAUSE: lambda _: simulation.pause(),
+            Fault.PAUSE_AND_TIMEOUT: self._pause_and_time_out,
+            Fault.TIMEOUT: lambda _: simulation.pass_time(JUMP_MS),
+            Fault.STALL: lambda _: simulation.pass_time(_STALL_MS),
+            Fault.LOSE_REQUEST: self._lose_request,
+            Fault.LOSE_ANSWER: self._lose_answer,
+            Fault.REPLAY: self._replay,
+            Fault.OUTSIDER: self._abort_one,
+            Fault.STALE_READS: self._cut_off_a_leader,
+        }
+
+    @property
+    def may_have_lost_transactions(self) -> bool:
+        """Whether a decided transaction can have been lost by what was done."""
+        return bool(self.struck[Fault.TIMEOUT] + self.struck[Fault.PAUSE_AND_TIMEOUT] + self.struck[Fault.OUTSIDER])
+
+    def count(self, fault: Fault) -> None:
+        """A fault that strikes elsewhere than at a request."""
+        self.budget -= 1
+        self.struck[fault] += 1
+
+    def strike(self, kind: str, act: Callable[[], Any]) -> None:
+        chance = self._simulation.chance
+        if not self.budget or chance.random() > self._rate:
+            return
+        fault = chance.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
+        if fault in {Fault.LOSE_REQUEST, Fault.LOSE_ANSWER} and kind not in NETWORK.losable:
+            return
+        self.count(fault)
+        self._simulation.trace.append(f"** {fault.name} at {self._simulation.process.name} {kind}")
+        self._strikes[fault](act)
+
+    def _crash_after(self, act: Callable[[], Any]) -> None:
+        act()
+        self._simulation.crash()
+
+    def _crash_application(self, _: Callable[[], Any]) -> None:
+        driver = self._simulation.process.name.partition("/")[0]
+        for process in self._simulation.processes:
+            if process.name.partition("/")[0] == driver:
+                self._simulation.kill(process)
+        self._simulation.crash()
+
+    def _pause_and_time_out(self, _: Callable[[], Any]) -> None:
+        self._simulation.pass_time(JUMP_MS)
+        self._simulation.pause()
+
+    def _lose_request(self, _: Callable[[], Any]) -> None:
+        self._simulation.pass_time(_LOST_AFTER_MS)
+        raise LostError
+
+    def _lose_answer(self, act: Callable[[], Any]) -> None:
+        act()
+        self._lose_request(act)
+
+    def _replay(self, _: Callable[[], Any]) -> None:
+        sent = [*NETWORK.sent_ends, *NETWORK.delayed]
+        if sent:
+            answer = self._simulation.chance.choice(sent)()
+            self._simulation.trace.append(f"-- a replayed EndTxn is answered {answer}")
+
+    def _abort_one(self, _: Callable[[], Any]) -> None:
+        cluster = self._simulation.cluster
+        tasks = [known for known in cluster.ongoing() if not known.transactional_id.endswith(".driver")]
+        if tasks:
+            known = self._simulation.chance.choice(tasks)
+            cluster.end(known.transactional_id, known.producer_id, known.epoch, commit=False)
+            self._simulation.trace.append(f"-- {known.transactional_id} was aborted by an outsider")
+
+    def _cut_off_a_leader(self, _: Callable[[], Any]) -> None:
+        NETWORK.stale = _STALE
+
+    def rest(self) -> None:
+        """The world is sound from here on."""
+        self.budget = 0
+        NETWORK.stale = 0.0

@@ -1,0 +1,60 @@
+"""The product's own code, with the outside world taken away: clients, time, names and threads are the model's."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import tenacity
+import tenacity.nap
+
+from sinks import kafka_committer, kafka_ledger, kafka_markers, kafka_producers, kafka_reader, kafka_writer
+from tests.model import clients
+from tests.model.clients import NETWORK
+from tests.model.clock import Names, Threads, Time
+from twopc import coordinator
+
+MARKER_PARTITIONS = 2
+
+
+def _ledger_topic() -> SimpleNamespace:
+    """``sinks.kafka_ledger_topic`` of a ledger that is there, and sound: settings are tested on a real broker."""
+    return SimpleNamespace(
+        ABSENT="absent",
+        topic_id=lambda _admin, topic, **_: f"id of {topic}",
+        ensure=lambda *_args, **_: None,
+        require_safe=lambda *_args, **_: None,
+        batch_limit=lambda *_args, **_: 1_000_000,
+        marker_partitions=lambda *_args, **_: list(range(1, 1 + MARKER_PARTITIONS)),
+    )
+
+
+def install() -> None:
+    """For the rest of this process, which is the simulation's alone."""
+    time, names = Time(lambda: NETWORK.simulation), Names(lambda: NETWORK.simulation)
+    topic = _ledger_topic()
+    replaced: list[tuple[Any, dict[str, Any]]] = [
+        (kafka_committer, {"TransactionClient": clients.TransactionClient, "time": time}),
+        (
+            kafka_ledger,
+            {
+                "AdminClient": clients.AdminClient,
+                "Producer": clients.Producer,
+                "time": time,
+                "ledger_topic": topic,
+            },
+        ),
+        (kafka_markers, {"ledger_topic": topic, "uuid": names}),
+        (kafka_producers, {"Producer": clients.Producer, "time": time, "uuid": names}),
+        (kafka_producers, {"threading": Threads(lambda: NETWORK.simulation)}),
+        (kafka_reader, {"Consumer": clients.Consumer, "time": time}),
+        (kafka_writer, {"time": time, "uuid": names}),
+        (coordinator, {"time": time, "uuid": names}),
+        (tenacity, {"time": time}),
+        (tenacity.nap, {"time": time}),
+    ]
+    for module, replacements in replaced:
+        for name, value in replacements.items():
+            if not hasattr(module, name):
+                raise AssertionError(f"{module.__name__} has no {name} to replace")
+            setattr(module, name, value)

@@ -1,0 +1,309 @@
+"""One streaming query as Spark runs it: a checkpoint that outlives drivers, tasks in workers, a state version a batch.
+
+The order is Spark's: ``offsets/N`` before ``foreachBatch``, ``commits/N`` after it, and a restart begins with the last
+batch that has no commit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from sinks import kafka_producers
+from sinks.kafka import KafkaSink
+from tests.model.simulation import Crash, Process, Simulation
+from twopc import errors
+from twopc.checkpoint import Checkpoint
+from twopc.coordinator import Coordinator, Settings, Work
+from twopc.decision import TaskReport
+from twopc.errors import FatalError, PrepareTimeoutError, RetriableError, TwoPhaseCommitError
+from twopc.sink import TaskAttempt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+OUTPUT: Final = "out"
+LEDGER: Final = "twopc-ledger-m"
+LINEAGE: Final = "lineage-a"
+TRANSACTION_TIMEOUT_MS: Final = 60_000
+_TASK_ATTEMPTS: Final = 3
+_SPECULATED: Final = 0.1
+
+
+class ModelViolation(AssertionError):  # noqa: N818 - a verdict
+    """The product broke its promise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What a history's query looks like.
+
+    ``shuffled``: a replay gives the rows to other tasks. ``staged``: tasks keep their rows until they are proven.
+    """
+
+    batches: int
+    tasks: int
+    workers: int
+    shuffled: bool
+    staged: bool
+    keep_batches: int
+
+
+@dataclass
+class Checkpointed:
+    """The query's directory, and its source's plan: what survives every process."""
+
+    offsets: dict[int, int] = field(default_factory=dict)  #: batch -> the source offset at which it ends
+    commits: set[int] = field(default_factory=set)
+    files: dict[str, bytes] = field(default_factory=dict)
+    staged: dict[str, list[int]] = field(default_factory=dict)
+    states: set[int] = field(default_factory=set)  #: state versions that are written
+
+    def begin_of(self, batch: int) -> int:
+        return self.offsets.get(batch - 1, 0)
+
+    def offsets_of(self, batch: int) -> tuple[str, ...] | None:
+        return (str(self.offsets[batch]),) if batch in self.offsets else None
+
+
+class Files:
+    """See :class:`twopc.files.Files`: in the checkpoint, each use a step."""
+
+    location = "checkpoint"
+
+    def __init__(self, simulation: Simulation, files: dict[str, bytes]) -> None:
+        self._simulation, self._files = simulation, files
+
+    def read(self, name: str) -> bytes | None:
+        return self._simulation.request("file", lambda: self._files.get(name))
+
+    def names(self, directory: str) -> list[str]:
+        assert not directory
+        return self._simulation.request("file", lambda: sorted(self._files))
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        return self._simulation.request("file", lambda: self._files.setdefault(name, data) is data)
+
+    def remove(self, name: str) -> None:
+        self._simulation.request("file", lambda: self._files.pop(name, None))
+
+
+class Staging:
+    """See :class:`twopc.repair.StagedRows`."""
+
+    def __init__(self, simulation: Simulation, slices: dict[str, list[int]]) -> None:
+        self._simulation, self._slices = simulation, slices
+
+    def has(self, name: str) -> bool:
+        return self._simulation.request("file", lambda: name in self._slices)
+
+    def read(self, name: str) -> Iterator[pa.RecordBatch]:
+        yield record_batch(self._simulation.request("file", lambda: self._slices[name]))
+
+    def settle(self, incarnation: int, batch: int) -> None:
+        def drop() -> None:
+            for name in list(self._slices):
+                of, number, _ = name.split("/")
+                if int(of) <= incarnation and int(number) <= batch:
+                    del self._slices[name]
+
+        self._simulation.request("file", drop)
+
+
+def record_batch(rows: list[int]) -> pa.RecordBatch:
+    values = pa.array([b"%d" % row for row in rows], pa.binary())
+    return pa.record_batch({"key": values, "value": values})
+
+
+_SINK: Final = KafkaSink(
+    name="m",
+    bootstrap_servers="model:1",
+    topic=OUTPUT,
+    options={"kafka.transaction.timeout.ms": str(TRANSACTION_TIMEOUT_MS)},
+    timeout_ms=5_000,
+)
+
+
+class Query:
+    """A query over any number of drivers."""
+
+    def __init__(self, simulation: Simulation, shape: Shape, checkpointed: Checkpointed | None = None) -> None:
+        self.simulation = simulation
+        self.shape = shape
+        self.kept = checkpointed or Checkpointed()
+        self.sink = _SINK
+        self.speculates = True
+        self._workers = 0
+
+    def drive(self, process: Process, batches: int) -> None:
+        """A driver's life: every batch up to ``batches``, or until something stops it."""
+        simulation, kept = self.simulation, self.kept
+        staging = Staging(simulation, kept.staged) if self.shape.staged else None
+        settings = Settings(max_attempts=2, keep_batches=self.shape.keep_batches)
+        files = Files(simulation, kept.files)
+        coordinator = Coordinator([self.sink], files, settings=settings, staging=staging)
+        run = Run(self, process)
+        while (batch := self._planned(batches)) is not None:
+            checkpoint = Checkpoint(LINEAGE, batch, kept.offsets_of(batch) or (), kept.offsets_of)
+            coordinator.process(checkpoint, Engine(run, batch))
+            if batch not in kept.states:
+                raise ModelViolation(f"batch {batch} was never evaluated to its end: it has no state version")
+            simulation.request("file", lambda done=batch: kept.commits.add(done))  # type: ignore[misc]
+
+    def _planned(self, batches: int) -> int | None:
+        last = max(self.kept.offsets, default=-1)
+        if last >= 0 and last not in self.kept.commits:
+            return last
+        if last + 1 >= batches:
+            return None
+        end = self.kept.offsets.get(last, 0) + self.simulation.chance.choice((0, 1, 2, 4, 6))
+        self.simulation.request("file", lambda: self.kept.offsets.setdefault(last + 1, end))
+        return last + 1
+
+    def split(self, batch: int) -> list[list[int]]:
+        """The rows of each task, this time."""
+        rows = list(range(self.kept.begin_of(batch), self.kept.offsets[batch]))
+        tasks: list[list[int]] = [[] for _ in range(self.shape.tasks)]
+        for row in rows:
+            place = self.simulation.chance.randrange(self.shape.tasks) if self.shape.shuffled else row
+            tasks[place % self.shape.tasks].append(row)
+        return tasks
+
+    def new_worker(self, driver: Process) -> Process:
+        self._workers += 1
+        return Process(f"{driver.name}/w{self._workers}")
+
+
+class Run:
+    """One driver's application: its workers."""
+
+    def __init__(self, query: Query, driver: Process) -> None:
+        self.query = query
+        self.driver = driver
+        self._idle: list[Process] = []
+
+    def worker(self) -> Process:
+        usable = [worker for worker in self._idle if worker.alive and not worker.paused]
+        if not usable:
+            return self.query.new_worker(self.driver)
+        self._idle.remove(usable[0])
+        return usable[0]
+
+    def give_back(self, worker: Process) -> None:
+        if len(self._idle) < self.query.shape.workers:
+            self._idle.append(worker)
+
+
+class Engine:
+    """See :class:`twopc.engine.Engine`, for one batch of a run."""
+
+    def __init__(self, run: Run, batch: int) -> None:
+        self._run, self._batch = run, batch
+        self._query, self._simulation = run.query, run.query.simulation
+
+    def evaluate(self) -> None:
+        self._simulation.request("file", self._write_state)
+
+    def _write_state(self) -> None:
+        states = self._query.kept.states
+        if self._batch > 0 and self._batch - 1 not in states:
+            raise ModelViolation(f"the state version {self._batch - 1} that batch {self._batch} builds on is missing")
+        states.add(self._batch)
+
+    def prepare(self, work: Work) -> list[TaskReport]:
+        rows = self._query.split(self._batch)
+        job = _Job(self._run, work, rows)
+        for partition in range(len(rows)):
+            job.attempt(partition)
+            if self._query.speculates and self._simulation.chance.random() < _SPECULATED:
+                job.attempt(partition)
+        if not self._simulation.wait(job.is_over, work.timeout_ms):
+            raise PrepareTimeoutError(f"batch {self._batch} was not written in time")
+        job.cancelled = True
+        if job.error is not None:
+            raise job.error
+        self._write_state()
+        return [job.accepted[partition] for partition in sorted(job.accepted, reverse=True)]
+
+
+class _Job:
+    """The tasks of one attempt. What still runs when it is over runs on."""
+
+    def __init__(self, run: Run, work: Work, rows: list[list[int]]) -> None:
+        self._run, self._work, self._rows = run, work, rows
+        self._tries = [0] * len(rows)
+        self._running: list[int] = []
+        self.accepted: dict[int, TaskReport] = {}
+        self.error: TwoPhaseCommitError | None = None
+        self.cancelled = False
+
+    def is_over(self) -> bool:
+        return self.error is not None or len(self.accepted) == len(self._rows)
+
+    def attempt(self, partition: int) -> None:
+        self._tries[partition] += 1
+        worker = self._run.worker()
+        simulation = self._run.query.simulation
+        simulation.launch(worker, lambda: self._run_in(worker, partition))
+
+    def _run_in(self, worker: Process, partition: int) -> None:
+        try:
+            report = self._write(partition)
+        except Crash:
+            self._failed(partition, RetriableError("a worker was lost"))
+            raise
+        except FatalError as error:
+            self.error = self.error or getattr(errors, type(error).__name__)(str(error))
+        except TwoPhaseCommitError as error:
+            self._failed(partition, error)
+        else:
+            if partition not in self.accepted and not self.cancelled:
+                self.accepted[partition] = report
+        self._run.give_back(worker)
+
+    def _failed(self, partition: int, error: TwoPhaseCommitError) -> None:
+        if self.cancelled or not self._run.driver.alive or partition in self.accepted:
+            return
+        if self._tries[partition] >= _TASK_ATTEMPTS:
+            self.error = self.error or error
+        else:
+            self.attempt(partition)
+
+    def _write(self, partition: int) -> TaskReport:
+        """As ``integration.task_writer`` does it."""
+        query, work, rows = self._run.query, self._work, self._rows[partition]
+        sink, kept = query.sink, query.kept
+        handles = {}
+        task = TaskAttempt(
+            lineage=LINEAGE,
+            checkpoint_id=work.checkpoint.batch,
+            attempt=work.attempt,
+            partition=partition,
+            incarnation=work.incarnations[sink.name],
+            settled_through=work.settled_through,
+        )
+        if work.only is None or (sink.name, partition) in work.only:
+            writer = sink.create_writer(task)
+            try:
+                for part in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
+                    writer.write_rows(record_batch(part))
+                handle = writer.snapshot_state(task.checkpoint_id)
+                writer.hand_over()
+            finally:
+                writer.close()
+            if handle is not None:
+                handles = {sink.name: sink.encode_handle(handle)}
+        staged = None
+        if query.shape.staged:
+            name = f"{task.incarnation}/{task.checkpoint_id}/{query.simulation.chance.getrandbits(64):x}"
+            query.simulation.request("file", lambda: kept.staged.setdefault(name, rows))
+            staged = name
+        checksum = sum((row + 1) * 0x9E3779B97F4A7C15 for row in rows) % 2**64
+        return TaskReport(partition=partition, rows=len(rows), checksum=checksum, handles=handles, staged=staged)
+
+
+def use_stocks_of(process: Process) -> None:
+    """Each process has its own copy of the product's module state."""
+    kafka_producers._stocks = process.stocks
