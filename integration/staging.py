@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from twopc.errors import ConfigurationError
+from twopc.faults import point
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,6 +70,7 @@ class SliceWriter:
         self._sink.close()
         if isinstance(self._filesystem, fs.LocalFileSystem):
             _fsync(self._path)
+        point("task.staged")
         return self.name
 
 

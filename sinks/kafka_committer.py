@@ -214,6 +214,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         ]
         if orphans:
             logger.warning("sweeping transactions that nobody has decided: %s", ", ".join(orphans))
+            point("driver.sweeping")
         unanswered = self._fence(orphans)
         if unanswered or not listing.complete:
             logger.warning("the sweep of sink %r is incomplete; it is repeated with the next batch", self._sink.name)

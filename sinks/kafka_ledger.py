@@ -114,6 +114,7 @@ class KafkaLedger(DecisionLog):
             self._producer.init_transactions(self._timeout_ms / 1000)
         except KafkaException as error:
             raise translate(error, f"taking over the ledger {self.name} as {self._transactional_id}") from error
+        point("driver.fenced")
         record = TakeOver(
             lineage=claim.lineage,
             run=claim.run,

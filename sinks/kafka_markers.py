@@ -16,6 +16,7 @@ from confluent_kafka.admin import OffsetSpec
 
 from sinks import kafka_ledger_topic as ledger_topic
 from sinks.kafka_reader import Row, offsets
+from twopc.faults import point
 from twopc.sink import Evidence
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ def _read_to_barrier(ledger: KafkaLedger, partition: int, start: int, timeout_ms
         return None
     barrier = _BARRIER + b" " + uuid.uuid4().hex.encode()
     ledger.write([(partition, barrier)])
+    point("driver.barred")
 
     def is_barrier(row: Row) -> bool:
         return row.value == barrier

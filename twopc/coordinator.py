@@ -387,6 +387,7 @@ class Coordinator:
         except RetriableError as error:
             logger.warning("the decision log keeps more than it needs until the next batch: %s", error)
             return
+        point("driver.truncating")
         self._log.truncate(log_start)
         for name, committer in self._committers.items():
             committer.forget(oldest.since.get(name, {}))

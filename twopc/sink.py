@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
+from twopc.faults import point
 from twopc.state import TransactionState, move
 
 if TYPE_CHECKING:
@@ -146,6 +147,7 @@ class SinkWriter(ABC, Generic[HandleT]):
         """Tell the writer that its handle is leaving: from here on it ends nothing (rule 6)."""
         if self.state is TransactionState.PREPARED:
             self.state = move(self.state, TransactionState.HANDED_OVER)
+            point("task.handed_over")
 
     def close(self) -> None:
         """Abort what was neither handed over nor ended. Safe to call at any time, any number of times."""

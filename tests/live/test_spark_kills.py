@@ -67,7 +67,7 @@ def test_a_worker_killed_at_any_point_is_repeated_by_spark_and_its_transaction_s
         with worker_faults(spark, f"{point}@2=kill"):
             pipeline.run(spark)
         # Before the flush a transaction may be known to the client only.
-        if point in {"task.flushed", "task.prepared"}:
+        if point in {"task.flushed", "task.prepared", "task.handed_over"}:
             assert "sweeping transactions that nobody has decided" in caplog.text, point
     pipeline.require_exactly_once()
     if plan == "rows":

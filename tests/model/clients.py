@@ -16,7 +16,7 @@ from confluent_kafka.admin import OffsetSpec
 
 from sinks.kafka_transactions import NO_ANSWER, Description, Listing, ProducerIdentity
 from tests.model.broker import CONCURRENT, FENCED, INVALID_STATE, NONE, NOT_FOUND, Record, TopicPartition
-from tests.model.simulation import LostError
+from tests.model.simulation import LostError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 _RESEND_S: Final = 0.1
 _AGAIN_S: Final = 0.02
+_TOO_LARGE: Final = "MessageSizeTooLargeError"
 _CODES: Final = {
+    _TOO_LARGE: KafkaError.MSG_SIZE_TOO_LARGE,
     FENCED: KafkaError._FENCED,
     INVALID_STATE: KafkaError.INVALID_TXN_STATE,
 }
@@ -188,7 +190,10 @@ class Producer:
                 error = self._open(where)
             if not error:
                 records = [entry.record for entry in queued]
-                error, first = self._ask("produce", self._appending(where, records))
+                try:
+                    error, first = self._ask("produce", self._appending(where, records))
+                except RefusedError:
+                    error = _TOO_LARGE
             self._sent[where] = self._sent.get(where, 0) + len(queued)
             self._failed = self._failed or (error if error != NONE else "")
             for place, entry in enumerate(queued):

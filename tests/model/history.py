@@ -24,6 +24,7 @@ _OUTPUT_PARTITIONS: Final = 2
 _MAX_DRIVERS: Final = 40
 _GIVES_UP_AFTER: Final = 3
 _SECOND_DRIVER: Final = 0.05
+_RIVAL: Final = 0.004
 _LONG_DOWNTIME: Final = 0.15
 _ROGUE: Final = 0.01
 _ORPHANS_DIE: Final = 0.5
@@ -69,7 +70,7 @@ class History:
         self.simulation = Simulation(seed, cluster)
         self.judge = Judge(cluster)
         self.nemesis = Nemesis(
-            self.simulation, budget=chance.choice((0, 1, 2, 3, 4, 6, 8)), rate=chance.choice((0.01, 0.03, 0.1))
+            self.simulation, budget=chance.choice((1, 2, 3, 4, 6, 8, 12)), rate=chance.choice((0.02, 0.06, 0.15))
         )
         self.simulation.strike = self._strike
         self.simulation.on_move = use_stocks_of
@@ -104,8 +105,10 @@ class History:
     def _start_where_none_drives(self) -> None:
         chance = self.simulation.chance
         if any(not process.paused for process, _ in self._drivers):
-            return
-        if self._drivers and chance.random() > _SECOND_DRIVER:
+            if not self.nemesis.budget or len(self._drivers) > 1 or chance.random() > _RIVAL:
+                return
+            self.nemesis.count(Fault.RIVAL)
+        elif self._drivers and chance.random() > _SECOND_DRIVER:
             return  # it is paused: sooner or later somebody believes it dead
         if self.started and self.nemesis.budget and chance.random() < _LONG_DOWNTIME:
             self.nemesis.count(Fault.TIMEOUT)

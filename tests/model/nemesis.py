@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.model.clients import NETWORK
-from tests.model.simulation import JUMP_MS, LostError
+from tests.model.simulation import JUMP_MS, LostError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +34,8 @@ class Fault(Enum):
     REPLAY = "an EndTxn that was sent before comes once more"
     OUTSIDER = "somebody else aborts an open transaction by EndTxn, at its own epoch"
     STALE_READS = "reads are answered by a leader that was cut off"
+    REFUSE_RECORD = "the broker refuses a record"
+    RIVAL = "a second driver is started on the same checkpoint"
     COPIED_CHECKPOINT = "a copy of the checkpoint with another history is started"
 
 
@@ -51,6 +53,13 @@ _WEIGHTS: Final = {
     Fault.REPLAY: 5,
     Fault.OUTSIDER: 2,
     Fault.STALE_READS: 3,
+    Fault.REFUSE_RECORD: 2,
+}
+#: Where a fault can strike; anywhere, by default.
+_AT: Final = {
+    Fault.LOSE_REQUEST: NETWORK.losable,
+    Fault.LOSE_ANSWER: NETWORK.losable,
+    Fault.REFUSE_RECORD: {"produce"},
 }
 
 
@@ -76,6 +85,7 @@ class Nemesis:
             Fault.REPLAY: self._replay,
             Fault.OUTSIDER: self._abort_one,
             Fault.STALE_READS: self._cut_off_a_leader,
+            Fault.REFUSE_RECORD: self._refuse_record,
         }
 
     @property
@@ -93,7 +103,7 @@ class Nemesis:
         if not self.budget or chance.random() > self._rate:
             return
         fault = chance.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
-        if fault in {Fault.LOSE_REQUEST, Fault.LOSE_ANSWER} and kind not in NETWORK.losable:
+        if kind not in _AT.get(fault, {kind}):
             return
         self.count(fault)
         self._simulation.trace.append(f"** {fault.name} at {self._simulation.process.name} {kind}")
@@ -135,6 +145,9 @@ class Nemesis:
             known = self._simulation.chance.choice(tasks)
             cluster.end(known.transactional_id, known.producer_id, known.epoch, commit=False)
             self._simulation.trace.append(f"-- {known.transactional_id} was aborted by an outsider")
+
+    def _refuse_record(self, _: Callable[[], Any]) -> None:
+        raise RefusedError
 
     def _cut_off_a_leader(self, _: Callable[[], Any]) -> None:
         NETWORK.stale = _STALE

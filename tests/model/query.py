@@ -135,6 +135,9 @@ class Query:
         self.kept = checkpointed or Checkpointed()
         self.sink = _SINK
         self.speculates = True
+        self.idle: list[
+            Process
+        ] = []  #: Python workers that wait for a task; a restart in the same application finds them
         self._workers = 0
 
     def drive(self, process: Process, batches: int) -> None:
@@ -177,23 +180,22 @@ class Query:
 
 
 class Run:
-    """One driver's application: its workers."""
+    """One driver and the workers that serve it."""
 
     def __init__(self, query: Query, driver: Process) -> None:
         self.query = query
         self.driver = driver
-        self._idle: list[Process] = []
 
     def worker(self) -> Process:
-        usable = [worker for worker in self._idle if worker.alive and not worker.paused]
+        usable = [worker for worker in self.query.idle if worker.alive and not worker.paused]
         if not usable:
             return self.query.new_worker(self.driver)
-        self._idle.remove(usable[0])
+        self.query.idle.remove(usable[0])
         return usable[0]
 
     def give_back(self, worker: Process) -> None:
-        if len(self._idle) < self.query.shape.workers:
-            self._idle.append(worker)
+        if len(self.query.idle) < self.query.shape.workers:
+            self.query.idle.append(worker)
 
 
 class Engine:

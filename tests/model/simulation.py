@@ -37,6 +37,10 @@ class LostError(Exception):
     """The network lost the request or its answer: the caller cannot know which."""
 
 
+class RefusedError(Exception):
+    """The broker refuses a record."""
+
+
 class EndlessError(AssertionError):
     """Nobody ends."""
 

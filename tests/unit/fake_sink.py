@@ -147,6 +147,7 @@ class FakeCommitter(SinkCommitter[FakeHandle]):
             self._run = claim.run
             self._store.incarnation += 1
             self.incarnation = self._store.incarnation
+            point("driver.fenced")
         return self.incarnation
 
     def begin_attempt(self) -> Mapping[str, Any]:

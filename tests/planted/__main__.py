@@ -1,0 +1,106 @@
+"""``python -m tests.planted``: plant each bug in a copy of the tree, and see which floor catches it.
+
+The floors are tried from the quickest on: *model* (simulated, seconds), *protocol* (a real broker), *whole* (real Spark).
+Exit status 1 when a bug gets through.
+"""
+
+# ruff: noqa: T201 - a command line
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.planted.bugs import BUGS, Bug
+
+ROOT: Final = Path(__file__).parents[2]
+_COPIED: Final = ("twopc", "sinks", "integration", "tests", "docs", "docker-compose.yml", "pyproject.toml")
+_FLOORS: Final = ("model", "protocol", "whole")
+_TIMEOUT_S: Final = 900
+
+
+def plant(bug: Bug, root: Path) -> None:
+    """Change the copy of the tree at ``root``.
+
+    Raises:
+        ValueError: the text that is to be replaced does not stand there once.
+    """
+    for edit in bug.edits:
+        path = root / edit.path
+        text = path.read_text()
+        if text.count(edit.old) != 1:
+            raise ValueError(
+                f"{bug.name}: {edit.path} has {text.count(edit.old)} times what is to be replaced:\n{edit.old}"
+            )
+        path.write_text(text.replace(edit.old, edit.new))
+
+
+def copy_tree(target: Path) -> None:
+    for name in _COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, target / name, ignore=shutil.ignore_patterns("__pycache__", "planted"))
+        else:
+            shutil.copy(source, target / name)
+
+
+def command_of(floor: str, bug: Bug, histories: int, seed: int) -> list[str] | None:
+    """What runs a floor against a bug; None where the floor has nothing to say of it."""
+    if floor == "model":
+        play = [sys.executable, "-m", "tests.model", "--stop", "--histories", str(histories), "--seed", str(seed)]
+        return play if bug.model else None
+    tests = bug.whole if floor == "whole" else bug.protocol or rule_tests(bug)
+    return [sys.executable, "-m", "pytest", "-x", "-q", *tests.split()] if tests else None
+
+
+def rule_tests(bug: Bug) -> str:
+    found = sorted((ROOT / "tests/live/rules").glob(f"test_rule_{bug.rule:02d}_*.py"))
+    return str(found[0].relative_to(ROOT)) if found else ""
+
+
+def caught_by(bug: Bug, floors: tuple[str, ...], histories: int, seed: int) -> str | None:
+    """The first floor that catches it; None where all let it pass."""
+    with tempfile.TemporaryDirectory(prefix="twopc-planted-") as directory:
+        root = Path(directory)
+        copy_tree(root)
+        plant(bug, root)
+        for floor in floors:
+            command = command_of(floor, bug, histories, seed)
+            if command is not None:
+                done = subprocess.run(command, cwd=root, capture_output=True, timeout=_TIMEOUT_S, check=False)
+                if done.returncode != 0:
+                    return floor
+    return None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.planted", description=__doc__)
+    parser.add_argument("--floors", default=",".join(_FLOORS), help="in this order")
+    parser.add_argument("--only", default="", help="bugs whose name has this in it")
+    parser.add_argument("--histories", type=int, default=20_000, help="of the model, at most, for each bug")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000_000))
+    options = parser.parse_args()
+    table = Table("planted bug", "rule", "caught by", "s", title=f"seed {options.seed}")
+    through = 0
+    for bug in (bug for bug in BUGS if options.only in bug.name):
+        began = time.monotonic()
+        floor = caught_by(bug, tuple(options.floors.split(",")), options.histories, options.seed)
+        through += floor is None
+        table.add_row(bug.name, str(bug.rule or "-"), floor or "NOBODY", f"{time.monotonic() - began:.0f}")
+        print(f"{bug.name}: {floor or 'NOBODY'} ({time.monotonic() - began:.0f} s)", flush=True)
+    Console(width=110).print(table)
+    return 1 if through else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,317 @@
+"""Broken variants of the product: each takes one thought out of the code, as somebody might who simplifies it.
+
+A bug is a replacement of source text, which fails loudly when the text has changed: then it has to be planted anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Replace ``old``, which stands in ``path`` once, by ``new``."""
+
+    path: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Bug:
+    """One broken variant.
+
+    Attributes:
+        name: what it does wrong.
+        rule: of docs/protocol.md; 0 where it is the protocol itself.
+        edits: how it is planted.
+        protocol: tests without Spark that catch it, for pytest; the rule's own file by default.
+        whole: tests with Spark that catch it.
+        model: whether it lies in code that the model runs.
+    """
+
+    name: str
+    rule: int
+    edits: tuple[Edit, ...]
+    protocol: str = ""
+    whole: str = ""
+    model: bool = True
+
+
+def _bug(name: str, rule: int, path: str, old: str, new: str, **where: str | bool) -> Bug:
+    return Bug(name, rule, (Edit(path, old, new),), **where)  # type: ignore[arg-type]
+
+
+_COORDINATOR: Final = "twopc/coordinator.py"
+_COMMITTER: Final = "sinks/kafka_committer.py"
+_LEDGER: Final = "sinks/kafka_ledger.py"
+_MARKERS: Final = "sinks/kafka_markers.py"
+_PRODUCERS: Final = "sinks/kafka_producers.py"
+_WRITER: Final = "sinks/kafka_writer.py"
+
+BUGS: Final = (
+    _bug(
+        "commit before decision",
+        0,
+        _COORDINATOR,
+        "        self._binding.bind(self._bound)\n",
+        "        self._binding.bind(self._bound)\n"
+        "        for name, committer in self._committers.items():\n"
+        "            committer.commit(self._handles(name, snapshot.tasks), snapshot.since.get(name, {}))\n",
+    ),
+    _bug(
+        "skip recovery",
+        0,
+        _COORDINATOR,
+        "            found = committer.initialize_state(*self._decided_by(view, name))\n",
+        "            found = dict.fromkeys(self._decided_by(view, name)[0], Evidence.COMMITTED)\n",
+    ),
+    _bug(
+        "no fencing of the old driver",
+        1,
+        _LEDGER,
+        'self._transactional_id = f"{sink}.driver"',
+        'self._transactional_id = f"{sink}.{id(self)}.driver"',
+    ),
+    Bug(
+        "read before fence",
+        1,
+        (
+            Edit(
+                _COORDINATOR,
+                "        self._require_startable(fold(self._log.inspect()), checkpoint)\n",
+                "        before = fold(self._log.inspect())\n        self._require_startable(before, checkpoint)\n",
+            ),
+            Edit(_COORDINATOR, "        view = fold(self._log.read())\n", "        view = before\n"),
+        ),
+    ),
+    _bug(
+        "fence before the read-only checks",
+        1,
+        _COORDINATOR,
+        "        self._require_startable(fold(self._log.inspect()), checkpoint)\n",
+        "",
+        protocol="tests/live/rules/test_rule_10_not_the_same_batch.py",
+    ),
+    _bug(
+        "ledger read without waiting for the own record",
+        1,
+        _LEDGER,
+        "return self._contents(until=self._incarnation)",
+        "return self._contents(until=None)",
+    ),
+    _bug(
+        "ignored delivery errors",
+        2,
+        _WRITER,
+        "        if ready.errors:\n            raise translate(ready.errors[0]",
+        "        if False:\n            raise translate(ready.errors[0]",
+    ),
+    _bug(
+        "trust NONE of an unconfirmed transaction",
+        3,
+        _COMMITTER,
+        "            if reason:\n",
+        "            if False:\n",
+    ),
+    _bug(
+        "trust FENCED as aborted",
+        4,
+        _COMMITTER,
+        "                proven[by_id[tid]] = Evidence.COMMITTED\n",
+        "                proven[by_id[tid]] = Evidence.COMMITTED\n"
+        '            elif answer in {"ProducerFencedError", "InvalidProducerEpochError"}:\n'
+        "                proven[by_id[tid]] = Evidence.ABORTED\n",
+    ),
+    Bug(
+        "absence without a barrier",
+        4,
+        (
+            Edit(_MARKERS, "    ledger.write([(partition, barrier)])\n", ""),
+            Edit(
+                _MARKERS,
+                "ledger.reader.read(ledger.name, partition, start, is_barrier, ",
+                "ledger.reader.read(ledger.name, partition, start, None, ",
+            ),
+        ),
+    ),
+    Bug(
+        "truncated marker taken for an absent one",
+        4,
+        (Edit(_MARKERS, "    if earliest > start:\n", "    start = max(start, earliest)\n    if False:\n"),),
+    ),
+    _bug(
+        "markers looked for from after the job",
+        4,
+        _COORDINATOR,
+        '                point("driver.prepared")\n',
+        '                point("driver.prepared")\n'
+        "                since = {name: dict(committer.begin_attempt()) for name, committer in self._committers.items()}\n",
+        protocol="tests/live/rules/test_rule_04_proof.py",
+    ),
+    _bug(
+        "an id initialised again before its batch is settled",
+        5,
+        _PRODUCERS,
+        "            if batch <= settled_through and slot not in kept:\n",
+        "            if slot not in kept:\n",
+    ),
+    _bug(
+        "settled before it is proven",
+        5,
+        _COORDINATOR,
+        "                settled_through=self._settled_through,\n                only=only,\n",
+        "                settled_through=checkpoint.batch,\n                only=only,\n",
+    ),
+    Bug(
+        "a producer used for two transactions",
+        5,
+        (
+            Edit(
+                _PRODUCERS,
+                "ready = self._ready.pop() if self._ready else None",
+                "ready = self._ready[0] if self._ready else None",
+            ),
+        ),
+    ),
+    _bug(
+        "a stock kept over a restart",
+        5,
+        _PRODUCERS,
+        "    if stock is None or held != key or pid != os.getpid():\n",
+        "    if stock is None or pid != os.getpid():\n",
+    ),
+    _bug(
+        "shared transactional ids",
+        6,
+        _PRODUCERS,
+        "self._worker = uuid.uuid4().hex",
+        'self._worker = "worker"',
+    ),
+    Bug(
+        "a task ends what it has handed over",
+        6,
+        (
+            Edit(
+                "twopc/sink.py",
+                "            self.state = move(self.state, TransactionState.HANDED_OVER)\n",
+                "            pass\n",
+            ),
+            Edit(_WRITER, "        super().hand_over()\n        self._ready = None\n", "        super().hand_over()\n"),
+        ),
+    ),
+    _bug(
+        "sweep by EndTxn",
+        7,
+        _COMMITTER,
+        "self._until_answered(transactional_ids, self._client.fence)",
+        "self._until_answered(\n"
+        "            transactional_ids,\n"
+        "            lambda ids: self._client.end(\n"
+        "                [ProducerIdentity(i, d.producer_id, d.producer_epoch) for i, d in self._client.describe(ids).items()],\n"
+        "                commit=False,\n"
+        "            ),\n"
+        "        )",
+    ),
+    _bug(
+        "sweep of a later incarnation",
+        7,
+        _COMMITTER,
+        "if (of := incarnation_of(tid)) is not None and of < below and tid not in spared",
+        "if incarnation_of(tid) is not None and tid not in spared",
+    ),
+    _bug(
+        "no sweep", 7, _COMMITTER, "        unanswered = self._fence(orphans)\n", "        unanswered: list[str] = []\n"
+    ),
+    _bug(
+        "sweep of what is decided",
+        7,
+        _COMMITTER,
+        "        self._sweep(spared={handle.transactional_id for handle in decided}, below=self._incarnation + 1)\n",
+        "        self._sweep(spared=set(), below=self._incarnation + 1)\n",
+    ),
+    _bug(
+        "repair that forgets a repair",
+        9,
+        "twopc/log_view.py",
+        "return replace(view, decision=_merge(view.decision, record, entry.offset), repaired=True)",
+        "return replace(view, repaired=True)",
+    ),
+    _bug(
+        "replay of only the missing tasks, unchecked",
+        9,
+        _COORDINATOR,
+        "found = repair.match_rows(self._current, snapshot.tasks, self._evidence, self._name_of, expected=order)",
+        "found = {task.partition: task.partition for task in snapshot.tasks}",
+    ),
+    _bug(
+        "skip of a decided batch without comparing source offsets",
+        10,
+        "twopc/checkpoint.py",
+        "        return Position.SAME if checkpoint.offsets == view.highest_offsets else Position.COPIED\n",
+        "        return Position.SAME\n",
+    ),
+    _bug(
+        "a renamed or recreated ledger is an empty one",
+        11,
+        "twopc/binding.py",
+        "        if (bound.log, bound.log_identity) != (current.log, current.log_identity):\n",
+        "        if False:\n",
+        model=False,
+    ),
+    _bug(
+        "an unanswered decision is a failed one",
+        12,
+        _LEDGER,
+        '                    raise DecisionInDoubtError(\n                        f"the ledger {self.name} did not answer',
+        '                    raise RetriableError(\n                        f"the ledger {self.name} did not answer',
+    ),
+    _bug(
+        "a slow commit is taken at its word", 12, _LEDGER, "_SLOW_COMMIT_S: Final = 0.05", "_SLOW_COMMIT_S: Final = 1e9"
+    ),
+    _bug(
+        "attempts without the incarnation",
+        13,
+        "integration/staging.py",
+        'self.name = f"{incarnation}/{batch}/{uuid.uuid4().hex}.arrow"',
+        'self.name = f"{incarnation}/{batch}/slice.arrow"',
+        model=False,
+    ),
+    _bug(
+        "an altered decision is one",
+        14,
+        "twopc/decision.py",
+        "    if hashlib.sha256(body).hexdigest() != digest:\n",
+        "    if False:\n",
+        protocol="tests/unit/test_decision.py",
+        model=False,
+    ),
+    _bug(
+        "a decided batch is not evaluated in a stateful query",
+        0,
+        _COORDINATOR,
+        "                if not evaluated:\n                    engine.evaluate()\n",
+        "",
+        whole="tests/live/test_spark_recovery.py -k stateful",
+    ),
+    _bug(
+        "two actions on the DataFrame",
+        0,
+        "integration/spark_engine.py",
+        "        results = self._run(job, timeout_ms=min(limits, default=None))\n",
+        "        self._run(job, timeout_ms=min(limits, default=None))\n"
+        "        results = self._run(job, timeout_ms=min(limits, default=None))\n",
+        model=False,
+        whole="tests/live/test_spark_input.py",
+    ),
+    _bug(
+        "a re-run stage is accepted",
+        6,
+        "integration/spark_engine.py",
+        "        self._require_first_generation({result.stage for result in results}, len(results))\n",
+        "",
+        model=False,
+        whole="tests/live/test_spark_kills.py -k stage",
+    ),
+)
