@@ -9,18 +9,18 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from confluent_kafka import Consumer, TopicPartition
-
 from integration.demo.records import KEYS, Topics, record
 from integration.java import ServiceError
+from integration.verify.reader import read_topic
+from twopc.errors import TwoPhaseCommitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from confluent_kafka import Message
 
-_FETCH: Final = 10_000
-_TIMEOUT_S: Final = 30.0
+_PROGRESS_EVERY: Final = 10_000
+_TIMEOUT_MS: Final = 30_000
 _READABLE_TIMEOUT_S: Final = 5.0
 
 
@@ -71,7 +71,7 @@ def verify(topics: Topics, on_progress: Callable[[int], object] = lambda _: None
         # Within a key the records' own numbers rise as its sequence numbers do.
         out_of_order += number < of_key[key]
         of_key[key] = max(number, of_key[key])
-        if rows_out % _FETCH == 0:
+        if rows_out % _PROGRESS_EVERY == 0:
             on_progress(rows_out)
     return Verdict(
         rows_in=rows_in,
@@ -109,33 +109,10 @@ def _number(message: Message, rows_in: int) -> int:
 
 def _read(topics: Topics) -> Iterator[Message]:
     """Every readable record up to the end of every partition."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": topics.bootstrap_servers,
-            "log_level": 0,
-            "group.id": "twopc-demo-verify",  # librdkafka wants one; nothing is ever committed under it
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "error",  # a silent jump would pass over records
-            "enable.partition.eof": True,
-            "enable.auto.commit": False,
-            "queued.max.messages.kbytes": 8192,  # a partition; the default of 64 MiB is more than all else here
-        }
-    )
+    ends = topics.ends(topics.output, committed=True)
+    connection = {"bootstrap.servers": topics.bootstrap_servers}
     try:
-        pending = set(topics.ends(topics.output))
-        consumer.assign([TopicPartition(topics.output, partition, 0) for partition in pending])
-        while pending:
-            messages = consumer.consume(_FETCH, 0.2)
-            messages = messages or consumer.consume(1, _TIMEOUT_S)
-            if not messages:
-                raise ServiceError(f"no answer from the broker in {_TIMEOUT_S:.0f} s while reading {topics.output}")
-            for message in messages:
-                error = message.error()
-                if error is None:
-                    yield message
-                elif error.code() == error._PARTITION_EOF:  # noqa: SLF001 - the client's name for it
-                    pending.discard(message.partition() or 0)
-                else:
-                    raise ServiceError(f"reading {topics.output}: {error.str()}")
-    finally:
-        consumer.close()
+        for messages in read_topic(connection, topics.output, dict.fromkeys(ends, 0), ends, timeout_ms=_TIMEOUT_MS):
+            yield from messages
+    except TwoPhaseCommitError as error:
+        raise ServiceError(str(error)) from error

@@ -1,0 +1,104 @@
+"""The engine's checkpoint against the decisions: the same batches, with the same source offsets."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from integration.checkpoint_source import lineage, source_offsets
+from integration.verify.findings import Finding, Kind
+from integration.verify.sources import ranges
+from twopc.binding import Binding
+from twopc.files import Subdirectory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from integration.verify.history import History
+    from twopc.files import Files
+
+
+def initial_offsets(files: Files) -> tuple[str, ...] | None:
+    """Where the sources began, as Spark's Kafka source noted it (``sources/<i>/0``); None where one did not."""
+    found: list[str] = []
+    for source in range(len(source_offsets(files, 0) or ())):
+        # "\0v1\n{…}": the zero byte is for Spark 2.1.0 (SPARK-19517).
+        version, _, text = (files.read(f"sources/{source}/0") or b"").partition(b"\n")
+        if version != b"\0v1":
+            return None
+        found.append(json.dumps(json.loads(text), sort_keys=True, separators=(",", ":")))
+    return tuple(found) or None
+
+
+def check_checkpoint(files: Files, history: History, ledger: str) -> Iterator[Finding]:
+    """Compare.
+
+    Args:
+        files: the checkpoint; read only.
+        history: of the ledger.
+        ledger: the deciding ledger's name.
+
+    Raises:
+        ConfigurationError: there is no checkpoint.
+        DecisionLogDamagedError: its binding cannot be read.
+    """
+    of, begin = lineage(files), history.view.begin
+    if begin is not None and of != begin.lineage:
+        yield Finding(
+            Kind.LINEAGE_DIFFERS,
+            files.location,
+            f"it is the checkpoint of query {of}; the ledger's open lineage is {begin.lineage}: give that one's checkpoint",
+        )
+    bound = Binding(Subdirectory(files, "twopc")).log
+    if bound is not None and bound != ledger:
+        yield Finding(Kind.BINDING_DIFFERS, files.location, f"it is bound to {bound}, not to {ledger}")
+    yield from _check_offsets(files, history, of)
+    yield from _check_commits(files, history, of)
+
+
+def _check_offsets(files: Files, history: History, of: str) -> Iterator[Finding]:
+    absent = []
+    oldest = min(_batches(files, "offsets"), default=0)
+    for key, batch in history.batches.items():
+        if key.lineage != of or key.batch < oldest:  # the engine drops old batches
+            continue
+        planned = source_offsets(files, key.batch)
+        if planned is None:
+            absent.append(key.batch)
+        elif planned != batch.decision.offsets:
+            yield Finding(
+                Kind.OFFSETS_DIFFER,
+                f"batch {key.batch}",
+                f"the checkpoint has {', '.join(planned)}, decided was {', '.join(batch.decision.offsets)}: another history "
+                "(an old or copied checkpoint)",
+            )
+    if absent:
+        yield Finding(
+            Kind.OFFSETS_MISSING,
+            f"batches {ranges(absent)}",
+            "decided, and the checkpoint has no offsets of them: it is older than the ledger",
+        )
+
+
+def _check_commits(files: Files, history: History, of: str) -> Iterator[Finding]:
+    decided = [key.batch for key in history.batches if key.lineage == of]
+    commits = _batches(files, "commits")
+    if not decided:
+        return
+    if beyond := sorted(batch for batch in commits if batch > decided[-1]):
+        yield Finding(
+            Kind.COMMITTED_UNDECIDED,
+            f"batches {ranges(beyond)}",
+            "the query has finished them without the sink, or the ledger lost their decisions",
+        )
+    # The last one's commit is written after its transactions' commits.
+    if absent := [batch for batch in decided[:-1] if batch not in commits and batch >= min(commits, default=0)]:
+        yield Finding(
+            Kind.COMMIT_MISSING,
+            f"batches {ranges(absent)}",
+            "decided, and followed by further decisions, and yet the checkpoint does not have them finished",
+        )
+
+
+def _batches(files: Files, directory: str) -> set[int]:
+    return {int(name) for name in files.names(directory) if name.isdigit()}

@@ -1,0 +1,160 @@
+"""All that verify asks a cluster. Read-only: no producer, no request that ends, fences, creates or deletes anything."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
+
+from sinks import kafka_ledger_topic as ledger_topic
+from sinks.kafka_errors import error_of, translate
+from sinks.kafka_markers import Marker
+from sinks.kafka_options import connection_config, parse
+from sinks.kafka_reader import offsets
+from sinks.kafka_transactions import TransactionClient
+from twopc.errors import ConfigurationError, DecisionLogDamagedError, RetriableError, TwoPhaseCommitError
+from twopc.log_view import last_take_over
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sinks.kafka import KafkaSink
+    from sinks.kafka_ledger import KafkaLedger
+    from twopc.decision import LogContents
+
+
+class Bounds(NamedTuple):
+    """A topic's offsets by partition.
+
+    Attributes:
+        starts: the first that is still there.
+        stable: where readers stop.
+        ends: where writers are; above ``stable`` while a transaction is open.
+    """
+
+    starts: dict[int, int]
+    stable: dict[int, int]
+    ends: dict[int, int]
+
+    @property
+    def held_back(self) -> int:
+        """Offsets that open transactions keep from readers."""
+        return sum(self.ends.values()) - sum(self.stable.values())
+
+
+class Ledgers(NamedTuple):
+    """The ledger that decides, by name and contents, and the sink's own, which may be the same."""
+
+    name: str
+    deciding: LogContents
+    own: LogContents
+
+
+class Cluster:
+    """The cluster as one sink's verifier sees it."""
+
+    def __init__(self, sink: KafkaSink) -> None:
+        """Connect.
+
+        Raises:
+            ConfigurationError: the sink has no ledger there.
+            TwoPhaseCommitError: no broker answers.
+        """
+        self.sink = sink
+        self.connection = connection_config(sink.bootstrap_servers, parse(sink.options))
+        # First the client that says in one line whom it does not reach; librdkafka goes on asking, and logs each time.
+        self.transactions = TransactionClient(sink.committing_config())
+        self.ledger = sink.create_ledger()
+        self._deciding: KafkaLedger | None = None
+        self._timeout_ms = sink.timeout_ms
+        try:
+            self._require_ledger()
+        except TwoPhaseCommitError:
+            self.close()
+            raise
+
+    def _require_ledger(self) -> None:
+        if self.ledger.identity() == ledger_topic.ABSENT:
+            raise ConfigurationError(
+                f"there is no topic {self.sink.ledger} at {self.sink.bootstrap_servers}, so no sink {self.sink.name!r} has "
+                "written there: correct --sink, or name its ledger with --ledger-topic"
+            )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.transactions.close()
+        self.ledger.close()
+        if self._deciding is not None:
+            self._deciding.close()
+
+    def ledgers(self) -> Ledgers:
+        """What is decided. Of several sinks of one query, the first one's ledger decides for all.
+
+        Raises:
+            DecisionLogDamagedError: a record is torn or altered.
+        """
+        own = self.ledger.inspect()
+        take_over = last_take_over(own)
+        name = self.ledger.name if take_over is None else take_over.deciding_log
+        if name == self.ledger.name:
+            return Ledgers(name, own, own)
+        if self._deciding is None:
+            self._deciding = dataclasses.replace(self.sink, ledger_topic=name).create_ledger()
+        if self._deciding.identity() == ledger_topic.ABSENT:
+            raise DecisionLogDamagedError(f"{self.ledger.name} says that {name} decides, and there is no such topic")
+        return Ledgers(name, self._deciding.inspect(), own)
+
+    def markers(self, partition: int, start: int) -> list[tuple[int, Marker]]:
+        """Visible markers from ``start`` on, by offset, up to the last stable offset.
+
+        Raises:
+            DecisionLogDamagedError: a record there is no marker.
+            RetriableError: the brokers did not answer in time.
+        """
+        rows = self.ledger.reader.read(self.ledger.name, partition, start, None, timeout_ms=self._timeout_ms)
+        if rows is None:
+            raise RetriableError(f"{self.ledger.name}[{partition}] could not be read from {start} on: start again")
+        try:
+            # A record without a key is a driver's barrier.
+            return [(row.offset, msgspec.json.decode(row.value, type=Marker)) for row in rows if row.key is not None]
+        except msgspec.DecodeError as error:
+            raise DecisionLogDamagedError(
+                f"{self.ledger.name}[{partition}] holds a record that is no marker ({error})"
+            ) from error
+
+    def marker_bounds(self) -> Bounds:
+        """The offsets of the ledger's marker partitions."""
+        partitions = ledger_topic.marker_partitions(self.ledger.admin, self.ledger.name, timeout_ms=self._timeout_ms)
+        return self._bounds(self.ledger.name, partitions)
+
+    def bounds(self, topic: str) -> Bounds | None:
+        """The offsets of a topic; None where there is no such topic."""
+        asked = self.ledger.admin.describe_topics(TopicCollection([topic]), request_timeout=self._timeout_ms / 1000)
+        try:
+            partitions = [partition.id for partition in asked[topic].result().partitions]
+        except KafkaException as error:
+            if error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return None
+            raise translate(error, f"looking at {topic}") from error
+        return self._bounds(topic, partitions)
+
+    def is_compacted(self, topic: str) -> bool:
+        """Whether the topic drops records for newer ones of their key; False where one may not ask."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        (asked,) = self.ledger.admin.describe_configs([resource], request_timeout=self._timeout_ms / 1000).values()
+        try:
+            found: Mapping[str, Any] = asked.result()
+        except KafkaException:
+            return False
+        return "compact" in str(found["cleanup.policy"].value)
+
+    def _bounds(self, topic: str, partitions: list[int]) -> Bounds:
+        # The starts last, the ends first: what is deleted in between is then seen as deleted, what is written is not read.
+        admin, timeout_ms = self.ledger.admin, self._timeout_ms
+        stable = offsets(admin, topic, partitions, OffsetSpec.latest(), committed=True, timeout_ms=timeout_ms)
+        ends = offsets(admin, topic, partitions, OffsetSpec.latest(), timeout_ms=timeout_ms)
+        starts = offsets(admin, topic, partitions, OffsetSpec.earliest(), timeout_ms=timeout_ms)
+        return Bounds(starts, stable, ends)

@@ -1,0 +1,49 @@
+"""The transactions that decisions name. Pure: no I/O."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from sinks import kafka_transactions
+
+if TYPE_CHECKING:
+    from integration.verify.history import BatchId, History
+    from sinks.kafka import KafkaSink
+    from sinks.kafka_transactions import Description
+    from sinks.kafka_writer import KafkaHandle
+
+
+class Decided(NamedTuple):
+    """A transaction that a decision names; its marker lies at ``since`` or above."""
+
+    id: BatchId
+    task: int
+    handle: KafkaHandle
+    since: int
+
+
+def decided_in(history: History, sink: KafkaSink) -> dict[str, Decided]:
+    """By UUID, the transactions of the sink that are decided and were not replaced."""
+    found = {}
+    for key, batch in history.batches.items():
+        since = batch.decision.since.get(sink.name, {}).get("markers", {})
+        for task, encoded in batch.handles(sink.name):
+            handle = sink.decode_handle(encoded)
+            found[handle.uuid] = Decided(key, task, handle, since.get(str(handle.marker_partition), 0))
+    return found
+
+
+def superseded_in(history: History, sink: KafkaSink) -> dict[str, BatchId]:
+    """By UUID, the transactions of the sink that a later record replaced."""
+    return {
+        sink.decode_handle(handles[sink.name]).uuid: key
+        for key, batch in history.batches.items()
+        for handles in batch.superseded
+        if sink.name in handles
+    }
+
+
+def is_at(description: Description, handle: KafkaHandle) -> bool:
+    """Whether the id still stands where the handle was prepared; afterwards it is another transaction's."""
+    here = (description.producer_id, description.producer_epoch)
+    return description.error == kafka_transactions.NONE and here == (handle.producer_id, handle.producer_epoch)

@@ -1,0 +1,117 @@
+"""What identifies a record, as an operator writes it. A small grammar; nothing is evaluated.
+
+``key``, ``value``, ``header:NAME`` and ``json:PATH`` (a path into the value: ``$``, then ``.name`` or ``[index]``); several
+with commas identify a record together, such as ``key,json:$.order.id``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from confluent_kafka import Message
+
+    Part = Callable[[Message], bytes | None]
+
+_PATH: Final = re.compile(r"\$(?:\.[^.\[\],\s]+|\[[0-9]{1,9}\])+")
+_STEP: Final = re.compile(r"\.([^.\[\],\s]+)|\[([0-9]+)\]")
+_SMALLEST: Final = -(2**63)
+_LARGEST: Final = 2**63 - 1
+_DECODER: Final = msgspec.json.Decoder()
+
+
+class ExpressionError(ValueError):
+    """The expression is none. The message says which part, and what there is."""
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A parsed expression."""
+
+    text: str
+    parts: tuple[Part, ...]
+
+    def bytes_of(self, message: Message) -> bytes | None:
+        """What the record has there; None where it has nothing."""
+        if len(self.parts) == 1:
+            return self.parts[0](message)
+        found = [part(message) for part in self.parts]
+        # With its length before it, no part can run into the next one.
+        return b"".join(b"%d:%s" % (len(one), one) for one in found if one is not None) if None not in found else None
+
+    def number_of(self, message: Message) -> int | None:
+        """The same as a whole number of 64 bits; None where it is none."""
+        found = self.bytes_of(message)
+        try:
+            number = None if found is None else int(found)
+        except ValueError:
+            return None
+        return number if number is not None and _SMALLEST <= number <= _LARGEST else None
+
+
+def parse(text: str) -> Expression:
+    """Parse an expression.
+
+    Raises:
+        ExpressionError: it is none.
+    """
+    return Expression(text, tuple(_part(part.strip()) for part in text.split(",")))
+
+
+def _part(text: str) -> Part:
+    if text == "key":
+        return _key
+    if text == "value":
+        return _value
+    kind, _, argument = text.partition(":")
+    if kind == "header" and argument:
+        return _header(argument)
+    if kind == "json" and _PATH.fullmatch(argument):
+        return _json(argument)
+    raise ExpressionError(
+        f"{text!r} is no expression: use key, value, header:NAME or json:PATH (such as json:$.order.id or json:$.items[0]), "
+        "or several of them with commas"
+    )
+
+
+def _key(message: Message) -> bytes | None:
+    return _as_bytes(message.key())
+
+
+def _value(message: Message) -> bytes | None:
+    return _as_bytes(message.value())
+
+
+def _header(name: str) -> Part:
+    def read(message: Message) -> bytes | None:
+        headers: Any = message.headers() or ()
+        return next((_as_bytes(value) for header, value in headers if header == name), None)
+
+    return read
+
+
+def _json(path: str) -> Part:
+    steps = [name or int(index) for name, index in _STEP.findall(path)]
+
+    def read(message: Message) -> bytes | None:
+        try:
+            found: Any = _DECODER.decode(message.value() or b"")
+            for step in steps:
+                found = found[step]
+        except (msgspec.DecodeError, KeyError, IndexError, TypeError):
+            return None
+        if isinstance(found, str):
+            return found.encode()
+        return None if found is None else msgspec.json.encode(found, order="sorted")
+
+    return read
+
+
+def _as_bytes(found: str | bytes | None) -> bytes | None:
+    return found.encode() if isinstance(found, str) else found

@@ -1,0 +1,111 @@
+"""Every decision that the ledger keeps, with its repairs, and the transactions that it named. Pure: no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from twopc.decision import Decision, Repair, TakeOver, Truncation
+from twopc.errors import DecisionLogDamagedError
+from twopc.log_view import LogView, fold, fold_entry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from twopc.decision import LogContents
+
+
+class BatchId(NamedTuple):
+    """A batch number means something within a lineage only."""
+
+    lineage: str
+    batch: int
+
+
+@dataclass
+class Batch:
+    """A decided batch.
+
+    Attributes:
+        decision: the last word on it, repairs merged in.
+        prior: the source offsets of the batch before; None where the ledger no longer says.
+        repairs: how many repair records it has.
+        rewrites: how often it was decided anew, all of it lost.
+        superseded: handles by sink that a later record replaced: proven lost by the driver, never to become visible.
+    """
+
+    decision: Decision
+    prior: tuple[str, ...] | None
+    repairs: int = 0
+    rewrites: int = 0
+    superseded: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def handles(self, sink: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """(task, handle as JSON values) of every transaction of the sink."""
+        for task in self.decision.tasks:
+            if sink in task.handles:
+                yield task.partition, task.handles[sink]
+
+
+@dataclass(frozen=True)
+class History:
+    """The ledger, told batch by batch.
+
+    Attributes:
+        view: what a driver would make of it.
+        batches: every kept batch, oldest first.
+        take_overs: of the sink's own ledger, by incarnation; those that were truncated away are not there.
+        is_complete: whether it still has every decision since its topic was made.
+    """
+
+    view: LogView
+    batches: dict[BatchId, Batch]
+    take_overs: Mapping[int, TakeOver]
+    is_complete: bool
+
+    @property
+    def last(self) -> BatchId | None:
+        """The last decided batch."""
+        return next(reversed(self.batches), None)
+
+
+def history_of(contents: LogContents, own: LogContents) -> History:
+    """Tell the log's story; one that cannot be trusted is told up to its damage, which the view names.
+
+    Args:
+        contents: of the log that decides.
+        own: of the sink's own ledger, whose take-over records number its transactional ids.
+    """
+    log_start = max((e.record.log_start for e in contents.entries if isinstance(e.record, Truncation)), default=0)
+    view, batches = LogView(), dict[BatchId, Batch]()
+    for entry in contents.entries:
+        if entry.offset < log_start:
+            continue
+        record = entry.record
+        try:
+            after = fold_entry(view, entry)
+        except DecisionLogDamagedError:
+            break
+        if isinstance(record, Decision | Repair) and after.decision is not None:
+            _tell(batches, view, record, after.decision)
+        view = after
+    take_overs = {entry.offset: entry.record for entry in own.entries if isinstance(entry.record, TakeOver)}
+    # A log that lost its head to anything but a truncation is damaged.
+    return History(fold(contents), batches, take_overs, is_complete=log_start == 0)
+
+
+def _tell(batches: dict[BatchId, Batch], before: LogView, record: Decision | Repair, merged: Decision) -> None:
+    key = BatchId(record.lineage, record.batch)
+    known = batches.get(key)
+    if known is None:
+        follows = before.highest_batch == record.batch - 1
+        batches[key] = Batch(merged, before.highest_offsets if follows and before.highest_offsets else None)
+        return
+    replaced = {task.partition: task.handles for task in record.tasks}
+    for task in known.decision.tasks:
+        # A new decision replaces all of the former one; a repair only what it names.
+        gone = task.handles if isinstance(record, Decision) else replaced.get(task.partition, {})
+        known.superseded += [{sink: task.handles[sink]} for sink in gone if sink in task.handles]
+    known.decision = merged
+    known.rewrites += isinstance(record, Decision)
+    known.repairs += isinstance(record, Repair)

@@ -1,0 +1,93 @@
+"""Source offsets of batches: how many records lie between two of them, where the source counts records (Kafka)."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from integration.verify.findings import Finding, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from integration.verify.history import Batch, BatchId
+
+    Partitions = Mapping[tuple[str, str], int]
+
+
+def records_between(prior: Sequence[str], offsets: Sequence[str]) -> int | None:
+    """Source records of a batch; None where a source is not Kafka, or a partition's beginning is not known."""
+    before, after = _partitions(prior), _partitions(offsets)
+    if before is None or after is None or not before.keys() >= after.keys():
+        return None
+    return sum(end - before[where] for where, end in after.items())
+
+
+def check_sources(
+    batches: Mapping[BatchId, Batch], initial: Sequence[str] | None, *, one_to_one: bool
+) -> Iterator[Finding]:
+    """Each batch begins where the one before has ended, and with ``one_to_one`` has as many rows as source records.
+
+    Args:
+        batches: kept, oldest first.
+        initial: where the query began, from its checkpoint; None where that is not known.
+        one_to_one: whether a source record is an output row.
+    """
+    uncounted = []
+    for key, batch in batches.items():
+        prior = initial if batch.prior is None and key.batch == 0 else batch.prior
+        offsets = batch.decision.offsets
+        if prior is not None and (back := _first_back(prior, offsets)):
+            yield Finding(Kind.OFFSETS_RAN_BACK, f"batch {key.batch}", f"{back}: records before it are read again")
+        if not one_to_one:
+            continue
+        expected = None if prior is None else records_between(prior, offsets)
+        rows = sum(task.rows for task in batch.decision.tasks)
+        if expected is None:
+            uncounted.append(key.batch)
+        elif expected != rows:
+            yield Finding(
+                Kind.RANGE_DIFFERS,
+                f"batch {key.batch}",
+                f"decided {rows:,} rows of {expected:,} source offsets: lost or added in the plan (or the source has offsets "
+                "without records: transactions, compaction, retention)",
+            )
+    if uncounted:
+        yield Finding(
+            Kind.NOT_COMPARED,
+            f"batches {ranges(uncounted)}",
+            "source offsets and rows: where the batch begins is not known, or its source does not count records",
+        )
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers in short: ``3-5, 9``."""
+    cuts = [0, *(i for i, (a, b) in enumerate(pairwise(numbers), start=1) if b != a + 1), len(numbers)]
+    pieces = [(numbers[low], numbers[high - 1]) for low, high in pairwise(cuts)]
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in pieces)
+
+
+def _first_back(prior: Sequence[str], offsets: Sequence[str]) -> str | None:
+    before, after = _partitions(prior) or {}, _partitions(offsets) or {}
+    for where, end in after.items():
+        if end < before.get(where, end):
+            return f"{where[0]}[{where[1]}] goes back from {before[where]:,} to {end:,}"
+    return None
+
+
+def _partitions(offsets: Sequence[str]) -> dict[tuple[str, str], int] | None:
+    """By source and topic, and partition; None unless all sources are Kafka's ``{"topic":{"0":5}}``."""
+    found = {}
+    for source, text in enumerate(offsets):
+        try:
+            topics = json.loads(text)
+            for topic, partitions in topics.items():
+                for partition, offset in partitions.items():
+                    if not isinstance(offset, int):
+                        return None
+                    # Two sources may read one topic.
+                    found[topic if source == 0 else f"{topic} (source {source})", partition] = offset
+        except (ValueError, AttributeError):
+            return None
+    return found

@@ -1,0 +1,217 @@
+"""One look after the other at a sink: what is decided, what is visible, what readers see.
+
+A running query decides and commits while we look. So the ledger is read twice: what it said *before* must be visible,
+what it says *after* may be; anything that is neither is a finding. With nothing running both are the same.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from integration.verify.checkpoint import check_checkpoint, initial_offsets
+from integration.verify.decided import decided_in, superseded_in
+from integration.verify.findings import Finding, Kind
+from integration.verify.history import History, history_of
+from integration.verify.markers import Markers, missing, settle
+from integration.verify.output import Output, Questions
+from integration.verify.report import Report
+from integration.verify.sources import check_sources, ranges
+from integration.verify.tally import Tally
+from integration.verify.transactions import check_missing, check_open, check_visible
+from sinks.kafka_committer import incarnation_of
+from twopc.errors import ConfigurationError, DecisionLogDamagedError
+from twopc.log_view import LogView
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from integration.verify.cluster import Cluster
+    from integration.verify.decided import Decided
+    from sinks.kafka_transactions import Description
+    from twopc.files import Files
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyOptions:
+    """What the operator asks for.
+
+    Attributes:
+        topics: to read; empty: those that the sink has written to.
+        checkpoint: the query's; None: not compared.
+        questions: of each record.
+        one_to_one: a source record is an output row.
+        sole_writer: nobody else writes to the topics.
+    """
+
+    topics: frozenset[str] = frozenset()
+    checkpoint: Files | None = None
+    questions: Questions = field(default_factory=Questions)
+    one_to_one: bool = False
+    sole_writer: bool = False
+
+
+class Transactions(NamedTuple):
+    """How many there are: decided, of these visible, and open."""
+
+    decided: int
+    visible: int
+    open: int
+
+
+class Verifier:
+    """Looks at a sink. A later look reads only what is new."""
+
+    def __init__(self, cluster: Cluster, options: VerifyOptions) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._scratch = tempfile.TemporaryDirectory(prefix="twopc-verify-", ignore_cleanup_errors=True)
+        self._output = Output(options.questions, Path(self._scratch.name))
+        self._markers = Markers()
+        self._tally = Tally()
+        self._topics: frozenset[str] = frozenset()
+
+    def __enter__(self) -> Self:
+        """Nothing more to open."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Remove what was written to the disk."""
+        self._scratch.cleanup()
+
+    def look(self, on_total: Callable[[int], object], on_progress: Callable[[int], object]) -> Report:
+        """One look.
+
+        Args:
+            on_total: is told how many offsets will be read.
+            on_progress: is told of every some thousand records.
+
+        Raises:
+            TwoPhaseCommitError: it could not be taken.
+        """
+        began = time.monotonic()
+        sink = self._cluster.sink
+        try:
+            before, _ = self._history()
+            required = decided_in(before, sink)
+            absent = self._read_markers(before, required)
+            listing = self._cluster.transactions.list_open(f"{sink.name}.")
+            described = self._cluster.transactions.describe(listing.transactional_ids)
+            self._output.look(self._cluster, self._topics_to_read(required))
+            after, ledger = self._history()
+        except DecisionLogDamagedError as error:
+            return self._damaged(str(error), time.monotonic() - began)
+        if after.view.damage is not None:
+            return self._damaged(after.view.damage, time.monotonic() - began)
+        decided = decided_in(after, sink)
+        known, visible = {**required, **decided}, self._markers.visible
+        self._tally.note(before, after, sink, visible.keys())
+        on_total(self._output.unread())
+        self._output.read_on(self._cluster, on_progress)
+
+        findings = [*self._check_ledger(after, ledger)]
+        # What was replaced meanwhile is the replacement's to be visible; what was truncated meanwhile had been committed.
+        still = {uuid: found for uuid, found in absent.items() if uuid in decided}
+        findings += check_missing(still, decided, self._markers.bounds, before.last)
+        findings += check_visible(visible.values(), known, superseded_in(after, sink), after)
+        findings += check_open(described, decided, incarnation=_incarnation(after, decided))
+        if not listing.complete:
+            some = "a broker did not list its open transactions: there may be more; look again when all brokers answer"
+            findings.append(Finding(Kind.LISTING_INCOMPLETE, sink.name, some))
+        findings += self._output.check_count(
+            self._cluster, self._tally.comparison(self._topics, self._options.sole_writer)
+        )
+        findings += self._output.check_records()
+        transactions = Transactions(len(decided), len(decided.keys() & visible.keys()), len(described))
+        return self._report(after, ledger, transactions, time.monotonic() - began, findings)
+
+    # -- parts ---------------------------------------------------------------------------------------------------------
+
+    def _history(self) -> tuple[History, str]:
+        ledgers = self._cluster.ledgers()
+        return history_of(ledgers.deciding, ledgers.own), ledgers.name
+
+    def _read_markers(self, before: History, required: Mapping[str, Decided]) -> dict[str, Description]:
+        """Read them, up to what was decided before; returns the decided transactions that are not visible."""
+        settle(self._cluster, required, before.last)
+        self._markers.read_on(self._cluster)
+        absent = missing(self._cluster, self._markers, required)
+        if absent:
+            settle(self._cluster, required, before.last)  # one was committed only now: the output must have it, too
+        if not before.is_complete:
+            self._markers.forget(before.batches.keys())
+        return absent
+
+    def _topics_to_read(self, required: Mapping[str, Decided]) -> frozenset[str]:
+        self._topics |= {
+            where.rpartition(":")[0] for one in required.values() for where in one.handle.topic_partitions()
+        } - {self._cluster.sink.ledger}
+        wrong = sorted(self._options.topics - self._topics)
+        if self._topics and wrong:
+            raise ConfigurationError(
+                f"sink {self._cluster.sink.name!r} has not written to {', '.join(wrong)} but to "
+                f"{', '.join(sorted(self._topics))}: correct --topic, or leave it out"
+            )
+        return self._options.topics or self._topics
+
+    def _check_ledger(self, history: History, ledger: str) -> Iterator[Finding]:
+        again = [key.batch for key, batch in history.batches.items() if batch.repairs or batch.rewrites]
+        if again:
+            yield Finding(
+                Kind.REPAIRED,
+                f"batches {ranges(sorted(again))}",
+                "lost transactions were written anew, as they should be",
+            )
+        files = self._options.checkpoint
+        initial = None if files is None else initial_offsets(files)
+        yield from check_sources(history.batches, initial, one_to_one=self._options.one_to_one)
+        if files is not None:
+            yield from check_checkpoint(files, history, ledger)
+
+    def _report(
+        self, history: History, ledger: str, transactions: Transactions, seconds: float, findings: list[Finding]
+    ) -> Report:
+        batches = history.batches
+        begin, last = history.view.begin, history.last
+        return Report(
+            sink=self._cluster.sink.name,
+            ledger=ledger,
+            lineage=None if begin is None else begin.lineage,
+            incarnation=max(history.take_overs, default=None),
+            take_overs=len(history.take_overs),
+            first_batch=next(iter(batches)).batch if batches else None,
+            last_batch=None if last is None else last.batch,
+            complete=history.is_complete,
+            batches=len(batches),
+            rewritten=sum(batch.rewrites > 0 for batch in batches.values()),
+            repaired=sum(batch.repairs > 0 for batch in batches.values()),
+            transactions=transactions.decided,
+            visible=transactions.visible,
+            open=transactions.open,
+            rows=self._tally.rows_of(batches.keys()),
+            topics=tuple(self._output.bounds),
+            records=sum(self._output.records.values()) if self._output.bounds else None,
+            seconds=seconds,
+            findings=tuple(findings),
+        )
+
+    def _damaged(self, damage: str, seconds: float) -> Report:
+        """All else is compared with the ledger: without one there is nothing to compare."""
+        name = self._cluster.ledger.name
+        nothing = History(LogView(damage=damage), {}, {}, is_complete=False)
+        finding = Finding(Kind.LEDGER_DAMAGED, name, damage)
+        return self._report(nothing, name, Transactions(0, 0, 0), seconds, [finding])
+
+
+def _incarnation(history: History, decided: Mapping[str, Decided]) -> int:
+    """The present driver's; its take-over record may be truncated, its transactions tell it, too."""
+    of = (incarnation_of(one.handle.transactional_id) for one in decided.values())
+    return max([*history.take_overs, *(number for number in of if number is not None)], default=-1)

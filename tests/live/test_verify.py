@@ -1,0 +1,327 @@
+"""``twopc verify`` on a real broker: it sees what is wrong, says so, and touches nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+
+from integration.verify.cluster import Cluster
+from integration.verify.expressions import parse
+from integration.verify.findings import Kind, Severity
+from integration.verify.output import Questions
+from integration.verify.verifier import Verifier, VerifyOptions
+from tests.live.pipeline import Tasks, opened
+from tests.live.rules.schedules import Play, crash, playing
+from twopc.coordinator import Coordinator, Settings
+from twopc.files import LocalFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from integration.verify.report import Report
+    from tests.live.services import KafkaService
+
+COMMAND = [sys.executable, "-c", "from integration.cli import app; app(prog_name='twopc')"]
+ROWS = [["a", "b"], ["c"], []]
+
+
+@pytest.fixture
+def play(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
+    with playing(kafka, tmp_path) as one:
+        yield one
+
+
+def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, "verify", *arguments], capture_output=True, text=True, check=False)
+
+
+@contextlib.contextmanager
+def verifier(play: Play, **options: Any) -> Iterator[Verifier]:
+    with contextlib.closing(Cluster(play.sink)) as cluster, Verifier(cluster, VerifyOptions(**options)) as one:
+        yield one
+
+
+def look(one: Verifier) -> Report:
+    return one.look(lambda _: None, lambda _: None)
+
+
+def report_of(play: Play, **options: Any) -> Report:
+    with verifier(play, **options) as one:
+        return look(one)
+
+
+def kinds(report: Report) -> list[Kind]:
+    return [finding.kind for finding in report.findings]
+
+
+def write(play: Play, *batches: Sequence[Sequence[str]], first: int = 0, **settings: Any) -> None:
+    driver = play.driver(Settings(**settings) if settings else None)
+    for number, rows in enumerate(batches, start=first):
+        driver.process(play.checkpoint(number), Tasks(play, rows))
+
+
+def spark_checkpoint(play: Play, path: Path, batches: int, *, ends: Sequence[int] = ()) -> LocalFiles:
+    """The files that Spark would have left, with a Kafka source of one partition."""
+    for directory in ("offsets", "commits", "sources/0"):
+        (path / directory).mkdir(parents=True)
+    (path / "metadata").write_text(json.dumps({"id": play.lineage}))
+    (path / "sources/0/0").write_text('\0v1\n{"in":{"0":0}}')
+    for batch in range(batches):
+        offset = {"in": {"0": ends[batch] if ends else 3 * (batch + 1)}}
+        (path / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{json.dumps(offset)}")
+        (path / "commits" / str(batch)).write_text("v1\n{}")
+    return LocalFiles(path)
+
+
+def kafka_offsets(play: Play, *ends: int) -> None:
+    play.offsets = {batch: (f'{{"in":{{"0":{end}}}}}',) for batch, end in enumerate(ends)}
+
+
+def test_a_healthy_sink_has_nothing_wrong(play: Play, tmp_path: Path) -> None:
+    kafka_offsets(play, 3, 6)
+    write(play, ROWS, [["d"], [], ["e", "f"]])
+    report = report_of(
+        play,
+        checkpoint=spark_checkpoint(play, tmp_path / "checkpoint", 2),
+        questions=Questions(key=parse("key")),
+        one_to_one=True,
+        sole_writer=True,
+    )
+    assert report.findings == ()
+    assert (report.lineage, report.topics, report.records, report.rows) == (play.lineage, (play.topic,), 6, 6)
+    assert (report.transactions, report.visible, report.open, report.first_batch, report.last_batch) == (4, 4, 0, 0, 1)
+    assert report.is_ok and report.complete
+
+
+def test_verifying_fences_nobody_and_writes_nothing(play: Play) -> None:
+    driver = play.driver()
+    driver.process(play.checkpoint(0), Tasks(play, ROWS))
+    ledger = play.sink.create_ledger()
+    before = ledger.inspect()
+    report_of(play)
+    assert ledger.inspect() == before
+    ledger.close()
+    driver.process(play.checkpoint(1), Tasks(play, [["d"]]))
+    assert report_of(play).last_batch == 1
+
+
+def test_rows_that_were_doubled_past_the_sink_are_found_and_placed(play: Play) -> None:
+    write(play, ROWS)
+    producer = Producer({"bootstrap.servers": play.bootstrap_servers})
+    producer.produce(play.topic, b"a", b"a", partition=0)
+    assert producer.flush(10) == 0
+    report = report_of(play, questions=Questions(key=parse("key")), sole_writer=True)
+    assert kinds(report) == [Kind.RECORDS_UNDECIDED, Kind.DUPLICATES]
+    assert report.findings[1].text.startswith("1 records were there before")
+    assert f"{play.topic}[0]@" in report.findings[1].text
+    assert kinds(report_of(play)) == [Kind.RECORDS_EXTRA]
+    assert report_of(play).is_ok
+
+
+def test_numbers_that_are_missing_in_a_sequence_are_counted(play: Play) -> None:
+    write(play, [["1", "2"], ["5"]])
+    report = report_of(play, questions=Questions(sequence=parse("value")))
+    assert kinds(report) == [Kind.SEQUENCE_GAPS]
+    assert "2 numbers are missing, such as 2 to 5" in report.findings[0].text
+
+
+def test_a_batch_decided_and_not_committed_is_told_from_a_lost_one(play: Play) -> None:
+    write(play, ROWS)
+    crash(play.driver(), play, 1, [["d"], ["e"]], "driver.decided")
+    report = report_of(play)
+    assert kinds(report) == [Kind.DECIDED_OPEN, Kind.DECIDED_OPEN, Kind.HELD_BACK, Kind.NOT_COMPARED]
+    assert report.is_ok and report.open == 2
+
+    for handle in play.decided(1):
+        play.fence(handle.transactional_id)  # as the broker does when the transaction's time is over
+    lost = report_of(play)
+    assert kinds(lost) == [Kind.DECIDED_LOST, Kind.DECIDED_LOST]
+    assert not lost.is_ok
+
+    play.driver().process(play.checkpoint(1), Tasks(play, [["d"], ["e"]]))
+    mended = report_of(play, questions=Questions(key=parse("key")))
+    assert kinds(mended) == [Kind.REPAIRED]
+    assert (mended.records, mended.rewritten) == (5, 1)
+
+
+def test_a_partly_lost_batch_is_repaired_and_its_replaced_transaction_stays_out(play: Play) -> None:
+    crash(play.driver(), play, 0, [["a"], ["b"]], "driver.decided")
+    play.fence(play.decided(0)[0].transactional_id)
+    play.driver().process(play.checkpoint(0), Tasks(play, [["a"], ["b"]]))
+    report = report_of(play, questions=Questions(key=parse("key")))
+    assert kinds(report) == [Kind.REPAIRED]
+    assert (report.repaired, report.transactions, report.visible, report.records) == (1, 2, 2, 2)
+
+
+def test_a_transaction_that_nobody_decided_and_somebody_committed_is_an_error(play: Play) -> None:
+    write(play, ROWS)
+    crash(play.driver(), play, 1, [["d"]], "driver.confirmed")
+    (orphan,) = play.open_transactions()
+    running = report_of(play)
+    assert Kind.RUNNING_OPEN in kinds(running) and running.is_ok
+    assert play.end(play.found(orphan), commit=True) == "NONE"
+    report = report_of(play)
+    assert kinds(report) == [Kind.UNDECIDED_VISIBLE, Kind.RECORDS_EXTRA]
+    assert report.findings[0].where == "batch 1"
+
+
+def test_a_former_drivers_open_transaction_is_an_orphan(play: Play) -> None:
+    write(play, ROWS)
+    crash(play.driver(), play, 1, [["d"]], "driver.confirmed")
+    crash(play.driver(), play, 1, [["d"]], "driver.taken_over")
+    report = report_of(play)
+    assert Kind.ORPHAN_OPEN in kinds(report)
+    assert all(finding.kind.severity is not Severity.ERROR for finding in report.findings)
+
+
+def test_another_history_in_the_checkpoint_is_an_error(play: Play, tmp_path: Path) -> None:
+    kafka_offsets(play, 3, 6)
+    write(play, ROWS, ROWS)
+    files = spark_checkpoint(play, tmp_path / "checkpoint", 4, ends=(3, 7, 9, 12))
+    report = report_of(play, checkpoint=files, one_to_one=True)
+    assert kinds(report) == [Kind.OFFSETS_DIFFER, Kind.COMMITTED_UNDECIDED]
+    assert (report.findings[0].where, report.findings[1].where) == ("batch 1", "batches 2-3")
+
+
+def test_truncated_decisions_are_not_compared_and_nothing_older_is_called_undecided(play: Play) -> None:
+    write(play, *([[str(number)]] for number in range(7)), keep_batches=2)
+    report = report_of(play, questions=Questions(key=parse("key"), sequence=parse("key")))
+    assert kinds(report) == [Kind.NOT_COMPARED]
+    assert not report.complete and report.records == 7 and report.last_batch == 6
+
+
+def test_a_later_look_reads_only_what_is_new_and_sees_doubles_with_what_is_old(play: Play) -> None:
+    driver = play.driver()
+    driver.process(play.checkpoint(0), Tasks(play, ROWS))
+    with verifier(play, questions=Questions(key=parse("key"))) as one:
+        assert look(one).findings == ()
+        driver.process(play.checkpoint(1), Tasks(play, [["d"], ["a"]]))
+        read: list[int] = []
+        report = one.look(lambda _: None, read.append)
+    assert (sum(read), report.records, report.last_batch) == (2, 5, 1)
+    assert kinds(report) == [Kind.DUPLICATES]
+
+
+def test_a_sink_that_has_decided_nothing_yet_has_nothing_wrong(play: Play) -> None:
+    crash(play.driver(), play, 0, ROWS, "driver.taken_over")
+    report = report_of(play, questions=Questions(key=parse("key")))
+    assert (report.findings, report.last_batch, report.take_overs, report.records) == ((), None, 1, None)
+
+
+def test_of_two_sinks_the_second_is_judged_by_the_ledger_that_decides(play: Play, tmp_path: Path) -> None:
+    second = dataclasses.replace(play.sink, name=f"{play.name}-second")
+    opened.append(Coordinator([play.sink, second], LocalFiles(tmp_path / "both")))
+    opened[-1].process(play.checkpoint(0), Tasks(play, ROWS))
+    with contextlib.closing(Cluster(second)) as cluster, Verifier(cluster, VerifyOptions()) as one:
+        report = look(one)
+    assert (report.sink, report.ledger, report.last_batch) == (second.name, play.sink.ledger, 0)
+    assert (report.take_overs, report.transactions, report.findings) == (1, 0, ())
+
+
+def test_a_damaged_ledger_is_reported_and_nothing_is_concluded_from_it(play: Play) -> None:
+    write(play, ROWS)
+    producer = Producer({"bootstrap.servers": play.bootstrap_servers})
+    producer.produce(play.sink.ledger, b"not ours", partition=0)
+    assert producer.flush(10) == 0
+    assert kinds(report_of(play)) == [Kind.LEDGER_DAMAGED]
+
+
+def test_the_command_tells_a_program_what_it_saw_and_fails_when_something_is_wrong(play: Play) -> None:
+    write(play, ROWS)
+    arguments = ("--bootstrap-servers", play.bootstrap_servers, "--sink", play.name, "--key", "value", "--json")
+    done = run_cli(*arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    facts = json.loads(done.stdout)
+    assert (facts["ok"], facts["records"], facts["rows"], facts["findings"]) == (True, 3, 3, [])
+
+    write(play, [["a"]], first=1)
+    done = run_cli(*arguments)
+    assert done.returncode == 1
+    (finding,) = json.loads(done.stdout)["findings"]
+    assert (finding["kind"], finding["severity"], finding["where"]) == ("duplicates", "error", play.topic)
+    done = run_cli(*arguments[:-1])
+    assert done.returncode == 1
+    assert "1 records were there before" in done.stdout
+
+
+def test_the_command_looks_again_and_again_online(play: Play) -> None:
+    write(play, ROWS)
+    done = run_cli(
+        *("--bootstrap-servers", play.bootstrap_servers, "--sink", play.name, "--json"),
+        *("--online", "--interval", "0.1", "--seconds", "1"),
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    looks = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(looks) > 1
+    assert {found["records"] for found in looks} == {3}
+
+
+def test_ctrl_c_ends_an_online_look_with_what_it_saw(play: Play) -> None:
+    write(play, ROWS)
+    arguments = ("--bootstrap-servers", play.bootstrap_servers, "--sink", play.name, "--online", "--interval", "60")
+    with subprocess.Popen(
+        [*COMMAND, "verify", *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        # A build server's shell may have us ignore Ctrl-C, which a child inherits.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no other thread here
+    ) as watching:
+        assert watching.stdout is not None
+        assert "3 records" in watching.stdout.readline()
+        watching.send_signal(signal.SIGINT)
+        assert "Nothing is wrong." in watching.stdout.read()
+        assert watching.wait(30) == 0
+
+
+def test_a_query_that_writes_while_we_look_is_never_called_wrong(play: Play) -> None:
+    driver = play.driver()
+    driver.process(play.checkpoint(0), Tasks(play, [["0"], ["-1"]]))
+    last = 30
+
+    def run() -> None:
+        for number in range(1, last + 1):
+            driver.process(play.checkpoint(number), Tasks(play, [[str(number)], [str(-number - 1)]]))
+
+    looks: list[Report] = []
+    with ThreadPoolExecutor(1) as pool, verifier(play, questions=Questions(key=parse("key"))) as one:
+        query = pool.submit(run)
+        while not query.done():
+            looks.append(look(one))
+        query.result()
+        looks.append(look(one))
+    assert len({report.last_batch for report in looks}) > 2, "nothing was written while we looked"
+    passing = {Kind.RUNNING_OPEN, Kind.DECIDED_OPEN, Kind.HELD_BACK, Kind.NOT_COMPARED, Kind.DECIDED_UNKNOWN}
+    assert {kind for report in looks for kind in kinds(report)} <= passing
+    assert (looks[-1].findings, looks[-1].records, looks[-1].last_batch) == ((), 2 * (last + 1), last)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--sink", "nobody"), "there is no topic twopc-ledger-nobody"),
+        (("--topic", "no-such-topic"), "has not written to no-such-topic but to"),
+        (("--key", "json:n"), "'json:n' is no expression"),
+        (("--by", "key"), "give --sequence, too"),
+        (("--config", "ssl.ca.location"), "an option is not key=value"),
+        (("--config", "sasl.jaas.config=x"), "'kafka.sasl.jaas.config' cannot be honoured"),
+        (("--checkpoint", "/no/such/path"), "does not exist"),
+        (("--bootstrap-servers", "127.0.0.1:1", "--timeout", "1"), "no Kafka broker answers at 127.0.0.1:1"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_in_one_message(play: Play, arguments: tuple[str, ...], message: str) -> None:
+    write(play, ROWS)
+    done = run_cli("--bootstrap-servers", play.bootstrap_servers, "--sink", play.name, *arguments)
+    assert done.returncode == 2
+    assert message in " ".join(done.stderr.replace("│", " ").split())
+    assert not done.stdout
+    assert "Traceback" not in done.stderr

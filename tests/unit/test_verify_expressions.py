@@ -1,0 +1,70 @@
+"""What identifies a record, as an operator writes it."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Message
+
+from integration.verify.expressions import ExpressionError, parse
+
+JSON = b'{"order":{"id":"o-1","lines":[{"n":7},{"n":8}]},"n":-12,"none":null,"odd":1.5}'
+
+
+def message(
+    key: bytes | None = b"k", value: bytes | None = JSON, headers: list[tuple[str, str | bytes | None]] | None = None
+) -> Message:
+    return Message(topic="t", partition=0, offset=0, key=key, value=value, headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("key", b"k"),
+        ("value", JSON),
+        ("header:trace-id", b"t1"),
+        ("header:other", None),
+        ("json:$.order.id", b"o-1"),
+        ("json:$.order.lines[1].n", b"8"),
+        ("json:$.order.lines[2].n", None),
+        ("json:$.none", None),
+        ("json:$.n.deeper", None),
+        ("json:$.absent", None),
+    ],
+)
+def test_an_expression_gives_what_the_record_has_there_or_nothing(text: str, found: bytes | None) -> None:
+    assert parse(text).bytes_of(message(headers=[("trace-id", b"t1"), ("trace-id", b"t2")])) == found
+
+
+@pytest.mark.parametrize("value", [None, b"", b"no JSON", b"[1", b"3"])
+def test_a_value_without_the_path_gives_nothing(value: bytes | None) -> None:
+    assert parse("json:$.n").bytes_of(message(value=value)) is None
+
+
+def test_parts_identify_together_and_do_not_run_into_each_other() -> None:
+    both = parse("key, value")
+    assert both.bytes_of(message(b"a", b"bc")) != both.bytes_of(message(b"ab", b"c"))
+    assert both.bytes_of(message(b"a", None)) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "number"),
+    [
+        ("json:$.n", JSON, -12),
+        ("json:$.odd", JSON, None),
+        ("value", b"0042", 42),
+        ("value", b"x", None),
+        ("value", b"9223372036854775807", 2**63 - 1),
+        ("value", b"9223372036854775808", None),
+        ("value", None, None),
+    ],
+)
+def test_a_number_is_a_whole_one_of_64_bits_or_nothing(text: str, value: bytes | None, number: int | None) -> None:
+    assert parse(text).number_of(message(value=value)) == number
+
+
+@pytest.mark.parametrize(
+    "text", ["", "Key", "header:", "json:", "json:n", "json:$", "json:$.a[x]", "json:$..a", "key,", "__import__('os')"]
+)
+def test_anything_else_is_refused_with_what_there_is(text: str) -> None:
+    with pytest.raises(ExpressionError, match="use key, value, header:NAME or json:PATH"):
+        parse(text)

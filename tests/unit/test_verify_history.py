@@ -1,0 +1,183 @@
+"""A ledger told batch by batch, its source offsets, and the checkpoint beside it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from integration.verify.checkpoint import check_checkpoint, initial_offsets
+from integration.verify.findings import Kind
+from integration.verify.history import Batch, BatchId, History, history_of
+from integration.verify.sources import check_sources, ranges, records_between
+from tests.unit.test_log_view import BEGIN, TAKE_OVER, decision, repair, task, truncation
+from twopc.decision import Begin, LogContents, LogEntry
+from twopc.errors import ConfigurationError
+from twopc.files import LocalFiles
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from twopc.decision import Record
+
+
+def told(*records: Record, start: int = 0) -> History:
+    contents = LogContents(start, tuple(LogEntry(start + i, record) for i, record in enumerate(records)))
+    return history_of(contents, contents)
+
+
+def batch(number: int, end: int, rows: int, prior: tuple[str, ...] | None) -> tuple[BatchId, Batch]:
+    made = decision(number, *(task(i) for i in range(rows)))
+    return BatchId("a", number), Batch(msgspec.structs.replace(made, offsets=(at(end),)), prior)
+
+
+def at(end: int) -> str:
+    return f'{{"t":{{"0":{end},"1":5}}}}'
+
+
+def test_every_batch_is_told_with_the_offsets_before_it() -> None:
+    history = told(TAKE_OVER, BEGIN, decision(0), TAKE_OVER, decision(1))
+    assert [(key, batch.prior) for key, batch in history.batches.items()] == [
+        (BatchId("a", 0), None),
+        (BatchId("a", 1), ("a0",)),
+    ]
+    assert (history.last, sorted(history.take_overs), history.is_complete) == (BatchId("a", 1), [0, 3], True)
+
+
+def test_a_repair_replaces_what_it_names_in_any_batch_and_a_rewrite_replaces_all() -> None:
+    history = told(
+        BEGIN,
+        decision(0, task(0, s="t0"), task(1, s="t1")),
+        repair(0, task(1, s="t1-again")),
+        decision(1, task(0, s="u0")),
+        decision(1, task(0, s="u0-again"), plan="rewrite"),
+    )
+    first, second = history.batches.values()
+    assert list(first.handles("s")) == [(0, {"t": "t0"}), (1, {"t": "t1-again"})]
+    assert (first.superseded, first.repairs, first.rewrites) == ([{"s": {"t": "t1"}}], 1, 0)
+    assert list(second.handles("s")) == [(0, {"t": "u0-again"})]
+    assert (second.superseded, second.repairs, second.rewrites) == ([{"s": {"t": "u0"}}], 0, 1)
+
+
+def test_a_truncated_ledger_is_not_complete() -> None:
+    history = told(decision(3), decision(4), truncation(3), start=3)
+    assert (history.is_complete, history.view.damage, len(history.batches)) == (False, None, 2)
+
+
+def test_a_new_lineage_is_another_history_with_the_same_numbers() -> None:
+    other = Begin(lineage="b", first_batch=0, prior_offsets=(), ends="a")
+    history = told(BEGIN, decision(0), other, decision(0, lineage="b"))
+    assert list(history.batches) == [BatchId("a", 0), BatchId("b", 0)]
+
+
+def test_a_ledger_is_told_up_to_its_damage() -> None:
+    history = told(BEGIN, decision(0), decision(2), decision(3))
+    assert history.view.damage is not None
+    assert list(history.batches) == [BatchId("a", 0)]
+
+
+@pytest.mark.parametrize(
+    ("prior", "offsets", "records"),
+    [
+        ((at(2),), (at(9),), 7),
+        ((at(2), at(0)), (at(3), at(4)), 5),
+        (('{"t":{"0":1}}',), (at(2),), None),  # a new partition: where it begins is not known
+        (('{"logOffset":1}',), ('{"logOffset":2}',), None),
+        (("no JSON",), (at(2),), None),
+        (("-",), ("-",), None),
+    ],
+)
+def test_records_are_counted_where_every_source_is_kafka(
+    prior: tuple[str, ...], offsets: tuple[str, ...], records: int | None
+) -> None:
+    assert records_between(prior, offsets) == records
+
+
+def test_a_batch_that_goes_back_or_has_other_rows_than_its_range_is_found() -> None:
+    batches = dict([batch(0, 3, 3, None), batch(1, 5, 1, (at(3),)), batch(2, 4, 0, (at(5),))])
+    found = list(check_sources(batches, None, one_to_one=True))
+    assert [(one.kind, one.where) for one in found] == [
+        (Kind.RANGE_DIFFERS, "batch 1"),
+        (Kind.OFFSETS_RAN_BACK, "batch 2"),
+        (Kind.RANGE_DIFFERS, "batch 2"),
+        (Kind.NOT_COMPARED, "batches 0"),
+    ]
+    assert not list(check_sources(dict([batch(0, 3, 3, None)]), (at(0),), one_to_one=True))
+    assert not list(check_sources(dict([batch(0, 3, 9, None)]), None, one_to_one=False))
+
+
+@pytest.mark.parametrize(("numbers", "text"), [([4], "4"), ([1, 2, 3, 7, 9, 10], "1-3, 7, 9-10")])
+def test_numbers_are_named_in_short(numbers: list[int], text: str) -> None:
+    assert ranges(numbers) == text
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    for directory in ("offsets", "commits", "sources/0"):
+        (tmp_path / directory).mkdir(parents=True)
+    (tmp_path / "metadata").write_text('{"id":"a"}')
+    for number in range(3):
+        (tmp_path / f"offsets/{number}").write_text(f"v1\n{{}}\na{number}")
+        (tmp_path / f"commits/{number}").write_text("v1\n{}")
+    return tmp_path
+
+
+def compared(path: Path, *records: Record) -> list[tuple[Kind, str]]:
+    found = check_checkpoint(LocalFiles(path), told(BEGIN, *records), "ledger")
+    return [(one.kind, one.where) for one in found]
+
+
+THREE = (decision(0), decision(1), decision(2))
+
+
+def test_a_checkpoint_with_the_same_batches_is_the_ledgers_own(checkpoint: Path) -> None:
+    assert compared(checkpoint, *THREE) == []
+    (checkpoint / "commits/2").unlink()  # the query was killed before Spark wrote it
+    assert compared(checkpoint, *THREE) == []
+
+
+def test_what_the_checkpoint_lacks_is_named(checkpoint: Path) -> None:
+    (checkpoint / "commits/1").unlink()
+    (checkpoint / "offsets/2").unlink()
+    assert compared(checkpoint, *THREE) == [(Kind.OFFSETS_MISSING, "batches 2"), (Kind.COMMIT_MISSING, "batches 1")]
+
+
+def test_what_the_engine_has_dropped_for_its_age_is_not_missed(checkpoint: Path) -> None:
+    (checkpoint / "commits/0").unlink()
+    (checkpoint / "offsets/0").unlink()
+    assert compared(checkpoint, *THREE) == []
+
+
+def test_batches_that_were_finished_and_never_decided_are_an_error(checkpoint: Path) -> None:
+    assert compared(checkpoint, decision(0)) == [(Kind.COMMITTED_UNDECIDED, "batches 1-2")]
+
+
+def test_other_offsets_for_the_same_batch_are_an_error(checkpoint: Path) -> None:
+    (checkpoint / "offsets/1").write_text("v1\n{}\nother")
+    assert compared(checkpoint, *THREE) == [(Kind.OFFSETS_DIFFER, "batch 1")]
+
+
+def test_another_querys_checkpoint_or_another_ledgers_is_an_error(checkpoint: Path) -> None:
+    (checkpoint / "metadata").write_text('{"id":"z"}')
+    (checkpoint / "twopc").mkdir()
+    bound = {"format": 1, "log": "other-ledger", "log_identity": "i", "sinks": {}}
+    (checkpoint / "twopc/binding-000001.json").write_text(json.dumps(bound))
+    assert [kind for kind, _ in compared(checkpoint, *THREE)] == [Kind.LINEAGE_DIFFERS, Kind.BINDING_DIFFERS]
+
+
+def test_a_directory_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="no streaming query's checkpoint"):
+        compared(tmp_path, *THREE)
+
+
+@pytest.mark.parametrize(
+    ("noted", "found"),
+    [(b'\0v1\n{"t": {"1": 0, "0": 2}}', ('{"t":{"0":2,"1":0}}',)), (b"v1\n{}", None), (b"", None)],
+)
+def test_where_a_kafka_source_began_is_read_from_sparks_note(
+    checkpoint: Path, noted: bytes, found: tuple[str, ...] | None
+) -> None:
+    (checkpoint / "sources/0/0").write_bytes(noted)
+    assert initial_offsets(LocalFiles(checkpoint)) == found

@@ -1,0 +1,159 @@
+"""The number of records against what was decided: a failure only where it proves one."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from rich.console import Console
+
+from integration.verify.cluster import Bounds, Cluster
+from integration.verify.command import connection_options
+from integration.verify.findings import Finding, Kind, Severity
+from integration.verify.output import Comparison, Output, Questions
+from integration.verify.report import Report
+from twopc.errors import ConfigurationError
+
+TOPIC = "out"
+
+
+class Topic:
+    """Stands in for a cluster of which only settings and offsets are asked."""
+
+    def __init__(self, bounds: Bounds, *, compacted: bool = False) -> None:
+        self._bounds = bounds
+        self._compacted = compacted
+
+    def bounds(self, topic: str) -> Bounds:
+        del topic
+        return self._bounds
+
+    def is_compacted(self, topic: str) -> bool:
+        del topic
+        return self._compacted
+
+
+def kinds(  # what a look finds of a topic with so many records
+    records: int,
+    proven: int,
+    decided: int,
+    *,
+    start: int = 0,
+    open_offsets: int = 0,
+    compacted: bool = False,
+    topics: frozenset[str] = frozenset({TOPIC}),
+    is_complete: bool = True,
+    sole_writer: bool = False,
+) -> list[Kind]:
+    cluster = cast("Cluster", Topic(Bounds({0: start}, {0: 100}, {0: 100 + open_offsets}), compacted=compacted))
+    output = Output(Questions(), Path())
+    output.look(cluster, frozenset({TOPIC}))
+    output.records[TOPIC] = records
+    expected = Comparison(
+        proven=proven, decided=decided, topics=topics, is_complete=is_complete, sole_writer=sole_writer
+    )
+    return [finding.kind for finding in output.check_count(cluster, expected)]
+
+
+@pytest.mark.parametrize(
+    ("records", "found"),
+    [(9, [Kind.RECORDS_MISSING]), (10, []), (11, []), (12, []), (13, [Kind.RECORDS_EXTRA])],
+)
+def test_a_batch_that_is_decided_while_we_look_may_be_there_or_not(records: int, found: list[Kind]) -> None:
+    assert kinds(records, proven=10, decided=12) == found
+
+
+def test_more_records_than_decided_are_an_error_where_nobody_else_writes() -> None:
+    assert kinds(13, 12, 12, sole_writer=True) == [Kind.RECORDS_UNDECIDED]
+
+
+@pytest.mark.parametrize(
+    "circumstance",
+    [
+        {"start": 1},
+        {"compacted": True},
+        {"is_complete": False},
+        {"topics": frozenset({TOPIC, "other"})},
+    ],
+)
+def test_fewer_records_are_no_loss_where_something_else_explains_them(circumstance: dict[str, Any]) -> None:
+    assert kinds(3, 10, 10, **circumstance) == [Kind.NOT_COMPARED]
+
+
+def test_records_behind_an_open_transaction_are_not_lost() -> None:
+    assert kinds(3, 10, 10, open_offsets=2) == [Kind.HELD_BACK, Kind.NOT_COMPARED]
+
+
+def test_a_report_is_ok_until_an_error_is_found_and_says_each_finding_to_people_and_programs() -> None:
+    def report(*findings: Finding) -> Report:
+        return Report(
+            sink="s",
+            ledger="l",
+            lineage=None,
+            incarnation=None,
+            take_overs=0,
+            complete=True,
+            first_batch=None,
+            last_batch=None,
+            batches=0,
+            rewritten=0,
+            repaired=0,
+            open=0,
+            transactions=0,
+            visible=0,
+            rows=0,
+            topics=("t",),
+            records=None,
+            seconds=1.23,
+            findings=findings,
+        )
+
+    warning = Finding(Kind.ORPHAN_OPEN, "s.1.w.0", "a [odd] text")
+    error = Finding(Kind.DUPLICATES, "t", "doubled")
+    assert report().is_ok and report(warning).is_ok and not report(warning, error).is_ok
+    facts = json.loads(json.dumps(report(warning, error).facts()))
+    assert (facts["ok"], facts["seconds"], facts["topics"]) == (False, 1.2, ["t"])
+    assert facts["findings"][0] == {
+        "kind": "orphan_open",
+        "severity": "warning",
+        "where": "s.1.w.0",
+        "text": "a [odd] text",
+    }
+    shown = io.StringIO()
+    report(warning, error).show(Console(file=shown, width=100))
+    assert "warning s.1.w.0: a [odd] text (orphan_open)" in shown.getvalue()
+    assert "error t: doubled (duplicates)" in shown.getvalue()
+
+
+def test_every_kind_has_a_severity_and_the_ones_that_break_exactly_once_are_errors() -> None:
+    errors = {kind for kind in Kind if kind.severity is Severity.ERROR}
+    assert {Kind.DUPLICATES, Kind.DECIDED_LOST, Kind.UNDECIDED_VISIBLE, Kind.RECORDS_MISSING} <= errors
+    assert not errors & {Kind.NOT_COMPARED, Kind.DECIDED_OPEN, Kind.DECIDED_UNKNOWN, Kind.RECORDS_EXTRA}
+
+
+def test_connection_options_come_from_a_file_and_words_and_words_win(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("# a comment\n\nsasl.password = a=b \nsasl.username=ann\n")
+    assert connection_options(["kafka.sasl.username=bob"], file) == {
+        "kafka.sasl.password": "a=b",
+        "kafka.sasl.username": "bob",
+    }
+
+
+def test_a_word_that_is_no_option_is_not_repeated_as_it_may_be_a_password(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="not key=value") as caught:
+        connection_options(["secret"], None)
+    assert "secret" not in str(caught.value)
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        connection_options([], tmp_path / "absent")
+
+
+def test_the_document_names_every_kind_of_finding_with_its_severity() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "verify.md").read_text()
+    rows = re.findall(r"^\| (`[a-z_`, ]+`) \| (error|warning|info) \|", text, re.MULTILINE)
+    named = {kind: severity for kinds, severity in rows for kind in re.findall(r"[a-z_]+", kinds)}
+    assert named == {kind.value: kind.severity.value for kind in Kind}
