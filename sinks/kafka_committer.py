@@ -135,7 +135,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
 
     def abort(self, handles: Sequence[KafkaHandle]) -> None:
         """See :class:`SinkCommitter`: by fencing, so that the writer is stopped wherever it is (rule 7)."""
-        self._fence([handle.transactional_id for handle in handles])
+        self._fence([_identity(handle) for handle in handles])
 
     def evidence(self, handles: Sequence[KafkaHandle], since: Mapping[str, Any]) -> dict[KafkaHandle, Evidence]:
         """See :class:`SinkCommitter`: by the markers alone."""
@@ -215,13 +215,18 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         if orphans:
             logger.warning("sweeping transactions that nobody has decided: %s", ", ".join(orphans))
             point("driver.sweeping")
-        unanswered = self._fence(orphans)
-        if unanswered or not listing.complete:
+        # Each at the epoch that it has now: its worker may use the id again before the sweep comes to it.
+        found = self._client.describe(orphans)
+        known = {tid: of for tid, of in found.items() if of.error == kafka_transactions.NONE}
+        unanswered = self._fence([ProducerIdentity(t, of.producer_id, of.producer_epoch) for t, of in known.items()])
+        if unanswered or len(known) < len(orphans) or not listing.complete:
             logger.warning("the sweep of sink %r is incomplete; it is repeated with the next batch", self._sink.name)
 
-    def _fence(self, transactional_ids: Sequence[str]) -> list[str]:
-        answers = self._until_answered(transactional_ids, self._client.fence)
-        return [tid for tid, answer in answers.items() if answer != kafka_transactions.NONE]
+    def _fence(self, identities: Sequence[ProducerIdentity]) -> list[str]:
+        by_id = {identity.transactional_id: identity for identity in identities}
+        answers = self._until_answered(by_id, lambda ids: self._client.fence([by_id[tid] for tid in ids]))
+        done = kafka_transactions.FENCED | {kafka_transactions.NONE}
+        return [tid for tid, answer in answers.items() if answer not in done]
 
     def _until_answered(self, transactional_ids: Iterable[str], ask: Any) -> dict[str, str]:
         """Ask for all in flight together, again for those that are in transition or unanswered, until time runs out."""

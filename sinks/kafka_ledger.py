@@ -170,8 +170,11 @@ class KafkaLedger(DecisionLog):
             if failures or left:
                 raise KafkaException(failures[0] if failures else KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001
         except SERVING as error:
-            self._give_up(producer)
-            raise translate(error, f"writing to the ledger {self.name}") from error
+            refused = translate(error, f"writing to the ledger {self.name}")
+            # A late EndTxn of the record before may have published this one (KAFKA-17754): only an abort that succeeds tells.
+            if not self._give_up(producer) and not isinstance(refused, FencedError):
+                raise DecisionInDoubtError(f"{refused}; and it could not be aborted. Restart the query") from error
+            raise refused from error
         if fault:
             point(fault)
         began = time.monotonic()

@@ -45,6 +45,8 @@ _NOT_HERE: Final = frozenset(
 NO_ANSWER: Final = "NO_ANSWER"
 NONE: Final = "NONE"
 CONCURRENT: Final = "ConcurrentTransactionsError"
+#: Somebody has initialised the id since.
+FENCED: Final = frozenset({"ProducerFencedError", "InvalidProducerEpochError"})
 NOT_FOUND: Final = "TransactionalIdNotFoundError"
 NOT_AUTHORIZED: Final = "TransactionalIdAuthorizationFailedError"
 
@@ -73,6 +75,11 @@ class ProducerIdentity:
     transactional_id: str
     producer_id: int
     producer_epoch: int
+
+
+def whoever(transactional_id: str) -> ProducerIdentity:
+    """Whoever has the id now. An id that does not exist yet begins to."""
+    return ProducerIdentity(transactional_id, -1, -1)
 
 
 @dataclass(frozen=True)
@@ -145,23 +152,25 @@ class TransactionClient:
         answers = self._routed(list(by_id), request, _single_answer, one_by_one=True)
         return {tid: str(found) for tid, found in answers.items()}
 
-    def fence(self, transactional_ids: Sequence[str], *, timeout_ms: int = 60_000) -> dict[str, str]:
+    def fence(self, identities: Sequence[ProducerIdentity], *, timeout_ms: int = 60_000) -> dict[str, str]:
         """InitProducerId for each: aborts what is open and bumps the epoch, so that its writer is fenced wherever it is.
 
-        Asked once, see :meth:`end`. An id that does not exist yet begins to.
+        An id that was initialised by somebody else since is left alone, and answered with one of :data:`FENCED` (KIP-360);
+        :func:`whoever` fences it all the same. Asked once, see :meth:`end`.
         """
+        by_id = {identity.transactional_id: identity for identity in identities}
 
         def request(ids: Collection[str]) -> Any:
-            (transactional_id,) = ids
+            (identity,) = (by_id[tid] for tid in ids)
             return InitProducerIdRequest(
-                transactional_id=transactional_id,
+                transactional_id=identity.transactional_id,
                 transaction_timeout_ms=timeout_ms,
-                producer_id=-1,
-                producer_epoch=-1,
+                producer_id=identity.producer_id,
+                producer_epoch=identity.producer_epoch,
                 max_version=_INIT_PRODUCER_ID_VERSION,
             )
 
-        answers = self._routed(transactional_ids, request, _single_answer, one_by_one=True)
+        answers = self._routed(list(by_id), request, _single_answer, one_by_one=True)
         return {tid: str(found) for tid, found in answers.items()}
 
     def list_open(self, prefix: str) -> Listing:

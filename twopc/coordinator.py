@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from twopc import repair
@@ -13,7 +13,7 @@ from twopc.binding import FORMAT as BINDING_FORMAT
 from twopc.binding import Binding, Bound
 from twopc.checkpoint import Checkpoint, Position, locate
 from twopc.decision import Attempt, Begin, Decision, Record, Repair, TaskReport, Truncation
-from twopc.engine import Engine, Slot, Work
+from twopc.engine import Engine, Slot, Snapshot, Work
 from twopc.errors import DecisionInDoubtError, InDoubtError, RetriableError
 from twopc.faults import point
 from twopc.log_view import LogView, fold, fold_more
@@ -40,13 +40,6 @@ logger = logging.getLogger(__name__)
 #: How often one call writes anew what it finds lost before it gives up and leaves the rest to a restart.
 _MAX_LOSSES: Final = 3
 _AFTER_A_LOSS: Final = frozenset({Action.REWRITE, Action.REPAIR, Action.PUBLISH})
-
-
-@dataclass(frozen=True)
-class _Snapshot:
-    attempt: Attempt
-    tasks: tuple[TaskReport, ...]
-    since: dict[str, dict[str, Any]]
 
 
 class Coordinator:
@@ -152,7 +145,7 @@ class Coordinator:
 
     def snapshot_state(
         self, checkpoint: Checkpoint, engine: Engine, *, only: frozenset[Slot] | None = None
-    ) -> _Snapshot:
+    ) -> Snapshot:
         """Pre-commit in every task, collect the handles, and confirm each (rule 3)."""
         if self.state in {CheckpointState.COMMITTED, CheckpointState.PREPARED}:
             self.state = CheckpointState.UNDECIDED  # a new batch, or an attempt that came to nothing
@@ -165,9 +158,10 @@ class Coordinator:
                 settled_through=self._settled_through,
                 only=only,
                 timeout_ms=min(
-                    (sink.prepare_timeout_ms for sink in self._sinks.values() if sink.prepare_timeout_ms), default=None
+                    (s.prepare_timeout_ms for s in self._sinks.values() if s.prepare_timeout_ms), default=None
                 ),
             )
+            tasks: Sequence[TaskReport] = ()
             began = time.monotonic()
             try:
                 since = {name: dict(committer.begin_attempt()) for name, committer in self._committers.items()}
@@ -175,17 +169,19 @@ class Coordinator:
                 point("driver.prepared")
                 self._confirm(tasks, began)
             except BaseException as error:
-                self._sweep()  # whatever the attempt left open would hold back every reader of the output
+                for name, committer in self._committers.items():
+                    committer.abort(self._handles(name, tasks))
+                self._sweep()  # whatever else the attempt left open would hold back every reader of the output
                 if not isinstance(error, RetriableError) or not remaining:
                     raise
                 logger.warning("attempt %s at batch %d failed, trying again: %s", work.attempt, checkpoint.batch, error)
                 continue
             self.state = move_checkpoint(self.state, CheckpointState.PREPARED)
             point("driver.confirmed")
-            return _Snapshot(work.attempt, tasks, since)
+            return Snapshot(work.attempt, tasks, since)
         raise AssertionError("unreachable: the last attempt raises")
 
-    def _decide(self, checkpoint: Checkpoint, snapshot: _Snapshot, *, plan: str) -> None:
+    def _decide(self, checkpoint: Checkpoint, snapshot: Snapshot, *, plan: str) -> None:
         """The commit point: one record, durable when this returns."""
         self._binding.bind(self._bound)
         records: list[Record] = []
@@ -211,7 +207,7 @@ class Coordinator:
         self._evidence = {}
         self._decided(snapshot.tasks)
 
-    def _decide_repair(self, snapshot: _Snapshot) -> None:
+    def _decide_repair(self, snapshot: Snapshot) -> None:
         decision = self._decision
         tasks = tuple(task for task in snapshot.tasks if task.handles)
         if {(name, task.partition) for task in tasks for name in task.handles} != self._lost():
@@ -317,7 +313,7 @@ class Coordinator:
         transaction: str = self._sinks[name].decode_handle(task.handles[name]).transaction
         return transaction
 
-    def _replay_lost(self, checkpoint: Checkpoint, engine: Engine) -> _Snapshot:
+    def _replay_lost(self, checkpoint: Checkpoint, engine: Engine) -> Snapshot:
         """Write what was lost from the replay, wherever the replay has it (rule 9)."""
         lost = self._lost()
         order: dict[int, int] = {}
@@ -335,7 +331,7 @@ class Coordinator:
             order = found
         raise self._in_doubt("the replay gives the decided rows in another order each time")
 
-    def _publish_staged(self) -> _Snapshot:
+    def _publish_staged(self) -> Snapshot:
         self._counter += 1
         attempt = Attempt(self._log_incarnation, self._counter)
         if self._staging is None:
@@ -356,7 +352,7 @@ class Coordinator:
             self._sweep()
             raise
         self.state = move_checkpoint(self.state, CheckpointState.PREPARED)
-        return _Snapshot(attempt, tasks, {})
+        return Snapshot(attempt, tasks, {})
 
     def _confirm(self, tasks: Sequence[TaskReport], began: float) -> None:
         for name, committer in self._committers.items():

@@ -188,26 +188,36 @@ class DecisionLog(ABC):
 
 _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final[msgspec.json.Decoder[Record]] = msgspec.json.Decoder(Record)
+_CHECK_LENGTH: Final = 16
 #: Digits are ASCII, and few: ``int`` takes more than it should.
-_HEADER: Final = re.compile(rb"(twopc/[0-9]{1,7}) ([0-9a-f]{64}) ([0-9]{1,7})/([0-9]{1,7})")
+_HEADER: Final = re.compile(rb"(twopc/[0-9]{1,7}) ([0-9a-f]{64}) ([0-9]{1,7})/([0-9]{1,7}) ([0-9a-f]{16})")
 
 
 def encode(record: Record, *, max_bytes: int) -> list[bytes]:
     """A record as frames of at most ``max_bytes`` each (rule 14).
 
-    A frame is ``<format> <sha256 of the whole body> <i>/<n>`` and a newline, then its part of the body.
+    A frame is ``<format> <sha256 of the whole body> <i>/<n> <check>`` and a newline, then its part of the body. The check is
+    the frame's own: a set of sound frames that lacks the last ones was never whole, and is not an altered record.
     """
     body = _ENCODER.encode(record)
     digest = hashlib.sha256(body).hexdigest()
-    room = max_bytes - len(f"{FORMAT} {digest} 9999999/9999999\n")
+    room = max_bytes - len(f"{FORMAT} {digest} 9999999/9999999 {'f' * _CHECK_LENGTH}\n")
     if room <= 0:
         raise AssertionError(f"a frame of {max_bytes} bytes cannot hold its own header")
     parts = [body[i : i + room] for i in range(0, len(body), room)]
-    return [f"{FORMAT} {digest} {i}/{len(parts)}\n".encode() + part for i, part in enumerate(parts, start=1)]
+    heads = [f"{FORMAT} {digest} {i}/{len(parts)}" for i in range(1, 1 + len(parts))]
+    return [f"{head} {_check(head, part)}\n".encode() + part for head, part in zip(heads, parts, strict=True)]
+
+
+def _check(head: str, part: bytes) -> str:
+    return hashlib.sha256(head.encode() + part).hexdigest()[:_CHECK_LENGTH]
 
 
 def decode(frames: Iterable[tuple[int, bytes]]) -> list[LogEntry]:
     """The records in ``(offset, frame)`` pairs, in order. A record has the offset of its first frame.
+
+    A record without its last frames is none: all of them are one transaction, so nobody has been told that it holds. A late
+    EndTxn of the record before it can leave that (KAFKA-17754). One without its first frame has lost something.
 
     Raises:
         DecisionLogDamagedError: a frame is missing, foreign, altered, or of a later format.
@@ -217,8 +227,8 @@ def decode(frames: Iterable[tuple[int, bytes]]) -> list[LogEntry]:
     first, expected = 0, ("", 0, 0)
     for offset, frame in frames:
         digest, index, total, body = _parse(offset, frame)
-        if index == 1 and not pending:
-            first, expected = offset, (digest, 1, total)
+        if index == 1:
+            pending, first, expected = [], offset, (digest, 1, total)
         elif (digest, index, total) != expected:
             raise DecisionLogDamagedError(
                 f"part {index}/{total} of a record is at offset {offset}, where part {expected[1]}/{expected[2]} of "
@@ -229,8 +239,6 @@ def decode(frames: Iterable[tuple[int, bytes]]) -> list[LogEntry]:
         if index == total:
             entries.append(LogEntry(first, _decode_body(first, digest, b"".join(pending))))
             pending = []
-    if pending:
-        raise DecisionLogDamagedError(f"the record at offset {first} ends after part {len(pending)} of {expected[2]}")
     return entries
 
 
@@ -239,11 +247,13 @@ def _parse(offset: int, frame: bytes) -> tuple[str, int, int, bytes]:
     match = _HEADER.fullmatch(head)
     if not newline or match is None:
         raise DecisionLogDamagedError(f"the record at offset {offset} was not written by this toolkit, or is torn")
-    written, digest, index, total = (group.decode() for group in match.groups())
+    written, digest, index, total, check = (group.decode() for group in match.groups())
     if written != FORMAT:
         raise DecisionLogDamagedError(
             f"the record at offset {offset} has format {written}, not {FORMAT}: use the version that wrote it"
         )
+    if _check(f"{written} {digest} {index}/{total}", body) != check:
+        raise DecisionLogDamagedError(f"the record at offset {offset} does not match its checksum")
     return digest, int(index), int(total), body
 
 

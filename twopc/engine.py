@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +34,21 @@ class Work:
     settled_through: int
     only: frozenset[Slot] | None
     timeout_ms: float | None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What an attempt brings to its decision.
+
+    Attributes:
+        attempt: which one.
+        tasks: the report of every task, handles included.
+        since: what each sink's ``begin_attempt`` returned.
+    """
+
+    attempt: Attempt
+    tasks: tuple[TaskReport, ...]
+    since: dict[str, dict[str, Any]]
 
 
 class Engine(Protocol):

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from integration.local_services import LocalKafka
-from sinks.kafka_transactions import ProducerIdentity, TransactionClient
+from sinks.kafka_transactions import ProducerIdentity, TransactionClient, whoever
 from tests.live.pipeline import create_topic
 from tests.live.services import chosen
 from tests.live.spark_support import Pipeline, Run, spark, wait_until
@@ -121,7 +121,7 @@ def test_some_lost_and_a_replay_of_other_rows_is_in_doubt_and_names_the_transact
         first, *others = open_transactions(client, pipeline)
         assert others
         commit(client, [first])
-        client.fence(others)
+        client.fence([whoever(other) for other in others])
     before = pipeline.visible()
     for _ in range(2):
         message = pipeline.fail(spark)
@@ -144,7 +144,7 @@ def test_some_lost_and_the_same_rows_again_are_repaired(
     with closing(client_of(pipeline)) as client:
         first, *others = open_transactions(client, pipeline)
         commit(client, [first])
-        client.fence(others)
+        client.fence([whoever(other) for other in others])
     pipeline.run(spark)
     pipeline.require_exactly_once()
 
@@ -156,7 +156,7 @@ def test_all_lost_is_written_anew_whatever_the_plan_gives_now(
     pipeline.feed(60)
     pipeline.fail_at(spark, "driver.decided")
     with closing(client_of(pipeline)) as client:
-        client.fence(open_transactions(client, pipeline))
+        client.fence([whoever(name) for name in open_transactions(client, pipeline)])
     pipeline.run(spark)
     pipeline.require_exactly_once()
 

@@ -105,8 +105,11 @@ class Cluster:
 
     # -- the coordinator -----------------------------------------------------------------------------------------------
 
-    def init(self, transactional_id: str, timeout_ms: float) -> tuple[str, int, int]:
-        """InitProducerId: what is open is aborted under a bumped epoch, and the caller has to ask again."""
+    def init(self, transactional_id: str, timeout_ms: float, *, expected: int = -1) -> tuple[str, int, int]:
+        """InitProducerId: what is open is aborted under a bumped epoch, and the caller has to ask again.
+
+        ``expected`` is the epoch that the caller knows (KIP-360); a coordinator compares it unless a transaction is open.
+        """
         known = self.transactions.get(transactional_id)
         if known is None:
             known = Transaction(transactional_id, producer_id=1000 + len(self.transactions))
@@ -115,6 +118,8 @@ class Cluster:
             self._fence(known)
         if known.state in _PREPARED:
             return CONCURRENT, -1, -1
+        if expected not in {-1, known.epoch}:
+            return FENCED, -1, -1
         known.state, known.timeout_ms = State.EMPTY, timeout_ms
         known.epoch += 1
         return NONE, known.producer_id, known.epoch

@@ -372,8 +372,8 @@ class TransactionClient:
             answers[identity.transactional_id] = _answered("end by hand", send)
         return answers
 
-    def fence(self, transactional_ids: Sequence[str]) -> dict[str, str]:
-        return {tid: _answered("fence", _fencing(tid)) for tid in transactional_ids}
+    def fence(self, identities: Sequence[ProducerIdentity]) -> dict[str, str]:
+        return {identity.transactional_id: _answered("fence", _fencing(identity)) for identity in identities}
 
     def list_open(self, prefix: str) -> Listing:
         def ask() -> tuple[str, ...]:
@@ -406,8 +406,8 @@ def _ending(identity: ProducerIdentity, *, commit: bool) -> Callable[[], str]:
     )
 
 
-def _fencing(transactional_id: str) -> Callable[[], str]:
-    return lambda: NETWORK.cluster.init(transactional_id, 60_000)[0]
+def _fencing(identity: ProducerIdentity) -> Callable[[], str]:
+    return lambda: NETWORK.cluster.init(identity.transactional_id, 60_000, expected=identity.producer_epoch)[0]
 
 
 def _description(transactional_id: str) -> Description:

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from sinks import kafka_producers
-from sinks.kafka_transactions import Description, ProducerIdentity, TransactionClient
+from sinks.kafka_transactions import Description, ProducerIdentity, TransactionClient, whoever
 from sinks.kafka_writer import KafkaHandle
 from tests.live.pipeline import Query, Tasks
 from twopc import faults
@@ -116,7 +116,7 @@ class Play(Query):
 
     def fence(self, transactional_id: str) -> None:
         """Somebody initialises the id again: what is open under it is aborted, its epoch is past."""
-        assert until(lambda: self.outsider.fence([transactional_id])[transactional_id] == "NONE")
+        assert until(lambda: self.outsider.fence([whoever(transactional_id)])[transactional_id] == "NONE")
 
     def end(self, handle: KafkaHandle, *, commit: bool) -> str:
         """Somebody ends the transaction at the handle's own producer id and epoch; returns the broker's answer."""

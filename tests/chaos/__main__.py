@@ -1,0 +1,186 @@
+"""``python -m tests.chaos --trials 300``: drivers and writers on a real Kafka, without Spark, killed at every step.
+
+Trials are counted for each of the protocol's points. Afterwards the checkers judge every query (see ``tests/checkers``),
+and a table says what was injected, how often, and what zero failures mean.
+"""
+
+# ruff: noqa: T201 - a command line
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.chaos.query import TASKS, Query
+from tests.checkers.equality import unequal
+from tests.checkers.history import Position
+from tests.checkers.verdict import verdict
+from tests.checkers.watcher import Watcher
+from tests.live.pipeline import create_topic
+from tests.live.services import chosen, kafka_service
+from twopc.faults import OCCASIONAL, POINTS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ROOT: Final = Path(__file__).parents[2]
+ARTIFACTS: Final = ROOT / "artifacts"
+_PARTITIONS: Final = 3
+#: A stopped process holds readers back until the next driver has swept what it left open.
+_STALL_BOUND_S: Final = 30.0
+_ACTIONS: Final = ("kill", "kill", "kill", "stop", "raise", "drop", "delay:50")
+#: The first decision of a checkpoint comes once: each of its trials needs a query of its own.
+_FIRST_OF_A_QUERY: Final = "driver.bound"
+
+
+@dataclass
+class Played:
+    """A query with its trials, and what was found."""
+
+    query: Query
+    trials: list[tuple[str, str]]
+    seed: int
+    results: list[dict[str, Any]] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    log: str = ""
+
+
+def plan(trials: int, seed: int, bootstrap_servers: str, directory: str) -> list[Played]:
+    """Which queries are played, with which faults in which order: all of it from the seed."""
+    chance = random.Random(f"chaos {seed}")
+
+    def query(kind: str, **facts: Any) -> Query:
+        name = f"c{seed}{kind}"
+        return Query(name=name, bootstrap_servers=bootstrap_servers, directory=directory, **facts)
+
+    queries = {
+        "rows": query("rows"),
+        "shuffle": query("shuffle", shuffled=True, staged=True),
+        "short": query("short", keep_batches=1),
+    }
+    drawn: dict[str, list[tuple[str, str]]] = {kind: [] for kind in queries}
+    for point in (*POINTS, *OCCASIONAL):
+        for number in range(trials if point != _FIRST_OF_A_QUERY else 0):
+            kind = {"task.staged": "shuffle", "driver.truncating": "short", "driver.barred": "rows"}.get(point)
+            # The first trial of each point is a kill, the others are drawn.
+            action = chance.choice(_ACTIONS) if number else "kill"
+            drawn[kind or chance.choice(("rows", "shuffle"))].append((point, action))
+    played = []
+    for kind, faults in drawn.items():
+        chance.shuffle(faults)
+        # Orphans are what a driver leaves that dies before its decision.
+        ordered = [
+            trial
+            for point, action in faults
+            for trial in ([("driver.confirmed", "kill")] if point == "driver.sweeping" else []) + [(point, action)]
+        ]
+        played.append(Played(queries[kind], ordered, chance.getrandbits(32)))
+    firsts = (query(f"first{number}") for number in range(trials))
+    return played + [Played(of, [(_FIRST_OF_A_QUERY, "kill")], chance.getrandbits(32)) for of in firsts]
+
+
+def play(games: Sequence[Played]) -> None:
+    """The queries side by side, each in a lane of its own."""
+    with contextlib.ExitStack() as stack:
+        watchers = [_watch(stack, game) for game in games]
+        lanes = [(game, _start(game)) for game in games]
+        for game, lane in lanes:
+            output, errors = lane.communicate()
+            game.log = errors
+            lines = [json.loads(line) for line in output.splitlines()]
+            game.results = lines[:-1] if lines and "batches" in lines[-1] else lines
+            if lane.returncode or game.results == lines:
+                game.wrong.append(f"its lane ended with {lane.returncode}")
+                continue
+            game.wrong += [f"{r['point']}={r['action']}: {r['wrong']}" for r in game.results if r["wrong"]]
+            game.wrong += _judge(game.query, lines[-1]["batches"], watchers[games.index(game)])
+
+
+def _watch(stack: contextlib.ExitStack, game: Played) -> Watcher:
+    create_topic(game.query.bootstrap_servers, game.query.topic, _PARTITIONS)
+    return stack.enter_context(Watcher(game.query.bootstrap_servers, game.query.topic))
+
+
+def _start(game: Played) -> subprocess.Popen[str]:
+    given = {"query": asdict(game.query), "trials": game.trials, "seed": game.seed}
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.chaos.lane", json.dumps(given)],
+        cwd=ROOT,
+        env={**os.environ, "TWOPC_FAULTS": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _judge(query: Query, batches: int, watcher: Watcher) -> list[str]:
+    given: dict[Position, bytes | None] = {}
+    for batch in range(batches):
+        for row in query.rows(batch):
+            source, _, offset = row.partition(b":")
+            given[Position(int(source), int(offset))] = row
+    assert len({where.partition for where in given}) in {0, TASKS}
+    if query.keep_batches == 1:  # its ledger has been truncated: the data alone speaks
+        return [str(violation) for violation in unequal(given, watcher.catch_up())]
+    found = verdict(query.sink, query.bootstrap_servers, watcher, given, stall_bound_s=_STALL_BOUND_S)
+    # A shuffle moves a key's rows between tasks: their order is not promised.
+    return [str(violation) for violation in found if not (query.shuffled and violation.checker == "order")]
+
+
+def report(games: Sequence[Played], seed: int, seconds: float) -> int:
+    """Print what was injected and what it did; returns the number of queries that broke a promise."""
+    hits: Counter[str] = Counter()
+    missed: Counter[str] = Counter()
+    for game in games:
+        for result in game.results:
+            (hits if result["hit"] else missed)[result["point"]] += 1
+    table = Table("point", "injected", "not reached", title=f"seed {seed}")
+    for point in (*POINTS, *OCCASIONAL):
+        table.add_row(point, str(hits[point]), str(missed[point]))
+    Console(width=100).print(table)
+    broken = [game for game in games if game.wrong]
+    for game in broken:
+        ARTIFACTS.mkdir(exist_ok=True)
+        path = ARTIFACTS / f"chaos-{seed}-{game.query.name}.json"
+        facts = {"seed": seed, "trials": game.trials, "results": game.results, "wrong": game.wrong, "log": game.log}
+        path.write_text(json.dumps(facts, indent=1))
+        print(f"{game.query.name}: {game.wrong[:5]}\n  {path}")
+    total = hits.total()
+    print(f"chaos: seed {seed}: {total} faults injected, {len(broken)} queries broken, {seconds:.0f} s")
+    if not broken and total:
+        print(f"none in {total} bounds the rate of harmful faults below {3 / total:.1e} (rule of three, 95 %)")
+    return len(broken) + sum(point != "" and not hits[point] for point in (*POINTS, *OCCASIONAL))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--trials", type=int, default=3, help="for each point")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
+    options = parser.parse_args()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="twopc-chaos-") as directory, kafka_service(chosen()) as kafka:
+        games = plan(options.trials, options.seed, kafka.bootstrap_servers, directory)
+        lanes = [game for game in games if not game.query.name.startswith(f"c{options.seed}first")]
+        play(lanes)
+        firsts = [game for game in games if game not in lanes]
+        for start in range(0, len(firsts), len(lanes)):
+            play(firsts[start : start + len(lanes)])
+    return 1 if report(games, options.seed, time.monotonic() - began) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

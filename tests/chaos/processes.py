@@ -1,0 +1,204 @@
+"""The processes of one query without Spark: a driver and its writers, forked from a process that has no threads yet."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+import traceback
+from multiprocessing.connection import Connection, wait
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from integration.staging import SliceWriter, Staging
+from twopc import errors, faults
+from twopc.checkpoint import Checkpoint
+from twopc.coordinator import Coordinator, Settings
+from twopc.decision import TaskReport
+from twopc.errors import FatalError, RetriableError, TwoPhaseCommitError
+from twopc.files import LocalFiles
+from twopc.sink import TaskAttempt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sinks.kafka import KafkaSink
+    from tests.chaos.query import Query
+    from twopc.engine import Work
+
+#: Whoever lives longer is stuck; the trial then fails by its outcome.
+LIFETIME_S: Final = 60
+_SPECULATE_AFTER_S: Final = 0.5
+_ANSWERED_WITHIN_S: Final = 30
+_POLL_S: Final = 0.003
+
+
+class Exit(NamedTuple):
+    """How a process is found: ``code`` as :func:`os.waitstatus_to_exitcode` has it; None while it is stopped."""
+
+    code: int | None
+
+
+def fork(work: Callable[[], None]) -> int:
+    """Run ``work`` in a new process; returns its id."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        signal.alarm(LIFETIME_S)
+        work()
+        code = 0
+    except BaseException:  # noqa: BLE001 - told, and then this process is over
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def await_change(pid: int, timeout_s: float = LIFETIME_S + 5) -> Exit:
+    """Until the process ends or stops itself."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        found, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
+        if found:
+            return Exit(None if os.WIFSTOPPED(status) else os.waitstatus_to_exitcode(status))
+        time.sleep(_POLL_S)
+    raise AssertionError(f"process {pid} neither ends nor stops")
+
+
+def serve_tasks(connection: Connection, sink: KafkaSink, staging: str | None, fault: str) -> None:
+    """A writer: task after task, until nobody asks any more."""
+    faults.disarm()
+    faults.arm_from(fault)
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            job, task, rows, writes = connection.recv()
+            try:
+                found: Any = _write(sink, task, rows, staging, writes=writes)
+            except TwoPhaseCommitError as error:
+                found = (type(error).__name__, str(error))
+            except faults.InjectedFault:
+                found = (RetriableError.__name__, "an injected fault")
+            connection.send((job, task.partition, found))
+
+
+def _write(sink: KafkaSink, task: TaskAttempt, rows: list[bytes], staging: str | None, *, writes: bool) -> TaskReport:
+    """As ``integration.task_writer`` does it."""
+    keys = [row.partition(b":")[0] for row in rows]
+    batch = pa.record_batch({"key": pa.array(keys, pa.binary()), "value": pa.array(rows, pa.binary())})
+    staged = SliceWriter(staging, task.incarnation, task.checkpoint_id) if staging else None
+    if staged is not None and rows:
+        staged.write(batch)
+    handles = {}
+    if writes:
+        writer = sink.create_writer(task)
+        try:
+            writer.write_rows(batch)
+            handle = writer.snapshot_state(task.checkpoint_id)
+            writer.hand_over()
+        finally:
+            writer.close()
+        if handle is not None:
+            handles = {sink.name: sink.encode_handle(handle)}
+    checksum = sum(int.from_bytes(row[:16].ljust(16, b"."), "big") for row in rows) % 2**64
+    return TaskReport(
+        partition=task.partition,
+        rows=len(rows),
+        checksum=checksum,
+        handles=handles,
+        staged=staged.close() if staged is not None else None,
+    )
+
+
+class Engine:
+    """See :class:`twopc.engine.Engine`: a batch's tasks over the writers. A task without an answer is given to another."""
+
+    def __init__(self, query: Query, writers: Sequence[Connection], jobs: list[int]) -> None:
+        self._query, self._writers, self._jobs = query, list(writers), jobs
+
+    def evaluate(self) -> None:
+        """Nothing to do: these batches have no state."""
+
+    def prepare(self, work: Work) -> list[TaskReport]:
+        self._jobs.append(len(self._jobs))
+        rows = self._query.split(work.checkpoint.batch)
+        waiting = list(range(len(rows)))
+        running = dict[Any, int]()
+        tried_again = set[int]()
+        found: dict[int, TaskReport] = {}
+        deadline = time.monotonic() + _ANSWERED_WITHIN_S
+        while len(found) < len(rows):
+            while waiting and (idle := [writer for writer in self._writers if writer not in running]):
+                partition = waiting.pop()
+                if self._send(idle[0], work, partition, rows[partition]):
+                    running[idle[0]] = partition
+                else:
+                    waiting.append(partition)
+            ready = wait(list(running), _SPECULATE_AFTER_S)
+            if not ready and self._query.speculates:  # perhaps they are stopped: let others try the same
+                again = set(running.values()) - tried_again - set(found)
+                tried_again |= again
+                waiting += again
+            for writer in ready:
+                self._take(writer, running, waiting, found)
+            if not self._writers or time.monotonic() > deadline:
+                raise RetriableError("every writer is lost, or stopped")
+        return list(found.values())
+
+    def _take(self, writer: Any, running: dict[Any, int], waiting: list[int], found: dict[int, TaskReport]) -> None:
+        try:
+            job, partition, answer = writer.recv()
+        except (EOFError, OSError):
+            self._writers.remove(writer)
+            waiting.append(running.pop(writer))
+            return
+        if job != self._jobs[-1]:
+            return  # of an attempt that is over
+        del running[writer]
+        if isinstance(answer, TaskReport):
+            found.setdefault(partition, answer)
+            return
+        kind = getattr(errors, answer[0], FatalError)
+        if not issubclass(kind, RetriableError):
+            raise kind(answer[1])
+        if partition not in found:
+            waiting.append(partition)
+
+    def _send(self, writer: Any, work: Work, partition: int, rows: list[bytes]) -> bool:
+        name = self._query.sink.name
+        task = TaskAttempt(
+            lineage=work.checkpoint.lineage,
+            checkpoint_id=work.checkpoint.batch,
+            attempt=work.attempt,
+            partition=partition,
+            incarnation=work.incarnations[name],
+            settled_through=work.settled_through,
+        )
+        try:
+            writer.send((self._jobs[-1], task, rows, work.only is None or (name, partition) in work.only))
+        except OSError:
+            self._writers.remove(writer)
+            return False
+        return True
+
+
+def drive(query: Query, first: int, count: int, writers: Sequence[Connection], told: Connection, fault: str) -> None:
+    """A driver: batches from ``first`` on. What becomes of each is told to whoever started it."""
+    faults.disarm()
+    faults.arm_from(fault)
+    staging = Staging(query.staging) if query.staging else None
+    settings = Settings(keep_batches=query.keep_batches)
+    coordinator = Coordinator([query.sink], LocalFiles(query.root / "twopc"), settings=settings, staging=staging)
+    jobs: list[int] = []
+    try:
+        for batch in range(first, first + count):
+            checkpoint = Checkpoint(query.lineage, batch, query.offsets_of(batch) or (), query.offsets_of)
+            coordinator.process(checkpoint, Engine(query, writers, jobs))
+            told.send(("done", batch))
+    except (TwoPhaseCommitError, faults.InjectedFault) as error:
+        told.send(("failed", f"{type(error).__name__}: {error}"))

@@ -1,0 +1,79 @@
+"""What a query of the chaos reads: a plan of rows that every process of a lane can work out by itself."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from sinks.kafka import KafkaSink
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TASKS: Final = 2
+_ROWS: Final = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """One query of a lane.
+
+    Rows are ``<source>:<offset>``: batch N has offsets 3N to 3N+2 of each of its sources, of which it has as many as tasks.
+
+    Attributes:
+        shuffled: a replay gives the rows to other tasks.
+        staged: tasks keep their rows until they are proven.
+        speculates: a task that takes long is tried by another writer, too.
+    """
+
+    name: str
+    bootstrap_servers: str
+    directory: str
+    shuffled: bool = False
+    staged: bool = False
+    keep_batches: int = 100_000
+    speculates: bool = True
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def root(self) -> Path:
+        return Path(self.directory) / self.name
+
+    @property
+    def staging(self) -> str | None:
+        return str(self.root / "staging") if self.staged else None
+
+    @property
+    def lineage(self) -> str:
+        return f"lineage-{self.name}"
+
+    @property
+    def topic(self) -> str:
+        return f"{self.name}-out"
+
+    @property
+    def sink(self) -> KafkaSink:
+        return KafkaSink(
+            name=self.name,
+            bootstrap_servers=self.bootstrap_servers,
+            topic=self.topic,
+            timeout_ms=15_000,
+            options=dict(self.options),
+        )
+
+    def offsets_of(self, batch: int) -> tuple[str, ...] | None:
+        return (f"{_ROWS * (batch + 1)}",) if batch >= 0 else None
+
+    def rows(self, batch: int) -> list[bytes]:
+        return [b"%d:%d" % (source, _ROWS * batch + n) for source in range(TASKS) for n in range(_ROWS)]
+
+    def split(self, batch: int) -> list[list[bytes]]:
+        """The rows of each task, this time. Every fifth batch is empty in one of them."""
+        rows = self.rows(batch)
+        if self.shuffled:
+            random.SystemRandom().shuffle(rows)
+            return [rows[::2], rows[1::2]]
+        empty = batch % 5 == 4
+        return [rows, []] if empty else [rows[:_ROWS], rows[_ROWS:]]

@@ -1,0 +1,44 @@
+"""Nobody reads what was aborted or undecided, and nothing that was read vanishes or changes.
+
+As Jepsen's aborted read (G1a) for queues: a read of what its transaction never committed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.checkers.history import Kind, LogEntry, Observation, Position, Violation, fates
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_CHECKER = "aborted reads"
+
+
+def aborted_reads(
+    observed: Sequence[Observation], log: Sequence[LogEntry], final: Sequence[Observation]
+) -> list[Violation]:
+    """What should not have been read.
+
+    Args:
+        observed: what a reader saw while it all happened.
+        log: what the partitions hold in the end.
+        final: what a new reader sees in the end.
+    """
+    ended = fates(log)
+    seen: dict[Position, Observation] = {}
+    last = {row.position: row for row in final}
+    violations = []
+    for row in observed:
+        before = seen.setdefault(row.position, row)
+        if (before.key, before.value) != (row.key, row.value):
+            violations.append(Violation(_CHECKER, "an offset was read twice with different records", (before, row)))
+        if row.position in ended and ended[row.position] is not Kind.COMMIT:
+            fate = "aborted" if ended[row.position] is Kind.ABORT else "never ended"
+            violations.append(Violation(_CHECKER, f"read although its transaction was {fate}", (row,)))
+        now = last.get(row.position)
+        if now is None:
+            violations.append(Violation(_CHECKER, "was read, and has vanished", (row,)))
+        elif (now.key, now.value) != (row.key, row.value):
+            violations.append(Violation(_CHECKER, "was read, and has changed", (row, now)))
+    return violations

@@ -1,0 +1,46 @@
+"""The decisions in the ledger and the data in the output say the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from tests.checkers.history import Decided, LogEntry, Observation, Violation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_CHECKER = "ledger"
+
+
+def disagreeing(
+    decided: Sequence[Decided], observed: Sequence[Observation], log: Sequence[LogEntry], markers: Sequence[str]
+) -> list[Violation]:
+    """Where decisions and data differ.
+
+    Args:
+        decided: all that was ever decided; a truncated ledger does not have it all any more.
+        observed: everything that a reader saw of the output.
+        log: what the output's partitions hold.
+        markers: the visible markers' transactions (their UUIDs, the keys of the marker partitions).
+    """
+    writer = {entry.position: entry.producer for entry in log}
+    visible = Counter(writer[row.position] for row in observed if row.position in writer)
+    violations = [
+        Violation(_CHECKER, "was read, and is not in the log", (row,)) for row in observed if row.position not in writer
+    ]
+    violations += [
+        Violation(_CHECKER, f"{handle.rows} rows decided, {visible[handle.producer]} visible", (handle,))
+        for handle in decided
+        if visible[handle.producer] != handle.rows
+    ]
+    known = {handle.producer for handle in decided}
+    violations += [
+        Violation(_CHECKER, "rows are visible that no decision names", (producer, rows))
+        for producer, rows in sorted(visible.items())
+        if producer not in known
+    ]
+    times, wanted = Counter(markers), Counter(handle.uuid for handle in decided)
+    violations += [Violation(_CHECKER, "decided, and its marker is not visible", (uuid,)) for uuid in wanted - times]
+    violations += [Violation(_CHECKER, "a visible marker is of nothing decided", (uuid,)) for uuid in times - wanted]
+    return violations

@@ -1,0 +1,25 @@
+"""Records of one key are in the order of their source, where the plan keeps a key in one task."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.checkers.history import Observation, Position, SourceOf, Violation, source_in_value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def inverted(observed: Sequence[Observation], source_of: SourceOf = source_in_value) -> list[Violation]:
+    """Each record that stands behind a later one of the same key and source partition, in one output partition."""
+    latest: dict[tuple[int, bytes | None, int], tuple[Position, Observation]] = {}
+    violations = []
+    for observation in sorted(observed, key=lambda observation: observation.position):
+        source = source_of(observation)
+        where = (observation.position.partition, observation.key, source.partition)
+        before = latest.get(where)
+        if before is not None and source < before[0]:
+            violations.append(Violation("order", f"key {observation.key!r} is inverted", (before[1], observation)))
+        else:
+            latest[where] = source, observation
+    return violations

@@ -1,0 +1,189 @@
+"""Each checker passes a good history, and catches each bad one that is made for it here by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests.checkers.aborted_reads import aborted_reads
+from tests.checkers.equality import unequal
+from tests.checkers.history import (
+    Decided,
+    Kind,
+    LogEntry,
+    Observation,
+    Position,
+    Producer,
+    StableOffset,
+    Violation,
+    source_in_value,
+)
+from tests.checkers.ledger import disagreeing
+from tests.checkers.open_transactions import left_open
+from tests.checkers.order import inverted
+from tests.checkers.stall import stalled
+from tests.checkers.whole_transactions import torn
+
+ONE, TWO = Producer(1, 0), Producer(2, 0)
+
+
+def row(partition: int, offset: int, source: str, key: bytes = b"k") -> Observation:
+    return Observation(Position(partition, offset), key, source.encode())
+
+
+def entry(partition: int, offset: int, producer: Producer, kind: Kind = Kind.ROW) -> LogEntry:
+    return LogEntry(Position(partition, offset), producer, kind)
+
+
+#: Two transactions over two partitions: ONE committed, TWO aborted.
+LOG = [
+    entry(0, 0, ONE),
+    entry(0, 1, TWO),
+    entry(0, 2, ONE),
+    entry(0, 3, TWO, Kind.ABORT),
+    entry(0, 4, ONE, Kind.COMMIT),
+    entry(1, 0, ONE),
+    entry(1, 1, ONE, Kind.COMMIT),
+    entry(1, 2, TWO),
+    entry(1, 3, TWO, Kind.ABORT),
+]
+SEEN = [row(0, 0, "0:0"), row(0, 2, "0:1"), row(1, 0, "0:2")]
+GIVEN = {Position(0, 0): b"0:0", Position(0, 1): b"0:1", Position(0, 2): b"0:2"}
+DECIDED = [Decided("uuid-one", ONE, 3)]
+
+
+def whats(violations: list[Violation]) -> list[str]:
+    return [violation.what for violation in violations]
+
+
+def test_a_good_history_passes_every_checker() -> None:
+    assert unequal(GIVEN, SEEN) == []
+    assert inverted(SEEN) == []
+    assert aborted_reads(SEEN, LOG, SEEN) == []
+    assert torn(SEEN, LOG) == []
+    assert disagreeing(DECIDED, SEEN, LOG, ["uuid-one"]) == []
+    assert left_open({"one": "CompleteCommit", "two": "CompleteAbort", "three": "Empty"}) == []
+    assert stalled([StableOffset(0, 0, 1, 5), StableOffset(0.5, 0, 5, 5), StableOffset(9, 0, 5, 5)], bound_s=1) == []
+
+
+@pytest.mark.parametrize(
+    ("observed", "what"),
+    [
+        (SEEN[:2], "lost"),
+        ([*SEEN, row(1, 9, "0:2")], "doubled"),
+        ([*SEEN, row(1, 9, "7:0")], "made up"),
+        ([*SEEN[:2], row(1, 0, "0:2 other")], "altered"),
+    ],
+)
+def test_unequal_input_and_output_are_told(observed: list[Observation], what: str) -> None:
+    assert whats(unequal(GIVEN, observed)) == [what]
+
+
+def test_a_key_whose_records_changed_places_is_told() -> None:
+    wrong = [row(0, 0, "0:1"), row(0, 2, "0:0")]
+    [violation] = inverted(wrong)
+    assert violation.evidence == tuple(wrong)
+
+
+def test_order_is_asked_of_one_key_one_source_partition_and_one_output_partition_only() -> None:
+    assert inverted([row(0, 0, "0:1"), row(0, 1, "0:0", b"other"), row(1, 0, "0:0"), row(0, 2, "1:0")]) == []
+
+
+def test_order_is_that_of_the_offsets_however_a_reader_got_them() -> None:
+    assert inverted([row(0, 2, "0:1"), row(0, 0, "0:0")]) == []
+
+
+def test_a_record_that_comes_behind_two_later_ones_is_told_once_each() -> None:
+    assert len(inverted([row(0, 0, "0:9"), row(0, 1, "0:1"), row(0, 2, "0:2")])) == 2
+
+
+@pytest.mark.parametrize(
+    ("observed", "final", "what"),
+    [
+        ([*SEEN, row(0, 1, "0:3")], [*SEEN, row(0, 1, "0:3")], "read although its transaction was aborted"),
+        (SEEN, SEEN[:2], "was read, and has vanished"),
+        (SEEN, [*SEEN[:2], row(1, 0, "0:9")], "was read, and has changed"),
+    ],
+)
+def test_a_read_of_what_was_not_committed_is_told(
+    observed: list[Observation], final: list[Observation], what: str
+) -> None:
+    assert whats(aborted_reads(observed, LOG, final)) == [what]
+
+
+def test_a_read_of_what_is_undecided_is_told() -> None:
+    still_open = [line for line in LOG if line.position != Position(1, 1)]
+    assert whats(aborted_reads(SEEN, still_open, SEEN)) == ["read although its transaction was never ended"]
+
+
+def test_an_offset_that_is_read_twice_with_different_records_is_told() -> None:
+    assert "an offset was read twice with different records" in whats(
+        aborted_reads([*SEEN, row(0, 0, "0:9")], LOG, SEEN)
+    )
+
+
+def test_the_same_record_may_be_read_again() -> None:
+    assert aborted_reads([*SEEN, dataclasses.replace(SEEN[0], at_s=9)], LOG, SEEN) == []
+
+
+def test_a_transaction_of_which_a_partition_is_missing_is_told() -> None:
+    [violation] = torn(SEEN[:2], LOG)
+    assert violation.what == f"{ONE} is visible in part"
+    assert violation.evidence == ((Position(0, 0), Position(0, 2)), (Position(1, 0),))
+
+
+def test_a_transaction_that_was_committed_here_and_aborted_there_is_told() -> None:
+    """As by a late EndTxn between two of its writes (KAFKA-17754)."""
+    log = [line if line.position != Position(1, 1) else entry(1, 1, ONE, Kind.ABORT) for line in LOG]
+    found = whats(torn(SEEN[:2], log))
+    assert f"{ONE} has ended in different ways: abort marker, commit marker" in found
+
+
+def test_a_transaction_that_is_ended_in_one_partition_only_is_told() -> None:
+    log = [line for line in LOG if line.position != Position(1, 3)]
+    assert whats(torn(SEEN, log)) == [f"{TWO} has ended in different ways: abort marker, open"]
+
+
+@pytest.mark.parametrize(
+    ("decided", "observed", "markers", "whats_told"),
+    [
+        (DECIDED, SEEN[:2], ["uuid-one"], ["3 rows decided, 2 visible"]),
+        ([], SEEN, [], ["rows are visible that no decision names"]),
+        (DECIDED, SEEN, [], ["decided, and its marker is not visible"]),
+        (DECIDED, SEEN, ["uuid-one", "uuid-two"], ["a visible marker is of nothing decided"]),
+        (DECIDED, SEEN, ["uuid-one"] * 2, ["a visible marker is of nothing decided"]),
+        (DECIDED, [*SEEN, row(7, 0, "0:2")], ["uuid-one"], ["was read, and is not in the log"]),
+        ([*DECIDED, Decided("uuid-two", TWO, 2)], SEEN, ["uuid-one", "uuid-two"], ["2 rows decided, 0 visible"]),
+    ],
+)
+def test_a_ledger_that_says_other_than_the_data_is_told(
+    decided: list[Decided], observed: list[Observation], markers: list[str], whats_told: list[str]
+) -> None:
+    assert whats(disagreeing(decided, observed, LOG, markers)) == whats_told
+
+
+@pytest.mark.parametrize("state", ["Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"])
+def test_a_transaction_that_is_left_open_is_told(state: str) -> None:
+    assert whats(left_open({"one": "CompleteCommit", "two": state})) == [f"two is {state}"]
+
+
+def test_a_last_stable_offset_that_stands_still_for_too_long_is_told() -> None:
+    samples = [StableOffset(at, 0, 3, 5) for at in (0, 1, 2)] + [StableOffset(at, 1, 5, 5) for at in (0, 1, 2)]
+    [violation] = stalled(samples, bound_s=1.5)
+    assert violation.what == "partition 0 stood still at 3 for 2.0 s"
+
+
+def test_a_last_stable_offset_that_moves_on_slowly_is_no_stall() -> None:
+    assert stalled([StableOffset(at, 0, at, 99) for at in range(9)], bound_s=1.5) == []
+
+
+def test_a_stall_that_is_over_is_still_told() -> None:
+    samples = [StableOffset(0, 0, 3, 5), StableOffset(4, 0, 5, 5), StableOffset(5, 0, 5, 5)]
+    assert whats(stalled(samples, bound_s=1)) == ["partition 0 stood still at 3 for 4.0 s"]
+
+
+def test_a_value_that_names_no_source_is_no_row_of_the_plan() -> None:
+    assert source_in_value(row(0, 0, "3:17 rest")) == Position(3, 17)
+    with pytest.raises(ValueError, match="invalid literal"):
+        source_in_value(row(0, 0, "rest"))

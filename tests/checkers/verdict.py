@@ -1,0 +1,103 @@
+"""All checkers over one sink of a cluster at rest: what a test asks when its nemesis has ended."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from tests.checkers.aborted_reads import aborted_reads
+from tests.checkers.equality import unequal
+from tests.checkers.history import Decided, Position, Producer, SourceOf, Violation, source_in_value
+from tests.checkers.ledger import disagreeing
+from tests.checkers.log_dump import dump
+from tests.checkers.open_transactions import left_open, states_of
+from tests.checkers.order import inverted
+from tests.checkers.stall import stalled
+from tests.checkers.watcher import Watcher
+from tests.checkers.whole_transactions import torn
+from twopc.decision import Decision, Record, Repair
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from sinks.kafka import KafkaSink
+
+_DRIVER_PARTITION = 0
+_COMES_TO_REST_S = 3.0
+
+
+def verdict(
+    sink: KafkaSink,
+    bootstrap_servers: str,
+    watcher: Watcher,
+    given: Mapping[Position, bytes | None],
+    *,
+    source_of: SourceOf = source_in_value,
+    stall_bound_s: float,
+) -> list[Violation]:
+    """Every promise that was broken.
+
+    Args:
+        sink: whose output, ledger and transactions are judged; its ledger was never truncated.
+        bootstrap_servers: of the cluster itself.
+        watcher: has read the output all the time.
+        given: the value that each source record should have in the output.
+        source_of: which source record an output record comes from.
+        stall_bound_s: for how long readers may be held back.
+    """
+    assert sink.topic is not None, "one output topic"
+    left = _left_open(sink, bootstrap_servers)
+    observed = watcher.catch_up()
+    with Watcher(bootstrap_servers, sink.topic) as afterwards:
+        final = afterwards.catch_up()
+    with Watcher(bootstrap_servers, sink.ledger) as reader:
+        keys = [row.key for row in reader.catch_up() if row.position.partition != _DRIVER_PARTITION]
+    markers = [key.decode() for key in keys if key is not None]  # a barrier has no key
+    log = dump(bootstrap_servers, sink.topic)
+    return [
+        *unequal(given, final, source_of),
+        *inverted(final, source_of),
+        *aborted_reads(observed, log, final),
+        *torn(final, log),
+        *disagreeing(decided_of(sink), final, log, markers),
+        *left,
+        *stalled(watcher.stable_offsets, bound_s=stall_bound_s),
+    ]
+
+
+def _left_open(sink: KafkaSink, bootstrap_servers: str) -> list[Violation]:
+    """What is open still after a while: EndTxn is answered before its markers are written."""
+    deadline = time.monotonic() + _COMES_TO_REST_S
+    while (left := left_open(states_of(bootstrap_servers, f"{sink.name}."))) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return left
+
+
+def decided_of(sink: KafkaSink) -> list[Decided]:
+    """The handles that hold, of every batch that the ledger decides."""
+    ledger = sink.create_ledger()
+    try:
+        return _holding(sink, [entry.record for entry in ledger.inspect().entries])
+    finally:
+        ledger.close()
+
+
+def _holding(sink: KafkaSink, records: Iterable[Record]) -> list[Decided]:
+    """A later decision of a batch replaces the earlier one, a repair replaces it task by task."""
+    held: dict[tuple[str, int], dict[int, Decided]] = {}
+    for record in records:
+        if not isinstance(record, (Decision, Repair)):
+            continue
+        handles = {
+            task.partition: sink.decode_handle(task.handles[sink.name])
+            for task in record.tasks
+            if sink.name in task.handles
+        }
+        of_batch = held.setdefault((record.lineage, record.batch), {})
+        if isinstance(record, Decision):
+            of_batch.clear()
+        of_batch |= {
+            task: Decided(handle.uuid, Producer(handle.producer_id, handle.producer_epoch), handle.rows)
+            for task, handle in handles.items()
+        }
+    return [decided for of_batch in held.values() for decided in of_batch.values()]

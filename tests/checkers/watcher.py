@@ -1,0 +1,143 @@
+"""A ``read_committed`` reader that polls all the time while something happens to the cluster, and remembers what it saw."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from tests.checkers.history import Observation, Position, StableOffset
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+_POLL_S: Final = 0.1
+_SAMPLE_EVERY_MS: Final = 100
+_ANSWER_TIMEOUT_S: Final = 30.0
+
+
+class Watcher:
+    """Reads a topic from its beginning, in a thread of its own, until it is left.
+
+    Args:
+        bootstrap_servers: of the cluster, not of a proxy whose faults it should not suffer.
+        topic: what it reads; its partitions are those of the beginning.
+        options: further options of the consumer, the connection's for example.
+
+    Attributes:
+        observed: every record that it was given, in that order.
+        stable_offsets: how far it could get, each time librdkafka told.
+    """
+
+    def __init__(self, bootstrap_servers: str, topic: str, **options: Any) -> None:
+        self.observed: list[Observation] = []
+        self.stable_offsets: list[StableOffset] = []
+        self._topic = topic
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0, **options})
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "log_level": 0,  # brokers that go away are what happens here
+                "group.id": f"watcher-{uuid.uuid4().hex}",
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "error",  # a silent jump would hide what was lost
+                "enable.partition.eof": True,
+                "enable.auto.commit": False,
+                "fetch.wait.max.ms": 50,
+                "statistics.interval.ms": _SAMPLE_EVERY_MS,
+                "stats_cb": self._sample,
+                **options,
+            }
+        )
+        self._partitions = sorted(self._consumer.list_topics(topic, timeout=_ANSWER_TIMEOUT_S).topics[topic].partitions)
+        self._reached = dict.fromkeys(self._partitions, 0)
+        self._moved = threading.Condition()
+        self._is_over = threading.Event()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._watch, name=f"watcher-{topic}", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self._consumer.assign([TopicPartition(self._topic, partition, 0) for partition in self._partitions])
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End, and tell what went wrong in the thread."""
+        self._is_over.set()
+        self._thread.join()
+        self._consumer.close()
+        if self._error is not None and error is None:
+            raise self._error
+
+    def catch_up(self, within_s: float = 30) -> list[Observation]:
+        """Wait until it has seen all that can be read now; returns what it saw so far.
+
+        Raises:
+            AssertionError: it has not, in that time.
+        """
+        deadline = time.monotonic() + within_s
+        ends = self._stable_ends()
+        with self._moved:
+            done = self._moved.wait_for(
+                lambda: self._error or all(self._reached[partition] >= end for partition, end in ends.items()),
+                max(0, deadline - time.monotonic()),
+            )
+        if self._error is not None:
+            raise self._error
+        assert done, f"in {within_s:g} s it got to {self._reached}, of {ends}"
+        return list(self.observed)
+
+    def _stable_ends(self) -> dict[int, int]:
+        asked = self._admin.list_offsets(
+            {TopicPartition(self._topic, partition): OffsetSpec.latest() for partition in self._partitions},
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            request_timeout=_ANSWER_TIMEOUT_S,
+        )
+        return {where.partition: future.result().offset for where, future in asked.items()}
+
+    def _watch(self) -> None:
+        try:
+            while not self._is_over.is_set():
+                message = self._consumer.poll(_POLL_S)
+                if message is not None:
+                    self._see(message)
+        except Exception as error:  # noqa: BLE001 - raised where the watcher is asked or left
+            with self._moved:
+                self._error = error
+                self._moved.notify_all()
+
+    def _see(self, message: Message) -> None:
+        error = message.error()
+        partition, offset = message.partition() or 0, message.offset() or 0
+        if error is None:
+            headers: Any = tuple(message.headers() or ())  # a list of pairs, whatever its declaration says
+            self.observed.append(
+                Observation(Position(partition, offset), message.key(), message.value(), headers, time.monotonic())
+            )
+            offset += 1
+        elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:
+            raise AssertionError(f"{self._topic}/{partition} has lost what was not read yet: {error.str()}")
+        elif error.code() != KafkaError._PARTITION_EOF:
+            return  # a broker that went away: librdkafka goes on by itself
+        with self._moved:
+            self._reached[partition] = max(self._reached[partition], offset)
+            self._moved.notify_all()
+
+    def _sample(self, statistics: str) -> None:
+        now = time.monotonic()
+        partitions = json.loads(statistics).get("topics", {}).get(self._topic, {}).get("partitions", {})
+        self.stable_offsets += [
+            StableOffset(now, int(number), facts["ls_offset"], facts["hi_offset"])
+            for number, facts in partitions.items()
+            if int(number) >= 0 and facts["hi_offset"] >= 0
+        ]

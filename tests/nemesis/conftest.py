@@ -1,0 +1,44 @@
+"""Fixtures of the network schedules: the broker of the live tests, a proxy before it, a query behind the proxy."""
+
+from __future__ import annotations
+
+import dataclasses
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.live.rules.schedules import Play, playing
+from tests.nemesis.proxy import KafkaProxy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.live.services import KafkaService
+
+#: After which a client behind the proxy asks again for what got no answer.
+REQUEST_TIMEOUT_MS = 1_000
+STEP_TIMEOUT_MS = 3_000
+
+
+@pytest.fixture
+def proxy(kafka: KafkaService) -> Iterator[KafkaProxy]:
+    with KafkaProxy(kafka.bootstrap_servers) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def play(kafka: KafkaService, proxy: KafkaProxy, tmp_path: Path) -> Iterator[Play]:
+    """A query whose every client is behind the proxy; who looks on, and who interferes, is not."""
+    options = {"kafka.socket.timeout.ms": REQUEST_TIMEOUT_MS}
+    with playing(kafka, tmp_path, timeout_ms=STEP_TIMEOUT_MS, options=options) as play:
+        play.sink = dataclasses.replace(play.sink, bootstrap_servers=proxy.bootstrap_servers)
+        yield play
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[ThreadPoolExecutor]:
+    """Where a driver runs that is kept waiting by the network."""
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        yield pool

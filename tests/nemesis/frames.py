@@ -1,0 +1,205 @@
+"""Kafka's frames, as far as a nemesis has to understand them: whose request it is, what it asks, what was answered.
+
+A frame is four bytes of length and its payload. A request's payload begins with api key, api version, correlation id
+and client id, a response's with the correlation id. Bodies are decoded by kafka-python's generated schemas, and only when
+somebody asks, so that records pass through unread.
+
+Source: https://kafka.apache.org/protocol (message framing, request and response headers).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import kafka.errors as kafka_errors
+from kafka.protocol.admin import DescribeClusterResponse, DescribeTransactionsRequest, DescribeTransactionsResponse
+from kafka.protocol.metadata import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataResponse,
+)
+from kafka.protocol.producer import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import BinaryIO
+
+NONE: Final = "NONE"
+_COORDINATES_TRANSACTIONS: Final = 1
+_LENGTH: Final = struct.Struct(">i")
+_HEADER: Final = struct.Struct(">hhih")
+_LARGEST_FRAME_BYTES: Final = 200_000_000
+
+
+class Api(IntEnum):
+    """The requests that a schedule may name, by Kafka's api key."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    FIND_COORDINATOR = 10
+    INIT_PRODUCER_ID = 22
+    ADD_PARTITIONS_TO_TXN = 24
+    END_TXN = 26
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
+
+
+_REQUESTS: Final[Mapping[int, Any]] = {
+    Api.PRODUCE: ProduceRequest,
+    Api.FIND_COORDINATOR: FindCoordinatorRequest,
+    Api.INIT_PRODUCER_ID: InitProducerIdRequest,
+    Api.ADD_PARTITIONS_TO_TXN: AddPartitionsToTxnRequest,
+    Api.END_TXN: EndTxnRequest,
+    Api.DESCRIBE_TRANSACTIONS: DescribeTransactionsRequest,
+}
+_RESPONSES: Final[Mapping[int, Any]] = {
+    Api.PRODUCE: ProduceResponse,
+    Api.METADATA: MetadataResponse,
+    Api.FIND_COORDINATOR: FindCoordinatorResponse,
+    Api.INIT_PRODUCER_ID: InitProducerIdResponse,
+    Api.ADD_PARTITIONS_TO_TXN: AddPartitionsToTxnResponse,
+    Api.END_TXN: EndTxnResponse,
+    Api.DESCRIBE_CLUSTER: DescribeClusterResponse,
+    Api.DESCRIBE_TRANSACTIONS: DescribeTransactionsResponse,
+}
+
+
+def read_frames(stream: BinaryIO) -> Iterator[bytes]:
+    """The payloads of a connection until its other end is closed; a frame that was cut off is none.
+
+    Raises:
+        ValueError: what comes is not Kafka's plain protocol (TLS, another service).
+    """
+    while len(head := stream.read(_LENGTH.size)) == _LENGTH.size:
+        (length,) = _LENGTH.unpack(head)
+        if not 0 < length <= _LARGEST_FRAME_BYTES:
+            raise ValueError(f"{head!r} begins no plain Kafka frame: is the listener one with TLS?")
+        payload = stream.read(length)
+        if len(payload) < length:
+            return
+        yield payload
+
+
+def framed(payload: bytes) -> bytes:
+    """A payload as it goes over the wire."""
+    return _LENGTH.pack(len(payload)) + payload
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request as it came, without the length before it."""
+
+    payload: bytes
+
+    @cached_property
+    def _header(self) -> tuple[int, int, int, int]:
+        api_key, version, correlation_id, client_id_length = _HEADER.unpack_from(self.payload)
+        return api_key, version, correlation_id, client_id_length
+
+    @property
+    def api_key(self) -> int:
+        """Which request it is, see :class:`Api`; others pass, too."""
+        return self._header[0]
+
+    @property
+    def version(self) -> int:
+        """The request's version."""
+        return self._header[1]
+
+    @property
+    def correlation_id(self) -> int:
+        """What its response repeats."""
+        return self._header[2]
+
+    @property
+    def client_id(self) -> str:
+        """The client's name for itself."""
+        return self.payload[_HEADER.size : _HEADER.size + max(0, self._header[3])].decode()
+
+    @cached_property
+    def body(self) -> Any:
+        """The decoded body, with kafka-python's field names.
+
+        Raises:
+            KeyError: a schedule asks about a request that is not decoded here.
+        """
+        return _REQUESTS[self.api_key].decode(self.payload, version=self.version, header=True)
+
+    @property
+    def transactional_ids(self) -> tuple[str, ...]:
+        """The transactional ids it is about; none for requests that carry none."""
+        if self.api_key not in _REQUESTS:
+            return ()
+        if self.api_key == Api.FIND_COORDINATOR:
+            if self.body.key_type != _COORDINATES_TRANSACTIONS:
+                return ()
+            return tuple(self.body.coordinator_keys or [self.body.key])
+        if self.api_key == Api.DESCRIBE_TRANSACTIONS:
+            return tuple(self.body.transactional_ids)
+        if self.api_key == Api.ADD_PARTITIONS_TO_TXN:
+            several = [row.transactional_id for row in self.body.transactions or []]
+            return tuple(several or [self.body.v3_and_below_transactional_id])
+        return () if self.body.transactional_id is None else (self.body.transactional_id,)
+
+    @property
+    def committed(self) -> bool | None:
+        """Whether an EndTxn commits; None for every other request."""
+        return bool(self.body.committed) if self.api_key == Api.END_TXN else None
+
+
+@dataclass(frozen=True)
+class Response:
+    """The response to ``request`` as it came, without the length before it."""
+
+    payload: bytes
+    request: Request
+
+    @cached_property
+    def body(self) -> Any:
+        """The decoded body, with kafka-python's field names.
+
+        Raises:
+            KeyError: a schedule asks about a response that is not decoded here.
+        """
+        return _RESPONSES[self.request.api_key].decode(self.payload, version=self.request.version, header=True)
+
+    @property
+    def error(self) -> str:
+        """NONE, or kafka-python's name of the error, for responses that have one for the whole request."""
+        code = self.body.error_code
+        return NONE if code == 0 else str(kafka_errors.for_code(code).__name__)
+
+    def readdressed(self, front: Callable[[str, int], tuple[str, int]]) -> bytes:
+        """The payload with ``front(host, port)`` in place of every broker's address."""
+        if self.request.api_key not in {Api.METADATA, Api.FIND_COORDINATOR, Api.DESCRIBE_CLUSTER}:
+            return self.payload
+        several = self.body.coordinators if self.request.api_key == Api.FIND_COORDINATOR else self.body.brokers
+        # Before v4 a FindCoordinator response is itself the only row.
+        rows = several if several or self.request.api_key != Api.FIND_COORDINATOR else [self.body]
+        for row in rows:
+            if row.port > 0:  # a refused look-up has no address
+                row.host, row.port = front(row.host, row.port)
+        encoded: bytes = self.body.encode(header=True)
+        return encoded
+
+
+def correlation_id_of(payload: bytes) -> int:
+    """Which request a response answers."""
+    (correlation_id,) = _LENGTH.unpack_from(payload)
+    return int(correlation_id)

@@ -1,0 +1,137 @@
+"""One client's connection through the proxy: two threads, one for each direction."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from typing import TYPE_CHECKING, Final
+
+from tests.nemesis.frames import Request, Response, correlation_id_of, framed, read_frames
+from tests.nemesis.rules import Exchange, Fault, Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+#: How long a broker may take for what its client no longer waits for.
+_DRAIN_S: Final = 10.0
+
+
+class Link:
+    """See the module's docstring.
+
+    Args:
+        client: the client's end.
+        broker: the broker's end.
+        address: the broker's address.
+        judge: tells the rule that acts on a request, and records it.
+        front: where clients reach a broker.
+    """
+
+    def __init__(
+        self,
+        client: socket.socket,
+        broker: socket.socket,
+        address: tuple[str, int],
+        judge: Callable[[Exchange], Rule | None],
+        front: Callable[[str, int], tuple[str, int]],
+    ) -> None:
+        self._client = client
+        self._broker = broker
+        self._address = address
+        self._judge = judge
+        self._front = front
+        self._waiting: dict[int, tuple[Exchange, Rule | None]] = {}
+        self._changed = threading.Condition()
+        self._broker_is_gone = False
+        self._errors: list[Exception] = []
+        for end in (client, broker):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def run(self) -> None:
+        """Until both ends are done.
+
+        Raises:
+            Exception: what came was not understood.
+        """
+        answers = threading.Thread(target=self._from_broker, name="nemesis-answers", daemon=True)
+        answers.start()
+        try:
+            self._from_client()
+            # What has arrived is answered, although nobody listens: a late request has its effect.
+            with self._changed:
+                self._changed.wait_for(lambda: self._broker_is_gone or not self._waiting, _DRAIN_S)
+        finally:
+            _shut(self._broker)
+            answers.join()
+        if self._errors:
+            raise self._errors[0]
+
+    def close(self) -> None:
+        """Break the connection."""
+        for end in (self._client, self._broker):
+            _shut(end)
+            end.close()
+
+    def _from_client(self) -> None:
+        for payload in _received(self._client):
+            exchange = Exchange(Request(payload), self._address)
+            rule = self._judge(exchange)
+            if rule is not None:
+                if rule.fault is Fault.DROP_REQUEST:
+                    continue
+                if rule.fault is Fault.CLOSE_BEFORE:
+                    _shut(self._client)
+                    return
+                if rule.fault is Fault.HOLD_REQUEST:
+                    rule.stand_still()
+            with self._changed:
+                self._waiting[exchange.request.correlation_id] = (exchange, rule)
+            if not _sent(self._broker, payload):
+                return
+
+    def _from_broker(self) -> None:
+        try:
+            for payload in _received(self._broker):
+                self._answer(payload)
+        except Exception as error:  # noqa: BLE001 - raised by run()
+            self._errors.append(error)
+        finally:
+            with self._changed:
+                self._broker_is_gone = True
+                self._changed.notify_all()
+            _shut(self._client)
+
+    def _answer(self, payload: bytes) -> None:
+        with self._changed:
+            exchange, rule = self._waiting[correlation_id_of(payload)]
+        response = Response(payload, exchange.request)
+        exchange.note(response)
+        fault = rule.fault if rule else None
+        if rule and fault is Fault.HOLD_RESPONSE:
+            rule.stand_still()
+        if fault is Fault.CLOSE_AFTER:
+            _shut(self._client)
+        elif fault is not Fault.DROP_RESPONSE:
+            _sent(self._client, response.readdressed(self._front))  # a client that has gone hears nothing
+        with self._changed:
+            del self._waiting[exchange.request.correlation_id]
+            self._changed.notify_all()
+
+
+def _received(end: socket.socket) -> Iterator[bytes]:
+    with contextlib.suppress(OSError), end.makefile("rb") as stream:
+        yield from read_frames(stream)
+
+
+def _sent(end: socket.socket, payload: bytes) -> bool:
+    try:
+        end.sendall(framed(payload))
+    except OSError:
+        return False
+    return True
+
+
+def _shut(end: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,217 @@
+"""A network nemesis: a TCP proxy between Kafka clients and their brokers that understands the frames.
+
+A schedule names a request, and what the network does to it, before it comes::
+
+    with KafkaProxy(kafka.bootstrap_servers) as proxy:
+        sink = KafkaSink(name="orders", bootstrap_servers=proxy.bootstrap_servers, …)
+        lost = proxy.on(Api.END_TXN, transactional_id="orders.driver", nth=2).drop_response()
+        …                                    # the second EndTxn of the driver is committed, and not answered
+        assert lost.injected == 1            # the schedule was played
+
+        held = proxy.on(Api.END_TXN, transactional_id="orders.[0-9]*", committed=True).hold()
+        …                                    # in a thread: whoever sends it waits, gives up, asks again
+        late = held.wait()                   # it was met
+        held.release()                       # it arrives, long after
+        assert late.answer() == "ProducerFencedError"
+
+        for old in proxy.recorded(Api.END_TXN, "orders.[0-9]*"):
+            proxy.replay(old)                # the same bytes once more; returns the broker's answer
+
+``transactional_id`` is a pattern as of ``fnmatch``; ``where`` takes a predicate over the :class:`Request`; ``nth`` counts from
+when the rule was made, ``times`` says for how many of them it holds. The faults are the methods of :class:`Selection`.
+Where two rules are due for one request, the older one acts; ``watch()`` only tells that it came.
+
+As in TCP, a request that is held holds back what its client sends behind it on that connection; it arrives even if the
+client has closed its end by then. Brokers' addresses in answers are rewritten, so that clients stay behind the proxy,
+whatever brokers the cluster has. Plain connections only: TLS hides the frames. On leaving, everything held is let go, every
+connection is closed, and an error of the proxy itself is raised: no schedule passes because its proxy was broken.
+"""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from tests.nemesis.frames import Api, Request, Response, framed, read_frames
+from tests.nemesis.link import Link
+from tests.nemesis.rules import Exchange, Rule, Selection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+_HOST: Final = "127.0.0.1"
+_KEPT_EXCHANGES: Final = 20_000
+_REPLAY_TIMEOUT_S: Final = 10.0
+_RECORDED: Final = frozenset(
+    {Api.END_TXN, Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS_TO_TXN, Api.DESCRIBE_TRANSACTIONS, Api.LIST_TRANSACTIONS}
+)
+
+
+class KafkaProxy:
+    """See the module's docstring.
+
+    Args:
+        bootstrap_servers: ``host:port`` of one broker of the cluster; the others are found in its answers.
+    """
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        host, _, port = bootstrap_servers.partition(",")[0].rpartition(":")
+        self._first = (host, int(port))
+        self._lock = threading.Lock()
+        self._fronts: dict[tuple[str, int], _Front] = {}
+        self._rules: list[Rule] = []
+        self._exchanges: deque[Exchange] = deque(maxlen=_KEPT_EXCHANGES)
+        self._links: set[Link] = set()
+        self._errors: list[BaseException] = []
+        self._is_closed = False
+
+    def __enter__(self) -> Self:
+        """Listen."""
+        self._front(*self._first)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let go what is held, end every connection, and tell what went wrong in the proxy itself."""
+        with self._lock:
+            self._is_closed = True
+            fronts, links, rules = list(self._fronts.values()), list(self._links), list(self._rules)
+        for front in fronts:
+            front.shutdown()
+        for rule in rules:
+            rule.release()
+        for link in links:
+            link.close()
+        for front in fronts:
+            front.server_close()  # joins the connections' threads
+        if self._errors and error is None:
+            raise self._errors[0]
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What clients are to connect to."""
+        host, port = self._front(*self._first)
+        return f"{host}:{port}"
+
+    @property
+    def injected(self) -> int:
+        """How many faults were injected so far."""
+        return sum(rule.injected for rule in self._rules)
+
+    def on(
+        self,
+        api: Api,
+        *,
+        transactional_id: str | None = None,
+        committed: bool | None = None,
+        where: Callable[[Request], bool] | None = None,
+        nth: int = 1,
+        times: float = 1,
+    ) -> Selection:
+        """Name requests to come; a method of the result says what happens to them."""
+        return Selection(api, transactional_id, committed, where, nth, times, self._arm)
+
+    def recorded(self, api: Api, transactional_id: str = "*", *, committed: bool | None = None) -> list[Exchange]:
+        """The requests of this kind that came so far, dropped ones included; only those that end, begin or ask after one."""
+        assert api in _RECORDED, f"{api!r} is not recorded, only {_RECORDED}"
+        wanted = Selection(api, transactional_id, committed, None, 1, 1, self._arm)
+        return [exchange for exchange in list(self._exchanges) if wanted.matches(exchange.request)]
+
+    def replay(self, exchange: Exchange) -> str:
+        """Send a request's bytes once more, on a new connection of its own; returns the name of the broker's error.
+
+        Raises:
+            ConnectionError: the broker hung up instead of an answer.
+        """
+        with socket.create_connection(exchange.broker, timeout=_REPLAY_TIMEOUT_S) as connection:
+            connection.sendall(framed(exchange.request.payload))
+            with connection.makefile("rb") as stream:
+                for payload in read_frames(stream):
+                    return Response(payload, exchange.request).error
+        raise ConnectionError(f"no answer to {exchange.request.body}")
+
+    # -- for the connections -------------------------------------------------------------------------------------------
+
+    def _arm(self, rule: Rule) -> Rule:
+        with self._lock:
+            self._rules.append(rule)
+        return rule
+
+    def _judge(self, exchange: Exchange) -> Rule | None:
+        """Which rule acts on a request."""
+        if exchange.request.api_key in _RECORDED:
+            self._exchanges.append(exchange)
+        with self._lock:
+            rules = list(self._rules)
+        due = [rule for rule in rules if rule.is_due(exchange.request)]  # each counts for itself
+        if not due:
+            return None
+        due[0].act(exchange)
+        return due[0]
+
+    def _front(self, host: str, port: int) -> tuple[str, int]:
+        """Where clients reach a broker."""
+        with self._lock:
+            front = self._fronts.get((host, port))
+            if front is None:
+                if self._is_closed:
+                    raise ConnectionAbortedError("the proxy has ended")
+                front = self._fronts[host, port] = _Front((_HOST, 0), (host, port), self._serve)
+                threading.Thread(target=front.serve_forever, args=(0.05,), name="nemesis-front", daemon=True).start()
+            return _HOST, front.server_address[1]
+
+    def _serve(self, client: socket.socket, broker: tuple[str, int]) -> None:
+        try:
+            connection = socket.create_connection(broker, timeout=_REPLAY_TIMEOUT_S)
+        except OSError:
+            return  # a broker that is down refuses: so does the proxy
+        connection.settimeout(None)
+        link = Link(client, connection, broker, self._judge, self._front)
+        with self._lock:
+            if self._is_closed:
+                connection.close()
+                return
+            self._links.add(link)
+        try:
+            link.run()
+        except Exception as error:  # noqa: BLE001 - raised where the proxy is left
+            if not (self._is_closed and isinstance(error, OSError)):  # leaving cuts connections anywhere
+                self._errors.append(error)
+        finally:
+            link.close()
+            with self._lock:
+                self._links.discard(link)
+
+
+class _Front(socketserver.ThreadingTCPServer):
+    """Listens in place of one broker."""
+
+    allow_reuse_address = True
+    request_queue_size = 128
+    daemon_threads = False
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        broker: tuple[str, int],
+        serve: Callable[[socket.socket, tuple[str, int]], None],
+    ) -> None:
+        self._broker = broker
+        self._serve = serve
+        super().__init__(address, socketserver.BaseRequestHandler)
+
+    def finish_request(self, request: object, client_address: object) -> None:
+        """One connection, in its own thread."""
+        del client_address
+        assert isinstance(request, socket.socket)
+        self._serve(request, self._broker)
+
+
+__all__ = ["Api", "KafkaProxy"]

@@ -1,0 +1,131 @@
+"""The network between the driver's own producer and the broker: the commit of a decision is lost, repeated, or late.
+
+Rule 12. librdkafka sends EndTxn again by itself; who decides must not believe it blindly, nor decide twice.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sinks.kafka_ledger import KafkaLedger
+from tests.live.pipeline import Tasks
+from tests.live.rules.schedules import at
+from tests.nemesis.frames import NONE, Api
+from tests.nemesis.rules import Selection
+from tests.nemesis.schedules import of_driver, of_tasks, process, rows_of, seen
+from twopc.errors import FencedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import ThreadPoolExecutor
+
+    from tests.live.rules.schedules import Play
+    from tests.nemesis.proxy import KafkaProxy
+    from tests.nemesis.rules import Rule
+
+FAULTS = [
+    pytest.param(Selection.drop_request, id="request-dropped"),
+    pytest.param(Selection.drop_response, id="response-dropped"),
+    pytest.param(Selection.close_connection, id="connection-broken-before"),
+    pytest.param(partial(Selection.close_connection, answered=True), id="connection-broken-after"),
+]
+
+
+@pytest.fixture
+def read_back(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The offsets of the records that were read back before they were believed."""
+    offsets: list[int] = []
+    really = KafkaLedger._read_back
+
+    def spy(ledger: KafkaLedger, partition: int, offset: int, value: bytes) -> None:
+        really(ledger, partition, offset, value)
+        offsets.append(offset)
+
+    monkeypatch.setattr(KafkaLedger, "_read_back", spy)
+    return offsets
+
+
+@pytest.mark.parametrize("inject", FAULTS)
+def test_a_decision_whose_commit_the_network_hits_is_read_back_and_is_not_taken_anew(
+    play: Play, proxy: KafkaProxy, read_back: list[int], inject: Callable[[Selection], Rule]
+) -> None:
+    driver = play.driver()
+    driver.initialize_state(play.checkpoint(0))
+    read_back.clear()
+    rule = inject(proxy.on(Api.END_TXN, transactional_id=of_driver(play), committed=True))
+    assert process(driver, play, 0) == (1, 0)
+    assert rule.injected == 1
+    assert len(read_back) == 1
+    assert len(play.decisions()) == 1
+    assert play.visible() == seen(1)
+    process(driver, play, 1)
+    assert play.visible() == seen(2)
+
+
+def test_a_decision_that_arrives_after_a_successor_took_over_is_fenced_and_doubles_nothing(
+    play: Play, proxy: KafkaProxy, elsewhere: ThreadPoolExecutor
+) -> None:
+    """Rule 1: the successor has aborted the record on its way, found nothing decided, and written the batch."""
+    loser, successor = play.driver(), play.driver()
+    loser.initialize_state(play.checkpoint(0))
+    epoch = play.describe(of_driver(play)).producer_epoch
+    of_loser = proxy.on(
+        Api.END_TXN,
+        transactional_id=of_driver(play),
+        where=lambda request: request.body.producer_epoch == epoch,
+        times=float("inf"),  # its client asks again, however long the successor takes
+    )
+    held = of_loser.hold()
+    losing = elsewhere.submit(loser.process, play.checkpoint(0), Tasks(play, rows_of(0)))
+    late = held.wait()
+    assert process(successor, play, 0) == (1, 0)
+    held.release()
+    assert late.answer() in {"ProducerFencedError", "InvalidProducerEpochError"}
+    assert isinstance(losing.exception(30), FencedError)
+    assert process(successor, play, 1) == (1, 0)
+    assert [decision.attempt.incarnation for decision in play.decisions()] == [successor._log_incarnation] * 2
+    assert play.visible() == seen(2)
+
+
+def test_a_decision_that_was_taken_is_committed_by_whoever_comes_although_its_driver_never_heard(
+    play: Play, proxy: KafkaProxy, elsewhere: ThreadPoolExecutor
+) -> None:
+    """The broker has committed the record, the answer is on its way: the successor finds it decided."""
+    loser, successor = play.driver(), play.driver()
+    loser.initialize_state(play.checkpoint(0))
+    lost = proxy.on(Api.END_TXN, transactional_id=of_driver(play), committed=True, times=float("inf")).drop_response()
+    losing = elsewhere.submit(loser.process, play.checkpoint(0), Tasks(play, rows_of(0)))
+    assert lost.wait().answer() == NONE
+    lost.disarm()  # the successor's own requests are answered
+    assert process(successor, play, 0) == (0, 1)
+    assert losing.exception(60) is None or isinstance(losing.exception(), FencedError)
+    assert process(successor, play, 1) == (1, 0)
+    assert [decision.batch for decision in play.decisions()] == [0, 1]
+    assert play.visible() == seen(2)
+
+
+def test_a_driver_that_is_still_waiting_when_it_is_overtaken_commits_and_sweeps_nothing_of_its_successor(
+    play: Play, proxy: KafkaProxy, elsewhere: ThreadPoolExecutor
+) -> None:
+    """The answers to the loser's commits of a decided batch come when the successor has prepared the next one."""
+    loser, successor = play.driver(), play.driver()
+    loser.initialize_state(play.checkpoint(0))
+    held = proxy.on(Api.END_TXN, transactional_id=of_tasks(play), committed=True).hold_response()
+    losing = elsewhere.submit(loser.process, play.checkpoint(0), Tasks(play, rows_of(0)))
+    held.wait()
+    assert process(successor, play, 0) == (0, 1)
+
+    def loser_goes_on() -> None:
+        held.release()
+        assert losing.exception(60) is None, "its batch is committed and proven: that is no error"
+
+    with at("driver.confirmed", loser_goes_on):
+        process(successor, play, 1)
+    with pytest.raises(FencedError):
+        process(loser, play, 1)
+    assert [decision.plan for decision in play.decisions()] == ["write", "write"]
+    assert play.visible() == seen(2)
+    assert all(end.answer() == NONE for end in proxy.recorded(Api.END_TXN, of_tasks(play)) if end.response)

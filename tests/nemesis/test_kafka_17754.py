@@ -1,0 +1,194 @@
+"""KAFKA-17754: a delayed EndTxn ends the *next* transaction of the same producer, since both live at one epoch.
+
+Found by Jepsen (https://jepsen.io/analyses/bufstream-0.1.0, https://issues.apache.org/jira/browse/KAFKA-17754): aborted
+reads, lost writes, torn transactions. KIP-890 ends it for clients of transactions V2, which bump the epoch with every
+transaction; librdkafka speaks V1. First what a broker does to a bare producer, then that it does no harm here.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from tests.live.pipeline import Tasks, committed, create_topic
+from tests.live.rules.schedules import at, until
+from tests.nemesis.conftest import REQUEST_TIMEOUT_MS
+from tests.nemesis.frames import NONE, Api
+from tests.nemesis.schedules import of_driver, of_tasks, process, rows_of, seen
+from twopc.errors import DecisionInDoubtError
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from tests.live.rules.schedules import Play
+    from tests.live.services import KafkaService
+    from tests.nemesis.proxy import KafkaProxy
+
+
+def bare_producer(proxy: KafkaProxy, transactional_id: str) -> Producer:
+    """As the client's own examples have it: one producer, one transaction after the other."""
+    producer = Producer(
+        {
+            "bootstrap.servers": proxy.bootstrap_servers,
+            "transactional.id": transactional_id,
+            "socket.timeout.ms": REQUEST_TIMEOUT_MS,
+            "log_level": 0,
+        }
+    )
+    producer.init_transactions(10)
+    return producer
+
+
+def write(producer: Producer, topic: str, value: str, partition: int) -> None:
+    producer.begin_transaction()
+    producer.produce(topic, value, partition=partition)
+    producer.flush(10)
+
+
+def test_a_late_commit_publishes_the_next_transaction_of_a_bare_producer_which_then_aborts_it(
+    kafka: KafkaService, proxy: KafkaProxy
+) -> None:
+    """The aborted read of the report, on a broker with KIP-890: V1 clients keep their epoch."""
+    name = f"bare-{uuid.uuid4().hex}"
+    topic = create_topic(kafka.bootstrap_servers, name)
+    producer = bare_producer(proxy, name)
+    held = proxy.on(Api.END_TXN, transactional_id=name).hold()
+    write(producer, topic, "first", 0)
+    producer.commit_transaction(20)  # the first request is on its way still, a second one was answered
+    write(producer, topic, "second", 1)
+    held.release()
+    assert held.wait().answer() == NONE
+    assert until(lambda: committed(kafka.bootstrap_servers, topic) == Counter(["first", "second"]))
+    with pytest.raises(KafkaException) as refused:
+        producer.abort_transaction(10)
+    assert refused.value.args[0].code() == KafkaError.INVALID_TXN_STATE
+
+
+def test_a_late_abort_loses_the_next_transaction_of_a_bare_producer(kafka: KafkaService, proxy: KafkaProxy) -> None:
+    """The other half: what the application goes on to commit was aborted under its hands."""
+    name = f"bare-{uuid.uuid4().hex}"
+    topic = create_topic(kafka.bootstrap_servers, name)
+    producer = bare_producer(proxy, name)
+    held = proxy.on(Api.END_TXN, transactional_id=name).hold()
+    write(producer, topic, "first", 0)
+    producer.abort_transaction(20)
+    write(producer, topic, "second", 1)
+    held.release()
+    assert held.wait().answer() == NONE
+    with pytest.raises(KafkaException) as refused:
+        producer.commit_transaction(10)
+    assert refused.value.args[0].code() == KafkaError.INVALID_TXN_STATE
+    assert committed(kafka.bootstrap_servers, topic) == Counter()
+
+
+def test_a_late_commit_of_a_task_meets_no_later_transaction(play: Play, proxy: KafkaProxy) -> None:
+    """Rule 5. Held in batch 0, asked again and answered; it arrives when its id serves a later batch."""
+    held = proxy.on(Api.END_TXN, transactional_id=of_tasks(play)).hold()
+    driver = play.driver()
+    process(driver, play, 0)
+    late = held.wait()
+    [tid] = late.request.transactional_ids
+    met = False
+
+    def arrive(_: int) -> None:
+        nonlocal met
+        opened = play.open_transactions()
+        if tid in opened and not met:
+            met = True
+            held.release()
+            assert late.answer() in {"ProducerFencedError", "InvalidProducerEpochError"}
+            assert play.open_transactions() == opened
+
+    for batch in (1, 2, 3, 4):
+        process(driver, play, batch, between=arrive)
+        assert play.visible() == seen(batch + 1)
+    assert met, "the id of the late commit did not serve again, so nothing was tested"
+
+
+@pytest.mark.parametrize("batch", [0, 1])
+def test_a_late_commit_of_the_driver_ends_its_next_decision_which_was_to_be_committed_anyway(
+    play: Play, proxy: KafkaProxy, batch: int
+) -> None:
+    """Rule 12: the commit of decision N was answered at the second try. The first arrives when N+1 is written."""
+    driver = play.driver()
+    driver.initialize_state(play.checkpoint(0))
+    held = proxy.on(Api.END_TXN, transactional_id=of_driver(play), nth=batch + 1).hold()
+    for number in range(batch + 1):
+        process(driver, play, number)
+    late = held.wait()
+
+    def arrive() -> None:
+        held.release()
+        assert late.answer() == NONE
+
+    with at("driver.deciding", arrive):
+        process(driver, play, batch + 1)
+    process(driver, play, batch + 2)
+    assert [decision.batch for decision in play.decisions()] == list(range(batch + 3))
+    assert play.visible() == seen(batch + 3)
+
+
+@pytest.mark.parametrize("parts_written", [0, 1])
+def test_a_late_commit_of_the_driver_leaves_no_part_of_its_next_decision_in_the_way(
+    play: Play, proxy: KafkaProxy, elsewhere: ThreadPoolExecutor, parts_written: int
+) -> None:
+    """Rules 12 and 14: a decision in several parts is half written when the commit of the one before it arrives.
+
+    An incomplete set is no decision: the batch is neither lost nor doubled, and the next driver starts.
+    """
+    with_small_ledger(play)
+    driver = play.driver()
+    driver.initialize_state(play.checkpoint(0))
+    held = proxy.on(Api.END_TXN, transactional_id=of_driver(play)).hold()
+    process(driver, play, 0)
+    late = held.wait()
+    written = proxy.on(Api.PRODUCE, transactional_id=of_driver(play), times=parts_written).watch()
+    waiting = proxy.on(Api.PRODUCE, transactional_id=of_driver(play), nth=parts_written + 1).hold()
+    play.offsets[1] = ("x" * 30_000,)  # cut in four parts
+    deciding = elsewhere.submit(driver.process, play.checkpoint(1), Tasks(play, rows_of(1)))
+    waiting.wait()
+    if parts_written:
+        written.wait().wait()
+    held.release()
+    assert late.answer() == NONE
+    waiting.release()
+    assert isinstance(deciding.exception(60), DecisionInDoubtError)
+    successor = play.driver()
+    assert process(successor, play, 1) == (1, 0)
+    process(successor, play, 2)
+    assert play.visible() == seen(3)
+
+
+def with_small_ledger(play: Play) -> None:
+    """Its decisions are cut in parts of 9 kB."""
+    small = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1", "max.message.bytes": "10000"}
+    create_topic(play.bootstrap_servers, play.sink.ledger, 9, small)
+
+
+def test_a_decision_that_a_late_commit_has_published_is_not_told_as_not_written(
+    play: Play, proxy: KafkaProxy, elsewhere: ThreadPoolExecutor
+) -> None:
+    """Rule 12: the acknowledgement of decision 1 is lost, and the late commit of decision 0 makes it hold.
+
+    Whoever believes that it was not written may sweep what is decided. It is in doubt until a restart reads it.
+    """
+    driver = play.driver()
+    driver.initialize_state(play.checkpoint(0))
+    held = proxy.on(Api.END_TXN, transactional_id=of_driver(play)).hold()
+    process(driver, play, 0)
+    late = held.wait()
+    unheard = proxy.on(Api.PRODUCE, transactional_id=of_driver(play)).drop_response()
+    deciding = elsewhere.submit(driver.process, play.checkpoint(1), Tasks(play, rows_of(1)))
+    unheard.wait().wait()
+    held.release()
+    assert late.answer() == NONE
+    error = deciding.exception(60)
+    assert len(play.decisions()) == 2, "the late commit has published it"
+    successor = play.driver()
+    assert process(successor, play, 1) == (0, 1)
+    assert play.visible() == seen(2)
+    assert isinstance(error, DecisionInDoubtError), f"told as {error!r}"

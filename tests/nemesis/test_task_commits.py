@@ -1,0 +1,179 @@
+"""The network between the driver's committing client and the broker loses, breaks, repeats EndTxn of task transactions.
+
+Rules 4 and 5: what is not answered is asked again, what comes late or twice meets a past epoch or a transaction that is
+committed already.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.live.pipeline import Tasks
+from tests.live.rules.schedules import crash, until
+from tests.nemesis.frames import NONE, Api
+from tests.nemesis.rules import Selection
+from tests.nemesis.schedules import of_tasks, process, rows_of, seen
+from twopc.errors import CommitBlockedError, RetriableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sinks.kafka_writer import KafkaHandle
+    from tests.live.rules.schedules import Play
+    from tests.nemesis.proxy import KafkaProxy
+    from tests.nemesis.rules import Rule
+    from twopc.decision import TaskReport
+    from twopc.engine import Work
+
+FENCED = {"ProducerFencedError", "InvalidProducerEpochError"}
+FAULTS = [
+    pytest.param(Selection.drop_request, id="request-dropped"),
+    pytest.param(Selection.drop_response, id="response-dropped"),
+    pytest.param(Selection.close_connection, id="connection-broken-before"),
+    pytest.param(partial(Selection.close_connection, answered=True), id="connection-broken-after"),
+    pytest.param(partial(Selection.delay, seconds=0.3), id="request-delayed"),
+]
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("inject", FAULTS)
+def test_a_commit_that_the_network_hits_is_asked_again_and_commits_once(
+    play: Play, proxy: KafkaProxy, inject: Callable[[Selection], Rule], nth: int
+) -> None:
+    driver = play.driver()
+    rule = inject(proxy.on(Api.END_TXN, transactional_id=of_tasks(play), committed=True, nth=nth))
+    assert process(driver, play, 0) == (1, 0)
+    assert rule.injected == 1
+    assert play.visible() == seen(1)
+    # Somebody was told that each of them is committed.
+    told = {
+        end.request.transactional_ids
+        for end in proxy.recorded(Api.END_TXN, of_tasks(play))
+        if end.response is not None and end.response.error == NONE
+    }
+    assert told == {(handle.transactional_id,) for handle in play.decided(0)}
+    assert process(driver, play, 1) == (1, 0)
+    assert play.visible() == seen(2)
+    assert [decision.plan for decision in play.decisions()] == ["write", "write"]
+
+
+def test_a_commit_that_is_never_answered_is_proven_by_its_marker(play: Play, proxy: KafkaProxy) -> None:
+    """Rule 4: the broker has committed, every answer is lost, so the markers say it."""
+    proxy.on(Api.END_TXN, transactional_id=of_tasks(play), committed=True, times=float("inf")).drop_response()
+    assert process(play.driver(), play, 0) == (1, 0)
+    assert play.visible() == seen(1)
+
+
+def test_a_commit_that_never_arrives_stops_the_query_and_is_made_good_by_the_next(
+    play: Play, proxy: KafkaProxy
+) -> None:
+    """Rule 4: silence proves nothing. What is decided stays prepared, and is neither shown nor written anew."""
+    lost = proxy.on(Api.END_TXN, transactional_id=of_tasks(play), times=float("inf")).drop_request()
+    with pytest.raises(CommitBlockedError):
+        process(play.driver(), play, 0)
+    assert not play.visible()
+    lost.disarm()
+    assert process(play.driver(), play, 0) == (0, 1)
+    assert play.visible() == seen(1)
+
+
+def test_every_commit_that_was_ever_sent_is_harmless_when_it_comes_again_later(play: Play, proxy: KafkaProxy) -> None:
+    """Rule 5. The bytes of batches 0 to n once more, while n+1 is half written, and again when it is decided."""
+    met = set()
+
+    def replay(_: int) -> None:
+        opened = play.open_transactions()
+        assert opened
+        for end in proxy.recorded(Api.END_TXN, of_tasks(play)):
+            answer = proxy.replay(end)
+            [tid] = end.request.transactional_ids
+            if tid in opened:
+                met.add(tid)
+                assert answer in FENCED
+        assert play.open_transactions() == opened
+
+    driver = play.driver()
+    for batch in range(5):
+        process(driver, play, batch, between=replay)
+        assert play.visible() == seen(batch + 1)
+        replay_all(proxy, play)
+        assert play.visible() == seen(batch + 1)
+    assert met, "no id was open again while a commit for it came late"
+    assert play.open_transactions() == ()
+
+
+def replay_all(proxy: KafkaProxy, play: Play) -> None:
+    for end in proxy.recorded(Api.END_TXN, of_tasks(play)):
+        proxy.replay(end)
+
+
+def test_commits_of_a_predecessor_come_again_after_a_successor_has_written(play: Play, proxy: KafkaProxy) -> None:
+    """Two drivers: the first one's commits are on their way still when the second has decided its own batches."""
+    process(play.driver(), play, 0)
+    successor = play.driver()
+    for batch in (0, 1, 2):
+        assert process(successor, play, batch) == ((0, 1) if batch == 0 else (1, 0))
+        replay_all(proxy, play)
+    assert play.visible() == seen(3)
+
+
+class VoidFirst(Tasks):
+    """Its first attempt is void, and swept; the handles of it are kept."""
+
+    def __init__(self, play: Play, batch: int) -> None:
+        super().__init__(play, rows_of(batch))
+        self._play = play
+        self.void: list[KafkaHandle] = []
+
+    def prepare(self, work: Work) -> list[TaskReport]:
+        tasks = super().prepare(work)
+        if self.prepared == 1:
+            self.void = self._play.handles(tasks)
+            raise RetriableError("void")
+        return tasks
+
+
+def test_an_end_of_a_swept_transaction_commits_and_aborts_nothing(play: Play) -> None:
+    """Forged or late: EndTxn, both ways, for what was swept, while the ids of that worker serve later batches."""
+    driver, tasks = play.driver(), VoidFirst(play, 0)
+    driver.process(play.checkpoint(0), tasks)
+    answers: set[str] = set()
+
+    def forge(_: int) -> None:
+        opened = play.open_transactions()
+        answers.update(play.end(handle, commit=commit) for handle in tasks.void for commit in (True, False))
+        assert play.open_transactions() == opened
+
+    for batch in (1, 2, 3):
+        process(driver, play, batch, between=forge)
+        assert play.visible() == seen(batch + 1)
+    assert answers <= FENCED
+    assert answers
+
+
+def test_an_abort_that_comes_for_what_is_committed_takes_nothing_back(play: Play) -> None:
+    driver = play.driver()
+    process(driver, play, 0)
+    assert {play.end(handle, commit=False) for handle in play.decided(0)} == {"InvalidTxnStateError"}
+    assert play.visible() == seen(1)
+    process(driver, play, 1)
+    assert play.visible() == seen(2)
+
+
+def test_a_commit_is_held_over_a_restart_and_arrives_after_the_next_batch(play: Play, proxy: KafkaProxy) -> None:
+    """The driver dies with its commits on the way; the next one commits, goes on, and then they arrive."""
+    held = proxy.on(Api.END_TXN, transactional_id=of_tasks(play), committed=True).hold()
+    crash(play.driver(), play, 0, rows_of(0), "driver.decided")
+    successor = play.driver()
+    assert process(successor, play, 0) == (0, 1)
+    late = held.wait()
+    assert late.response is None
+    assert play.visible() == seen(1)
+    process(successor, play, 1)
+    held.release()
+    assert late.answer() in FENCED | {NONE}
+    assert until(lambda: play.open_transactions() == ())
+    assert play.visible() == seen(2)
