@@ -9,6 +9,8 @@ BIN := .venv/bin
 ARGS ?=
 # Each has a broker and a Spark session of its own; they wait more than they work.
 WORKERS ?= 2
+TRIALS ?= 10
+HISTORIES ?= 20000
 
 # The interpreter is the one chosen here (uv would otherwise look for, or download, another), and the certificates are
 # the machine's (uv's own list does not know a company's proxy).
@@ -28,7 +30,7 @@ retry = attempt=1; until $(1); do \
 	  sleep $$((attempt * 2)); attempt=$$((attempt + 1)); done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench test lint
+.PHONY: help setup demo bench lint test chaos planted
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1	\2/p' Makefile
@@ -49,6 +51,13 @@ lint: setup  ## static checks only
 
 test: lint  ## static checks, then all tests; ARGS="-k kafka" to choose
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
+
+chaos: setup  ## histories of the model, then kills at every step on a real Kafka; TRIALS=300 a step, HISTORIES=100000
+	$(BIN)/python -m tests.model --histories $(HISTORIES)
+	$(BIN)/python -m tests.chaos --trials $(TRIALS)
+
+planted: setup  ## plant every bug of tests/planted in a copy, and see which floor catches it; ARGS="--only sweep"
+	$(BIN)/python -m tests.planted $(ARGS)
 
 .venv/.synced: pyproject.toml uv.lock $(UV)
 	@echo "make: installing the locked packages into .venv ($$($(PYTHON) --version))"

@@ -19,7 +19,7 @@ from multiprocessing import Pipe
 from typing import TYPE_CHECKING, Any, Final
 
 from sinks.kafka_transactions import TransactionClient, whoever
-from tests.chaos.processes import Exit, await_change, drive, fork, serve_tasks
+from tests.chaos.processes import await_change, drive, fork, serve_tasks
 from tests.chaos.query import Query
 from twopc.errors import FencedError
 
@@ -29,8 +29,19 @@ if TYPE_CHECKING:
 KILLED: Final = -signal.SIGKILL
 _WRITERS: Final = 3
 #: What a driver does after it has finished what it found: enough for a fault at the second passage of a point.
-_BATCHES: Final = 2
-_ONCE_A_RUN: Final = frozenset({"driver.inspected", "driver.fenced", "driver.taken_over", "driver.recovered"})
+_BATCHES: Final = 3
+#: A fault can strike at the second passage of these.
+_EVERY_BATCH: Final = frozenset(
+    {
+        "driver.prepared",
+        "driver.confirmed",
+        "driver.deciding",
+        "driver.decided",
+        "driver.committing",
+        "driver.committed",
+        "driver.swept",
+    }
+)
 _EXPECTED: Final = ("InjectedFault", "InjectedLoss", FencedError.__name__)
 
 
@@ -41,18 +52,21 @@ class Lane:
     query: Query
     chance: random.Random
     batch: int = 0  #: the first that is not known to be done
-    stopped: list[int] = field(default_factory=list)  #: processes that stand still since an earlier trial
+    sleeping: list[tuple[list[int], Connection[Any, Any]]] = field(default_factory=list)  #: since an earlier trial
 
     def trial(self, point: str, action: str) -> dict[str, Any]:
         """Run a driver with a fault; returns what became of it."""
         if point == "driver.barred":
             self._end_what_is_decided()
-        passage = 1 if point in _ONCE_A_RUN else self.chance.choice((1, 1, 2))
-        waking, self.stopped = self.stopped, []
+        passage = self.chance.choice((1, 1, 2)) if point in _EVERY_BATCH else 1
+        waking, self.sleeping = self.sleeping, []
         outcome = self._run(f"{point}@{passage}={action}" if point else "", point)
-        for pid in waking:  # they have slept through their successor's work
-            os.kill(pid, signal.SIGCONT)
-            await_change(pid)
+        for pids, told in waking:  # they have slept through their successor's work, and go on where they were
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+            for pid in pids:
+                await_change(pid)
+            self._read(told)
         return {"point": point, "action": action, "passage": passage, "batch": self.batch, **outcome}
 
     def _run(self, fault: str, point: str) -> dict[str, Any]:
@@ -66,20 +80,17 @@ class Lane:
             connection.close()
         found = await_change(driver)
         error = self._read(told)
-        told.close()
-        hit = self._hit(found, driver) if not of_task else False
-        for pid in writers:
-            hit = self._hit(await_change(pid), pid) or hit
-        hit = hit or error.startswith(("InjectedFault", "InjectedLoss"))
+        if found.code is None:  # its writers wait for it
+            self.sleeping.append(([driver, *writers], told))
+            return {"hit": True, "error": error, "wrong": ""}
+        ends = {pid: await_change(pid) for pid in writers}
+        self.sleeping += [([pid], told) for pid, end in ends.items() if end.code is None]
+        died = any(end.code in {None, KILLED} for end in (*ends.values(), found))
+        hit = died or error.startswith(("InjectedFault", "InjectedLoss"))
         wrong = "" if not error or error.startswith(_EXPECTED) else error
-        if found.code not in {0, None, KILLED}:
+        if found.code not in {0, KILLED}:
             wrong = wrong or f"the driver ended with {found.code}"
         return {"hit": hit, "error": error, "wrong": wrong}
-
-    def _hit(self, found: Exit, pid: int) -> bool:
-        if found.code is None:
-            self.stopped.append(pid)
-        return found.code in {None, KILLED}
 
     def _fork_writers(self, fault: str) -> tuple[list[int], list[Connection[Any, Any]]]:
         """The first of them has the fault."""
@@ -88,7 +99,7 @@ class Lane:
         staging = self.query.staging
         for number in range(_WRITERS):
             here, there = Pipe()
-            armed = fault if number == _WRITERS - 1 else ""
+            armed = fault if number == 0 else ""
             inherited = [*mine, here]
 
             def work(there: Any = there, armed: str = armed, inherited: list[Any] = inherited) -> None:
@@ -103,13 +114,14 @@ class Lane:
 
     def _read(self, told: Connection[Any, Any]) -> str:
         error = ""
-        while told.poll():
+        while not told.closed and told.poll():
             try:
                 what, of = told.recv()
             except EOFError:
+                told.close()
                 break
             if what == "done":
-                self.batch = of + 1
+                self.batch = max(self.batch, of + 1)
             else:
                 error = of
         return error

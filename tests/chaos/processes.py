@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from tests.chaos.query import Query
     from twopc.engine import Work
 
+# Pyarrow imports pandas with the first array that is made of Python's objects: here, once, and not in each forked process.
+pa.array([b""])
+
 #: Whoever lives longer is stuck; the trial then fails by its outcome.
 LIFETIME_S: Final = 60
 _SPECULATE_AFTER_S: Final = 0.5
@@ -81,7 +84,7 @@ def serve_tasks(connection: Connection, sink: KafkaSink, staging: str | None, fa
             try:
                 found: Any = _write(sink, task, rows, staging, writes=writes)
             except TwoPhaseCommitError as error:
-                found = (type(error).__name__, str(error))
+                found = (RetriableError.__name__ if error.retriable else type(error).__name__, str(error))
             except faults.InjectedFault:
                 found = (RetriableError.__name__, "an injected fault")
             connection.send((job, task.partition, found))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _POLL_S: Final = 0.1
-_SAMPLE_EVERY_MS: Final = 100
+_SAMPLE_EVERY_MS: Final = 250
 _ANSWER_TIMEOUT_S: Final = 30.0
 
 

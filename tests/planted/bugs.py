@@ -29,6 +29,7 @@ class Bug:
         protocol: tests without Spark that catch it, for pytest; the rule's own file by default.
         whole: tests with Spark that catch it.
         model: whether it lies in code that the model runs.
+        quick: whether some thousand histories of the model are enough to meet it.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Bug:
     protocol: str = ""
     whole: str = ""
     model: bool = True
+    quick: bool = True
 
 
 def _bug(name: str, rule: int, path: str, old: str, new: str, **where: str | bool) -> Bug:
@@ -205,14 +207,8 @@ BUGS: Final = (
         "sweep by EndTxn",
         7,
         _COMMITTER,
-        "self._until_answered(transactional_ids, self._client.fence)",
-        "self._until_answered(\n"
-        "            transactional_ids,\n"
-        "            lambda ids: self._client.end(\n"
-        "                [ProducerIdentity(i, d.producer_id, d.producer_epoch) for i, d in self._client.describe(ids).items()],\n"
-        "                commit=False,\n"
-        "            ),\n"
-        "        )",
+        "lambda ids: self._client.fence([by_id[tid] for tid in ids])",
+        "lambda ids: self._client.end([by_id[tid] for tid in ids], commit=False)",
     ),
     _bug(
         "sweep of a later incarnation",
@@ -222,7 +218,11 @@ BUGS: Final = (
         "if incarnation_of(tid) is not None and tid not in spared",
     ),
     _bug(
-        "no sweep", 7, _COMMITTER, "        unanswered = self._fence(orphans)\n", "        unanswered: list[str] = []\n"
+        "no sweep",
+        7,
+        _COMMITTER,
+        "        unanswered = self._fence([ProducerIdentity(t, of.producer_id, of.producer_epoch) for t, of in known.items()])\n",
+        "        unanswered: list[str] = []\n",
     ),
     _bug(
         "sweep of what is decided",

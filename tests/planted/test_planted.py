@@ -1,0 +1,44 @@
+"""The planted bugs are still bugs of this code, and the quickest floor still catches them."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.planted.__main__ import caught_by, copy_tree, plant, rule_tests
+from tests.planted.bugs import BUGS, Bug
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: ``python -m tests.planted`` tries them all, on every floor; here some of those that the model catches soon.
+SEED = int(os.environ.get("TWOPC_SEED", str(random.SystemRandom().randrange(1 << 30))))
+SAMPLE = random.Random(SEED).sample([bug for bug in BUGS if bug.model and bug.quick], 3)
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("planted")
+    copy_tree(root)
+    return root
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_planted_bug_still_fits_the_code_and_some_floor_looks_for_it(bug: Bug, tree: Path) -> None:
+    kept = {edit.path: (tree / edit.path).read_text() for edit in bug.edits}
+    plant(bug, tree)
+    for path, text in kept.items():
+        changed = (tree / path).read_text()
+        assert changed != text
+        compile(changed, path, "exec")
+        (tree / path).write_text(text)
+    assert bug.model or bug.protocol or bug.whole or rule_tests(bug)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("bug", SAMPLE, ids=lambda bug: bug.name)
+def test_the_model_catches_a_planted_bug(bug: Bug) -> None:
+    assert caught_by(bug, ("model",), histories=4_000, seed=SEED) == "model", f"seed {SEED}"
