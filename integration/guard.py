@@ -93,8 +93,8 @@ class GuardedProcess:
             self.kill()
 
 
-def _die_with_parent() -> None:
-    """Ask the kernel (Linux) to kill this process when the guard ends; runs in the child, before it executes."""
+def die_with_parent() -> None:
+    """Ask the kernel (Linux) to kill this process when the thread that started it ends; runs in the child."""
     if sys.platform == "linux":
         import ctypes  # noqa: PLC0415 - the owner's side does without
 
@@ -106,7 +106,7 @@ def _guard(owner: int, report_fd: int, command: list[str]) -> int:
     owner_fd = os.pidfd_open(owner) if hasattr(os, "pidfd_open") else None
     if os.getppid() != owner:
         return 1  # The owner ended before it could be watched.
-    child = subprocess.Popen(command, preexec_fn=_die_with_parent)  # noqa: PLW1509 - the guard has one thread
+    child = subprocess.Popen(command, preexec_fn=die_with_parent)  # noqa: PLW1509 - the guard has one thread
     os.write(report_fd, str(child.pid).encode())
     os.close(report_fd)
     if owner_fd is not None:

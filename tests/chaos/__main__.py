@@ -11,9 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,9 +23,11 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import Console
 from rich.table import Table
 
+from integration.guard import GuardedProcess
 from tests.chaos.query import TASKS, Query
 from tests.checkers.equality import unequal
 from tests.checkers.history import Position
+from tests.checkers.open_transactions import left_open, states_of
 from tests.checkers.verdict import verdict
 from tests.checkers.watcher import Watcher
 from tests.live.pipeline import create_topic
@@ -42,6 +42,7 @@ ARTIFACTS: Final = ROOT / "artifacts"
 _PARTITIONS: Final = 3
 #: A stopped process holds readers back until the next driver has swept what it left open.
 _STALL_BOUND_S: Final = 30.0
+_LANE_S: Final = 7200
 _ACTIONS: Final = ("kill", "kill", "kill", "stop", "raise", "drop", "delay:50")
 #: The first decision of a checkpoint comes once: each of its trials needs a query of its own.
 _FIRST_OF_A_QUERY: Final = "driver.bound"
@@ -56,10 +57,17 @@ class Played:
     seed: int
     results: list[dict[str, Any]] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
-    log: str = ""
+
+    @property
+    def log(self) -> Path:
+        return self.query.root / "log"
+
+    def read_log(self) -> list[dict[str, Any]]:
+        """What its lane told, a line of JSON each, among the words of its processes."""
+        return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
 
 
-def plan(trials: int, seed: int, bootstrap_servers: str, directory: str) -> list[Played]:
+def plan(points: Sequence[str], trials: int, seed: int, bootstrap_servers: str, directory: str) -> list[Played]:
     """Which queries are played, with which faults in which order: all of it from the seed."""
     chance = random.Random(f"chaos {seed}")
 
@@ -73,7 +81,7 @@ def plan(trials: int, seed: int, bootstrap_servers: str, directory: str) -> list
         "short": query("short", keep_batches=1),
     }
     drawn: dict[str, list[tuple[str, str]]] = {kind: [] for kind in queries}
-    for point in (*POINTS, *OCCASIONAL):
+    for point in points:
         for number in range(trials if point != _FIRST_OF_A_QUERY else 0):
             kind = {"task.staged": "shuffle", "driver.truncating": "short", "driver.barred": "rows"}.get(point)
             # The first trial of each point is a kill, the others are drawn.
@@ -89,7 +97,7 @@ def plan(trials: int, seed: int, bootstrap_servers: str, directory: str) -> list
             for trial in ([("driver.confirmed", "kill")] if point == "driver.sweeping" else []) + [(point, action)]
         ]
         played.append(Played(queries[kind], ordered, chance.getrandbits(32)))
-    firsts = (query(f"first{number}") for number in range(trials))
+    firsts = (query(f"first{number}") for number in range(trials if _FIRST_OF_A_QUERY in points else 0))
     return played + [Played(of, [(_FIRST_OF_A_QUERY, "kill")], chance.getrandbits(32)) for of in firsts]
 
 
@@ -99,12 +107,12 @@ def play(games: Sequence[Played]) -> None:
         watchers = [_watch(stack, game) for game in games]
         lanes = [(game, _start(game)) for game in games]
         for game, lane in lanes:
-            output, errors = lane.communicate()
-            game.log = errors
-            lines = [json.loads(line) for line in output.splitlines()]
+            ended = lane.wait(_LANE_S)
+            lane.kill()
+            lines = game.read_log()
             game.results = lines[:-1] if lines and "batches" in lines[-1] else lines
-            if lane.returncode or game.results == lines:
-                game.wrong.append(f"its lane ended with {lane.returncode}")
+            if ended != 0 or game.results == lines:
+                game.wrong.append(f"its lane ended with {ended}")
                 continue
             game.wrong += [f"{r['point']}={r['action']}: {r['wrong']}" for r in game.results if r["wrong"]]
             game.wrong += _judge(game.query, lines[-1]["batches"], watchers[games.index(game)])
@@ -115,16 +123,10 @@ def _watch(stack: contextlib.ExitStack, game: Played) -> Watcher:
     return stack.enter_context(Watcher(game.query.bootstrap_servers, game.query.topic))
 
 
-def _start(game: Played) -> subprocess.Popen[str]:
+def _start(game: Played) -> GuardedProcess:
     given = {"query": asdict(game.query), "trials": game.trials, "seed": game.seed}
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.chaos.lane", json.dumps(given)],
-        cwd=ROOT,
-        env={**os.environ, "TWOPC_FAULTS": ""},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    game.log.parent.mkdir(parents=True)
+    return GuardedProcess([sys.executable, "-m", "tests.chaos.lane", json.dumps(given)], log=game.log, cwd=ROOT)
 
 
 def _judge(query: Query, batches: int, watcher: Watcher) -> list[str]:
@@ -135,13 +137,15 @@ def _judge(query: Query, batches: int, watcher: Watcher) -> list[str]:
             given[Position(int(source), int(offset))] = row
     assert len({where.partition for where in given}) in {0, TASKS}
     if query.keep_batches == 1:  # its ledger has been truncated: the data alone speaks
-        return [str(violation) for violation in unequal(given, watcher.catch_up())]
+        found = unequal(given, watcher.catch_up())
+        found += left_open(states_of(query.bootstrap_servers, f"{query.name}."))
+        return [str(violation) for violation in found]
     found = verdict(query.sink, query.bootstrap_servers, watcher, given, stall_bound_s=_STALL_BOUND_S)
     # A shuffle moves a key's rows between tasks: their order is not promised.
     return [str(violation) for violation in found if not (query.shuffled and violation.checker == "order")]
 
 
-def report(games: Sequence[Played], seed: int, seconds: float) -> int:
+def report(games: Sequence[Played], points: Sequence[str], seed: int, seconds: float) -> int:
     """Print what was injected and what it did; returns the number of queries that broke a promise."""
     hits: Counter[str] = Counter()
     missed: Counter[str] = Counter()
@@ -149,37 +153,45 @@ def report(games: Sequence[Played], seed: int, seconds: float) -> int:
         for result in game.results:
             (hits if result["hit"] else missed)[result["point"]] += 1
     table = Table("point", "injected", "not reached", title=f"seed {seed}")
-    for point in (*POINTS, *OCCASIONAL):
+    for point in points:
         table.add_row(point, str(hits[point]), str(missed[point]))
     Console(width=100).print(table)
     broken = [game for game in games if game.wrong]
     for game in broken:
         ARTIFACTS.mkdir(exist_ok=True)
         path = ARTIFACTS / f"chaos-{seed}-{game.query.name}.json"
-        facts = {"seed": seed, "trials": game.trials, "results": game.results, "wrong": game.wrong, "log": game.log}
+        facts = {
+            "seed": seed,
+            "trials": game.trials,
+            "results": game.results,
+            "wrong": game.wrong,
+            "log": game.log.read_text(),
+        }
         path.write_text(json.dumps(facts, indent=1))
         print(f"{game.query.name}: {game.wrong[:5]}\n  {path}")
     total = hits.total()
     print(f"chaos: seed {seed}: {total} faults injected, {len(broken)} queries broken, {seconds:.0f} s")
     if not broken and total:
         print(f"none in {total} bounds the rate of harmful faults below {3 / total:.1e} (rule of three, 95 %)")
-    return len(broken) + sum(point != "" and not hits[point] for point in (*POINTS, *OCCASIONAL))
+    return len(broken) + sum(not hits[point] for point in points)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--trials", type=int, default=3, help="for each point")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
+    parser.add_argument("--only", default="", help="points whose name has this in it")
     options = parser.parse_args()
+    points = [point for point in (*POINTS, *OCCASIONAL) if options.only in point]
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="twopc-chaos-") as directory, kafka_service(chosen()) as kafka:
-        games = plan(options.trials, options.seed, kafka.bootstrap_servers, directory)
+        games = plan(points, options.trials, options.seed, kafka.bootstrap_servers, directory)
         lanes = [game for game in games if not game.query.name.startswith(f"c{options.seed}first")]
         play(lanes)
         firsts = [game for game in games if game not in lanes]
         for start in range(0, len(firsts), len(lanes)):
             play(firsts[start : start + len(lanes)])
-    return 1 if report(games, options.seed, time.monotonic() - began) else 0
+        return 1 if report(games, points, options.seed, time.monotonic() - began) else 0
 
 
 if __name__ == "__main__":

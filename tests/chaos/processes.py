@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from integration.guard import die_with_parent
 from integration.staging import SliceWriter, Staging
 from twopc import errors, faults
 from twopc.checkpoint import Checkpoint
@@ -53,6 +54,7 @@ def fork(work: Callable[[], None]) -> int:
         return pid
     code = 1
     try:
+        die_with_parent()  # also while it is stopped
         signal.alarm(LIFETIME_S)
         work()
         code = 0

@@ -103,7 +103,9 @@ class Watcher:
             isolation_level=IsolationLevel.READ_COMMITTED,
             request_timeout=_ANSWER_TIMEOUT_S,
         )
-        return {where.partition: future.result().offset for where, future in asked.items()}
+        ends = {where.partition: future.result().offset for where, future in asked.items()}
+        assert min(ends.values()) >= 0, f"no answer: {ends}"  # as librdkafka puts it
+        return ends
 
     def _watch(self) -> None:
         try:
