@@ -30,7 +30,7 @@ retry = attempt=1; until $(1); do \
 	  sleep $$((attempt * 2)); attempt=$$((attempt + 1)); done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench lint test chaos planted
+.PHONY: help setup demo bench lint test whole chaos planted
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1	\2/p' Makefile
@@ -51,6 +51,9 @@ lint: setup  ## static checks only
 
 test: lint  ## static checks, then all tests; ARGS="-k kafka" to choose
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
+
+whole: setup  ## the tests that need several brokers or executors: killed leaders, coordinators, executors; speculation
+	$(BIN)/pytest -m whole $(ARGS)
 
 chaos: setup  ## histories of the model, then kills at every step on a real Kafka; TRIALS=300 a step, HISTORIES=100000
 	$(BIN)/python -m tests.model --histories $(HISTORIES)

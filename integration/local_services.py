@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-__all__ = ["LocalKafka", "ServiceError", "free_ports"]
+__all__ = ["LocalKafka", "ServiceError", "free_ports", "new_cluster_id"]
 
 HOST = "127.0.0.1"
 _NODE_ID = 1
@@ -92,6 +92,12 @@ def free_ports(count: int) -> list[int]:
     raise ServiceError(f"no {count} free TCP ports between {_PORTS.start} and {_PORTS.stop} on {HOST}")
 
 
+def new_cluster_id() -> str:
+    """Return a base64 UUID as Kafka wants it."""
+    # "A" first: an identifier that begins with "-" would be read as an option.
+    return "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
+
+
 class LocalKafka:
     """A single broker that is also its controller, owned by this process: it ends when its owner ends, even by kill -9.
 
@@ -108,6 +114,7 @@ class LocalKafka:
         data_dir: Path | None = None,
         properties: Mapping[str, str] | None = None,
         listeners: Mapping[str, str] | None = None,
+        cluster_id: str | None = None,
         heap: str = "512m",
         jvm_flags: tuple[str, ...] = FAST_START,
         start_timeout_s: float = 90,
@@ -120,6 +127,7 @@ class LocalKafka:
             properties: broker properties that override or add to the defaults, `listeners` included.
             listeners: more listeners beside PLAINTEXT, name -> security protocol, such as {"SASL": "SASL_PLAINTEXT"};
                 each gets a port, see `address`. What the protocol needs goes into `properties`.
+            cluster_id: what a new data directory is formatted with, a base64 UUID; by default a new one.
             heap: maximal Java heap (`-Xmx`).
             jvm_flags: further flags of the JVM.
             start_timeout_s: how long one start may take, in seconds.
@@ -130,6 +138,7 @@ class LocalKafka:
         self.data_dir = data_dir.absolute() if data_dir else Path(tempfile.mkdtemp(prefix="twopc-kafka-"))
         self._listeners = {_PLAINTEXT: _PLAINTEXT, **(listeners or {}), _CONTROLLER: _PLAINTEXT}
         self._ports: dict[str, int] = {}
+        self._cluster_id = cluster_id or new_cluster_id()
         self._jvm_arguments = (f"-Xmx{heap}", *jvm_flags)
         self._start_timeout_s = start_timeout_s
         self._process: GuardedProcess | None = None
@@ -291,9 +300,7 @@ class LocalKafka:
         meta = self.data_dir / "logs" / "meta.properties"
         try:
             if not meta.exists():
-                # "A" first: an identifier that begins with "-" would be read as an option.
-                cluster_id = "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
-                tool = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(config)]
+                tool = ["kafka.tools.StorageTool", "format", "-t", self._cluster_id, "-c", str(config)]
                 self._format([*command, *tool])
             self._process = GuardedProcess([*command, "kafka.Kafka", str(config)], log=self.log_path, cwd=self.data_dir)
         except OSError as error:
@@ -318,6 +325,7 @@ class LocalKafka:
                 "log_level": 0,  # Refused connections are what is expected here.
             }
         )
+        node_id = int(self._effective_properties()["node.id"])
         deadline = time.monotonic() + self._start_timeout_s
         while process.exit_code is None:
             if time.monotonic() > deadline:
@@ -327,7 +335,7 @@ class LocalKafka:
             except KafkaException:
                 continue
             leaders = [part.leader for topic in metadata.topics.values() for part in topic.partitions.values()]
-            if metadata.cluster_id == cluster_id and _NODE_ID in metadata.brokers and all(n >= 0 for n in leaders):
+            if metadata.cluster_id == cluster_id and node_id in metadata.brokers and all(n >= 0 for n in leaders):
                 return
         raise ServiceError(f"ended at start with exit code {process.exit_code}")
 

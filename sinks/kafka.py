@@ -121,7 +121,8 @@ class KafkaSink(TwoPhaseCommitSink[KafkaHandle]):
     def committing_config(self) -> dict[str, Any]:
         """The connection of the client that commits."""
         config = kafka_options.committing_config(self.bootstrap_servers, self._parsed())
-        return {**config, "request_timeout_ms": self.timeout_ms, "bootstrap_timeout_ms": self.timeout_ms}
+        # Half, so that one silent broker does not use up the time in which another would answer.
+        return {**config, "request_timeout_ms": self.timeout_ms / 2, "bootstrap_timeout_ms": self.timeout_ms}
 
     def _parsed(self) -> dict[str, Any]:
         return {name.removeprefix(kafka_options.PREFIX): value for name, value in self.options.items()}

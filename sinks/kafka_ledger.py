@@ -78,12 +78,14 @@ class KafkaLedger(DecisionLog):
         self._run: str | None = None
         self._incarnation = -1
         self._frame_bytes = _FRAME_BYTES
+        self._topic_id = ""
 
     # -- DecisionLog ---------------------------------------------------------------------------------------------------
 
     def identity(self) -> str:
         """See :class:`DecisionLog`: the topic's id."""
-        return ledger_topic.topic_id(self.admin, self.name, timeout_ms=self._timeout_ms)
+        # Once taken over it is that topic; a broker that is behind might still call it absent.
+        return self._topic_id or ledger_topic.topic_id(self.admin, self.name, timeout_ms=self._timeout_ms)
 
     def require_safe(self) -> None:
         """Refuse dangerous settings of an existing ledger. Read-only.
@@ -104,7 +106,7 @@ class KafkaLedger(DecisionLog):
         """See :class:`DecisionLog`. Initialising the driver's id fences whoever drove before (rule 1)."""
         if self._run == claim.run:
             return self._incarnation
-        ledger_topic.ensure(self.admin, self.name, timeout_ms=self._timeout_ms)
+        self._topic_id = ledger_topic.ensure(self.admin, self.name, timeout_ms=self._timeout_ms)
         ledger_topic.require_safe(self.admin, self.name, timeout_ms=self._timeout_ms)
         limit = ledger_topic.batch_limit(self.admin, self.name, timeout_ms=self._timeout_ms)
         self._frame_bytes = min(_FRAME_BYTES, limit - _BATCH_OVERHEAD_BYTES)

@@ -44,8 +44,11 @@ def topic_id(admin: AdminClient, topic: str, *, timeout_ms: float) -> str:
         raise translate(error, f"looking at the ledger {topic}") from error
 
 
-def ensure(admin: AdminClient, topic: str, *, timeout_ms: float) -> None:
-    """Create the ledger if it is absent, and wait until every partition of it has a leader.
+def ensure(admin: AdminClient, topic: str, *, timeout_ms: float) -> str:
+    """Create the ledger if it is absent, and wait until the brokers know it and every partition has a leader.
+
+    Returns:
+        its id.
 
     Raises:
         TwoPhaseCommitError: it could not be created, or has no leaders in time.
@@ -60,6 +63,12 @@ def ensure(admin: AdminClient, topic: str, *, timeout_ms: float) -> None:
     ):
         with attempt:
             _require_leaders(admin, topic, timeout_ms)
+            _settings(admin, topic, timeout_ms)
+            found = topic_id(admin, topic, timeout_ms=timeout_ms)
+            if found == ABSENT:
+                raise RetriableError(f"the ledger {topic} is not known to every broker yet")
+            return found
+    raise AssertionError("unreachable: the last attempt raises")
 
 
 def _require_leaders(admin: AdminClient, topic: str, timeout_ms: float) -> None:
@@ -115,7 +124,7 @@ def require_safe(admin: AdminClient, topic: str, *, timeout_ms: float) -> None:
             raise ConfigurationError(
                 f"{name} has {_UNCLEAN}=true: a stale leader could lose decisions. Set it to false"
             )
-        if int(settings.get("min.insync.replicas") or 1) < 2:  # noqa: PLR2004 - one copy is the last copy
+        if settings and int(settings.get("min.insync.replicas") or 1) < 2:  # noqa: PLR2004 - one copy is the last copy
             logger.warning(
                 "%s has min.insync.replicas=1: losing one broker's disk can lose acknowledged decisions; 2 of 3 replicas "
                 "are the usual setting",
@@ -143,8 +152,10 @@ def _settings(admin: AdminClient, topic: str, timeout_ms: float) -> dict[str, st
     try:
         return {name: entry.value for name, entry in future.result().items()}
     except KafkaException as error:
-        if topic == TRANSACTION_LOG and error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            return {}  # made with the first transaction of the cluster
+        if error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            if topic == TRANSACTION_LOG:
+                return {}  # made with the first transaction of the cluster
+            raise RetriableError(f"the ledger {topic} is not known to every broker yet") from error
         raise translate(error, f"reading the settings of {topic} (the right DescribeConfigs)") from error
 
 

@@ -181,7 +181,7 @@ class TransactionClient:
         nodes = [broker.node_id for broker in self._manager.cluster.brokers()]
 
         async def ask() -> list[Any]:
-            futures = [self._manager.send(ListTransactionsRequest(state_filters=["Ongoing"]), node) for node in nodes]
+            futures = [self._sent(ListTransactionsRequest(state_filters=["Ongoing"]), node) for node in nodes]
             return [await _outcome(future) for future in futures]
 
         found: set[str] = set()
@@ -220,7 +220,7 @@ class TransactionClient:
                 for node in sorted(set(nodes.values())):
                     ids = [tid for tid, at in nodes.items() if at == node]
                     groups += [(node, [tid]) for tid in ids] if one_by_one else [(node, ids)]
-                futures = [(ids, self._manager.send(request(ids), node)) for node, ids in groups]
+                futures = [(ids, self._sent(request(ids), node)) for node, ids in groups]
                 again = []
                 for ids, future in futures:
                     response = await _outcome(future)
@@ -245,13 +245,20 @@ class TransactionClient:
             logger.warning("transaction coordinators could not be asked: %s", error)
         return answers
 
+    def _sent(self, request: Any, *node: int) -> Any:
+        """The future of a request. A node that the metadata no longer has is refused at once: no answer, as any other."""
+        try:
+            return self._manager.send(request, *node)
+        except kafka_errors.KafkaError as error:
+            return error
+
     async def _find(self, transactional_ids: Sequence[str]) -> tuple[dict[str, int], dict[str, Any]]:
         """The coordinators that are known, and the ids whose look-up was refused, with the error's name."""
         refused: dict[str, Any] = {}
         unknown = [tid for tid in transactional_ids if tid not in self._coordinators]
         if unknown:
             request = FindCoordinatorRequest(key_type=_TRANSACTION_COORDINATOR, coordinator_keys=unknown, min_version=4)
-            response = await _outcome(self._manager.send(request))
+            response = await _outcome(self._sent(request))
             for row in [] if isinstance(response, Exception) else response.coordinators:
                 if row.error_code == 0:
                     self._coordinators[row.key] = row.node_id
@@ -271,6 +278,8 @@ def _unreachable(config: Mapping[str, Any], error: Exception) -> TwoPhaseCommitE
 
 
 async def _outcome(future: Any) -> Any:
+    if isinstance(future, Exception):
+        return future
     try:
         return await future
     except (kafka_errors.KafkaError, OSError) as error:

@@ -11,8 +11,11 @@ import json
 import os
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyspark
+from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
@@ -23,8 +26,9 @@ from integration.spark import ExactlyOnce, exactly_once
 from sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterable, Mapping
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -37,7 +41,8 @@ class Options:
     """What the pipeline reads, does and writes.
 
     ``plan``: ``rows`` (no shuffle), ``shuffle`` (by key), ``unstable`` (other rows in other tasks each time),
-    ``update`` or ``complete`` (a count per key, in that output mode). ``filter`` is a condition on the rows.
+    ``update`` or ``complete`` (a count per key, in that output mode), ``failing`` (the first task fails once, after its
+    last row). ``filter`` is a condition on the rows. ``spark`` are settings of the session, those of the first one hold.
     """
 
     bootstrap_servers: str
@@ -51,11 +56,16 @@ class Options:
     max_offsets: int | None = None
     sink: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
+    spark: dict[str, str] = field(default_factory=dict)
 
 
-def session(directory: Path | str, *, master: str = "local[2]") -> SparkSession:
+def session(
+    directory: Path | str, *, master: str = "local[2]", settings: Mapping[str, str] | None = None
+) -> SparkSession:
     """A session that leaves nothing outside ``directory``."""
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(java_home()), "SPARK_LOCAL_IP": "127.0.0.1"}
+    if master.startswith("local-cluster"):
+        os.environ["SPARK_HOME"] = str(_home_of_workers(Path(directory)))
     config = {
         "spark.jars": ",".join(map(str, spark_kafka_jars())),
         "spark.ui.enabled": "false",
@@ -64,6 +74,7 @@ def session(directory: Path | str, *, master: str = "local[2]") -> SparkSession:
         "spark.local.dir": str(directory),
         "spark.sql.warehouse.dir": f"{directory}/warehouse",
         "spark.sql.shuffle.partitions": "3",
+        **(settings or {}),
     }
     builder = SparkSession.builder.master(master)
     for name, value in config.items():
@@ -75,6 +86,13 @@ def session(directory: Path | str, *, master: str = "local[2]") -> SparkSession:
         return builder.getOrCreate()
     finally:
         os.chdir(before)
+
+
+def _home_of_workers(directory: Path) -> Path:
+    """A SPARK_HOME with Spark's own programs, in which a local cluster's workers may make their directories."""
+    for part in ("bin", "jars"):
+        (directory / part).symlink_to(Path(pyspark.__file__).parent / part)
+    return directory
 
 
 def source(spark: SparkSession, options: Options) -> DataFrame:
@@ -93,7 +111,16 @@ def planned(frame: DataFrame, options: Options) -> DataFrame:
     if options.plan in {"update", "complete"}:
         counts = frame.groupBy(sf.col("key").cast("string").alias("key")).count()
         return counts.select("key", sf.concat_ws(":", "key", "count").alias("value"))
+    if options.plan == "failing":
+        return frame.select("key", "value").mapInArrow(_fail_once, "key binary, value binary")
     return frame.select("key", "value")
+
+
+def _fail_once(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    yield from batches
+    context = TaskContext.get()
+    if context is not None and (context.partitionId(), context.attemptNumber()) == (0, 0):
+        raise RuntimeError("the first attempt fails after its last row")
 
 
 def start(spark: SparkSession, options: Options) -> tuple[StreamingQuery, ExactlyOnce]:
@@ -109,9 +136,12 @@ def start(spark: SparkSession, options: Options) -> tuple[StreamingQuery, Exactl
 
 
 def main() -> int:
-    spark = session(os.getcwd())  # noqa: PTH109 - a name for a JVM
-    for argument in sys.argv[1:]:
-        query, _ = start(spark, Options(**json.loads(argument)))
+    given = [Options(**json.loads(argument)) for argument in sys.argv[1:]]
+    settings = dict(given[0].spark)
+    master = settings.pop("spark.master", "local[2]")
+    spark = session(os.getcwd(), master=master, settings=settings)  # noqa: PTH109 - a name for a JVM
+    for options in given:
+        query, _ = start(spark, options)
         print(RUNNING, flush=True)  # noqa: T201 - read by whoever started it
         try:
             query.awaitTermination()

@@ -89,6 +89,18 @@ def records(bootstrap_servers: str, topic: str) -> list[Message]:
         consumer.close()
 
 
+def processes_of(*sessions: int) -> list[psutil.Process]:
+    """All that is there of these sessions."""
+
+    def is_theirs(process: psutil.Process) -> bool:
+        try:
+            return os.getsid(process.pid) in sessions
+        except ProcessLookupError:
+            return False
+
+    return [process for process in psutil.process_iter() if is_theirs(process)]
+
+
 class Run:
     """The pipeline as a process of its own: driver, JVM and workers."""
 
@@ -99,6 +111,11 @@ class Run:
         command = ["env", f"TWOPC_FAULTS={spark_faults}", sys.executable, str(_SCRIPT), *map(encoded, options)]
         self._process = GuardedProcess(command, log=self.log, cwd=self.root)
         self._group = os.getpgid(self._process.pid)
+
+    @property
+    def session(self) -> int:
+        """What it starts stays in this session, process groups of their own and orphans included."""
+        return self._group  # of the guard, which has led both since its start
 
     @property
     def text(self) -> str:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.model.broker import Cluster
-from tests.model.clients import NETWORK
 from tests.model.judge import ROGUE, Judge
 from tests.model.nemesis import Fault, Nemesis
+from tests.model.network import NETWORK
 from tests.model.patches import MARKER_PARTITIONS
 from tests.model.query import LEDGER, OUTPUT, ModelViolation, Query, Shape, use_stocks_of
 from tests.model.simulation import JUMP_MS, Crash, Process, Simulation, Strand

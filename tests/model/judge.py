@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tests.model.clients import NETWORK
+from tests.model.network import NETWORK
 from tests.model.query import LEDGER, OUTPUT, ModelViolation
 from twopc.decision import Decision, Repair, decode
 

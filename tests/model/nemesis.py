@@ -6,7 +6,7 @@ from collections import Counter
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.model.clients import NETWORK
+from tests.model.network import NETWORK
 from tests.model.simulation import JUMP_MS, LostError, RefusedError
 
 if TYPE_CHECKING:

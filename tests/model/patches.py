@@ -9,9 +9,9 @@ import tenacity
 import tenacity.nap
 
 from sinks import kafka_committer, kafka_ledger, kafka_markers, kafka_producers, kafka_reader, kafka_writer
-from tests.model import clients
-from tests.model.clients import NETWORK
+from tests.model import clients, producer
 from tests.model.clock import Names, Threads, Time
+from tests.model.network import NETWORK
 from twopc import coordinator
 
 MARKER_PARTITIONS = 2
@@ -22,7 +22,7 @@ def _ledger_topic() -> SimpleNamespace:
     return SimpleNamespace(
         ABSENT="absent",
         topic_id=lambda _admin, topic, **_: f"id of {topic}",
-        ensure=lambda *_args, **_: None,
+        ensure=lambda _admin, topic, **_: f"id of {topic}",
         require_safe=lambda *_args, **_: None,
         batch_limit=lambda *_args, **_: 1_000_000,
         marker_partitions=lambda *_args, **_: list(range(1, 1 + MARKER_PARTITIONS)),
@@ -39,13 +39,13 @@ def install() -> None:
             kafka_ledger,
             {
                 "AdminClient": clients.AdminClient,
-                "Producer": clients.Producer,
+                "Producer": producer.Producer,
                 "time": time,
                 "ledger_topic": topic,
             },
         ),
         (kafka_markers, {"ledger_topic": topic, "uuid": names}),
-        (kafka_producers, {"Producer": clients.Producer, "time": time, "uuid": names}),
+        (kafka_producers, {"Producer": producer.Producer, "time": time, "uuid": names}),
         (kafka_producers, {"threading": Threads(lambda: NETWORK.simulation)}),
         (kafka_reader, {"Consumer": clients.Consumer, "time": time}),
         (kafka_writer, {"time": time, "uuid": names}),

@@ -10,85 +10,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twopc.decision import Attempt, Begin, Decision, LogEntry, Record, TakeOver, TaskReport, Truncation
+from tests.unit.registers_support import (
+    BEGIN,
+    FaultyFiles,
+    assert_equal,
+    claim,
+    decision,
+    files,
+    log,
+    no_answer,
+    records,
+    truncation,
+)
+from twopc.decision import Begin, Decision, LogEntry, TakeOver
 from twopc.errors import DecisionInDoubtError, DecisionLogDamagedError, FencedError, RetriableError
 from twopc.files import LocalFiles
 from twopc.log_view import LogStatus, fold
 from twopc.registers import RegisterLog, _pack, _unpack
-from twopc.sink import Claim
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-BEGIN = Begin(lineage="a", first_batch=0, prior_offsets=())
 
-
-def decision(batch: int) -> Decision:
-    task = TaskReport(partition=0, rows=1, checksum=2**64 - 1, handles={"s": {"transaction": f"t{batch}\n\u2028"}})
-    return Decision(lineage="a", batch=batch, attempt=Attempt(0, batch), offsets=(f"{batch}",), tasks=(task,), since={})
-
-
-def truncation(log_start: int) -> Truncation:
-    return Truncation(log_start=log_start, begin=BEGIN, ended=())
-
-
-def claim(run: str) -> Claim:
-    return Claim(lineage="a", run=run, deciding_log="registers")
-
-
-def name(number: int) -> str:
-    return f"registers/{number:020d}"
-
-
-def records(log: RegisterLog) -> list[Record]:
-    return [entry.record for entry in log.inspect().entries]
-
-
-class FaultyFiles(LocalFiles):
-    """Does something else instead of, before or after one operation, once."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.before_put: Callable[[], None] | None = None
-        self.after_put: Callable[[], None] | None = None
-        self.before_read: Callable[[], None] | None = None
-        self.repeats_put = False
-
-    def put_if_absent(self, name: str, data: bytes) -> bool:
-        before, self.before_put = self.before_put, None
-        if before:
-            before()
-        written = super().put_if_absent(name, data)
-        if self.repeats_put:
-            written = super().put_if_absent(name, data)
-        after, self.after_put = self.after_put, None
-        if after:
-            after()
-        return written
-
-    def read(self, name: str) -> bytes | None:
-        before, self.before_read = self.before_read, None
-        if before:
-            before()
-        return super().read(name)
-
-
-def no_answer() -> None:
-    raise OSError("no answer")
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> FaultyFiles:
-    return FaultyFiles(tmp_path / "twopc")
-
-
-@pytest.fixture
-def log(files: FaultyFiles) -> RegisterLog:
-    taken = RegisterLog(files)
-    taken.take_over(claim("one"))
-    return taken
-
+__all__ = ["files", "log"]
 
 # -- the plain course --------------------------------------------------------------------------------------------------
 
@@ -299,180 +243,6 @@ def test_an_unclear_take_over_decides_nothing_and_may_be_tried_again(files: Faul
     assert [type(entry.record) for entry in log.read().entries] == [TakeOver, TakeOver]
 
 
-# -- truncation --------------------------------------------------------------------------------------------------------
-
-
-def fill(log: RegisterLog, batches: int) -> None:
-    log.append([BEGIN, decision(0)])
-    for batch in range(1, batches):
-        log.append([decision(batch)])
-
-
-def truncate(log: RegisterLog, log_start: int) -> int:
-    position = log.append([truncation(log_start)])
-    log.truncate(log_start)
-    return position
-
-
-def test_a_truncated_log_starts_where_it_says(log: RegisterLog, files: FaultyFiles) -> None:
-    fill(log, 6)
-    truncate(log, 4)
-    contents = RegisterLog(files).inspect()
-    assert contents.start == contents.entries[0].offset == 4
-    view = fold(contents)
-    assert (view.damage, view.highest_batch, view.begin) == (None, 5, BEGIN)
-    assert files.names("registers") == [*(f"{n:020d}" for n in range(4, 8)), "id"]
-
-
-@pytest.mark.parametrize("deleted", range(5))
-def test_a_truncation_that_crashed_halfway_is_as_good_as_done(
-    deleted: int, log: RegisterLog, files: FaultyFiles
-) -> None:
-    fill(log, 6)
-    log.append([truncation(4)])
-    for number in range(deleted):
-        files.remove(name(number))
-    contents = RegisterLog(files).inspect()
-    assert (contents.start, fold(contents).damage) == (4, None)
-
-
-def test_a_truncation_that_fails_is_only_reported(
-    log: RegisterLog, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    fill(log, 3)
-
-    def refuse(name: str) -> None:
-        raise OSError(f"{name}: read-only")
-
-    monkeypatch.setattr(files, "remove", refuse)
-    truncate(log, 2)
-    assert "read-only" in caplog.text
-    assert log.inspect().start == 2
-
-
-@pytest.mark.parametrize("missing", [0, 1, 2, 3])
-def test_a_gap_is_damage(missing: int, log: RegisterLog, files: FaultyFiles) -> None:
-    fill(log, 4)
-    files.remove(name(missing))
-    with pytest.raises(DecisionLogDamagedError, match=rf"registers \[{missing}\] are missing"):
-        RegisterLog(files).inspect()
-
-
-def test_a_gap_above_a_truncation_is_damage(log: RegisterLog, files: FaultyFiles) -> None:
-    fill(log, 6)
-    truncate(log, 4)
-    files.remove(name(4))
-    with pytest.raises(DecisionLogDamagedError, match=r"\[4\]"):
-        RegisterLog(files).inspect()
-
-
-def test_a_log_of_which_only_the_identity_is_left_is_damage(log: RegisterLog, files: FaultyFiles) -> None:
-    fill(log, 2)
-    for number in range(3):
-        files.remove(name(number))
-    with pytest.raises(DecisionLogDamagedError, match="every register"):
-        RegisterLog(files).inspect()
-
-
-def test_the_own_record_gone_is_damage(log: RegisterLog, files: FaultyFiles) -> None:
-    files.remove(name(0))
-    with pytest.raises(DecisionLogDamagedError):
-        log.read()
-
-
-@pytest.mark.parametrize("rest", [b"", b"x", b"\n", b"twopc-register/1 \n"])
-def test_a_torn_register_is_damage(rest: bytes, log: RegisterLog, files: FaultyFiles) -> None:
-    fill(log, 1)
-    files.remove(name(1))
-    files.put_if_absent(name(1), rest)
-    with pytest.raises(DecisionLogDamagedError, match="00000000000000000001"):
-        log.inspect()
-
-
-def test_a_later_format_is_named(log: RegisterLog, files: FaultyFiles) -> None:
-    files.put_if_absent(name(1), b"twopc-register/2 0\nrest")
-    with pytest.raises(DecisionLogDamagedError, match="use the version that wrote it"):
-        log.inspect()
-
-
-def test_a_reader_that_a_truncation_overtakes_looks_again(log: RegisterLog, files: FaultyFiles) -> None:
-    fill(log, 6)
-    reader_files = FaultyFiles(files._root)
-    reader_files.before_read = lambda: assert_equal(truncate(log, 5), 7)
-    contents = RegisterLog(reader_files).inspect()
-    assert (contents.start, [entry.offset for entry in contents.entries]) == (5, [5, 6, 7])
-
-
-# The trap: a long-paused loser's next register was written by the winner, and dropped since. It looks free.
-
-
-def run_far_ahead(root: Path, *, truncate_to: int) -> RegisterLog:
-    winner = RegisterLog(LocalFiles(root))
-    winner.take_over(claim("winner"))
-    fill(winner, 9)
-    truncate(winner, truncate_to)
-    return winner
-
-
-@pytest.mark.parametrize("ahead", [1, 2, 5])
-def test_a_paused_loser_is_fenced_though_its_register_looks_free(
-    ahead: int, log: RegisterLog, files: FaultyFiles
-) -> None:
-    winner = run_far_ahead(files._root, truncate_to=1 + ahead)
-    assert files.read(name(1)) is None
-    before = records(winner)
-    with pytest.raises(FencedError):
-        log.append([BEGIN, decision(0)])
-    assert files.read(name(1)) is None
-    assert records(winner) == before
-    winner.append([decision(9)])
-
-
-def test_two_paused_losers_do_not_vouch_for_each_other(log: RegisterLog, files: FaultyFiles) -> None:
-    second = RegisterLog(files)
-    second.take_over(claim("two"))  # at 1; its next register is 2, the first driver's is 1
-    run_far_ahead(files._root, truncate_to=6)
-    files.put_if_absent(name(1), b"the first loser's, killed before it could take it back")
-    with pytest.raises(FencedError):
-        second.append([BEGIN, decision(0)])
-    with pytest.raises(FencedError):
-        log.append([BEGIN, decision(0)])
-
-
-def test_a_claimant_paused_since_the_log_was_empty_looks_again(files: FaultyFiles) -> None:
-    paused = RegisterLog(files)
-    files.before_put = lambda: assert_equal(run_far_ahead(files._root, truncate_to=5).name, "registers")
-    assert paused.take_over(claim("paused")) == 11
-    assert files.read(name(0)) is None
-    assert fold(paused.read()).highest_batch == 8
-
-
-def test_a_dead_losers_leftover_below_the_truncation_is_ignored_and_swept(log: RegisterLog, files: FaultyFiles) -> None:
-    winner = run_far_ahead(files._root, truncate_to=4)
-    files.put_if_absent(name(1), _pack([BEGIN, decision(77)]))
-    files.put_if_absent(name(2), b"torn")
-    assert winner.inspect().entries[0].offset == 4
-    assert fold(winner.inspect()).highest_batch == 8
-    truncate(winner, 6)
-    assert files.read(name(1)) is None
-    assert log.inspect().start == 6
-
-
-def test_a_write_that_held_stays_though_its_predecessor_was_dropped_meanwhile(
-    log: RegisterLog, files: FaultyFiles
-) -> None:
-    def successor() -> None:
-        winner = RegisterLog(LocalFiles(files.location))
-        winner.take_over(claim("winner"))
-        truncate(winner, 1)
-
-    files.after_put = successor  # between the loser's write at 1 and its look back, 0 is dropped
-    assert log.append([BEGIN, decision(0)]) == 1
-    assert fold(RegisterLog(files).inspect()).highest_batch == 0
-    with pytest.raises(FencedError):
-        log.append([decision(1)])
-
-
 # -- the bytes ---------------------------------------------------------------------------------------------------------
 
 PACKED = _pack([BEGIN, decision(0), truncation(0)])
@@ -498,8 +268,3 @@ def test_an_altered_byte_is_detected(position: int, difference: int) -> None:
 def test_a_shortened_register_is_detected(length: int) -> None:
     with pytest.raises(DecisionLogDamagedError):
         _unpack(PACKED[:length])
-
-
-def assert_equal(actual: object, expected: object) -> None:
-    """An assertion that fits into a lambda."""
-    assert actual == expected

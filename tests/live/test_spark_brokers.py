@@ -1,0 +1,187 @@
+"""Brokers killed under a real query: it goes on, or is restarted as an operator would, and nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sinks.kafka import KafkaSink
+from tests.checkers.history import Observation, Position
+from tests.checkers.verdict import verdict
+from tests.checkers.watcher import Watcher
+from tests.live.cluster_support import cluster, coordinator, leader, replicated_topic, three_brokers
+from tests.live.rules.schedules import until
+from tests.live.spark_support import Pipeline, spark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+
+    from integration.local_cluster import LocalKafkaCluster
+    from integration.local_services import LocalKafka
+
+__all__ = ["cluster", "spark", "three_brokers"]
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
+#: What may stop a query while brokers are away, so that an operator starts it again: three of ours, one of its source.
+_RESTART = (
+    "twopc.errors.RetriableError",
+    "twopc.errors.CommitBlockedError",
+    "twopc.errors.DecisionInDoubtError",
+    "org.apache.kafka.common.errors.TimeoutException",
+)
+_RESTARTS = 5
+_BATCH = 10
+_STEP_TIMEOUT_S = 120
+_STALL_BOUND_S = 60
+
+
+class Operator:
+    """Keeps a query going: gives it more to read when it has read all, and starts it again after an error that allows it.
+
+    Attributes:
+        restarts: the errors after which it was started again.
+    """
+
+    def __init__(self, pipeline: Pipeline, spark: SparkSession) -> None:
+        self.pipeline = pipeline
+        self.restarts: list[str] = []
+        self._spark = spark
+        self._start()
+
+    def _start(self) -> None:
+        self.query, self.each = self.pipeline.start(self._spark)
+
+    def _look(self) -> bool:
+        """Whether it has ended well; one that has failed is running again."""
+        if self.query.isActive:
+            return False
+        self.each.close()
+        error = self.query.exception()
+        if error is None:
+            return True
+        assert any(name in str(error) for name in _RESTART), str(error)
+        self.restarts.append(str(error).splitlines()[0])
+        assert len(self.restarts) <= _RESTARTS, self.restarts
+        self._start()
+        return False
+
+    def committed(self) -> int:
+        """The last batch that Spark has committed."""
+        directory = Path(self.pipeline.options.checkpoint, "commits")
+        names = [path.name for path in directory.iterdir()] if directory.exists() else []
+        return max((int(name) for name in names if name.isdigit()), default=-1)
+
+    def advance(self, batches: int) -> None:
+        """Until it has committed so many more."""
+        wanted = self.committed() + batches
+
+        def is_there() -> bool:
+            if self._look():
+                self.pipeline.feed(10 * _BATCH)
+                self._start()
+            return self.committed() >= wanted
+
+        assert until(is_there, _STEP_TIMEOUT_S), f"it stays at batch {self.committed()}: {self.query.status}"
+
+    def finish(self) -> None:
+        """Until it has read everything."""
+        assert until(self._look, _STEP_TIMEOUT_S), f"it stays at batch {self.committed()}: {self.query.status}"
+
+    def close(self) -> None:
+        self.query.stop()
+        self.each.close()
+
+
+@contextlib.contextmanager
+def operated(pipeline: Pipeline, spark: SparkSession) -> Iterator[Operator]:
+    """A query under every checker: whatever happens in the body, all promises hold at its end."""
+    servers, topic = pipeline.bootstrap_servers, pipeline.options.topic
+    assert topic is not None
+    with Watcher(servers, topic) as watcher:
+        pipeline.feed(10 * _BATCH)
+        with contextlib.closing(Operator(pipeline, spark)) as operator:
+            yield operator
+            operator.finish()
+        given = {_number(value.encode()): value.encode() for value in pipeline.given}
+        sink = KafkaSink(name=pipeline.options.name, bootstrap_servers=servers, topic=topic)
+        violations = verdict(sink, servers, watcher, given, source_of=_source, stall_bound_s=_STALL_BOUND_S)
+    assert not violations, (operator.restarts, violations)
+
+
+def _source(observation: Observation) -> Position:
+    return _number(observation.value or b"")
+
+
+def _number(value: bytes) -> Position:
+    """Values are ``<key>-<number>``: all keys of one source, as numbers grow in the order in which they were given."""
+    return Position(0, int(value.rpartition(b"-")[2]))
+
+
+@pytest.mark.timeout(3600)
+def test_a_broker_killed_and_restarted_on_its_data_takes_nothing_with_it(
+    local_kafka: LocalKafka, tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kills = int(os.environ.get("TWOPC_KILLS", "2"))
+    seed = int(os.environ.get("TWOPC_SEED", str(random.SystemRandom().randrange(1 << 32))))
+    chance = random.Random(seed)
+    pipeline = Pipeline(local_kafka.bootstrap_servers, tmp_path, max_offsets=_BATCH)
+    began = time.monotonic()
+    try:
+        with operated(pipeline, spark) as operator:
+            for _ in range(kills):
+                operator.advance(chance.randint(1, 3))
+                time.sleep(chance.uniform(0, 0.5))  # not synchronisation: where in a batch it happens is what is random
+                local_kafka.kill()
+                local_kafka.restart()
+    finally:
+        with capsys.disabled():
+            sys.stdout.write(
+                f"\nTWOPC_SEED={seed}, {kills} kills of the broker in {time.monotonic() - began:.0f} s, "
+                f"{len(pipeline.given)} records\n"
+            )
+
+
+@pytest.mark.whole
+@pytest.mark.timeout(900)
+def test_of_three_brokers_whoever_leads_or_coordinates_is_killed_and_the_query_goes_on(
+    cluster: LocalKafkaCluster, tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One role after the other, as many as `TWOPC_BROKER_ROUNDS` says."""
+    name = f"three-{tmp_path.name}"
+    topics = {way: replicated_topic(cluster, f"{name}-{way}", 4) for way in ("source", "output")}
+    pipeline = Pipeline(
+        cluster.bootstrap_servers,
+        tmp_path,
+        name=name,
+        sources=(topics["source"],),
+        topic=topics["output"],
+        max_offsets=_BATCH,
+    )
+    sink = KafkaSink(name=name, bootstrap_servers=cluster.bootstrap_servers)
+    roles: dict[str, Callable[[], int]] = {
+        "driver's coordinator": lambda: coordinator(cluster, f"{name}.driver"),
+        "decisions' leader": lambda: leader(cluster, sink.ledger, 0),
+        "output's leader": lambda: leader(cluster, topics["output"], 0),
+    }
+    rounds = int(os.environ.get("TWOPC_BROKER_ROUNDS", "1"))
+    with operated(pipeline, spark) as operator:
+        for role, who in list(roles.items())[:rounds]:
+            operator.advance(1)
+            cluster[who()].kill()
+            began = time.monotonic()
+            operator.advance(2)
+            with capsys.disabled():
+                sys.stdout.write(f"\n{role} killed: two batches later after {time.monotonic() - began:.1f} s")
+            cluster.start()
+    with capsys.disabled():
+        sys.stdout.write(f"\nrestarted after {operator.restarts}\n")

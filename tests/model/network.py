@@ -1,0 +1,81 @@
+"""The simulated network: which simulation the clients belong to, and what has been sent over it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Final
+
+from confluent_kafka import KafkaError, KafkaException
+
+from tests.model.broker import FENCED, INVALID_STATE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.model.broker import Cluster, Log
+    from tests.model.simulation import Simulation
+
+_RESEND_S: Final = 0.1
+_AGAIN_S: Final = 0.02
+_TOO_LARGE: Final = "MessageSizeTooLargeError"
+_CODES: Final = {
+    _TOO_LARGE: KafkaError.MSG_SIZE_TOO_LARGE,
+    FENCED: KafkaError._FENCED,
+    INVALID_STATE: KafkaError.INVALID_TXN_STATE,
+}
+
+
+class Network:
+    """Which simulation the clients belong to, and what the nemesis has prepared for their next requests."""
+
+    simulation: Simulation
+    #: Kinds of requests that can be lost; what a producer sends is resent by the client itself, once each.
+    losable: Final = frozenset({"end", "end by hand", "describe", "fence", "list", "offsets", "fetch"})
+
+    def begin(self, simulation: Simulation) -> None:
+        """Everything of the history before is forgotten."""
+        self.simulation = simulation
+        self.sent_ends: list[Callable[[], str]] = []  #: every EndTxn for a task's transaction: each may come again
+        self.delayed: list[Callable[[], str]] = []  #: EndTxn of drivers that nobody has answered
+        self.stale: float = 0.0  #: how often a read is answered by a leader that was cut off
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.simulation.cluster
+
+    def lagging(self, log: Log, end: int) -> int:
+        """Where a cut-off leader believes the end to be. One that knows of a truncation has seen what was before it."""
+        chance = self.simulation.chance
+        cut_off = self.stale and chance.random() < self.stale and log.truncated_at < end
+        return chance.randint(log.truncated_at, end) if cut_off else end
+
+
+NETWORK: Final = Network()
+
+
+def raised(code: int, text: str = "", **facts: bool) -> KafkaException:
+    return KafkaException(KafkaError(code, text, **facts))
+
+
+class Message:
+    """A record as a consumer or a delivery report gives it."""
+
+    def __init__(self, offset: int, key: bytes | None = None, value: bytes | None = None, error: int = 0) -> None:
+        self._offset, self._key, self._value, self._error = offset, key, value, error
+
+    def offset(self) -> int:
+        return self._offset
+
+    def key(self) -> bytes | None:
+        return self._key
+
+    def value(self) -> bytes | None:
+        return self._value
+
+    def error(self) -> KafkaError | None:
+        return KafkaError(self._error) if self._error else None
+
+
+def metadata(topic: str) -> SimpleNamespace:
+    numbers = range(sum(name == topic for name, _ in NETWORK.cluster.logs))
+    return SimpleNamespace(topics={topic: SimpleNamespace(partitions=dict.fromkeys(numbers))})
