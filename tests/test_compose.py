@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shutil
 import subprocess
@@ -10,6 +11,8 @@ import subprocess
 import pytest
 
 from integration.jars import DEFAULT_KAFKA_VERSION
+from integration.local_redis import DURABLE
+from tests.live.redis.services import compose_image as redis_image
 from tests.live.services import COMPOSE_FILE, compose_image, container_environment
 
 
@@ -20,7 +23,19 @@ def test_the_broker_has_the_settings_of_the_local_one() -> None:
 
 
 def test_ports_are_bound_to_this_machine_only() -> None:
-    assert re.findall(r'^ {6}- "(\S+:\d+:\d+)"$', COMPOSE_FILE.read_text(), re.MULTILINE) == ["127.0.0.1:9092:9092"]
+    ports = re.findall(r'^ {6}- "(\S+:\d+:\d+)"$', COMPOSE_FILE.read_text(), re.MULTILINE)
+    assert ports == ["127.0.0.1:9092:9092", "127.0.0.1:6379:6379"]
+
+
+def test_redis_has_the_settings_of_the_local_one_that_loses_nothing() -> None:
+    command = re.search(r"^    command: (\[.*\])$", COMPOSE_FILE.read_text(), re.MULTILINE)
+    assert command
+    words = json.loads(command[1])[1:]
+    assert dict(zip(words[::2], words[1::2], strict=True)) == {
+        "--maxmemory-policy": "noeviction",
+        **{f"--{name}": value for name, value in DURABLE.items()},
+    }
+    assert redis_image().startswith("valkey/valkey:")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("yaml") is None, reason="no YAML parser is installed")

@@ -1,0 +1,207 @@
+"""The sinks that the contract is held against. One of your own is one function here and one line in :data:`SINKS`."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import time
+import types
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+import redis
+from confluent_kafka.admin import AdminClient
+
+from sinks.kafka import KafkaSink
+from sinks.redis import RedisSink
+from sinks.redis_mappings import IncrBy, ListPush, Set
+from tests.live import pipeline
+from tests.unit.fake_sink import Crash, FakeSink, World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from sinks.redis_mappings import Mapping
+    from tests.live.redis.services import RedisService
+    from tests.live.services import KafkaService
+    from twopc.sink import TwoPhaseCommitSink
+
+_READY_TIMEOUT_S = 30
+_GUIDE = Path(__file__).parents[2] / "docs" / "writing-a-sink.md"
+
+
+def die() -> None:
+    raise Crash
+
+
+@dataclass
+class Case:
+    """A sink, and what its suite must know of it.
+
+    Attributes:
+        sink: the sink, with an output of its own that is empty.
+        rows: numbers as the rows that it takes.
+        visible: the numbers that readers see, sorted, each as often as it was applied.
+        crash: ends this process, for the sink and everything that was made of it. Raises.
+        silence: while it lasts the outside world does not answer; None where that cannot be had.
+        is_outside: whether what is prepared outlives this process.
+    """
+
+    sink: TwoPhaseCommitSink[Any]
+    rows: Callable[[Sequence[int]], pa.RecordBatch]
+    visible: Callable[[], list[int]]
+    crash: Callable[[], None] = die
+    silence: Callable[[], AbstractContextManager[None]] | None = None
+    is_outside: bool = True
+
+
+def numbers(values: Sequence[int]) -> pa.RecordBatch:
+    return pa.record_batch({"value": pa.array(values, pa.int64())})
+
+
+# -- the sinks ---------------------------------------------------------------------------------------------------------
+
+
+def fake(request: pytest.FixtureRequest) -> Case:
+    """The one in memory, on which the protocol's model is played."""
+    del request
+    world = World()
+
+    def crash() -> None:
+        world.generation += 1
+        raise Crash
+
+    @contextlib.contextmanager
+    def silence() -> Iterator[None]:
+        world.store().unreachable = True
+        yield
+        world.store().unreachable = False
+
+    return Case(FakeSink(world), numbers, world.store().visible, crash, silence, is_outside=False)
+
+
+def guide(request: pytest.FixtureRequest) -> Case:
+    """The one that docs/writing-a-sink.md builds, taken from there."""
+    root: Path = request.getfixturevalue("tmp_path") / "out"
+    text = _GUIDE.read_text().partition("## Running it")[0]
+    module = types.ModuleType("writing_a_sink")
+    sys.modules[module.__name__] = module  # where pickle looks for its classes
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        exec(compile(block, str(_GUIDE), "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - our own document
+
+    def rows(values: Sequence[int]) -> pa.RecordBatch:
+        return pa.record_batch({"value": pa.array([b"%d" % value for value in values], pa.binary())})
+
+    def visible() -> list[int]:
+        return sorted(int(line) for path in (root / "published").glob("*") for line in path.read_text().split())
+
+    return Case(module.FileSink("lines", root), rows, visible, is_outside=False)
+
+
+def kafka(request: pytest.FixtureRequest) -> Case:
+    service: KafkaService = request.getfixturevalue("kafka")
+    name = f"c{uuid.uuid4().hex[:10]}"
+    topic = pipeline.create_topic(service.bootstrap_servers, f"{name}-out")
+    sink = KafkaSink(name=name, bootstrap_servers=service.bootstrap_servers, topic=topic, timeout_ms=5_000)
+
+    def rows(values: Sequence[int]) -> pa.RecordBatch:
+        return pipeline.record_batch([str(value) for value in values])
+
+    def visible() -> list[int]:
+        return sorted(int(value) for value in pipeline.committed(service.bootstrap_servers, topic).elements())
+
+    return Case(sink, rows, visible, silence=_pausing(service.local, lambda: _has_controller(service)))
+
+
+def _has_controller(service: KafkaService) -> bool:
+    """Whether the broker serves again: while it was silent its controller has put it out of service."""
+    metadata = AdminClient({"bootstrap.servers": service.bootstrap_servers}).list_topics(timeout=10)
+    return metadata.controller_id in metadata.brokers
+
+
+def redis_strings(request: pytest.FixtureRequest) -> Case:
+    return _redis(
+        request, lambda name: Set(f"{name}:{{value}}", "value"), lambda client, key: [int(client.get(key) or 0)]
+    )
+
+
+def redis_counters(request: pytest.FixtureRequest) -> Case:
+    def counted(client: redis.Redis, key: bytes) -> list[int]:
+        return [int(key.rpartition(b":")[2])] * int(client.get(key) or 0)
+
+    return _redis(request, lambda name: IncrBy(f"{name}:{{value}}"), counted)
+
+
+def redis_lists(request: pytest.FixtureRequest) -> Case:
+    def pushed(client: redis.Redis, key: bytes) -> list[int]:
+        return [int(value) for value in client.lrange(key, 0, -1)]
+
+    return _redis(request, lambda name: ListPush(f"{name}:rows", "value"), pushed)
+
+
+def redis_cluster_counters(request: pytest.FixtureRequest) -> Case:
+    servers = request.getfixturevalue("redis_cluster")
+    name = f"c{uuid.uuid4().hex[:10]}"
+    sink = RedisSink(name=name, url=servers[0].url, cluster=True, mapping=IncrBy(f"{name}:{{value}}"), timeout_ms=2_000)
+
+    def visible() -> list[int]:
+        with contextlib.closing(redis.RedisCluster.from_url(servers[0].url)) as client:
+            found = {
+                int(k.rpartition(b":")[2]): int(client.get(k) or 0) for k in client.scan_iter(f"{name}:*", count=1000)
+            }
+        return sorted(number for number, count in found.items() for _ in range(count))
+
+    return Case(sink, numbers, visible)
+
+
+def _redis(
+    request: pytest.FixtureRequest,
+    mapping: Callable[[str], Mapping],
+    read: Callable[[redis.Redis, bytes], list[int]],
+) -> Case:
+    service: RedisService = request.getfixturevalue("redis_server")
+    name = f"c{uuid.uuid4().hex[:10]}"
+    # Two commands a chunk: the smallest that has a first and a last one.
+    sink = RedisSink(name=name, url=service.url, mapping=mapping(name), timeout_ms=1_000, chunk_rows=2)
+
+    def visible() -> list[int]:
+        with contextlib.closing(redis.Redis.from_url(service.url)) as client:
+            return sorted(value for key in client.scan_iter(f"{name}:*", count=1000) for value in read(client, key))
+
+    return Case(sink, numbers, visible, silence=_pausing(service.local))
+
+
+def _pausing(
+    server: Any, is_ready: Callable[[], bool] = lambda: True
+) -> Callable[[], AbstractContextManager[None]] | None:
+    @contextlib.contextmanager
+    def silence() -> Iterator[None]:
+        server.pause()
+        try:
+            yield
+        finally:
+            server.resume()
+            deadline = time.monotonic() + _READY_TIMEOUT_S
+            while not is_ready():
+                assert time.monotonic() < deadline, "it does not serve again"
+                time.sleep(0.1)
+
+    return None if server is None else silence
+
+
+#: A sink of your own is proven by one line more.
+SINKS = [
+    pytest.param(fake, id="fake"),
+    pytest.param(guide, id="guide"),
+    pytest.param(redis_strings, id="redis-strings"),
+    pytest.param(redis_counters, id="redis-counters"),
+    pytest.param(redis_lists, id="redis-lists"),
+    pytest.param(redis_cluster_counters, id="redis-cluster"),
+    pytest.param(kafka, id="kafka"),
+]

@@ -1,0 +1,30 @@
+"""The fixtures that the cases ask for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.contract.cases import SINKS, Case
+from tests.live.redis.conftest import redis_cluster, redis_server
+from twopc import faults
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["redis_cluster", "redis_server"]
+
+
+@pytest.fixture(params=SINKS)
+def case(request: pytest.FixtureRequest) -> Case:
+    """Each sink in turn."""
+    made: Case = request.param(request)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _no_faults_left_armed() -> Iterator[None]:
+    faults.disarm()
+    yield
+    faults.disarm()

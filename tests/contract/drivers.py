@@ -1,0 +1,137 @@
+"""What the suite drives a sink with: a committer that has taken over, and a coordinator's engine of a few tasks."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from tests.live import pipeline
+from tests.unit.fake_sink import DecidingFiles
+from twopc.checkpoint import Checkpoint
+from twopc.coordinator import Coordinator, Work
+from twopc.decision import Attempt, TaskReport
+from twopc.faults import point
+from twopc.sink import Claim, TaskAttempt
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from tests.contract.cases import Case
+    from twopc.sink import TwoPhaseCommitSink
+
+LINEAGE = "lineage-a"
+#: Closed at the end of the test.
+opened: list[Any] = pipeline.opened
+
+
+class Driver:
+    """One run of a query, step by step.
+
+    Attributes:
+        committer: has taken over.
+        claim: with which.
+        incarnation: which it was given.
+    """
+
+    def __init__(self, sink: TwoPhaseCommitSink[Any]) -> None:
+        self._sink = sink
+        self._counter = 0
+        self.committer = sink.create_committer()
+        opened.append(self)
+        self.committer.inspect(LINEAGE)
+        log = self.committer.decision_log()
+        self.claim = Claim(LINEAGE, uuid.uuid4().hex, log.name if log else "registers")
+        self.incarnation = self.committer.take_over(self.claim)
+        if log:
+            log.read()
+
+    def begin(self) -> dict[str, Any]:
+        """Begin an attempt."""
+        return dict(self.committer.begin_attempt())
+
+    def prepare(self, rows: pa.RecordBatch, *, partition: int = 0) -> Any:
+        """One task: its handle."""
+        self._counter += 1
+        task = TaskAttempt(LINEAGE, 0, Attempt(self.incarnation, self._counter), partition, self.incarnation, -1)
+        return run_task(self._sink, task, rows)
+
+    def commit(self, handles: Sequence[Any], since: Mapping[str, Any]) -> list[Any]:
+        """Confirm and commit: the evidence, in the order of the handles."""
+        self.committer.confirm(handles, 0)
+        found = self.committer.commit(handles, since)
+        return [found[handle] for handle in handles]
+
+    def close(self) -> None:
+        self.committer.close()
+
+
+class Engine:
+    """A batch n has the rows of three tasks, one of them empty; a task that dies tidies nothing up."""
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self.evaluated = 0
+
+    def prepare(self, work: Work) -> list[TaskReport]:
+        return [self._task(work, partition, rows) for partition, rows in enumerate(rows_of(work.checkpoint.batch))]
+
+    def evaluate(self) -> None:
+        self.evaluated += 1
+
+    def _task(self, work: Work, partition: int, rows: list[int]) -> TaskReport:
+        sink = self._case.sink
+        task = TaskAttempt(
+            lineage=work.checkpoint.lineage,
+            checkpoint_id=work.checkpoint.batch,
+            attempt=work.attempt,
+            partition=partition,
+            incarnation=work.incarnations[sink.name],
+            settled_through=work.settled_through,
+        )
+        handles = {}
+        if work.only is None or (sink.name, partition) in work.only:
+            handle = run_task(sink, task, self._case.rows(rows))
+            handles = {} if handle is None else {sink.name: sink.encode_handle(handle)}
+        return TaskReport(partition=partition, rows=len(rows), checksum=sum(rows), handles=handles)
+
+
+def run_task(sink: TwoPhaseCommitSink[Any], task: TaskAttempt, rows: pa.RecordBatch) -> Any:
+    """One task attempt up to its handle. Not in a ``finally``: a dead process closes nothing."""
+    writer = sink.create_writer(task)
+    writer.write_rows(rows)
+    handle = writer.snapshot_state(task.checkpoint_id)
+    point("task.prepared")
+    writer.hand_over()
+    writer.close()
+    return handle
+
+
+def rows_of(batch: int) -> list[list[int]]:
+    return [[batch * 100 + partition * 10 + i for i in range(5)] for partition in (0, 1)] + [[]]
+
+
+def all_rows(*batches: int) -> list[int]:
+    return sorted(row for batch in batches for rows in rows_of(batch) for row in rows)
+
+
+def checkpoint(batch: int) -> Checkpoint:
+    return Checkpoint(LINEAGE, batch, (f"offset-{batch}",), lambda of: (f"offset-{of}",))
+
+
+class Query:
+    """A query over one sink: every :meth:`run` is a new run of it, over the same checkpoint."""
+
+    def __init__(self, case: Case, directory: Path) -> None:
+        self._case = case
+        self._files = DecidingFiles(directory / "checkpoint")
+
+    def run(self, *batches: int) -> Engine:
+        coordinator = Coordinator([self._case.sink], self._files)
+        opened.append(coordinator)
+        engine = Engine(self._case)
+        for batch in batches:
+            coordinator.process(checkpoint(batch), engine)
+        return engine

@@ -1,0 +1,210 @@
+"""What every sink behind the contract does, whatever it writes to."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.contract.drivers import Driver, Query, all_rows
+from tests.unit.fake_sink import Crash
+from twopc import faults
+from twopc.errors import FencedError, RetriableError
+from twopc.sink import Evidence
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from tests.contract.cases import Case
+    from twopc.sink import TwoPhaseCommitSink
+
+ROWS = [1, 2, 3, 4, 5]
+OTHERS = [11, 12, 13]
+
+
+# -- one transaction ---------------------------------------------------------------------------------------------------
+
+
+def test_prepared_rows_are_invisible(case: Case) -> None:
+    driver = Driver(case.sink)
+    driver.begin()
+    handle = driver.prepare(case.rows(ROWS))
+    driver.committer.confirm([handle], 0)
+    assert case.visible() == []
+
+
+def test_committed_rows_are_visible_and_proven(case: Case) -> None:
+    driver = Driver(case.sink)
+    since = driver.begin()
+    handles = [driver.prepare(case.rows(ROWS)), driver.prepare(case.rows(OTHERS), partition=1)]
+    assert driver.commit(handles, since) == [Evidence.COMMITTED] * 2
+    assert case.visible() == ROWS + OTHERS
+    assert set(driver.committer.evidence(handles, since).values()) == {Evidence.COMMITTED}
+
+
+def test_a_task_without_rows_has_no_handle(case: Case) -> None:
+    driver = Driver(case.sink)
+    since = driver.begin()
+    assert driver.prepare(case.rows([])) is None
+    assert driver.committer.notify_checkpoint_complete(0, [], since) == {}
+
+
+def test_committing_again_changes_nothing(case: Case) -> None:
+    driver = Driver(case.sink)
+    since = driver.begin()
+    handle = driver.prepare(case.rows(ROWS))
+    driver.commit([handle], since)
+    for _ in range(2):
+        assert driver.committer.commit([handle], since) == {handle: Evidence.COMMITTED}
+    assert Driver(case.sink).committer.initialize_state([handle], since) == {handle: Evidence.COMMITTED}
+    assert case.visible() == ROWS
+
+
+def test_what_was_aborted_never_becomes_visible(case: Case) -> None:
+    driver = Driver(case.sink)
+    since = driver.begin()
+    handle = driver.prepare(case.rows(ROWS))
+    driver.committer.abort([handle])
+    with pytest.raises(RetriableError):
+        driver.committer.confirm([handle], 0)
+    assert driver.committer.commit([handle], since) == {handle: Evidence.ABORTED}
+    assert case.visible() == []
+
+
+def test_an_older_decision_changes_nothing_after_a_newer_one(case: Case) -> None:
+    driver = Driver(case.sink)
+    since = driver.begin()
+    older = driver.prepare(case.rows(ROWS))
+    driver.commit([older], since)
+    newer = driver.prepare(case.rows(OTHERS))
+    driver.commit([newer], driver.begin())
+    assert driver.committer.commit([older], since)[older] is not Evidence.ABORTED
+    assert case.visible() == ROWS + OTHERS
+
+
+def test_without_an_answer_the_outcome_is_unknown(case: Case) -> None:
+    if case.silence is None:
+        pytest.skip("this sink's outside world cannot be silenced")
+    driver = Driver(case.sink)
+    since = driver.begin()
+    handle = driver.prepare(case.rows(ROWS))
+    driver.committer.confirm([handle], 0)
+    with case.silence():
+        assert driver.committer.commit([handle], since) == {handle: Evidence.UNKNOWN}
+    assert driver.committer.commit([handle], since) == {handle: Evidence.COMMITTED}
+    assert case.visible() == ROWS
+
+
+# -- handles -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_handle_survives_pickling_and_the_decision_record(case: Case) -> None:
+    driver = Driver(case.sink)
+    driver.begin()
+    handle = driver.prepare(case.rows(ROWS))
+    assert handle is not None and handle.transaction
+    assert pickle.loads(pickle.dumps(handle)) == handle  # noqa: S301 - our own
+    assert case.sink.decode_handle(json.loads(json.dumps(case.sink.encode_handle(handle)))) == handle
+
+
+def test_another_process_commits_what_a_dead_one_has_prepared(case: Case) -> None:
+    if not case.is_outside:
+        pytest.skip("what this sink prepares ends with its process, or its classes are known to this one only")
+    spawn = multiprocessing.get_context("spawn")
+    receiver, sender = spawn.Pipe(duplex=False)
+    child = spawn.Process(target=_prepare_and_die, args=(case.sink, case.rows(ROWS), sender))
+    child.start()
+    assert receiver.poll(60)
+    encoded, since = receiver.recv()
+    child.join()
+    handle = case.sink.decode_handle(encoded)
+    assert case.visible() == []
+    assert Driver(case.sink).committer.initialize_state([handle], since) == {handle: Evidence.COMMITTED}
+    assert case.visible() == ROWS
+
+
+def _prepare_and_die(sink: TwoPhaseCommitSink[Any], rows: pa.RecordBatch, to: Connection) -> None:
+    driver = Driver(sink)
+    since = driver.begin()
+    to.send((sink.encode_handle(driver.prepare(rows)), since))
+    os._exit(9)
+
+
+# -- drivers -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_take_over_may_be_repeated_and_every_driver_has_a_higher_incarnation(case: Case) -> None:
+    first = Driver(case.sink)
+    again = first.committer.take_over(first.claim)
+    assert again >= first.incarnation
+    assert Driver(case.sink).incarnation > again
+
+
+def test_the_sweep_ends_what_nobody_decided_and_spares_the_rest(case: Case) -> None:
+    driver = Driver(case.sink)
+    since = driver.begin()
+    decided, orphan = driver.prepare(case.rows(ROWS)), driver.prepare(case.rows(OTHERS), partition=1)
+    successor = Driver(case.sink)
+    successor.committer.recover_and_abort([decided])
+    found = successor.committer.commit([decided, orphan], since)
+    assert found == {decided: Evidence.COMMITTED, orphan: Evidence.ABORTED}
+    assert case.visible() == ROWS
+
+
+def test_an_overtaken_driver_that_wakes_sweeps_nothing_of_its_successor(case: Case) -> None:
+    loser, winner = Driver(case.sink), Driver(case.sink)
+    since = winner.begin()
+    handle = winner.prepare(case.rows(ROWS))
+    loser.committer.recover_and_abort([])
+    assert winner.commit([handle], since) == [Evidence.COMMITTED]
+    assert case.visible() == ROWS
+
+
+def test_an_overtaken_driver_that_wakes_applies_nothing_again(case: Case) -> None:
+    loser = Driver(case.sink)
+    since = loser.begin()
+    handle = loser.prepare(case.rows(ROWS))
+    loser.committer.confirm([handle], 0)
+    winner = Driver(case.sink)
+    assert winner.committer.initialize_state([handle], since) == {handle: Evidence.COMMITTED}
+    later = winner.prepare(case.rows(OTHERS))
+    winner.commit([later], winner.begin())
+    with contextlib.suppress(FencedError):  # it may also be told that it has lost
+        assert loser.committer.commit([handle], since)[handle] is not Evidence.ABORTED
+    assert case.visible() == ROWS + OTHERS
+
+
+# -- the whole protocol ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", faults.POINTS)
+def test_every_row_is_visible_once_after_a_crash_at(point: str, case: Case, tmp_path: Path) -> None:
+    query = Query(case, tmp_path)
+    query.run(0)
+    faults.arm(point, case.crash)
+    with contextlib.suppress(Crash):
+        query.run(1)
+    if faults.is_armed(point):
+        pytest.skip(f"this sink has no point {point}")
+    query.run(1, 2)
+    assert case.visible() == all_rows(0, 1, 2)
+
+
+@pytest.mark.parametrize("point", ["driver.prepared", "driver.confirmed", "driver.decided", "driver.committing"])
+def test_an_attempt_whose_answer_was_lost_is_finished_or_made_anew(point: str, case: Case, tmp_path: Path) -> None:
+    query = Query(case, tmp_path)
+    faults.arm_from(f"{point}=drop")
+    try:
+        query.run(0)
+    except RetriableError:
+        query.run(0)
+    query.run(1)
+    assert case.visible() == all_rows(0, 1)

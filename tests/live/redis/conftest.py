@@ -1,0 +1,38 @@
+"""Fixtures of the tests that talk to a real Redis."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from integration import local_redis
+from tests.live.redis.services import RedisService, chosen, redis_service
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from integration.local_redis import LocalRedis
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisService]:
+    """A real Redis shared by all tests of the run: use sink names and keys of your own."""
+    with redis_service(chosen()) as service:
+        yield service
+
+
+@pytest.fixture
+def local_redis_server(redis_server: RedisService) -> Iterator[LocalRedis]:
+    """The shared server for a test that pauses it or changes its settings."""
+    if redis_server.local is None:
+        pytest.skip(f"needs a server it may pause: TWOPC_REDIS is {chosen()!r}, not 'local'")
+    yield redis_server.local
+    redis_server.local.resume()
+
+
+@pytest.fixture(scope="session")
+def redis_cluster() -> Iterator[list[LocalRedis]]:
+    """A cluster of three primaries, shared by all tests of the run."""
+    with local_redis.cluster(3) as servers:
+        yield servers

@@ -1,0 +1,333 @@
+"""Increments are applied once, whoever applies them, how often, and wherever it was cut short."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+from redis.client import Pipeline
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from sinks import redis_committer, redis_names, redis_scripts
+from sinks.redis_calls import Call
+from sinks.redis_mappings import IncrBy
+from tests.contract.cases import redis_counters
+from tests.contract.drivers import Driver, Query, all_rows
+from tests.live.redis.support import batch, left_behind, sink_of, unique
+from tests.unit.fake_sink import Crash
+from twopc import faults
+from twopc.decision import Attempt
+from twopc.errors import FencedError, RefusedStartError, RetriableError
+from twopc.sink import Claim, Evidence, TaskAttempt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from sinks.redis import RedisSink
+    from sinks.redis_writer import RedisHandle
+    from tests.live.redis.services import RedisService
+
+ROWS = batch(id=[1, 2, 3, 1, 2, 1, 1])
+TOTALS = [4, 2, 1]
+
+
+@pytest.fixture(autouse=True)
+def _no_faults_left_armed() -> Iterator[None]:
+    faults.disarm()
+    yield
+    faults.disarm()
+
+
+@pytest.fixture
+def client(redis_server: RedisService) -> Iterator[Any]:
+    with contextlib.closing(redis.Redis.from_url(redis_server.url)) as made:
+        yield made
+
+
+@pytest.fixture
+def key() -> str:
+    return unique()
+
+
+@pytest.fixture
+def sink(redis_server: RedisService, key: str) -> RedisSink:
+    """Two commands a chunk, so that :data:`ROWS` are four chunks."""
+    return sink_of(redis_server.url, IncrBy(f"{key}:{{id}}"), chunk_rows=2)
+
+
+@pytest.fixture
+def totals(client: Any, key: str) -> Any:
+    return lambda: [int(client.get(f"{key}:{number}") or 0) for number in (1, 2, 3)]
+
+
+def apply_chunk(sink: RedisSink, handle: RedisHandle, since: dict[str, Any], chunk: int) -> bytes:
+    """What a driver does that wakes up in the middle of its commit: the script's answer."""
+    keys = (
+        redis_names.applied(sink.name, redis_names.NO_SLOT),
+        redis_names.staged(sink.name, redis_names.NO_SLOT, handle.entry),
+    )
+    call = Call(redis_names.NO_SLOT, (*keys, since["base"], handle.uuid, chunk), redis_scripts.APPLY, keys=2)
+    with contextlib.closing(sink.link()) as link:
+        answer: bytes = link.ask([call])[0][0]
+        return answer
+
+
+# -- progress ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("applied", range(5))
+def test_a_commit_that_died_behind_any_chunk_goes_on_from_there(applied: int, sink: RedisSink, totals: Any) -> None:
+    driver = Driver(sink)
+    since = driver.begin()
+    handle = driver.prepare(ROWS)
+    for chunk in range(applied):
+        assert apply_chunk(sink, handle, since, chunk) == b"DONE"
+    assert Driver(sink).committer.initialize_state([handle], since) == {handle: Evidence.COMMITTED}
+    assert totals() == TOTALS
+
+
+def test_chunks_are_applied_in_their_order_only(sink: RedisSink, totals: Any) -> None:
+    driver = Driver(sink)
+    since = driver.begin()
+    handle = driver.prepare(ROWS)
+    assert apply_chunk(sink, handle, since, 1) == b"EARLIER"
+    assert totals() == [0, 0, 0]
+
+
+def test_a_chunk_that_failed_halfway_goes_on_with_the_row_that_failed(sink: RedisSink, client: Any, key: str) -> None:
+    driver = Driver(sink)
+    since = driver.begin()
+    handle = driver.prepare(ROWS)
+    client.set(f"{key}:2", "no number")
+    assert driver.committer.commit([handle], since) == {handle: Evidence.UNKNOWN}
+    assert driver.committer.commit([handle], since) == {handle: Evidence.UNKNOWN}
+    assert int(client.get(f"{key}:1")) == 1
+    client.set(f"{key}:2", "10")
+    assert driver.committer.commit([handle], since) == {handle: Evidence.COMMITTED}
+    assert [int(client.get(f"{key}:{number}")) for number in (1, 2, 3)] == [4, 12, 1]
+
+
+def test_every_answer_may_be_lost(sink: RedisSink, totals: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    execute, asked = Pipeline.execute, iter(range(1_000_000))
+
+    def lossy(pipeline: Any, *arguments: Any, **named: Any) -> Any:
+        answer = execute(pipeline, *arguments, **named)
+        if next(asked) % 2 == 0:
+            raise RedisConnectionError("the answer was lost")
+        return answer
+
+    monkeypatch.setattr(Pipeline, "execute", lossy)
+    for _ in range(3):
+        driver = Driver(sink)
+        since = driver.begin()
+        assert driver.commit([driver.prepare(ROWS), driver.prepare(ROWS)], since) == [Evidence.COMMITTED] * 2
+    assert totals() == [6 * total for total in TOTALS]
+
+
+# -- fences ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_marker_goes_with_the_step_that_raises_the_fence_above_it(sink: RedisSink, client: Any, totals: Any) -> None:
+    driver = Driver(sink)
+    since = driver.begin()
+    older = driver.prepare(ROWS)
+    driver.commit([older], since)
+    markers = redis_names.applied(sink.name, redis_names.NO_SLOT)
+    later = driver.begin()
+    newer = driver.prepare(ROWS)
+    assert client.hget(markers, older.uuid) == b"4:0"
+    assert apply_chunk(sink, newer, later, 0) == b"DONE"
+    assert client.hget(markers, older.uuid) is None
+    assert [apply_chunk(sink, older, since, chunk) for chunk in range(4)] == [b"STALE"] * 4
+    assert driver.committer.commit([newer], later) == {newer: Evidence.COMMITTED}
+    assert totals() == [2 * total for total in TOTALS]
+
+
+def test_a_version_is_above_every_earlier_one_whatever_the_clock_says(sink: RedisSink) -> None:
+    committer = Driver(sink).committer
+    ahead = 4_000_000_000_000
+    committer.initialize_state([], {"base": ahead})
+    versions = [committer.begin_attempt()["base"] for _ in range(3)]
+    assert versions == [ahead + 1, ahead + 2, ahead + 3]
+    assert Driver(sink).begin()["base"] == ahead + 4
+
+
+def test_an_overtaken_driver_is_fenced_in_each_of_its_steps(sink: RedisSink) -> None:
+    loser = Driver(sink)
+    since = loser.begin()
+    handle = loser.prepare(ROWS)
+    winner = Driver(sink)
+    winner.committer.initialize_state([handle], since)
+    winner.commit([winner.prepare(ROWS)], winner.begin())
+    for step in (
+        lambda: loser.committer.take_over(loser.claim),
+        loser.begin,
+        lambda: loser.committer.commit([handle], since),
+    ):
+        with pytest.raises(FencedError):
+            step()
+
+
+def test_a_take_over_whose_answer_was_lost_throws_out_no_successor(
+    sink: RedisSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loser = sink.create_committer()
+    execute = Pipeline.execute
+    first, second = Claim("lineage-a", "run-1", "registers"), Claim("lineage-a", "run-2", "registers")
+
+    def lossy(pipeline: Any, *arguments: Any, **named: Any) -> Any:
+        is_script = any(words[0].startswith("EVAL") for words, _ in pipeline.command_stack)
+        answer = execute(pipeline, *arguments, **named)
+        if is_script:
+            raise RedisConnectionError("the answer was lost")
+        return answer
+
+    loser.inspect("lineage-a")
+    with monkeypatch.context() as patch:
+        patch.setattr(Pipeline, "execute", lossy)
+        with pytest.raises(RetriableError):
+            loser.take_over(first)
+    winner = sink.create_committer()
+    winner.inspect("lineage-a")
+    taken = winner.take_over(second)
+    with pytest.raises(FencedError):
+        loser.take_over(first)
+    assert winner.take_over(second) == taken
+    loser.close()
+    winner.close()
+
+
+# -- losses ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_slice_that_lost_a_chunk_is_lost_whole(sink: RedisSink, client: Any, totals: Any) -> None:
+    driver = Driver(sink)
+    since = driver.begin()
+    handle = driver.prepare(ROWS)
+    client.hdel(redis_names.staged(sink.name, redis_names.NO_SLOT, handle.entry), 2)
+    with pytest.raises(RetriableError, match="not whole"):
+        driver.committer.confirm([handle], 0)
+    assert driver.committer.commit([handle], since) == {handle: Evidence.ABORTED}
+    # A driver that wakes and applies it now must find nothing.
+    assert apply_chunk(sink, handle, since, 0) == b"GONE"
+    assert totals() == [0, 0, 0]
+
+
+def test_a_slice_that_was_altered_is_not_decided(sink: RedisSink, client: Any) -> None:
+    driver = Driver(sink)
+    driver.begin()
+    handle = driver.prepare(ROWS)
+    place = redis_names.staged(sink.name, redis_names.NO_SLOT, handle.entry)
+    client.hset(place, "0", client.hget(place, "0").replace(b":1", b":3"))
+    with pytest.raises(RetriableError, match="not whole"):
+        driver.committer.confirm([handle], 0)
+
+
+def test_what_is_applied_in_part_and_lost_is_never_called_lost(sink: RedisSink, client: Any) -> None:
+    driver = Driver(sink)
+    since = driver.begin()
+    handle = driver.prepare(ROWS)
+    assert apply_chunk(sink, handle, since, 0) == b"DONE"
+    client.delete(redis_names.staged(sink.name, redis_names.NO_SLOT, handle.entry))
+    assert driver.committer.commit([handle], since) == {handle: Evidence.UNKNOWN}
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_decided_slices_that_are_lost_are_written_again(
+    lost: int, client: Any, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    case = redis_counters(request)
+
+    def lose() -> None:
+        slices = list(client.scan_iter(f"twopc:{case.sink.name}:*:slice:*", count=1000))
+        assert len(slices) == 2
+        client.delete(*slices[:lost])
+
+    faults.arm("driver.decided", lose)
+    query = Query(case, tmp_path)
+    query.run(0, 1)
+    assert case.visible() == all_rows(0, 1)
+
+
+def test_a_decision_below_the_fence_is_neither_applied_nor_called_lost(sink: RedisSink, totals: Any) -> None:
+    driver = Driver(sink)
+    since = driver.begin()
+    older, newer = driver.prepare(ROWS), driver.prepare(ROWS)
+    driver.commit([newer], driver.begin())
+    assert driver.committer.commit([older], since) == {older: Evidence.UNKNOWN}
+    assert totals() == TOTALS
+
+
+def test_an_emptied_server_is_not_taken_for_a_new_one(
+    client: Any, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    case = redis_counters(request)
+    query = Query(case, tmp_path)
+    query.run(0)
+    client.delete(*client.scan_iter(f"twopc:{case.sink.name}:*", count=1000))
+    with pytest.raises(RefusedStartError, match="point it back"):
+        query.run(1)
+    assert case.visible() == all_rows(0)
+
+
+# -- orphans -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_settled_batch_leaves_only_the_fence_and_the_control_record(
+    client: Any, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    case = redis_counters(request)
+    Query(case, tmp_path).run(0, 1)
+    assert {key.decode().rpartition("}:")[2] for key in client.scan_iter(f"twopc:{case.sink.name}:*", count=1000)} == {
+        "applied",
+        "control",
+    }
+
+
+def test_what_an_orphan_writes_after_the_sweep_is_swept_too(
+    sink: RedisSink, redis_server: RedisService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(sink)
+    driver.begin()
+    orphan = sink.create_writer(TaskAttempt("lineage-a", 0, Attempt(1, 1), 0, driver.incarnation, -1))
+    orphan.write_rows(ROWS)
+    driver.committer.recover_and_abort([])
+    assert left_behind(redis_server.url, sink) == ["control", "slices"]
+    orphan.write_rows(ROWS)  # cancelled, but its process runs on for a while
+    assert len(left_behind(redis_server.url, sink)) == 3
+    monkeypatch.setattr(redis_committer, "_LISTED_MS", -1_000)
+    driver.committer.recover_and_abort([])
+    assert left_behind(redis_server.url, sink) == ["control"]
+    orphan.close()
+
+
+def test_a_task_that_fails_takes_its_slice_away(sink: RedisSink, redis_server: RedisService) -> None:
+    driver = Driver(sink)
+    driver.begin()
+    writer = sink.create_writer(TaskAttempt("lineage-a", 0, Attempt(1, 1), 0, driver.incarnation, -1))
+    writer.write_rows(ROWS)
+    writer.close()
+    assert left_behind(redis_server.url, sink) == ["control"]
+
+
+# -- two crashes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", faults.POINTS)
+def test_a_crash_during_recovery_from_a_crash_does_no_harm(
+    first: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    for number, second in enumerate(faults.POINTS):
+        case = redis_counters(request)
+        query = Query(case, tmp_path / str(number))
+        query.run(0)
+        for point in (first, second):
+            faults.arm(point, case.crash)
+            with contextlib.suppress(Crash):
+                query.run(1)
+            faults.disarm()
+        query.run(1, 2)
+        assert case.visible() == all_rows(0, 1, 2), second

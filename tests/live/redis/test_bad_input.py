@@ -1,0 +1,170 @@
+"""What cannot be written stops the batch before its decision; what turns wrong after it is applied once it is mended."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+import redis
+
+from integration.local_redis import LocalRedis
+from sinks.redis import RedisSink
+from sinks.redis_mappings import HashSet, IncrBy, IncrByFloat, ListPush, Set, SetAdd, SortedSetAdd
+from tests.contract.drivers import Driver
+from tests.live.redis.support import OneTask, apply, batch, left_behind, sink_of, unique
+from twopc.checkpoint import Checkpoint
+from twopc.coordinator import Coordinator
+from twopc.errors import BadRecordError, CommitBlockedError, ConfigurationError, RefusedStartError, SchemaError
+from twopc.faults import arm, disarm
+from twopc.files import LocalFiles
+from twopc.sink import Evidence
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from sinks.redis_mappings import Mapping
+    from tests.live.redis.services import RedisService
+
+
+@pytest.fixture
+def client(redis_server: RedisService) -> Iterator[Any]:
+    with contextlib.closing(redis.Redis.from_url(redis_server.url)) as made:
+        yield made
+
+
+KEY = "bad:{id}"
+_BAD: list[tuple[Mapping, dict[str, Any], type[Exception], str]] = [
+    (Set("bad:{nobody}", "v"), {"v": ["a"]}, SchemaError, "no column 'nobody'"),
+    (Set(KEY, "nobody"), {"id": [1]}, SchemaError, "no column 'nobody'"),
+    (HashSet(KEY, ("a", "b")), {"id": [1], "a": [1]}, SchemaError, "no column 'b'"),
+    (Set(KEY, "v"), {"id": [1], "v": [[1, 2]]}, SchemaError, "to_json"),
+    (IncrBy(KEY, "n"), {"id": [1], "n": [1.5]}, SchemaError, "cast it to bigint"),
+    (IncrByFloat(KEY, "n"), {"id": [1], "n": ["1"]}, SchemaError, "cast it to double"),
+    (Set(KEY, "v"), {"id": [1, 2], "v": ["a", None]}, BadRecordError, "null in row 1"),
+    (Set(KEY, "v"), {"id": [1, None], "v": ["a", "b"]}, BadRecordError, "null in row 1"),
+    (IncrBy(KEY, "n"), {"id": [1], "n": pa.array([2**63], pa.uint64())}, BadRecordError, "64 bits"),
+    (SortedSetAdd(KEY, "s", "id"), {"id": [1], "s": [float("nan")]}, BadRecordError, "NaN"),
+    (IncrByFloat(KEY, "s"), {"id": [1], "s": [float("inf")]}, BadRecordError, "infinity"),
+    (Set("{id}", "id"), {"id": ["a", "twopc:x"]}, BadRecordError, "the sink's own"),
+]
+
+
+@pytest.mark.parametrize(("mapping", "columns", "error", "words"), _BAD)
+def test_rows_that_no_command_can_take_stop_the_task(
+    mapping: Mapping, columns: dict[str, Any], error: type[Exception], words: str, redis_server: RedisService
+) -> None:
+    driver = Driver(sink_of(redis_server.url, mapping))
+    driver.begin()
+    with pytest.raises(error, match=words):
+        driver.prepare(batch(**columns))
+
+
+@pytest.mark.parametrize(
+    ("mapping", "held", "words"),
+    [
+        (Set("{k}", "v"), ("RPUSH", "x"), "it holds a list, SET needs a string"),
+        (HashSet("{k}", ("v",)), ("SET", "x"), "it holds a string, HSET needs a hash"),
+        (ListPush("{k}", "v"), ("SADD", "x"), "it holds a set, RPUSH needs a list"),
+        (SetAdd("{k}", "v"), ("SET", "x"), "it holds a string, SADD needs a set"),
+        (IncrBy("{k}", "v"), ("SET", "1.5"), "no integer"),
+        (IncrByFloat("{k}", "v"), ("SET", "x"), "no number"),
+        (IncrBy("{k}", "v"), ("SET", "9223372036854775800"), "over 64 bits"),
+    ],
+)
+def test_a_key_that_holds_something_else_stops_the_batch_before_its_decision(
+    mapping: Mapping, held: tuple[str, str], words: str, redis_server: RedisService, client: Any
+) -> None:
+    key = unique()
+    client.execute_command(held[0], f"{key}:2", held[1])
+    sink = sink_of(redis_server.url, mapping, chunk_rows=1)
+    with pytest.raises(BadRecordError, match=f"{key}:2.*{words}"):
+        apply(sink, batch(k=[f"{key}:1", f"{key}:2"], v=[3, 9_000]))
+    assert client.exists(f"{key}:1") == 0
+
+
+def test_a_key_that_turns_wrong_after_the_decision_blocks_it_until_it_is_mended(
+    redis_server: RedisService, client: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = unique()
+    sink = sink_of(redis_server.url, ListPush("{k}", "v"), chunk_rows=3)
+    rows = batch(k=[f"{key}:{number}" for number in (1, 1, 2, 3, 2, 1, 1)], v=list(range(7)))
+    batch_0 = Checkpoint("lineage-a", 0, ("0",), lambda _: ("0",))
+    arm("driver.decided", lambda: client.set(f"{key}:2", "in the way"))
+    with caplog.at_level(logging.ERROR), pytest.raises(CommitBlockedError, match="slice"):
+        Coordinator([sink], LocalFiles(tmp_path)).process(batch_0, OneTask(sink, rows))
+    disarm()
+    assert f"{key}:2" in caplog.text and "WRONGTYPE" in caplog.text
+    with pytest.raises(CommitBlockedError):
+        Coordinator([sink], LocalFiles(tmp_path)).process(batch_0, OneTask(sink, rows))
+    client.delete(f"{key}:2")
+    Coordinator([sink], LocalFiles(tmp_path)).process(batch_0, OneTask(sink, rows))
+    assert [client.lrange(f"{key}:{number}", 0, -1) for number in (1, 2, 3)] == [
+        [b"0", b"1", b"5", b"6"],
+        [b"2", b"4"],
+        [b"3"],
+    ]
+    assert left_behind(redis_server.url, sink) == ["applied", "control"]
+
+
+def test_a_row_over_the_servers_limit_stops_the_task() -> None:
+    with LocalRedis(options={"proto-max-bulk-len": "1mb"}) as server:
+        driver = Driver(sink_of(server.url, ListPush("rows", "v")))
+        driver.begin()
+        with pytest.raises(BadRecordError, match="proto-max-bulk-len"):
+            driver.prepare(batch(v=["a", "x" * 1_100_000]))
+
+
+def test_a_server_that_may_evict_is_refused() -> None:
+    with LocalRedis(options={"maxmemory-policy": "allkeys-lru"}) as server:
+        sink = sink_of(server.url, ListPush("rows", "v"))
+        with pytest.raises(ConfigurationError, match=r"maxmemory-policy is 'allkeys-lru'.*noeviction"):
+            sink.create_committer().inspect("lineage-a")
+        assert left_behind(server.url, sink) == []
+
+
+def test_a_full_server_holds_a_decided_batch_up_and_drops_nothing_of_it() -> None:
+    with LocalRedis() as server, contextlib.closing(server.client()) as client:
+        sink = sink_of(server.url, ListPush("rows", "v"))
+        driver = Driver(sink)
+        since = driver.begin()
+        handle = driver.prepare(batch(v=list(range(100))))
+        driver.committer.confirm([handle], 0)
+        client.config_set("maxmemory", "1")
+        assert driver.committer.commit([handle], since) == {handle: Evidence.UNKNOWN}
+        assert client.llen("rows") == 0
+        client.config_set("maxmemory", "0")
+        assert driver.committer.commit([handle], since) == {handle: Evidence.COMMITTED}
+        assert client.llen("rows") == 100
+
+
+def test_a_wrong_password_is_the_users_to_mend(redis_server: RedisService) -> None:
+    sink = sink_of(redis_server.url.replace("redis://", "redis://nobody:wrong@"), ListPush("rows", "v"))
+    with pytest.raises(ConfigurationError, match="user and password"):
+        sink.create_committer().inspect("lineage-a")
+
+
+def test_another_query_may_not_take_the_sink_unless_it_is_named(redis_server: RedisService) -> None:
+    sink = sink_of(redis_server.url, ListPush("rows", "v"))
+    Driver(sink)
+    with pytest.raises(RefusedStartError, match=r"lineage-a.*ends_lineage='lineage-a'"):
+        sink.create_committer().inspect("lineage-b")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"name": "a.b"}, "name='a.b'"),
+        ({"url": "http://x"}, "redis://"),
+        ({"options": {"retry": None}}, "'retry' is the sink's own"),
+        ({"sentinels": (("h", 1),)}, "service"),
+        ({"chunk_rows": 0}, "chunk_rows=0"),
+        ({"wait_replicas": -1}, "wait_replicas=-1"),
+    ],
+)
+def test_an_argument_that_cannot_be_is_named(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        RedisSink(**{"name": "a", "url": "redis://x", "mapping": ListPush("rows", "v"), **arguments})

@@ -1,0 +1,169 @@
+"""What survives the death of a server, and what the settings ``wait_replicas`` and ``wait_aof`` add."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from integration.local_redis import DURABLE, LocalRedis
+from sinks.redis_mappings import HashIncrBy, ListPush
+from tests.contract.drivers import Driver
+from tests.live.redis.support import OneTask, batch, sink_of
+from twopc.checkpoint import Checkpoint
+from twopc.coordinator import Coordinator
+from twopc.errors import CommitBlockedError, ConfigurationError, RetriableError
+from twopc.files import LocalFiles
+from twopc.sink import Evidence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+_BATCHES = 12
+_ROWS = 3_000
+_DEADLINE_S = 60
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def killing(server: LocalRedis, *, seed: int) -> Iterator[list[int]]:
+    """Kill -9 and restart, again and again at random moments, until the block ends; gives the count as a list."""
+    ends, kills, rng = threading.Event(), [0], random.Random(seed)
+
+    def kill() -> None:
+        while not ends.wait(rng.uniform(0.05, 0.4)):
+            server.kill()
+            server.start()
+            kills[0] += 1
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        yield kills
+    finally:
+        ends.set()
+        thread.join()
+        if not server.is_running:
+            server.start()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_rows_are_applied_once_over_crashes_of_a_server_that_syncs_always(seed: int, tmp_path: Path) -> None:
+    with LocalRedis(options=DURABLE) as server:
+        sink = sink_of(server.url, HashIncrBy("totals", ("a", "b")), chunk_rows=100, timeout_ms=400)
+        rows = batch(a=[1] * _ROWS, b=list(range(_ROWS)))
+        stopped = 0
+        with killing(server, seed=seed) as kills:
+            number, coordinator = 0, None
+            while number < _BATCHES or kills[0] < 5:
+                coordinator = coordinator or Coordinator([sink], LocalFiles(tmp_path))
+                place = Checkpoint("lineage-a", number, (str(number),), lambda of: (str(of),))
+                try:
+                    coordinator.process(place, OneTask(sink, rows))
+                    number += 1
+                except (RetriableError, CommitBlockedError):
+                    stopped += 1
+                    coordinator.close()
+                    coordinator = None
+        if coordinator is None:
+            # The last answer may be missing; a restart finds out what became of the batch.
+            coordinator = Coordinator([sink], LocalFiles(tmp_path))
+        coordinator.process(Checkpoint("lineage-a", number, (str(number),), lambda of: (str(of),)), OneTask(sink, rows))
+        coordinator.close()
+        found = server.ask("HGETALL", "totals")
+    applied = number + 1
+    expected = {b"a": applied * _ROWS, b"b": applied * sum(range(_ROWS))}
+    totals = {name: int(value) for name, value in dict(found).items()}
+    assert totals == expected, f"after {kills[0]} crashes and {stopped} restarts of the query"
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[LocalRedis, LocalRedis]]:
+    """A primary and its replica, in step."""
+    with LocalRedis() as primary, LocalRedis(options={"replicaof": f"127.0.0.1 {primary.port}"}) as replica:
+        until(lambda: b"master_link_status:up" in _replication(replica))
+        until(lambda: b"state=online" in _replication(primary))
+        yield primary, replica
+
+
+def _replication(server: LocalRedis) -> bytes:
+    client: Any = server.client()
+    with contextlib.closing(client):
+        client.set_response_callback("INFO", lambda answer, **_: answer)
+        answer: bytes = client.execute_command("INFO", "replication")
+        return answer
+
+
+def test_with_wait_replicas_a_commit_counts_when_the_replica_has_it(pair: tuple[LocalRedis, LocalRedis]) -> None:
+    primary, replica = pair
+    sink = sink_of(primary.url, ListPush("rows", "v"), wait_replicas=1, wait_timeout_ms=300)
+    driver = Driver(sink)
+    since = driver.begin()
+    handle = driver.prepare(batch(v=[1, 2, 3]))
+    driver.committer.confirm([handle], 0)
+    replica.pause()
+    assert driver.committer.commit([handle], since) == {handle: Evidence.UNKNOWN}
+    assert primary.ask("LLEN", "rows") == 3
+    # On a connection that has written nothing of it, WAIT alone would say yes.
+    assert after_a_restart(sink, handle, since) == {handle: Evidence.UNKNOWN}
+    replica.resume()
+    assert driver.committer.commit([handle], since) == {handle: Evidence.COMMITTED}
+    assert replica.ask("LLEN", "rows") == 3
+
+
+def after_a_restart(sink: Any, handle: Any, since: Any) -> Any:
+    committer = sink.create_committer()
+    try:
+        return committer.evidence([handle], since)
+    finally:
+        committer.close()
+
+
+def test_with_wait_replicas_a_task_votes_only_when_the_replica_has_its_rows(
+    pair: tuple[LocalRedis, LocalRedis],
+) -> None:
+    primary, replica = pair
+    driver = Driver(sink_of(primary.url, ListPush("rows", "v"), wait_replicas=1, wait_timeout_ms=200, timeout_ms=500))
+    driver.begin()
+    replica.pause()
+    with pytest.raises(RetriableError, match="WAIT answered 0"):
+        driver.prepare(batch(v=[1]))
+    replica.resume()
+
+
+def test_more_replicas_than_there_are_are_refused_at_the_start(pair: tuple[LocalRedis, LocalRedis]) -> None:
+    sink = sink_of(pair[0].url, ListPush("rows", "v"), wait_replicas=2)
+    with pytest.raises(ConfigurationError, match="wait_replicas=2, but the primary has 1"):
+        sink.create_committer().inspect("lineage-a")
+
+
+def test_a_replica_is_no_place_to_write_to(pair: tuple[LocalRedis, LocalRedis]) -> None:
+    sink = sink_of(pair[1].url, ListPush("rows", "v"))
+    with pytest.raises(ConfigurationError, match="leads to a replica"):
+        sink.create_committer().inspect("lineage-a")
+
+
+def test_wait_aof_needs_an_append_only_file() -> None:
+    with LocalRedis() as server:
+        sink = sink_of(server.url, ListPush("rows", "v"), wait_aof=True)
+        with pytest.raises(ConfigurationError, match="appendonly yes"):
+            sink.create_committer().inspect("lineage-a")
+    with LocalRedis(options={**DURABLE, "appendfsync": "everysec"}) as server:
+        sink = sink_of(server.url, ListPush("rows", "v"), wait_aof=True, wait_timeout_ms=3_000)
+        driver = Driver(sink)
+        since = driver.begin()
+        assert driver.commit([driver.prepare(batch(v=[1, 2]))], since) == [Evidence.COMMITTED]
+        server.kill()
+        server.start()
+        assert server.ask("LRANGE", "rows", 0, -1) == [b"1", b"2"]

@@ -1,0 +1,291 @@
+"""The same once-and-only-once in a cluster whose slots move and whose nodes die, behind Sentinel, with TLS and a user."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import socketserver
+import ssl
+import threading
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+import trustme
+from redis.crc import key_slot
+
+from integration.local_redis import DURABLE, LocalRedis, cluster
+from sinks.redis_mappings import HashSet, IncrBy, ListPush
+from tests.contract.drivers import Driver
+from tests.live.redis.support import apply, batch, sink_of, unique
+from tests.live.redis.test_durability import until
+from twopc.errors import BadRecordError, ConfigurationError, RetriableError
+from twopc.sink import Evidence
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.live.redis.services import RedisService
+
+IDS = [number % 40 for number in range(200)]
+TOTALS = dict.fromkeys(range(40), 5)
+
+
+def totals(servers: list[LocalRedis], key: str) -> dict[int, int]:
+    with contextlib.closing(redis.RedisCluster.from_url(servers[0].url)) as client:
+        return {number: int(client.get(f"{key}:{number}") or 0) for number in range(40)}
+
+
+@pytest.fixture
+def own_cluster() -> Iterator[list[LocalRedis]]:
+    """A cluster that a test may take apart."""
+    with cluster(3, options=DURABLE) as servers:
+        yield servers
+
+
+def cluster_sink(servers: list[LocalRedis], key: str, **arguments: Any) -> Any:
+    return sink_of(servers[0].url, IncrBy(f"{key}:{{id}}"), cluster=True, chunk_rows=2, **arguments)
+
+
+# -- cluster -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_tasks_commands_are_applied_slot_by_slot(redis_cluster: list[LocalRedis]) -> None:
+    key = unique()
+    sink = cluster_sink(redis_cluster, key)
+    driver = Driver(sink)
+    since = driver.begin()
+    handle = driver.prepare(batch(id=IDS))
+    assert {slot for slot, _, _ in handle.groups} == {key_slot(f"{key}:{number}".encode()) for number in range(40)}
+    assert driver.commit([handle], since) == [Evidence.COMMITTED]
+    assert totals(redis_cluster, key) == TOTALS
+    left = [name for server in redis_cluster for name in server.ask("KEYS", f"twopc:{sink.name}:*")]
+    assert not [name for name in left if not name.endswith((b":applied", b":control"))]
+
+
+def test_keys_with_one_hash_tag_are_one_group(redis_cluster: list[LocalRedis]) -> None:
+    key = unique()
+    sink = sink_of(redis_cluster[0].url, IncrBy(f"{{{{{key}}}}}:{{id}}"), cluster=True)
+    driver = Driver(sink)
+    driver.begin()
+    assert [slot for slot, _, _ in driver.prepare(batch(id=IDS)).groups] == [key_slot(key.encode())]
+
+
+def test_rows_are_applied_once_where_slots_move_before_the_commit(own_cluster: list[LocalRedis]) -> None:
+    key = unique()
+    sink = cluster_sink(own_cluster, key, timeout_ms=5_000)
+    driver = Driver(sink)
+    since = driver.begin()
+    handle = driver.prepare(batch(id=IDS))
+    driver.committer.confirm([handle], 0)
+    source, target = own_cluster[0], own_cluster[1]
+    target_id = target.ask("CLUSTER", "MYID")
+    source.ask("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", 0, 2000, "NODE", target_id)
+    until(lambda: source.ask("CLUSTER", "COUNTKEYSINSLOT", 0) == 0 and _owner(own_cluster, 0) == target_id)
+    assert driver.committer.commit([handle], since) == {handle: Evidence.COMMITTED}
+    assert totals(own_cluster, key) == TOTALS
+    assert driver.committer.commit([handle], since) == {handle: Evidence.COMMITTED}
+    assert totals(own_cluster, key) == TOTALS
+
+
+def _owner(servers: list[LocalRedis], slot: int) -> bytes:
+    for line in servers[0].ask("CLUSTER", "NODES").splitlines():
+        words = line.split()
+        for low, _, high in (place.partition(b"-") for place in words[8:] if not place.startswith(b"[")):
+            if int(low) <= slot <= int(high or low):
+                return bytes(words[0])
+    return b""
+
+
+def test_a_slot_that_is_halfway_between_two_nodes_holds_its_rows_up_and_doubles_none(
+    own_cluster: list[LocalRedis],
+) -> None:
+    key = unique()
+    sink = cluster_sink(own_cluster, key, timeout_ms=700)
+    driver = Driver(sink)
+    since = driver.begin()
+    handle = driver.prepare(batch(id=IDS))
+    driver.committer.confirm([handle], 0)
+    slot = min(slot for slot, _, _ in handle.groups)
+    source = next(s for s in own_cluster if s.ask("CLUSTER", "MYID") == _owner(own_cluster, slot))
+    target = next(server for server in own_cluster if server is not source)
+    source_id, target_id = source.ask("CLUSTER", "MYID"), target.ask("CLUSTER", "MYID")
+    target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", source_id)
+    source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", target_id)
+    # The slice is here, the counters are new: they belong to the other side already.
+    assert driver.committer.commit([handle], since) == {handle: Evidence.UNKNOWN}
+    for name in source.ask("CLUSTER", "GETKEYSINSLOT", slot, 100):
+        source.ask("MIGRATE", "127.0.0.1", target.port, name, 0, 1000)
+    for server in (target, source):
+        server.ask("CLUSTER", "SETSLOT", slot, "NODE", target_id)
+    assert driver.committer.commit([handle], since) == {handle: Evidence.COMMITTED}
+    assert totals(own_cluster, key) == TOTALS
+
+
+def test_a_dead_node_leaves_the_outcome_unknown_until_it_is_back(own_cluster: list[LocalRedis]) -> None:
+    key = unique()
+    sink = cluster_sink(own_cluster, key, timeout_ms=500)
+    driver = Driver(sink)
+    since = driver.begin()
+    handle = driver.prepare(batch(id=IDS))
+    driver.committer.confirm([handle], 0)
+    own_cluster[2].kill()
+    assert driver.committer.commit([handle], since) == {handle: Evidence.UNKNOWN}
+    own_cluster[2].start()
+    until(lambda: driver.committer.commit([handle], since) == {handle: Evidence.COMMITTED})
+    assert totals(own_cluster, key) == TOTALS
+
+
+def test_a_cluster_and_a_single_server_are_not_taken_for_one_another(
+    redis_cluster: list[LocalRedis], redis_server: RedisService
+) -> None:
+    with pytest.raises(ConfigurationError, match="give cluster=True"):
+        sink_of(redis_cluster[0].url, ListPush("rows", "v")).create_committer().inspect("lineage-a")
+    with pytest.raises(ConfigurationError, match="leave cluster=True out"):
+        sink_of(redis_server.url, ListPush("rows", "v"), cluster=True).create_committer().inspect("lineage-a")
+
+
+# -- Sentinel ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.whole
+def test_a_commit_follows_the_primary_that_sentinel_names() -> None:
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(LocalRedis(options=DURABLE))
+        second = stack.enter_context(LocalRedis(options={**DURABLE, "replicaof": f"127.0.0.1 {first.port}"}))
+        watch = {
+            "sentinel monitor": f"shop 127.0.0.1 {first.port} 1",
+            "sentinel down-after-milliseconds": "shop 300",
+            "sentinel failover-timeout": "shop 2000",
+        }
+        sentinel = stack.enter_context(LocalRedis(options=watch, arguments=["--sentinel"]))
+        until(lambda: len(sentinel.ask("SENTINEL", "REPLICAS", "shop")) == 1)
+        sink = sink_of(
+            "redis://",
+            IncrBy("n"),
+            sentinels=(("127.0.0.1", sentinel.port),),
+            service="shop",
+            wait_replicas=1,
+            timeout_ms=5_000,
+        )
+        until(lambda: b"connected_slaves:1" in _info(first))
+        driver = Driver(sink)
+        since = driver.begin()
+        handle = driver.prepare(batch(id=IDS))
+        driver.committer.confirm([handle], 0)
+        first.kill()
+        until(lambda: _is_primary(second))
+        first.options["replicaof"] = f"127.0.0.1 {second.port}"
+        first.start()
+        until(lambda: driver.committer.commit([handle], since) == {handle: Evidence.COMMITTED})
+        assert (second.ask("GET", "n"), first.ask("GET", "n")) == (b"200", b"200")
+
+
+def _is_primary(server: LocalRedis) -> bool:
+    # A server that is promoted hangs up on its clients.
+    with contextlib.suppress(redis.ConnectionError):
+        return bool(server.ask("ROLE")[0] == b"master")
+    return False
+
+
+def _info(server: LocalRedis) -> bytes:
+    client: Any = server.client()
+    with contextlib.closing(client):
+        client.set_response_callback("INFO", lambda answer, **_: answer)
+        return bytes(client.execute_command("INFO", "replication"))
+
+
+class _Forward(socketserver.BaseRequestHandler):
+    """Carries bytes between one TLS connection and the server: the server of the registry's package speaks no TLS."""
+
+    server: _Front
+
+    def handle(self) -> None:
+        with (
+            contextlib.suppress(OSError),
+            self.server.context.wrap_socket(self.request, server_side=True) as near,
+            socket.create_connection(self.server.target) as far,
+        ):
+            back = threading.Thread(target=_carry, args=(far, near))
+            back.start()
+            _carry(near, far)
+            far.shutdown(socket.SHUT_WR)
+            back.join()
+
+
+class _Front(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    context: ssl.SSLContext
+    target: tuple[str, int]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hangs up is no news."""
+
+
+def _carry(source: socket.socket, sink: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65_536):
+            sink.sendall(data)
+
+
+@contextlib.contextmanager
+def _tls_in_front_of(url: str, context: ssl.SSLContext) -> Iterator[int]:
+    """A port of 127.0.0.1 that speaks TLS."""
+    place = urlsplit(url)
+    with _Front(("127.0.0.1", 0), _Forward) as front:
+        front.context, front.target = context, (place.hostname or "", place.port or 6379)
+        thread = threading.Thread(target=front.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield front.server_address[1]
+        finally:
+            front.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def stack() -> Iterator[contextlib.ExitStack]:
+    with contextlib.ExitStack() as made:
+        yield made
+
+
+# -- TLS and users -----------------------------------------------------------------------------------------------------
+
+
+def test_rows_travel_over_tls(redis_server: RedisService, tmp_path: Path, stack: contextlib.ExitStack) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    certificate = authority.issue_cert("127.0.0.1", "localhost")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificate.configure_cert(context)
+    encrypted = stack.enter_context(_tls_in_front_of(redis_server.url, context))
+    url = f"rediss://127.0.0.1:{encrypted}"
+    key = unique()
+    sink = sink_of(url, ListPush(key, "v"), options={"ssl_ca_certs": str(tmp_path / "ca.pem")})
+    assert apply(sink, batch(v=[1, 2])) == [Evidence.COMMITTED]
+    with contextlib.closing(redis.Redis.from_url(redis_server.url)) as client:
+        assert client.llen(key) == 2
+    with pytest.raises(RetriableError, match=r"certificate|CERTIFICATE"):
+        sink_of(url, ListPush("rows", "v")).create_committer().inspect("lineage-a")
+
+
+#: What docs/redis.md tells an administrator to allow.
+RIGHTS = (
+    "~twopc:* ~data:* +eval +evalsha +info +type +unlink "
+    "+hset +hsetnx +hget +hmget +hgetall +hkeys +hdel +hlen +hincrby"
+)
+
+
+def test_a_user_with_few_rights_will_do() -> None:
+    with LocalRedis() as server:
+        server.ask("ACL", "SETUSER", "spark", "on", ">secret", *RIGHTS.split())
+        url = server.url.replace("redis://", "redis://spark:secret@")
+        sink = sink_of(url, HashSet("data:{id}", ("v",)))
+        assert apply(sink, batch(id=[1, 2], v=["a", "b"])) == [Evidence.COMMITTED]
+        assert server.ask("HGET", "data:2", "v") == b"b"
+        with pytest.raises((ConfigurationError, BadRecordError), match=r"(?i)permission|NOPERM"):
+            apply(sink_of(url, HashSet("other:{id}", ("v",))), batch(id=[1], v=["a"]))
+        assert server.ask("KEYS", "other:*") == []
+        assert "secret" not in repr(sink)
