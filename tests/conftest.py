@@ -11,9 +11,11 @@ from tests.live import pipeline
 from tests.live.services import KafkaService, chosen, kafka_service
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from integration.local_services import LocalKafka
+
+_TOLD = "told"
 
 
 @pytest.fixture(scope="session")
@@ -42,3 +44,18 @@ def _nothing_stays_open() -> Iterator[None]:
     while pipeline.opened:
         pipeline.opened.pop().close()
     kafka_producers._stocks.clear()
+
+
+@pytest.fixture
+def tell(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Say something that is printed at the end whatever becomes of the test: its seed, and what it did."""
+    return lambda text: record_property(_TOLD, text)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print it; with several pytest workers nothing that a test prints itself is seen."""
+    reports = [report for outcome in ("passed", "failed") for report in terminalreporter.getreports(outcome)]
+    for report in reports:
+        for name, text in getattr(report, "user_properties", ()):
+            if name == _TOLD and report.when == "call":
+                terminalreporter.write_line(f"{report.nodeid}: {text}")

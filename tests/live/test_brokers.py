@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import os
 import random
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -156,7 +155,7 @@ def test_a_client_finds_the_successor_of_a_coordinator_that_it_has_asked_before(
 @pytest.mark.whole
 @pytest.mark.timeout(3600)
 def test_nodes_killed_or_paused_at_any_step_take_nothing_with_them(
-    cluster: LocalKafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cluster: LocalKafkaCluster, tmp_path: Path, tell: Callable[[str], None]
 ) -> None:
     """As many as `TWOPC_BROKER_ROUNDS` says, in an order that `TWOPC_SEED` gives."""
     rounds = int(os.environ.get("TWOPC_BROKER_ROUNDS", "1"))
@@ -170,7 +169,5 @@ def test_nodes_killed_or_paused_at_any_step_take_nothing_with_them(
             try:
                 told = strike(play, role, point, action)
             finally:
-                with capsys.disabled():
-                    sys.stdout.write(f"\nTWOPC_SEED={seed} {number}: {action} of the {role} at {point}\n")
-        with capsys.disabled():
-            sys.stdout.write("".join(f"  restarted after {error}\n" for error in told))
+                tell(f"TWOPC_SEED={seed} {number}: {action} of the {role} at {point}")
+        tell("".join(f"restarted after {error}; " for error in told))

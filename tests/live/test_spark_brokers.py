@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -129,7 +128,7 @@ def _number(value: bytes) -> Position:
 
 @pytest.mark.timeout(3600)
 def test_a_broker_killed_and_restarted_on_its_data_takes_nothing_with_it(
-    local_kafka: LocalKafka, tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+    local_kafka: LocalKafka, tmp_path: Path, spark: SparkSession, tell: Callable[[str], None]
 ) -> None:
     kills = int(os.environ.get("TWOPC_KILLS", "2"))
     seed = int(os.environ.get("TWOPC_SEED", str(random.SystemRandom().randrange(1 << 32))))
@@ -144,17 +143,16 @@ def test_a_broker_killed_and_restarted_on_its_data_takes_nothing_with_it(
                 local_kafka.kill()
                 local_kafka.restart()
     finally:
-        with capsys.disabled():
-            sys.stdout.write(
-                f"\nTWOPC_SEED={seed}, {kills} kills of the broker in {time.monotonic() - began:.0f} s, "
-                f"{len(pipeline.given)} records\n"
-            )
+        tell(
+            f"TWOPC_SEED={seed}, {kills} kills of the broker in {time.monotonic() - began:.0f} s, "
+            f"{len(pipeline.given)} records"
+        )
 
 
 @pytest.mark.whole
 @pytest.mark.timeout(900)
 def test_of_three_brokers_whoever_leads_or_coordinates_is_killed_and_the_query_goes_on(
-    cluster: LocalKafkaCluster, tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+    cluster: LocalKafkaCluster, tmp_path: Path, spark: SparkSession, tell: Callable[[str], None]
 ) -> None:
     """One role after the other, as many as `TWOPC_BROKER_ROUNDS` says."""
     name = f"three-{tmp_path.name}"
@@ -180,8 +178,6 @@ def test_of_three_brokers_whoever_leads_or_coordinates_is_killed_and_the_query_g
             cluster[who()].kill()
             began = time.monotonic()
             operator.advance(2)
-            with capsys.disabled():
-                sys.stdout.write(f"\n{role} killed: two batches later after {time.monotonic() - began:.1f} s")
+            tell(f"{role} killed: two batches later after {time.monotonic() - began:.1f} s")
             cluster.start()
-    with capsys.disabled():
-        sys.stdout.write(f"\nrestarted after {operator.restarts}\n")
+    tell(f"restarted after {operator.restarts}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,7 +16,7 @@ from twopc.errors import RetriableError
 from twopc.faults import POINTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -90,7 +89,7 @@ def test_a_query_whose_workers_all_die_stops_and_a_restart_loses_and_doubles_not
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("plan", PLANS)
 def test_drivers_killed_at_random_times_lose_and_double_nothing(
-    plan: str, kafka: KafkaService, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    plan: str, kafka: KafkaService, tmp_path: Path, tell: Callable[[str], None]
 ) -> None:
     """Kills of the driver alone (its JVM and workers outlive it for a while) and of everything at once."""
     kills = int(os.environ.get("TWOPC_KILLS", "3"))
@@ -123,10 +122,7 @@ def test_drivers_killed_at_random_times_lose_and_double_nothing(
             pipeline.require_order()
     finally:
         pipeline.close()
-        with capsys.disabled():
-            sys.stdout.write(
-                f"\n{plan}: TWOPC_SEED={seed}, {done} kills, {sum(pipeline.given.values())} records: {outcomes}\n"
-            )
+        tell(f"TWOPC_SEED={seed}, {done} kills, {sum(pipeline.given.values())} records: {outcomes}")
 
 
 def test_a_stage_that_ran_again_is_not_decided() -> None:

@@ -12,6 +12,7 @@ from tests.planted.__main__ import caught_by, copy_tree, plant, rule_tests
 from tests.planted.bugs import BUGS, QUICK, Bug
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 #: ``python -m tests.planted`` tries them all, on every floor; here a few of those that the model catches soon.
@@ -39,9 +40,10 @@ def test_a_planted_bug_still_fits_the_code_and_some_floor_looks_for_it(bug: Bug,
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("share", range(SAMPLES))
-def test_the_model_catches_a_planted_bug(share: int) -> None:
+def test_the_model_catches_a_planted_bug(share: int, tell: Callable[[str], None]) -> None:
     """One of each third of them; which, comes from ``TWOPC_SEED``, drawn anew each time."""
     seed = int(os.environ.get("TWOPC_SEED", str(random.SystemRandom().randrange(1 << 30))))
     name = random.Random(seed).choice(QUICK[share::SAMPLES])
     (bug,) = [bug for bug in BUGS if bug.name == name]
+    tell(f"{name}, TWOPC_SEED={seed}")
     assert caught_by(bug, ("model",), histories=6_000, seed=seed) == "model", f"{bug.name}, TWOPC_SEED={seed}"
