@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from integration.local_cluster import LocalKafkaCluster
     from twopc.coordinator import Coordinator
 
+#: Three brokers on two cores: make whole.
+pytestmark = pytest.mark.whole
+
 __all__ = ["cluster", "three_brokers"]
 
 #: What the documentation tells an operator to restart after.
@@ -152,7 +155,6 @@ def test_a_client_finds_the_successor_of_a_coordinator_that_it_has_asked_before(
     assert until(is_answered, 30)
 
 
-@pytest.mark.whole
 @pytest.mark.timeout(3600)
 def test_nodes_killed_or_paused_at_any_step_take_nothing_with_them(
     cluster: LocalKafkaCluster, tmp_path: Path, tell: Callable[[str], None]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
+import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.live.cluster_support import cluster, in_sync, leader, replicated_topic, three_brokers
@@ -11,6 +12,9 @@ from tests.live.test_local_services import TIMEOUT_S, consume, produce
 
 if TYPE_CHECKING:
     from integration.local_cluster import LocalKafkaCluster
+
+#: Three brokers on two cores: make whole.
+pytestmark = pytest.mark.whole
 
 __all__ = ["cluster", "three_brokers"]
 

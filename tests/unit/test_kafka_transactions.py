@@ -1,0 +1,60 @@
+"""Transactions are asked after at coordinators that may be gone; the protocol itself is tested on real brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import kafka.errors as kafka_errors
+
+from sinks.kafka_transactions import NO_ANSWER, NONE, ProducerIdentity, TransactionClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DEAD, ALIVE = 1, 2
+
+
+class Manager:
+    """kafka-python's, on a cluster whose node 1 has just left; whatever it coordinated is at node 2 now."""
+
+    def __init__(self) -> None:
+        self.sent: list[int | None] = []
+
+    def run(self, ask: Callable[[], Any]) -> Any:
+        return asyncio.run(ask())
+
+    def send(self, request: Any, node: int | None = None) -> Any:
+        self.sent.append(node)
+        if node == DEAD:
+            raise kafka_errors.UnknownBrokerIdError(f"broker {node} not found")
+        return self._answer(request)
+
+    async def _answer(self, request: Any) -> Any:
+        if hasattr(request, "coordinator_keys"):
+            rows = [SimpleNamespace(key=key, node_id=ALIVE, error_code=0) for key in request.coordinator_keys]
+            return SimpleNamespace(coordinators=rows)
+        return SimpleNamespace(error_code=0)
+
+
+def client_that_knows(coordinators: dict[str, int]) -> tuple[TransactionClient, Manager]:
+    client = object.__new__(TransactionClient)
+    manager: Any = Manager()
+    client._manager = manager
+    client._coordinators = dict(coordinators)
+    return client, manager
+
+
+def test_a_coordinator_that_the_cluster_no_longer_knows_is_looked_up_anew_and_delays_nobody_else() -> None:
+    client, manager = client_that_knows({"s.0.a.0": DEAD, "s.0.b.0": ALIVE})
+    asked = [ProducerIdentity(name, 7, 0) for name in ("s.0.a.0", "s.0.b.0")]
+    assert client.end(asked) == {"s.0.a.0": NONE, "s.0.b.0": NONE}
+    assert client._coordinators == {"s.0.a.0": ALIVE, "s.0.b.0": ALIVE}
+    assert manager.sent == [DEAD, ALIVE, None, ALIVE]
+
+
+def test_a_coordinator_that_is_gone_and_has_no_successor_is_no_answer() -> None:
+    client, manager = client_that_knows({"s.0.a.0": DEAD})
+    manager._answer = lambda _request: kafka_errors.KafkaConnectionError()  # type: ignore[method-assign,assignment]
+    assert client.end([ProducerIdentity("s.0.a.0", 7, 0)]) == {"s.0.a.0": NO_ANSWER}
