@@ -6,7 +6,9 @@ batch that has no commit.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -302,8 +304,14 @@ class _Job:
             name = f"{task.incarnation}/{task.checkpoint_id}/{query.simulation.chance.getrandbits(64):x}"
             query.simulation.request("file", lambda: kept.staged.setdefault(name, rows))
             staged = name
-        checksum = sum((row + 1) * 0x9E3779B97F4A7C15 for row in rows) % 2**64
+        checksum = sum(map(_hashed, rows)) % 2**64
         return TaskReport(partition=partition, rows=len(rows), checksum=checksum, handles=handles, staged=staged)
+
+
+@cache
+def _hashed(row: int) -> int:
+    """Stands for the product's xxhash64 of a row: linear in nothing, or {2, 4} sums up to what {1, 5} does."""
+    return int.from_bytes(hashlib.blake2b(b"%d" % row, digest_size=8).digest(), "big")
 
 
 def use_stocks_of(process: Process) -> None:
