@@ -119,6 +119,12 @@ class ExactlyOnce:
             self.close()  # whatever happened, the next call begins with recovery
             raise
 
+    def close(self) -> None:
+        """Release this query's connections once it has ended; an error or the next run does it, too. Ends no transaction."""
+        if self._coordinator is not None:
+            self._coordinator.close()
+        self._coordinator = None
+
     def _checkpoint(self, context: SparkContext, files: Files, batch: int) -> Checkpoint:
         lineage = checkpoint_source.lineage(files)
         query = context.getLocalProperty(_QUERY_ID)
@@ -159,9 +165,3 @@ class ExactlyOnce:
         self._coordinator = Coordinator(self._sinks, Subdirectory(files, "twopc"), settings=settings, staging=staging)
         self._run = run
         return self._coordinator
-
-    def close(self) -> None:
-        """Release this query's connections once it has ended; an error or the next run does it, too. Ends no transaction."""
-        if self._coordinator is not None:
-            self._coordinator.close()
-        self._coordinator = None

@@ -57,9 +57,8 @@ class RedisCommitter(SinkCommitter[RedisHandle]):
             raise translate(error, f"sink {self._name!r}, reading the server's settings") from error
         last, incarnation = self._ask_one(("HMGET", self._control, "lineage", "incarnation"), "reading who drove it")
         require_no_other_query(self._sink, (last or b"").decode(), lineage)
-        if (
-            self._seen is None
-        ):  # once: a later look could show a successor, whom a repeated take-over must not throw out
+        # Once: a later look could show a successor, whom a repeated take-over must not throw out.
+        if self._seen is None:
             self._seen = (incarnation or b"0").decode()
 
     def take_over(self, claim: Claim) -> int:

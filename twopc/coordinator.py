@@ -119,8 +119,9 @@ class Coordinator:
         for committer in self._committers.values():
             committer.inspect(checkpoint.lineage)
         self._binding.check(self._bound_now(), add_sink=self._settings.add_sink)
-        self._require_startable(fold(self._log.inspect()), checkpoint)
-        require_no_other_master(self._committers.values(), self._log, checkpoint, self._settings.permits)
+        decided = self._log.inspect()
+        self._require_startable(fold(decided), checkpoint)
+        require_no_other_master(self._committers.values(), self._log, decided, checkpoint, self._settings.permits)
         point("driver.inspected")
 
         claim = Claim(lineage=checkpoint.lineage, run=self._run, deciding_log=self._log.name)

@@ -11,25 +11,39 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from twopc.checkpoint import Checkpoint, Permits
-    from twopc.decision import DecisionLog
+    from twopc.decision import DecisionLog, LogContents
     from twopc.sink import SinkCommitter
 
 
 def require_no_other_master(
-    committers: Iterable[SinkCommitter[Any]], deciding: DecisionLog, checkpoint: Checkpoint, permits: Permits
+    committers: Iterable[SinkCommitter[Any]],
+    deciding: DecisionLog,
+    decided: LogContents,
+    checkpoint: Checkpoint,
+    permits: Permits,
 ) -> None:
     """Look at every sink's own log for the query that drove it last. Read-only.
+
+    Args:
+        committers: of every sink.
+        deciding: the log of this query's decisions.
+        decided: what is in it.
+        checkpoint: whose query wants to start.
+        permits: what its user allows.
 
     Raises:
         RefusedStartError: it was another one, and no permit names it.
     """
     for committer in committers:
         log = committer.decision_log()
-        last = None if log is None else last_take_over(log.inspect())
-        if log is None or last is None or permits.end_lineage == last.lineage:
+        if log is None:
+            continue
+        contents = decided if log is deciding else log.inspect()
+        last = last_take_over(contents)
+        if last is None or permits.end_lineage == last.lineage:
             continue
         # Decisions in the log itself are judged by their begin record; what else is known is who drove it.
         if last.lineage != checkpoint.lineage and last.deciding_log != log.name:
             raise other_master(log.name, last, checkpoint)
-        if log is not deciding and last.deciding_log == log.name and fold(log.inspect()).begin is not None:
+        if log is not deciding and last.deciding_log == log.name and fold(contents).begin is not None:
             raise other_master(log.name, last, checkpoint)
