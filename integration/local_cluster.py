@@ -13,20 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from integration.jars import DEFAULT_KAFKA_VERSION
-from integration.local_services import HOST, LocalKafka, free_ports, new_cluster_id
+from integration.local_services import LocalKafka, new_cluster_id
+from integration.ports import HOST, free_ports
+from integration.startable import Startable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from types import TracebackType
-
-    from typing_extensions import Self
 
 __all__ = ["LocalKafkaCluster"]
 
 _ALL_REPLICAS = 3
 
 
-class LocalKafkaCluster:
+class LocalKafkaCluster(Startable):
     """Brokers that replicate to each other, owned by this process. Node ids count from 1.
 
     Topics have by default as many replicas as there are brokers, up to three, and take a record when all but one of them
@@ -109,21 +108,6 @@ class LocalKafkaCluster:
             node.kill()
             node.close()
         shutil.rmtree(self.data_dir, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        """Start; see `start`."""
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End; see `close`."""
-        self.close()
 
 
 def _replicated(brokers: int) -> dict[str, str]:

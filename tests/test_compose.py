@@ -12,14 +12,13 @@ import pytest
 
 from integration.jars import DEFAULT_KAFKA_VERSION
 from integration.local_redis import DURABLE
-from tests.live.redis.services import compose_image as redis_image
 from tests.live.services import COMPOSE_FILE, compose_image, container_environment
 
 
 def test_the_broker_has_the_settings_of_the_local_one() -> None:
     entries = re.findall(r'^ {6}(KAFKA_\w+): "?([^"\n]*)"?$', COMPOSE_FILE.read_text(), re.MULTILINE)
     assert dict(entries) == container_environment(port=9092)
-    assert compose_image() == f"apache/kafka:{DEFAULT_KAFKA_VERSION}"
+    assert compose_image("apache/kafka") == f"apache/kafka:{DEFAULT_KAFKA_VERSION}"
 
 
 def test_ports_are_bound_to_this_machine_only() -> None:
@@ -35,7 +34,7 @@ def test_redis_has_the_settings_of_the_local_one_that_loses_nothing() -> None:
         "--maxmemory-policy": "noeviction",
         **{f"--{name}": value for name, value in DURABLE.items()},
     }
-    assert redis_image().startswith("valkey/valkey:")
+    assert compose_image("valkey/valkey").startswith("valkey/valkey:")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("yaml") is None, reason="no YAML parser is installed")

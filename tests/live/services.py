@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from integration.local_services import ONE_NODE_PROPERTIES, LocalKafka, ServiceError, free_ports
+from integration.local_services import ONE_NODE_PROPERTIES, LocalKafka, ServiceError
+from integration.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,9 +79,10 @@ def container_environment(port: int) -> dict[str, str]:
     }
 
 
-def compose_image() -> str:
-    found = re.search(r"^\s*image: (apache/kafka:\S+)$", COMPOSE_FILE.read_text(), re.MULTILINE)
-    assert found, f"{COMPOSE_FILE} names no apache/kafka image"
+def compose_image(repository: str) -> str:
+    """The image of that repository with its tag, as docker-compose.yml names it."""
+    found = re.search(rf"^\s*image: ({re.escape(repository)}:\S+)$", COMPOSE_FILE.read_text(), re.MULTILINE)
+    assert found, f"{COMPOSE_FILE} names no {repository} image"
     return found[1]
 
 
@@ -91,7 +93,7 @@ def _kafka_container() -> Iterator[str]:
 
     # The broker tells clients its address, so the port on the host must be known before it starts.
     [port] = free_ports(1)
-    container = DockerContainer(compose_image()).with_bind_ports(9092, port)
+    container = DockerContainer(compose_image("apache/kafka")).with_bind_ports(9092, port)
     for name, value in container_environment(port).items():
         container = container.with_env(name, value)
     with container:

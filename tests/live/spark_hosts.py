@@ -14,7 +14,7 @@ import pyspark
 
 from integration.guard import GuardedProcess
 from integration.java import java_home
-from integration.local_services import free_ports
+from integration.ports import free_ports
 from tests.live.spark_support import wait_until
 
 if TYPE_CHECKING:

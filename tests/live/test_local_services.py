@@ -15,8 +15,9 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
-from integration import local_services
-from integration.local_services import LocalKafka, ServiceError, free_ports
+from integration import local_server
+from integration.local_services import LocalKafka, ServiceError
+from integration.ports import free_ports
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -178,7 +179,7 @@ def test_a_bad_property_fails_the_start_with_the_end_of_the_log(tmp_path: Path) 
 def test_a_port_taken_in_the_last_moment_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     ports = free_ports(4)
     choices = [ports[:2], ports[2:]]
-    monkeypatch.setattr(local_services, "free_ports", lambda _: choices.pop(0))
+    monkeypatch.setattr(local_server, "free_ports", lambda _: choices.pop(0))
     with (
         socket.create_server(("127.0.0.1", ports[0])),
         LocalKafka() as kafka,

@@ -21,13 +21,15 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from integration.local_services import LocalKafka, free_ports
+from integration.local_services import LocalKafka
+from integration.ports import free_ports
 from integration.spark import exactly_once
 from sinks.kafka import KafkaSink
 from tests.live import spark_query
 from tests.live.pipeline import create_topic
 from tests.live.services import chosen
-from tests.live.spark_support import Pipeline, records, spark, wait_until
+from tests.live.spark_support import Pipeline, spark, wait_until
+from tests.reader import records
 from twopc.errors import ConfigurationError
 
 if TYPE_CHECKING:

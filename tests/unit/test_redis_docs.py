@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 
@@ -13,7 +14,8 @@ DOCUMENT = (Path(__file__).parents[2] / "docs" / "redis.md").read_text()
 
 
 def test_every_mapping_has_its_row() -> None:
-    made = {n for n, c in vars(redis_mappings).items() if isinstance(c, type) and issubclass(c, Mapping)} - {"Mapping"}
+    classes = [c for c in vars(redis_mappings).values() if isinstance(c, type) and issubclass(c, Mapping)]
+    made = {c.__name__ for c in classes if not inspect.isabstract(c)}
     assert set(re.findall(r"^\| `([A-Z]\w+)\(", DOCUMENT, re.MULTILINE)) == made
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from integration import local_redis
+from tests.live.lending import lent
 from tests.live.redis.services import RedisService, chosen, redis_service
 
 if TYPE_CHECKING:
@@ -24,11 +25,8 @@ def redis_server() -> Iterator[RedisService]:
 
 @pytest.fixture
 def local_redis_server(redis_server: RedisService) -> Iterator[LocalRedis]:
-    """The shared server for a test that pauses it or changes its settings."""
-    if redis_server.local is None:
-        pytest.skip(f"needs a server it may pause: TWOPC_REDIS is {chosen()!r}, not 'local'")
-    yield redis_server.local
-    redis_server.local.resume()
+    """The shared server for a test that kills or pauses it or changes its settings; it runs again for those that follow."""
+    yield from lent(redis_server.local, f"TWOPC_REDIS={chosen()}")
 
 
 @pytest.fixture(scope="session")

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from integration.local_redis import LocalRedis, ServiceError
-from tests.live.services import COMPOSE_FILE
+from tests.live.services import compose_image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,16 +46,10 @@ def redis_service(choice: str) -> Iterator[RedisService]:
         raise ServiceError(f"TWOPC_REDIS={choice!r}: use local, docker, or the url of a running Redis")
 
 
-def compose_image() -> str:
-    found = re.search(r"^\s*image: (valkey/valkey:\S+)$", COMPOSE_FILE.read_text(), re.MULTILINE)
-    assert found, f"{COMPOSE_FILE} names no valkey/valkey image"
-    return found[1]
-
-
 @contextlib.contextmanager
 def _container() -> Iterator[str]:
     # Imported here: reading its configuration and finding Docker is of no interest to the other choices.
     from testcontainers.redis import RedisContainer  # noqa: PLC0415
 
-    with RedisContainer(compose_image()) as container:
+    with RedisContainer(compose_image("valkey/valkey")) as container:
         yield f"redis://{container.get_container_host_ip()}:{container.get_exposed_port(6379)}"

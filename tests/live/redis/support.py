@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +13,16 @@ import redis
 from sinks.redis import RedisSink
 from tests.contract.drivers import Driver, run_task
 from twopc.decision import TaskReport
-from twopc.sink import TaskAttempt
+from twopc.sink import Evidence, TaskAttempt
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from integration.local_redis import LocalRedis
     from sinks.redis_mappings import Mapping
     from twopc.coordinator import Work
+
+_DEADLINE_S = 60
 
 
 def unique() -> str:
@@ -46,6 +52,42 @@ def left_behind(url: str, sink: RedisSink) -> list[str]:
     """The sink's own keys."""
     with contextlib.closing(redis.Redis.from_url(url)) as client:
         return sorted(key.decode().rpartition("}:")[2] for key in client.scan_iter(f"twopc:{sink.name}:*", count=1000))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.01)
+
+
+def replication(server: LocalRedis) -> bytes:
+    """What it says about its replicas or its primary."""
+    client: Any = server.client()
+    with contextlib.closing(client):
+        client.set_response_callback("INFO", lambda answer, **_: answer)
+        return bytes(client.execute_command("INFO", "replication"))
+
+
+class Decided:
+    """One task of a new driver, prepared and confirmed: what is left is to apply its rows, as often as one likes.
+
+    Attributes:
+        handle: the task's.
+        since: what the attempt began with.
+    """
+
+    def __init__(self, sink: RedisSink, rows: pa.RecordBatch) -> None:
+        driver = Driver(sink)
+        self._committer = driver.committer
+        self.since = driver.begin()
+        self.handle = driver.prepare(rows)
+        self._committer.confirm([self.handle], 0)
+
+    def commit(self) -> Evidence:
+        found = self._committer.commit([self.handle], self.since)
+        assert list(found) == [self.handle]
+        return found[self.handle]
 
 
 class OneTask:

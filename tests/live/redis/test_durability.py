@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from integration.local_redis import DURABLE, LocalRedis
 from sinks.redis_mappings import HashIncrBy, ListPush
 from tests.contract.drivers import Driver
-from tests.live.redis.support import OneTask, batch, sink_of
+from tests.live.redis.support import Decided, OneTask, batch, replication, sink_of, until
 from twopc.checkpoint import Checkpoint
 from twopc.coordinator import Coordinator
 from twopc.errors import CommitBlockedError, ConfigurationError, RetriableError
@@ -21,19 +20,11 @@ from twopc.files import LocalFiles
 from twopc.sink import Evidence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 _BATCHES = 12
 _ROWS = 3_000
-_DEADLINE_S = 60
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.01)
 
 
 @contextlib.contextmanager
@@ -92,33 +83,22 @@ def test_rows_are_applied_once_over_crashes_of_a_server_that_syncs_always(seed: 
 def pair() -> Iterator[tuple[LocalRedis, LocalRedis]]:
     """A primary and its replica, in step."""
     with LocalRedis() as primary, LocalRedis(options={"replicaof": f"127.0.0.1 {primary.port}"}) as replica:
-        until(lambda: b"master_link_status:up" in _replication(replica))
-        until(lambda: b"state=online" in _replication(primary))
+        until(lambda: b"master_link_status:up" in replication(replica))
+        until(lambda: b"state=online" in replication(primary))
         yield primary, replica
-
-
-def _replication(server: LocalRedis) -> bytes:
-    client: Any = server.client()
-    with contextlib.closing(client):
-        client.set_response_callback("INFO", lambda answer, **_: answer)
-        answer: bytes = client.execute_command("INFO", "replication")
-        return answer
 
 
 def test_with_wait_replicas_a_commit_counts_when_the_replica_has_it(pair: tuple[LocalRedis, LocalRedis]) -> None:
     primary, replica = pair
     sink = sink_of(primary.url, ListPush("rows", "v"), wait_replicas=1, wait_timeout_ms=300)
-    driver = Driver(sink)
-    since = driver.begin()
-    handle = driver.prepare(batch(v=[1, 2, 3]))
-    driver.committer.confirm([handle], 0)
+    task = Decided(sink, batch(v=[1, 2, 3]))
     replica.pause()
-    assert driver.committer.commit([handle], since) == {handle: Evidence.UNKNOWN}
+    assert task.commit() is Evidence.UNKNOWN
     assert primary.ask("LLEN", "rows") == 3
     # On a connection that has written nothing of it, WAIT alone would say yes.
-    assert after_a_restart(sink, handle, since) == {handle: Evidence.UNKNOWN}
+    assert after_a_restart(sink, task.handle, task.since) == {task.handle: Evidence.UNKNOWN}
     replica.resume()
-    assert driver.committer.commit([handle], since) == {handle: Evidence.COMMITTED}
+    assert task.commit() is Evidence.COMMITTED
     assert replica.ask("LLEN", "rows") == 3
 
 
@@ -145,20 +125,20 @@ def test_with_wait_replicas_a_task_votes_only_when_the_replica_has_its_rows(
 def test_more_replicas_than_there_are_are_refused_at_the_start(pair: tuple[LocalRedis, LocalRedis]) -> None:
     sink = sink_of(pair[0].url, ListPush("rows", "v"), wait_replicas=2)
     with pytest.raises(ConfigurationError, match="wait_replicas=2, but the primary has 1"):
-        sink.create_committer().inspect("lineage-a")
+        sink.create_committer().inspect()
 
 
 def test_a_replica_is_no_place_to_write_to(pair: tuple[LocalRedis, LocalRedis]) -> None:
     sink = sink_of(pair[1].url, ListPush("rows", "v"))
     with pytest.raises(ConfigurationError, match="leads to a replica"):
-        sink.create_committer().inspect("lineage-a")
+        sink.create_committer().inspect()
 
 
 def test_wait_aof_needs_an_append_only_file() -> None:
     with LocalRedis() as server:
         sink = sink_of(server.url, ListPush("rows", "v"), wait_aof=True)
         with pytest.raises(ConfigurationError, match="appendonly yes"):
-            sink.create_committer().inspect("lineage-a")
+            sink.create_committer().inspect()
     with LocalRedis(options={**DURABLE, "appendfsync": "everysec"}) as server:
         sink = sink_of(server.url, ListPush("rows", "v"), wait_aof=True, wait_timeout_ms=3_000)
         driver = Driver(sink)

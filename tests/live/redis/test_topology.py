@@ -18,8 +18,7 @@ from redis.crc import key_slot
 from integration.local_redis import DURABLE, LocalRedis, cluster
 from sinks.redis_mappings import HashSet, IncrBy, ListPush
 from tests.contract.drivers import Driver
-from tests.live.redis.support import apply, batch, sink_of, unique
-from tests.live.redis.test_durability import until
+from tests.live.redis.support import Decided, apply, batch, replication, sink_of, unique, until
 from twopc.errors import BadRecordError, ConfigurationError, RetriableError
 from twopc.sink import Evidence
 
@@ -76,17 +75,14 @@ def test_keys_with_one_hash_tag_are_one_group(redis_cluster: list[LocalRedis]) -
 def test_rows_are_applied_once_where_slots_move_before_the_commit(own_cluster: list[LocalRedis]) -> None:
     key = unique()
     sink = cluster_sink(own_cluster, key, timeout_ms=5_000)
-    driver = Driver(sink)
-    since = driver.begin()
-    handle = driver.prepare(batch(id=IDS))
-    driver.committer.confirm([handle], 0)
+    task = Decided(sink, batch(id=IDS))
     source, target = own_cluster[0], own_cluster[1]
     target_id = target.ask("CLUSTER", "MYID")
     source.ask("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", 0, 2000, "NODE", target_id)
     until(lambda: source.ask("CLUSTER", "COUNTKEYSINSLOT", 0) == 0 and _owner(own_cluster, 0) == target_id)
-    assert driver.committer.commit([handle], since) == {handle: Evidence.COMMITTED}
+    assert task.commit() is Evidence.COMMITTED
     assert totals(own_cluster, key) == TOTALS
-    assert driver.committer.commit([handle], since) == {handle: Evidence.COMMITTED}
+    assert task.commit() is Evidence.COMMITTED
     assert totals(own_cluster, key) == TOTALS
 
 
@@ -104,37 +100,31 @@ def test_a_slot_that_is_halfway_between_two_nodes_holds_its_rows_up_and_doubles_
 ) -> None:
     key = unique()
     sink = cluster_sink(own_cluster, key, timeout_ms=700)
-    driver = Driver(sink)
-    since = driver.begin()
-    handle = driver.prepare(batch(id=IDS))
-    driver.committer.confirm([handle], 0)
-    slot = min(slot for slot, _, _ in handle.groups)
+    task = Decided(sink, batch(id=IDS))
+    slot = min(slot for slot, _, _ in task.handle.groups)
     source = next(s for s in own_cluster if s.ask("CLUSTER", "MYID") == _owner(own_cluster, slot))
     target = next(server for server in own_cluster if server is not source)
     source_id, target_id = source.ask("CLUSTER", "MYID"), target.ask("CLUSTER", "MYID")
     target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", source_id)
     source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", target_id)
     # The slice is here, the counters are new: they belong to the other side already.
-    assert driver.committer.commit([handle], since) == {handle: Evidence.UNKNOWN}
+    assert task.commit() is Evidence.UNKNOWN
     for name in source.ask("CLUSTER", "GETKEYSINSLOT", slot, 100):
         source.ask("MIGRATE", "127.0.0.1", target.port, name, 0, 1000)
     for server in (target, source):
         server.ask("CLUSTER", "SETSLOT", slot, "NODE", target_id)
-    assert driver.committer.commit([handle], since) == {handle: Evidence.COMMITTED}
+    assert task.commit() is Evidence.COMMITTED
     assert totals(own_cluster, key) == TOTALS
 
 
 def test_a_dead_node_leaves_the_outcome_unknown_until_it_is_back(own_cluster: list[LocalRedis]) -> None:
     key = unique()
     sink = cluster_sink(own_cluster, key, timeout_ms=500)
-    driver = Driver(sink)
-    since = driver.begin()
-    handle = driver.prepare(batch(id=IDS))
-    driver.committer.confirm([handle], 0)
+    task = Decided(sink, batch(id=IDS))
     own_cluster[2].kill()
-    assert driver.committer.commit([handle], since) == {handle: Evidence.UNKNOWN}
+    assert task.commit() is Evidence.UNKNOWN
     own_cluster[2].start()
-    until(lambda: driver.committer.commit([handle], since) == {handle: Evidence.COMMITTED})
+    until(lambda: task.commit() is Evidence.COMMITTED)
     assert totals(own_cluster, key) == TOTALS
 
 
@@ -142,9 +132,9 @@ def test_a_cluster_and_a_single_server_are_not_taken_for_one_another(
     redis_cluster: list[LocalRedis], redis_server: RedisService
 ) -> None:
     with pytest.raises(ConfigurationError, match="give cluster=True"):
-        sink_of(redis_cluster[0].url, ListPush("rows", "v")).create_committer().inspect("lineage-a")
+        sink_of(redis_cluster[0].url, ListPush("rows", "v")).create_committer().inspect()
     with pytest.raises(ConfigurationError, match="leave cluster=True out"):
-        sink_of(redis_server.url, ListPush("rows", "v"), cluster=True).create_committer().inspect("lineage-a")
+        sink_of(redis_server.url, ListPush("rows", "v"), cluster=True).create_committer().inspect()
 
 
 # -- Sentinel ----------------------------------------------------------------------------------------------------------
@@ -170,16 +160,13 @@ def test_a_commit_follows_the_primary_that_sentinel_names() -> None:
             wait_replicas=1,
             timeout_ms=5_000,
         )
-        until(lambda: b"connected_slaves:1" in _info(first))
-        driver = Driver(sink)
-        since = driver.begin()
-        handle = driver.prepare(batch(id=IDS))
-        driver.committer.confirm([handle], 0)
+        until(lambda: b"connected_slaves:1" in replication(first))
+        task = Decided(sink, batch(id=IDS))
         first.kill()
         until(lambda: _is_primary(second))
         first.options["replicaof"] = f"127.0.0.1 {second.port}"
         first.start()
-        until(lambda: driver.committer.commit([handle], since) == {handle: Evidence.COMMITTED})
+        until(lambda: task.commit() is Evidence.COMMITTED)
         assert (second.ask("GET", "n"), first.ask("GET", "n")) == (b"200", b"200")
 
 
@@ -188,13 +175,6 @@ def _is_primary(server: LocalRedis) -> bool:
     with contextlib.suppress(redis.ConnectionError):
         return bool(server.ask("ROLE")[0] == b"master")
     return False
-
-
-def _info(server: LocalRedis) -> bytes:
-    client: Any = server.client()
-    with contextlib.closing(client):
-        client.set_response_callback("INFO", lambda answer, **_: answer)
-        return bytes(client.execute_command("INFO", "replication"))
 
 
 class _Forward(socketserver.BaseRequestHandler):
@@ -268,7 +248,7 @@ def test_rows_travel_over_tls(redis_server: RedisService, tmp_path: Path, stack:
     with contextlib.closing(redis.Redis.from_url(redis_server.url)) as client:
         assert client.llen(key) == 2
     with pytest.raises(RetriableError, match=r"certificate|CERTIFICATE"):
-        sink_of(url, ListPush("rows", "v")).create_committer().inspect("lineage-a")
+        sink_of(url, ListPush("rows", "v")).create_committer().inspect()
 
 
 #: What docs/redis.md tells an administrator to allow.

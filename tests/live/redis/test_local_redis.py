@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from integration import local_server
+from integration.local_redis import LocalRedis, ServiceError
+from integration.ports import HOST, free_ports
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("offset", [0, 10_000], ids=["clients-port", "nodes-port"])
+def test_a_port_taken_in_the_last_moment_is_replaced(offset: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Below the range of outgoing connections even where it is the nodes' port.
+    taken = next(port for port in free_ports(200) if port >= 30_000)
+    chosen_first = [taken - offset]
+    monkeypatch.setattr(
+        local_server, "free_ports", lambda count: [chosen_first.pop()] if chosen_first else free_ports(count)
+    )
+    with socket.create_server((HOST, taken)), LocalRedis(options={"cluster-enabled": "yes"}) as server:
+        assert not chosen_first
+        assert server.port != taken - offset
+
+
+def test_a_paused_server_can_be_stopped_and_started_on_its_port_and_data(tmp_path: Path) -> None:
+    with LocalRedis(data_dir=tmp_path, options={"appendonly": "yes"}) as server:
+        pid, port = server.pid, server.port
+        server.ask("SET", "a", "1")
+        server.pause()
+        server.stop()
+        assert not psutil.pid_exists(pid)
+        with pytest.raises(ServiceError, match="Redis is not running"):
+            server.pause()
+        server.start()
+        assert (server.port, server.ask("GET", "a")) == (port, b"1")
+
+
+def test_a_bad_option_fails_the_start_with_the_end_of_the_log(tmp_path: Path) -> None:
+    with pytest.raises(ServiceError, match=r"^Redis: ended at start[^\n]*server\.log:\n[\s\S]*argument must be"):
+        LocalRedis(data_dir=tmp_path, options={"appendonly": "perhaps"}).start()
