@@ -15,13 +15,13 @@ import pyarrow as pa
 
 from integration.guard import die_with_parent
 from integration.staging import SliceWriter, Staging
+from tests.tasks import attempt_of, is_wanted, keyed_views, prepare
 from twopc import errors, faults
 from twopc.checkpoint import Checkpoint
 from twopc.coordinator import Coordinator, Settings
 from twopc.decision import TaskReport
 from twopc.errors import FatalError, RetriableError, TwoPhaseCommitError
 from twopc.files import LocalFiles
-from twopc.sink import TaskAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sinks.kafka import KafkaSink
     from tests.chaos.query import Query
     from twopc.engine import Work
+    from twopc.sink import TaskAttempt
 
 # Pyarrow imports pandas with the first array that is made of Python's objects: here, once, and not in each forked process.
 pa.array([b""])
@@ -96,26 +97,16 @@ def _write(sink: KafkaSink, task: TaskAttempt, rows: list[bytes], staging: str |
     """As ``integration.task_writer`` does it."""
     keys = [row.partition(b":")[0] for row in rows]
     batch = pa.record_batch({"key": pa.array(keys, pa.binary()), "value": pa.array(rows, pa.binary())})
-    staged = SliceWriter(staging, task.incarnation, task.checkpoint_id) if staging else None
+    staged = SliceWriter(staging, task.incarnation, task.checkpoint_id, keyed_views(sink.name)) if staging else None
     if staged is not None and rows:
         staged.write(batch)
-    handles = {}
-    if writes:
-        writer = sink.create_writer(task)
-        try:
-            writer.write_rows(batch)
-            handle = writer.snapshot_state(task.checkpoint_id)
-            writer.hand_over()
-        finally:
-            writer.close()
-        if handle is not None:
-            handles = {sink.name: sink.encode_handle(handle)}
+    handle = prepare(sink, task, [batch]) if writes else None
     checksum = sum(int.from_bytes(row[:16].ljust(16, b"."), "big") for row in rows) % 2**64
     return TaskReport(
         partition=task.partition,
         rows=len(rows),
         checksum=checksum,
-        handles=handles,
+        handles={} if handle is None else {sink.name: sink.encode_handle(handle)},
         staged=staged.close() if staged is not None else None,
     )
 
@@ -176,16 +167,8 @@ class Engine:
 
     def _send(self, writer: Any, work: Work, partition: int, rows: list[bytes]) -> bool:
         name = self._query.sink.name
-        task = TaskAttempt(
-            lineage=work.checkpoint.lineage,
-            checkpoint_id=work.checkpoint.batch,
-            attempt=work.attempt,
-            partition=partition,
-            incarnation=work.incarnations[name],
-            settled_through=work.settled_through,
-        )
         try:
-            writer.send((self._jobs[-1], task, rows, work.only is None or (name, partition) in work.only))
+            writer.send((self._jobs[-1], attempt_of(work, name, partition), rows, is_wanted(work, name, partition)))
         except OSError:
             self._writers.remove(writer)
             return False

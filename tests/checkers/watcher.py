@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, Message, Topic
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from tests.checkers.history import Observation, Position, StableOffset
+from tests.reader import partitions_of
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -56,22 +57,12 @@ class Watcher:
                 **options,
             }
         )
-        self._partitions = self._known_partitions()
+        self._partitions = partitions_of(self._consumer, topic)
         self._reached = dict.fromkeys(self._partitions, 0)
         self._moved = threading.Condition()
         self._is_over = threading.Event()
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._watch, name=f"watcher-{topic}", daemon=True)
-
-    def _known_partitions(self) -> list[int]:
-        """Those of the topic, which may be so new that a broker does not know it yet: nothing would be watched."""
-        deadline = time.monotonic() + _ANSWER_TIMEOUT_S
-        while time.monotonic() < deadline:
-            found = self._consumer.list_topics(self._topic, timeout=_ANSWER_TIMEOUT_S).topics[self._topic].partitions
-            if found and all(partition.leader >= 0 for partition in found.values()):
-                return sorted(found)
-            time.sleep(_POLL_S)
-        raise AssertionError(f"{self._topic} has no leader for every partition")
 
     def __enter__(self) -> Self:
         """Begin."""

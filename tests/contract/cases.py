@@ -17,17 +17,23 @@ import pytest
 import redis
 from confluent_kafka.admin import AdminClient
 
+from sinks.hbase import HBaseSink
+from sinks.hbase_mappings import COUNTER, Append, Increment, Put
 from sinks.kafka import KafkaSink
 from sinks.redis import RedisSink
 from sinks.redis_mappings import IncrBy, ListPush, Set
 from tests.live import pipeline
+from tests.reader import committed
 from tests.unit.fake_sink import Crash, FakeSink, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
+    from sinks import hbase_mappings
     from sinks.redis_mappings import Mapping
+    from tests.live.hbase.services import HBaseService
+    from tests.live.hbase.support import Store
     from tests.live.redis.services import RedisService
     from tests.live.services import KafkaService
     from twopc.sink import TwoPhaseCommitSink
@@ -114,7 +120,7 @@ def kafka(request: pytest.FixtureRequest) -> Case:
         return pipeline.record_batch([str(value) for value in values])
 
     def visible() -> list[int]:
-        return sorted(int(value) for value in pipeline.committed(service.bootstrap_servers, topic).elements())
+        return sorted(int(value) for value in committed(service.bootstrap_servers, topic).elements())
 
     return Case(sink, rows, visible, silence=_pausing(service.local, lambda: _has_controller(service)))
 
@@ -177,6 +183,49 @@ def _redis(
     return Case(sink, numbers, visible, silence=_pausing(service.local))
 
 
+def hbase_puts(request: pytest.FixtureRequest) -> Case:
+    return _hbase(request, lambda row: Put(row + ":{value}", {"d:v": "value"}), lambda _, value: [int(value)])
+
+
+def hbase_counters(request: pytest.FixtureRequest) -> Case:
+    def counted(row: bytes, value: bytes) -> list[int]:
+        return [int(row.rpartition(b":")[2])] * (COUNTER.unpack(value)[0] // (int(row.rpartition(b":")[2]) or 1))
+
+    return _hbase(request, lambda row: Increment(row + ":{value}", {"d:v": "value"}), counted)
+
+
+def hbase_appends(request: pytest.FixtureRequest) -> Case:
+    def appended(row: bytes, value: bytes) -> list[int]:
+        number = row.rpartition(b":")[2]
+        assert value == number * (len(value) // len(number))
+        return [int(number)] * (len(value) // len(number))
+
+    return _hbase(request, lambda row: Append(row + ":{value}", {"d:v": "value"}), appended)
+
+
+def _hbase(
+    request: pytest.FixtureRequest,
+    mapping: Callable[[str], hbase_mappings.Mapping],
+    read: Callable[[bytes, bytes], list[int]],
+) -> Case:
+    service: HBaseService = request.getfixturevalue("hbase_server")
+    store: Store = request.getfixturevalue("store")
+    # Two rows a chunk: the smallest that has a first and a last one.
+    sink = HBaseSink(
+        name=store.prefix,
+        servers=service.servers,
+        table=store.table,
+        mapping=mapping(store.prefix),
+        timeout_ms=2_000,
+        chunk_rows=2,
+    )
+
+    def visible() -> list[int]:
+        return sorted(n for row, cells in store.all_cells().items() for n in read(row, cells[b"d", b"v"].value))
+
+    return Case(sink, numbers, visible, silence=_pausing(service.local))
+
+
 def _pausing(
     server: Any, is_ready: Callable[[], bool] = lambda: True
 ) -> Callable[[], AbstractContextManager[None]] | None:
@@ -203,5 +252,8 @@ SINKS = [
     pytest.param(redis_counters, id="redis-counters"),
     pytest.param(redis_lists, id="redis-lists"),
     pytest.param(redis_cluster_counters, id="redis-cluster"),
+    pytest.param(hbase_puts, id="hbase-puts"),
+    pytest.param(hbase_counters, id="hbase-counters"),
+    pytest.param(hbase_appends, id="hbase-appends"),
     pytest.param(kafka, id="kafka"),
 ]

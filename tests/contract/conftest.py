@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.contract.cases import SINKS, Case
+from tests.live.hbase.conftest import _shared_store, hbase_server, store
 from tests.live.redis.conftest import redis_cluster, redis_server
 from twopc import faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["redis_cluster", "redis_server"]
+__all__ = ["_shared_store", "hbase_server", "redis_cluster", "redis_server", "store"]
 
 
 @pytest.fixture(params=SINKS)

@@ -6,6 +6,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from tests.live import pipeline
+from tests.tasks import attempt_of, is_wanted
 from tests.unit.fake_sink import DecidingFiles
 from twopc.checkpoint import Checkpoint
 from twopc.coordinator import Coordinator, Work
@@ -41,7 +42,7 @@ class Driver:
         self._counter = 0
         self.committer = sink.create_committer()
         opened.append(self)
-        self.committer.inspect(LINEAGE)
+        self.committer.inspect()
         log = self.committer.decision_log()
         self.claim = Claim(LINEAGE, uuid.uuid4().hex, log.name if log else "registers")
         self.incarnation = self.committer.take_over(self.claim)
@@ -83,17 +84,9 @@ class Engine:
 
     def _task(self, work: Work, partition: int, rows: list[int]) -> TaskReport:
         sink = self._case.sink
-        task = TaskAttempt(
-            lineage=work.checkpoint.lineage,
-            checkpoint_id=work.checkpoint.batch,
-            attempt=work.attempt,
-            partition=partition,
-            incarnation=work.incarnations[sink.name],
-            settled_through=work.settled_through,
-        )
         handles = {}
-        if work.only is None or (sink.name, partition) in work.only:
-            handle = run_task(sink, task, self._case.rows(rows))
+        if is_wanted(work, sink.name, partition):
+            handle = run_task(sink, attempt_of(work, sink.name, partition), self._case.rows(rows))
             handles = {} if handle is None else {sink.name: sink.encode_handle(handle)}
         return TaskReport(partition=partition, rows=len(rows), checksum=sum(rows), handles=handles)
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import uuid
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from sinks.kafka import KafkaSink
+from tests.reader import committed
+from tests.tasks import attempt_of, prepare, prepare_all
 from twopc.checkpoint import Checkpoint
 from twopc.coordinator import Coordinator, Settings, Work
 from twopc.decision import TaskReport
 from twopc.files import LocalFiles
-from twopc.sink import TaskAttempt
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
@@ -36,36 +36,6 @@ def record_batch(rows: Sequence[str]) -> pa.RecordBatch:
     """Rows as the engine gives them to a Kafka writer; key and value are the row."""
     values = pa.array([row.encode() for row in rows], pa.binary())
     return pa.record_batch({"key": values, "value": values})
-
-
-def committed(bootstrap_servers: str, topic: str, *, isolation: str = "read_committed") -> Counter[str]:
-    """What an independent reader sees of a topic, up to its end (its last stable offset, under read_committed)."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "group.id": f"verify-{uuid.uuid4().hex}",
-            "isolation.level": isolation,
-            "auto.offset.reset": "earliest",
-            "enable.partition.eof": True,
-            "enable.auto.commit": False,
-            "fetch.wait.max.ms": 10,
-        }
-    )
-    try:
-        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-        consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
-        values: Counter[str] = Counter()
-        at_end: set[int | None] = set()
-        while len(at_end) < len(partitions):
-            message = consumer.poll(30)
-            assert message is not None, "the broker does not answer"
-            if message.error():
-                at_end.add(message.partition())
-            else:
-                values[(message.value() or b"").decode()] += 1
-        return values
-    finally:
-        consumer.close()
 
 
 #: Every driver of the test that runs; closed after it, since a dropped one keeps its sockets.
@@ -108,7 +78,8 @@ class Query:
 class Tasks:
     """An engine whose batch has the given rows task by task.
 
-    ``between`` is called after each task's handle exists and before the next task runs, with the task's partition.
+    They are written into ``sinks``, by default the query's own. ``between`` is called after each task's handles exist and
+    before the next task runs, with the task's partition.
     """
 
     def __init__(
@@ -116,11 +87,13 @@ class Tasks:
         query: Query,
         rows: Sequence[Sequence[str]],
         *,
+        sinks: Sequence[KafkaSink] = (),
         between: Callable[[int], None] = lambda _: None,
         stage: Callable[[int, Sequence[str]], str] | None = None,
     ) -> None:
         self._query = query
         self._rows = rows
+        self._sinks = sinks
         self._between = between
         self._stage = stage
         self.prepared = 0
@@ -134,40 +107,20 @@ class Tasks:
         self.evaluated += 1
 
     def _task(self, work: Work, partition: int, rows: Sequence[str]) -> TaskReport:
-        sink = self._query.sink
-        handles = {}
-        if work.only is None or (sink.name, partition) in work.only:
-            handle = prepare_task(self._query, work, partition, rows)
-            if handle is not None:
-                handles = {sink.name: sink.encode_handle(handle)}
+        handles = prepare_all(self._sinks or [self._query.sink], work, partition, [record_batch(rows)])
         self._between(partition)
         staged = self._stage(partition, rows) if self._stage else None
-        checksum = sum(hash_of(row) for row in rows) % 2**64
-        return TaskReport(partition=partition, rows=len(rows), checksum=checksum, handles=handles, staged=staged)
+        return TaskReport(
+            partition=partition, rows=len(rows), checksum=checksum_of(rows), handles=handles, staged=staged
+        )
 
 
 def prepare_task(query: Query, work: Work, partition: int, rows: Sequence[str]) -> Any:
     """One task attempt, up to the handle; the producer is dropped as in a worker."""
-    writer = query.sink.create_writer(
-        TaskAttempt(
-            lineage=work.checkpoint.lineage,
-            checkpoint_id=work.checkpoint.batch,
-            attempt=work.attempt,
-            partition=partition,
-            incarnation=work.incarnations[query.name],
-            settled_through=work.settled_through,
-        )
-    )
-    try:
-        if rows:
-            writer.write_rows(record_batch(rows))
-        handle = writer.snapshot_state(work.checkpoint.batch)
-        writer.hand_over()
-    finally:
-        writer.close()
-    return handle
+    return prepare(query.sink, attempt_of(work, query.name, partition), [record_batch(rows)])
 
 
-def hash_of(row: str) -> int:
-    """A 64-bit hash that is the same in every process."""
-    return int.from_bytes(uuid.uuid5(uuid.NAMESPACE_OID, row).bytes[:8], "big")
+def checksum_of(rows: Sequence[str]) -> int:
+    """The sum of 64-bit hashes that are the same in every process."""
+    hashes = (uuid.uuid5(uuid.NAMESPACE_OID, row).bytes[:8] for row in rows)
+    return sum(int.from_bytes(found, "big") for found in hashes) % 2**64

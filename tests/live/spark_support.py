@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Producer
 from pyspark.errors import StreamingQueryException
 
 from integration.guard import GuardedProcess
 from tests.live import spark_query
-from tests.live.pipeline import committed, create_topic
+from tests.live.pipeline import create_topic
 from tests.live.spark_query import RUNNING, Options, encoded, session
+from tests.reader import committed, records
 from twopc import faults
 
 if TYPE_CHECKING:
@@ -58,35 +59,6 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = _TIM
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
         time.sleep(_POLL_S)
-
-
-def records(bootstrap_servers: str, topic: str) -> list[Message]:
-    """Every committed record of a topic, in the order of each partition."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "group.id": f"verify-{uuid.uuid4().hex}",
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "earliest",
-            "enable.partition.eof": True,
-            "enable.auto.commit": False,
-        }
-    )
-    try:
-        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-        consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
-        found: list[Message] = []
-        at_end: set[int | None] = set()
-        while len(at_end) < len(partitions):
-            message = consumer.poll(30)
-            assert message is not None, "the broker does not answer"
-            if message.error():
-                at_end.add(message.partition())
-            else:
-                found.append(message)
-        return found
-    finally:
-        consumer.close()
 
 
 def processes_of(*sessions: int) -> list[psutil.Process]:

@@ -116,19 +116,14 @@ def test_some_lost_and_a_replay_of_other_rows_is_in_doubt_and_names_the_transact
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="unstable")
     pipeline.feed(60)
-    pipeline.fail_at(spark, "driver.decided")
-    with closing(client_of(pipeline)) as client:
-        first, *others = open_transactions(client, pipeline)
-        assert others
-        commit(client, [first])
-        client.fence([whoever(other) for other in others])
+    kept, gone = decide_and_lose(pipeline, spark, but=1)
     before = pipeline.visible()
     for _ in range(2):
         message = pipeline.fail(spark)
         assert "InDoubtError" in message
         committed, _, lost = message.partition("committed: ")[2].partition("; lost: ")
-        assert first in committed
-        assert all(name in lost for name in others)
+        assert all(name in committed for name in kept)
+        assert all(name in lost for name in gone)
         assert "staging=True" in message
     assert pipeline.visible() == before
 
@@ -140,11 +135,7 @@ def test_some_lost_and_the_same_rows_again_are_repaired(
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, partitions=partitions)
     pipeline.feed(60)
-    pipeline.fail_at(spark, "driver.decided")
-    with closing(client_of(pipeline)) as client:
-        first, *others = open_transactions(client, pipeline)
-        commit(client, [first])
-        client.fence([whoever(other) for other in others])
+    decide_and_lose(pipeline, spark, but=1)
     pipeline.run(spark)
     pipeline.require_exactly_once()
 
@@ -154,9 +145,7 @@ def test_all_lost_is_written_anew_whatever_the_plan_gives_now(
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="unstable")
     pipeline.feed(60)
-    pipeline.fail_at(spark, "driver.decided")
-    with closing(client_of(pipeline)) as client:
-        client.fence([whoever(name) for name in open_transactions(client, pipeline)])
+    decide_and_lose(pipeline, spark, but=0)
     pipeline.run(spark)
     pipeline.require_exactly_once()
 
@@ -293,6 +282,24 @@ def open_transactions(client: TransactionClient, pipeline: Pipeline) -> list[str
 def commit(client: TransactionClient, transactional_ids: Sequence[str]) -> None:
     found = client.describe(transactional_ids)
     client.end([ProducerIdentity(tid, found[tid].producer_id, found[tid].producer_epoch) for tid in transactional_ids])
+
+
+def decide_and_lose(pipeline: Pipeline, spark: SparkSession, *, but: int) -> tuple[list[str], list[str]]:
+    """The driver dies decided; somebody commits the first ``but`` transactions, and fences the others as a time-out does.
+
+    Returns:
+        the ids of those that are in, and of those that are lost: there are some.
+    """
+    pipeline.fail_at(spark, "driver.decided")
+    with closing(client_of(pipeline)) as client:
+        decided = open_transactions(client, pipeline)
+        kept, lost = decided[:but], decided[but:]
+        assert len(kept) == but
+        assert lost
+        if kept:
+            commit(client, kept)
+        client.fence([whoever(name) for name in lost])
+    return kept, lost
 
 
 def numbered(directory: Path) -> list[Path]:

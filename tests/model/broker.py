@@ -82,7 +82,6 @@ class Transaction:
 
 
 class Record(NamedTuple):
-    partition: int
     key: bytes | None
     value: bytes | None
 

@@ -6,29 +6,20 @@ A read may be answered by a leader that has been cut off (rule 1); each request 
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import OffsetSpec
 
 from sinks.kafka_transactions import NO_ANSWER, Description, Listing, ProducerIdentity
-from tests.model.broker import FENCED, INVALID_STATE, NONE, NOT_FOUND, TopicPartition
-from tests.model.network import NETWORK, Message
+from tests.model.broker import NONE, NOT_FOUND, TopicPartition
+from tests.model.network import NETWORK, RESEND_S, Message
 from tests.model.simulation import LostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from tests.model.broker import Entry
-
-_RESEND_S: Final = 0.1
-_AGAIN_S: Final = 0.02
-_TOO_LARGE: Final = "MessageSizeTooLargeError"
-_CODES: Final = {
-    _TOO_LARGE: KafkaError.MSG_SIZE_TOO_LARGE,
-    FENCED: KafkaError._FENCED,
-    INVALID_STATE: KafkaError.INVALID_TXN_STATE,
-}
 
 
 class Consumer:
@@ -70,7 +61,7 @@ class Consumer:
         if not self._told_end:
             self._told_end = True
             return Message(self._position, error=KafkaError._PARTITION_EOF)
-        NETWORK.simulation.sleep(min(timeout, _RESEND_S))
+        NETWORK.simulation.sleep(min(timeout, RESEND_S))
         return None
 
     def _next(self) -> Message:

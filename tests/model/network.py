@@ -7,22 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError, KafkaException
 
-from tests.model.broker import FENCED, INVALID_STATE
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.model.broker import Cluster, Log
     from tests.model.simulation import Simulation
 
-_RESEND_S: Final = 0.1
-_AGAIN_S: Final = 0.02
-_TOO_LARGE: Final = "MessageSizeTooLargeError"
-_CODES: Final = {
-    _TOO_LARGE: KafkaError.MSG_SIZE_TOO_LARGE,
-    FENCED: KafkaError._FENCED,
-    INVALID_STATE: KafkaError.INVALID_TXN_STATE,
-}
+#: How long a client waits for an answer before it asks again.
+RESEND_S: Final = 0.1
 
 
 class Network:

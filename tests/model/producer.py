@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import KafkaError
 
 from tests.model.broker import CONCURRENT, FENCED, INVALID_STATE, NONE, Record, TopicPartition
-from tests.model.network import NETWORK, Message, metadata, raised
+from tests.model.network import NETWORK, RESEND_S, Message, metadata, raised
 from tests.model.simulation import LostError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import SimpleNamespace
 
-
-_RESEND_S: Final = 0.1
 _AGAIN_S: Final = 0.02
 _TOO_LARGE: Final = "MessageSizeTooLargeError"
 _CODES: Final = {
@@ -85,7 +83,7 @@ class Producer:
         if partition < 0:
             partition = sum(key or b"") % len(metadata(topic).topics[topic].partitions)
         report = on_delivery or self._on_delivery
-        self._queue.setdefault((topic, partition), []).append(_Queued(Record(partition, key, value), report))
+        self._queue.setdefault((topic, partition), []).append(_Queued(Record(key, value), report))
 
     def poll(self, _timeout: float) -> int:
         self._send()
@@ -179,7 +177,7 @@ class Producer:
             except LostError:
                 NETWORK.delayed.append(send)
                 resent = True
-                simulation.sleep(_RESEND_S)
+                simulation.sleep(RESEND_S)
                 if simulation.now_ms > until_ms:
                     raise raised(KafkaError._TIMED_OUT, retriable=True) from None
                 continue

@@ -16,12 +16,12 @@ import pyarrow as pa
 from sinks import kafka_producers
 from sinks.kafka import KafkaSink
 from tests.model.simulation import Crash, Process, Simulation
+from tests.tasks import prepare_all
 from twopc import errors
 from twopc.checkpoint import Checkpoint
 from twopc.coordinator import Coordinator, Settings, Work
 from twopc.decision import TaskReport
 from twopc.errors import FatalError, PrepareTimeoutError, RetriableError, TwoPhaseCommitError
-from twopc.sink import TaskAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,7 +101,8 @@ class Staging:
     def has(self, name: str) -> bool:
         return self._simulation.request("file", lambda: name in self._slices)
 
-    def read(self, name: str) -> Iterator[pa.RecordBatch]:
+    def read(self, name: str, sink: str) -> Iterator[pa.RecordBatch]:
+        del sink  # there is one
         yield record_batch(self._simulation.request("file", lambda: self._slices[name]))
 
     def settle(self, incarnation: int, batch: int) -> None:
@@ -278,31 +279,13 @@ class _Job:
     def _write(self, partition: int) -> TaskReport:
         """As ``integration.task_writer`` does it."""
         query, work, rows = self._run.query, self._work, self._rows[partition]
-        sink, kept = query.sink, query.kept
-        handles = {}
-        task = TaskAttempt(
-            lineage=LINEAGE,
-            checkpoint_id=work.checkpoint.batch,
-            attempt=work.attempt,
-            partition=partition,
-            incarnation=work.incarnations[sink.name],
-            settled_through=work.settled_through,
-        )
-        if work.only is None or (sink.name, partition) in work.only:
-            writer = sink.create_writer(task)
-            try:
-                for part in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
-                    writer.write_rows(record_batch(part))
-                handle = writer.snapshot_state(task.checkpoint_id)
-                writer.hand_over()
-            finally:
-                writer.close()
-            if handle is not None:
-                handles = {sink.name: sink.encode_handle(handle)}
+        half = len(rows) // 2
+        handles = prepare_all([query.sink], work, partition, [record_batch(rows[:half]), record_batch(rows[half:])])
         staged = None
         if query.shape.staged:
-            name = f"{task.incarnation}/{task.checkpoint_id}/{query.simulation.chance.getrandbits(64):x}"
-            query.simulation.request("file", lambda: kept.staged.setdefault(name, rows))
+            slice_id = query.simulation.chance.getrandbits(64)
+            name = f"{work.incarnations[query.sink.name]}/{work.checkpoint.batch}/{slice_id:x}"
+            query.simulation.request("file", lambda: query.kept.staged.setdefault(name, rows))
             staged = name
         checksum = sum(map(_hashed, rows)) % 2**64
         return TaskReport(partition=partition, rows=len(rows), checksum=checksum, handles=handles, staged=staged)

@@ -1,11 +1,11 @@
-"""What the network schedules have in common: whose requests are whose, and batches that tell their rows apart."""
+"""What the network schedules have in common: whose requests are whose, and two drivers, one of which is kept waiting."""
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from tests.live.pipeline import Tasks
+from tests.live.rules.batches import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,14 +24,11 @@ def of_driver(play: Play) -> str:
     return f"{play.name}.driver"
 
 
-def rows_of(batch: int) -> list[list[str]]:
-    """Two tasks, three rows."""
-    return [[f"{batch}a", f"{batch}b"], [f"{batch}c"]]
-
-
-def seen(batches: int) -> Counter[str]:
-    """What readers see of that many batches."""
-    return Counter(row for batch in range(batches) for task in rows_of(batch) for row in task)
+def rivals(play: Play) -> tuple[Coordinator, Coordinator]:
+    """Who will lose, and has taken over; and its successor, which has not done anything yet."""
+    loser, successor = play.driver(), play.driver()
+    loser.initialize_state(play.checkpoint(0))
+    return loser, successor
 
 
 def process(

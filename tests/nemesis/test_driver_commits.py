@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sinks.kafka_ledger import KafkaLedger
-from tests.live.pipeline import Tasks
-from tests.live.rules.schedules import at
+from tests.live.rules.batches import seen
+from tests.live.rules.schedules import at, spied_read_backs
 from tests.nemesis.frames import NONE, Api
 from tests.nemesis.rules import Selection
-from tests.nemesis.schedules import of_driver, of_tasks, process, rows_of, seen
+from tests.nemesis.schedules import of_driver, of_tasks, process, rivals
 from twopc.errors import FencedError
 
 if TYPE_CHECKING:
@@ -34,24 +33,11 @@ FAULTS = [
 ]
 
 
-@pytest.fixture
-def read_back(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The offsets of the records that were read back before they were believed."""
-    offsets: list[int] = []
-    really = KafkaLedger._read_back
-
-    def spy(ledger: KafkaLedger, partition: int, offset: int, value: bytes) -> None:
-        really(ledger, partition, offset, value)
-        offsets.append(offset)
-
-    monkeypatch.setattr(KafkaLedger, "_read_back", spy)
-    return offsets
-
-
 @pytest.mark.parametrize("inject", FAULTS)
 def test_a_decision_whose_commit_the_network_hits_is_read_back_and_is_not_taken_anew(
-    play: Play, proxy: KafkaProxy, read_back: list[int], inject: Callable[[Selection], Rule]
+    play: Play, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch, inject: Callable[[Selection], Rule]
 ) -> None:
+    read_back = spied_read_backs(monkeypatch)
     driver = play.driver()
     driver.initialize_state(play.checkpoint(0))
     read_back.clear()
@@ -69,8 +55,7 @@ def test_a_decision_that_arrives_after_a_successor_took_over_is_fenced_and_doubl
     play: Play, proxy: KafkaProxy, elsewhere: ThreadPoolExecutor
 ) -> None:
     """Rule 1: the successor has aborted the record on its way, found nothing decided, and written the batch."""
-    loser, successor = play.driver(), play.driver()
-    loser.initialize_state(play.checkpoint(0))
+    loser, successor = rivals(play)
     epoch = play.describe(of_driver(play)).producer_epoch
     of_loser = proxy.on(
         Api.END_TXN,
@@ -79,7 +64,7 @@ def test_a_decision_that_arrives_after_a_successor_took_over_is_fenced_and_doubl
         times=float("inf"),  # its client asks again, however long the successor takes
     )
     held = of_loser.hold()
-    losing = elsewhere.submit(loser.process, play.checkpoint(0), Tasks(play, rows_of(0)))
+    losing = elsewhere.submit(process, loser, play, 0)
     late = held.wait()
     assert process(successor, play, 0) == (1, 0)
     held.release()
@@ -94,10 +79,9 @@ def test_a_decision_that_was_taken_is_committed_by_whoever_comes_although_its_dr
     play: Play, proxy: KafkaProxy, elsewhere: ThreadPoolExecutor
 ) -> None:
     """The broker has committed the record, the answer is on its way: the successor finds it decided."""
-    loser, successor = play.driver(), play.driver()
-    loser.initialize_state(play.checkpoint(0))
+    loser, successor = rivals(play)
     lost = proxy.on(Api.END_TXN, transactional_id=of_driver(play), committed=True, times=float("inf")).drop_response()
-    losing = elsewhere.submit(loser.process, play.checkpoint(0), Tasks(play, rows_of(0)))
+    losing = elsewhere.submit(process, loser, play, 0)
     assert lost.wait().answer() == NONE
     lost.disarm()  # the successor's own requests are answered
     assert process(successor, play, 0) == (0, 1)
@@ -111,10 +95,9 @@ def test_a_driver_that_is_still_waiting_when_it_is_overtaken_commits_and_sweeps_
     play: Play, proxy: KafkaProxy, elsewhere: ThreadPoolExecutor
 ) -> None:
     """The answers to the loser's commits of a decided batch come when the successor has prepared the next one."""
-    loser, successor = play.driver(), play.driver()
-    loser.initialize_state(play.checkpoint(0))
+    loser, successor = rivals(play)
     held = proxy.on(Api.END_TXN, transactional_id=of_tasks(play), committed=True).hold_response()
-    losing = elsewhere.submit(loser.process, play.checkpoint(0), Tasks(play, rows_of(0)))
+    losing = elsewhere.submit(process, loser, play, 0)
     held.wait()
     assert process(successor, play, 0) == (0, 1)
 
@@ -126,6 +109,6 @@ def test_a_driver_that_is_still_waiting_when_it_is_overtaken_commits_and_sweeps_
         process(successor, play, 1)
     with pytest.raises(FencedError):
         process(loser, play, 1)
-    assert [decision.plan for decision in play.decisions()] == ["write", "write"]
+    assert play.plans() == ["write", "write"]
     assert play.visible() == seen(2)
     assert all(end.answer() == NONE for end in proxy.recorded(Api.END_TXN, of_tasks(play)) if end.response)

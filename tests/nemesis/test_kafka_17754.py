@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from tests.live.pipeline import Tasks, committed, create_topic
+from tests.live.pipeline import Tasks, create_topic
+from tests.live.rules.batches import rows_of, seen
 from tests.live.rules.schedules import at, until
 from tests.nemesis.conftest import REQUEST_TIMEOUT_MS
 from tests.nemesis.frames import NONE, Api
-from tests.nemesis.schedules import of_driver, of_tasks, process, rows_of, seen
+from tests.nemesis.schedules import of_driver, of_tasks, process
+from tests.reader import committed
 from twopc.errors import DecisionInDoubtError
 
 if TYPE_CHECKING:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.live.rules.batches import rows_of, seen
 from tests.live.rules.schedules import crash, until
 from tests.nemesis.frames import Api
 from tests.nemesis.rules import Selection
-from tests.nemesis.schedules import of_driver, of_tasks, process, rows_of, seen
+from tests.nemesis.schedules import of_driver, of_tasks, process
 from twopc.errors import DecisionInDoubtError, FencedError
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def test_a_tasks_request_that_arrives_twice_and_late_changes_nothing(play: Play,
         process(driver, play, batch)
         assert play.visible() == seen(batch + 1)
     assert until(lambda: play.open_transactions() == ())
-    assert [decision.plan for decision in play.decisions()] == ["write"] * 3
+    assert play.plans() == ["write"] * 3
 
 
 @pytest.mark.parametrize(

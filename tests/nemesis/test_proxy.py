@@ -13,11 +13,12 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 from sinks.kafka_transactions import TransactionClient
-from tests.live.pipeline import committed, create_topic
+from tests.live.pipeline import create_topic
 from tests.live.rules.schedules import until
 from tests.nemesis.frames import Api, Request, Response, read_frames
 from tests.nemesis.proxy import KafkaProxy
 from tests.nemesis.rules import LONGEST_HOLD_S, Fault
+from tests.reader import committed
 
 if TYPE_CHECKING:
     from typing import Any

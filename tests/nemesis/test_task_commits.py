@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.live.pipeline import Tasks
+from tests.live.rules.batches import rows_of, seen
 from tests.live.rules.schedules import crash, until
 from tests.nemesis.frames import NONE, Api
 from tests.nemesis.rules import Selection
-from tests.nemesis.schedules import of_tasks, process, rows_of, seen
+from tests.nemesis.schedules import of_tasks, process
 from twopc.errors import CommitBlockedError, RetriableError
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def test_a_commit_that_the_network_hits_is_asked_again_and_commits_once(
     assert told == {(handle.transactional_id,) for handle in play.decided(0)}
     assert process(driver, play, 1) == (1, 0)
     assert play.visible() == seen(2)
-    assert [decision.plan for decision in play.decisions()] == ["write", "write"]
+    assert play.plans() == ["write", "write"]
 
 
 def test_a_commit_that_is_never_answered_is_proven_by_its_marker(play: Play, proxy: KafkaProxy) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from tests.tasks import prepare_all
 from twopc.checkpoint import Checkpoint
 from twopc.coordinator import Coordinator, Settings, Work
 from twopc.decision import TaskReport
@@ -18,13 +19,14 @@ from twopc.errors import RetriableError
 from twopc.faults import point
 from twopc.files import Files, LocalFiles
 from twopc.registers import RegisterLog
-from twopc.sink import Claim, Evidence, SinkCommitter, SinkWriter, TaskAttempt, TwoPhaseCommitSink
+from twopc.sink import Claim, Evidence, SinkCommitter, SinkWriter, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from twopc.decision import DecisionLog
+    from twopc.sink import TaskAttempt
 
 LINEAGE = "lineage-a"
 PARTITIONS = 3
@@ -107,6 +109,7 @@ class FakeWriter(SinkWriter[FakeHandle]):
     def pre_commit(self) -> FakeHandle:
         self._store.transactions[self._name].state = "prepared"
         point("task.flushed")
+        point("task.prepared")
         return FakeHandle(self._name)
 
     def abort(self) -> None:
@@ -139,7 +142,7 @@ class FakeCommitter(SinkCommitter[FakeHandle]):
     def decision_log(self) -> DecisionLog | None:
         return self._log
 
-    def inspect(self, lineage: str) -> None:
+    def inspect(self) -> None:
         """Nothing to refuse."""
 
     def take_over(self, claim: Claim) -> int:
@@ -214,7 +217,8 @@ class FakeStaging:
     def has(self, name: str) -> bool:
         return name in self._world.staged
 
-    def read(self, name: str) -> Iterator[pa.RecordBatch]:
+    def read(self, name: str, sink: str) -> Iterator[pa.RecordBatch]:
+        del sink  # all are given the same
         yield record_batch(self._world.staged[name])
 
     def settle(self, incarnation: int, batch: int) -> None:
@@ -248,35 +252,11 @@ class FakeEngine:
         self.evaluated += 1
 
     def _run_task(self, work: Work, partition: int, rows: list[int]) -> TaskReport:
-        handles = {}
-        for sink in self._sinks:
-            if work.only is None or (sink.name, partition) in work.only:
-                handle = self._write(sink, work, partition, rows)
-                if handle is not None:
-                    handles[sink.name] = sink.encode_handle(handle)
+        handles = prepare_all(self._sinks, work, partition, [record_batch(rows)])
         staged = f"{work.checkpoint.batch}-{partition}-{len(self.works)}" if self._staging else None
         if staged:
             self._sinks[0].world.staged[staged] = rows
         return TaskReport(partition=partition, rows=len(rows), checksum=sum(rows), handles=handles, staged=staged)
-
-    def _write(self, sink: FakeSink, work: Work, partition: int, rows: list[int]) -> FakeHandle | None:
-        task = TaskAttempt(
-            lineage=work.checkpoint.lineage,
-            checkpoint_id=work.checkpoint.batch,
-            attempt=work.attempt,
-            partition=partition,
-            incarnation=work.incarnations[sink.name],
-            settled_through=work.settled_through,
-        )
-        writer = sink.create_writer(task)
-        try:
-            writer.write_rows(record_batch(rows))
-            handle = writer.snapshot_state(work.checkpoint.batch)
-            point("task.prepared")
-            writer.hand_over()
-        finally:
-            writer.close()
-        return handle
 
 
 def rows_of(batch: int) -> dict[int, list[int]]:

@@ -1,27 +1,29 @@
-"""What the breaking schedules of rules 1 to 7 are played with: drivers that die or are interrupted, and outsiders."""
+"""What the breaking schedules are played with: drivers that die or are interrupted, and outsiders."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import time
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from sinks import kafka_producers
+from sinks.kafka_ledger import KafkaLedger
 from sinks.kafka_transactions import Description, ProducerIdentity, TransactionClient, whoever
 from sinks.kafka_writer import KafkaHandle
 from tests.live.pipeline import Query, Tasks
+from tests.reader import consumer_of, counted, read_to_end
+from tests.tasks import attempt_of
 from twopc import faults
 from twopc.coordinator import Work
 from twopc.decision import Attempt, Decision, TakeOver
 from twopc.faults import InjectedFault
-from twopc.sink import TaskAttempt
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
@@ -40,16 +42,7 @@ class Play(Query):
             self.name = name
             self.sink = dataclasses.replace(self.sink, name=name)
         self.outsider = TransactionClient(self.sink.committing_config())
-        self._reader = Consumer(
-            {
-                "bootstrap.servers": self.bootstrap_servers,
-                "group.id": f"verify-{self.name}",
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-                "enable.auto.commit": False,
-                "fetch.wait.max.ms": 10,
-            }
-        )
+        self._reader = consumer_of(self.bootstrap_servers)
 
     def close(self) -> None:
         self.outsider.close()
@@ -64,24 +57,15 @@ class Play(Query):
 
     def visible(self) -> Counter[str]:
         """As :meth:`Query.visible`, with one connection for the whole play: half a second less each time."""
-        partitions = self._reader.list_topics(self.topic, timeout=10).topics[self.topic].partitions
-        self._reader.assign([TopicPartition(self.topic, number, 0) for number in partitions])
-        values: Counter[str] = Counter()
-        unread = len(partitions)
-        while unread:
-            message = self._reader.poll(30)
-            assert message is not None, "the broker does not answer"
-            if message.error():
-                unread -= 1
-            else:
-                values[(message.value() or b"").decode()] += 1
-        self._reader.unassign()
-        return values
+        return counted(read_to_end(self._reader, self.topic))
 
     # -- what the broker has -------------------------------------------------------------------------------------------
 
     def decisions(self) -> list[Decision]:
         return [record for record in self._records() if isinstance(record, Decision)]
+
+    def plans(self) -> list[str]:
+        return [decision.plan for decision in self.decisions()]
 
     def take_overs(self) -> list[TakeOver]:
         return [record for record in self._records() if isinstance(record, TakeOver)]
@@ -181,6 +165,19 @@ def until(condition: Callable[[], bool], seconds: float = 10) -> bool:
     return True
 
 
+def spied_read_backs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The offsets of the records that are read back before they are believed, as it happens."""
+    offsets: list[int] = []
+    really = KafkaLedger._read_back
+
+    def spy(ledger: KafkaLedger, partition: int, offset: int, value: bytes) -> None:
+        really(ledger, partition, offset, value)
+        offsets.append(offset)
+
+    monkeypatch.setattr(KafkaLedger, "_read_back", spy)
+    return offsets
+
+
 def work_of(play: Play, batch: int, *, incarnation: int, counter: int = 1, settled_through: int = -1) -> Work:
     """What a driver of ``incarnation`` would give its tasks."""
     return Work(
@@ -195,13 +192,4 @@ def work_of(play: Play, batch: int, *, incarnation: int, counter: int = 1, settl
 
 def writer_of(play: Play, work: Work, partition: int) -> KafkaWriter:
     """The writer of one task attempt."""
-    return play.sink.create_writer(
-        TaskAttempt(
-            lineage=work.checkpoint.lineage,
-            checkpoint_id=work.checkpoint.batch,
-            attempt=work.attempt,
-            partition=partition,
-            incarnation=work.incarnations[play.name],
-            settled_through=work.settled_through,
-        )
-    )
+    return play.sink.create_writer(attempt_of(work, play.name, partition))

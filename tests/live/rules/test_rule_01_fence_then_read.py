@@ -18,7 +18,6 @@ from tests.live.rules.schedules import Play, at, crash, playing
 from twopc.errors import FencedError, RetriableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.live.services import KafkaService
@@ -31,76 +30,70 @@ def seen(*batches: list[list[str]]) -> Counter[str]:
     return Counter(row for rows in batches for task in rows for row in task)
 
 
-@pytest.fixture
-def query(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
-    with playing(kafka, tmp_path) as play:
-        yield play
-
-
 @pytest.mark.parametrize("died_at", ["driver.decided", "driver.committed"])
 def test_a_decision_between_the_successors_look_and_its_fence_is_seen_and_not_written_again(
-    query: Play, died_at: str
+    play: Play, died_at: str
 ) -> None:
     """Catches acting on the read-only look: `initialize_state` with `view = fold(self._log.inspect())` kept from before."""
-    first, second = query.driver(), query.driver()
-    first.process(query.checkpoint(0), Tasks(query, ZERO))
-    replay = Tasks(query, ONE)
-    with at("driver.inspected", lambda: crash(first, query, 1, ONE, died_at)):
-        second.process(query.checkpoint(1), replay)
+    first, second = play.driver(), play.driver()
+    first.process(play.checkpoint(0), Tasks(play, ZERO))
+    replay = Tasks(play, ONE)
+    with at("driver.inspected", lambda: crash(first, play, 1, ONE, died_at)):
+        second.process(play.checkpoint(1), replay)
     assert (replay.prepared, replay.evaluated) == (0, 1)
-    assert [(d.batch, d.plan) for d in query.decisions()] == [(0, "write"), (1, "write")]
-    assert query.visible() == seen(ZERO, ONE)
+    assert [(d.batch, d.plan) for d in play.decisions()] == [(0, "write"), (1, "write")]
+    assert play.visible() == seen(ZERO, ONE)
 
 
-def test_a_driver_that_was_taken_over_from_while_it_prepared_decides_nothing(query: Play) -> None:
+def test_a_driver_that_was_taken_over_from_while_it_prepared_decides_nothing(play: Play) -> None:
     """Catches a missing fence: a driver's transactional id of its own (`<sink>.driver` made unique per run)."""
-    first, second = query.driver(), query.driver()
-    successor = Tasks(query, [["b says a0"], ["b says c0"]])
-    with pytest.raises(FencedError), at("driver.confirmed", lambda: second.process(query.checkpoint(0), successor)):
-        first.process(query.checkpoint(0), Tasks(query, ZERO))
-    assert [decision.attempt.incarnation for decision in query.decisions()] == [second._log_incarnation]
-    assert query.visible() == Counter(["b says a0", "b says c0"])
-    assert query.open_transactions() == ()
+    first, second = play.driver(), play.driver()
+    successor = Tasks(play, [["b says a0"], ["b says c0"]])
+    with pytest.raises(FencedError), at("driver.confirmed", lambda: second.process(play.checkpoint(0), successor)):
+        first.process(play.checkpoint(0), Tasks(play, ZERO))
+    assert [decision.attempt.incarnation for decision in play.decisions()] == [second._log_incarnation]
+    assert play.visible() == Counter(["b says a0", "b says c0"])
+    assert play.open_transactions() == ()
 
 
-def test_what_a_fenced_driver_had_prepared_never_becomes_visible_even_before_its_successor_writes(query: Play) -> None:
+def test_what_a_fenced_driver_had_prepared_never_becomes_visible_even_before_its_successor_writes(play: Play) -> None:
     """The same mutation, at its worst moment: A is about to decide, B has taken over and has not yet decided."""
-    first, second = query.driver(), query.driver()
+    first, second = play.driver(), play.driver()
 
     def the_first_goes_on() -> None:
         with pytest.raises(FencedError):
-            first._decide(query.checkpoint(0), snapshot, plan="write")
-        assert query.visible() == Counter()
+            first._decide(play.checkpoint(0), snapshot, plan="write")
+        assert play.visible() == Counter()
 
-    first.initialize_state(query.checkpoint(0))
-    snapshot = first.snapshot_state(query.checkpoint(0), Tasks(query, ZERO))
+    first.initialize_state(play.checkpoint(0))
+    snapshot = first.snapshot_state(play.checkpoint(0), Tasks(play, ZERO))
     with at("driver.taken_over", the_first_goes_on):
-        second.process(query.checkpoint(0), Tasks(query, ONE))
-    assert query.visible() == seen(ONE)
-    assert query.open_transactions() == ()
+        second.process(play.checkpoint(0), Tasks(play, ONE))
+    assert play.visible() == seen(ONE)
+    assert play.open_transactions() == ()
 
 
-def test_a_decision_whose_transaction_is_open_at_the_take_over_is_aborted_and_its_driver_told(query: Play) -> None:
+def test_a_decision_whose_transaction_is_open_at_the_take_over_is_aborted_and_its_driver_told(play: Play) -> None:
     """The same mutation: the record is written but uncommitted, so B cannot read it and must have ended it."""
-    first, second = query.driver(), query.driver()
-    successor = Tasks(query, ONE)
-    with pytest.raises(FencedError), at("driver.deciding", lambda: second.process(query.checkpoint(0), successor)):
-        first.process(query.checkpoint(0), Tasks(query, ZERO))
-    assert len(query.decisions()) == 1
-    assert query.visible() == seen(ONE)
+    first, second = play.driver(), play.driver()
+    successor = Tasks(play, ONE)
+    with pytest.raises(FencedError), at("driver.deciding", lambda: second.process(play.checkpoint(0), successor)):
+        first.process(play.checkpoint(0), Tasks(play, ZERO))
+    assert len(play.decisions()) == 1
+    assert play.visible() == seen(ONE)
 
 
-def test_a_driver_that_has_decided_may_finish_beside_its_successor_and_then_decides_no_more(query: Play) -> None:
+def test_a_driver_that_has_decided_may_finish_beside_its_successor_and_then_decides_no_more(play: Play) -> None:
     """Both commit the same decision: nothing is torn, nothing doubled, and only the successor goes on."""
-    first, second = query.driver(), query.driver()
-    replay = Tasks(query, ZERO)
-    with at("driver.decided", lambda: second.process(query.checkpoint(0), replay)):
-        first.process(query.checkpoint(0), Tasks(query, ZERO))
+    first, second = play.driver(), play.driver()
+    replay = Tasks(play, ZERO)
+    with at("driver.decided", lambda: second.process(play.checkpoint(0), replay)):
+        first.process(play.checkpoint(0), Tasks(play, ZERO))
     assert (replay.prepared, replay.evaluated) == (0, 1)
     with pytest.raises(FencedError):
-        first.process(query.checkpoint(1), Tasks(query, [["late"]]))
-    second.process(query.checkpoint(1), Tasks(query, ONE))
-    assert query.visible() == seen(ZERO, ONE)
+        first.process(play.checkpoint(1), Tasks(play, [["late"]]))
+    second.process(play.checkpoint(1), Tasks(play, ONE))
+    assert play.visible() == seen(ZERO, ONE)
 
 
 def test_a_reader_that_cannot_reach_its_own_take_over_record_does_not_act_on_the_part_it_sees(
@@ -111,30 +104,30 @@ def test_a_reader_that_cannot_reach_its_own_take_over_record_does_not_act_on_the
     Catches reading to the last stable offset only: `KafkaLedger.read` with `until=None`.
     """
     monkeypatch.setattr(kafka_ledger, "_SLOW_COMMIT_S", math.inf)  # rule 12 would read A's decision back
-    with playing(kafka, tmp_path, timeout_ms=1_500) as query:
-        first, second = query.driver(), query.driver()
-        first.process(query.checkpoint(0), Tasks(query, ZERO))
-        foreign = query.open_foreign(f"somebody-{query.name}", query.sink.ledger, 0)
-        crash(first, query, 1, ONE, "driver.decided")
-        replay = Tasks(query, ONE)
+    with playing(kafka, tmp_path, timeout_ms=1_500) as play:
+        first, second = play.driver(), play.driver()
+        first.process(play.checkpoint(0), Tasks(play, ZERO))
+        foreign = play.open_foreign(f"somebody-{play.name}", play.sink.ledger, 0)
+        crash(first, play, 1, ONE, "driver.decided")
+        replay = Tasks(play, ONE)
         with pytest.raises(RetriableError, match="could not be read up to"):
-            second.process(query.checkpoint(1), replay)
+            second.process(play.checkpoint(1), replay)
         assert (replay.prepared, replay.evaluated) == (0, 0)
-        assert query.visible() == seen(ZERO)  # and A's prepared transactions are left as they were
-        assert len(query.open_transactions()) == 2
+        assert play.visible() == seen(ZERO)  # and A's prepared transactions are left as they were
+        assert len(play.open_transactions()) == 2
 
         foreign.abort_transaction(10)
-        query.driver().process(query.checkpoint(1), replay)
+        play.driver().process(play.checkpoint(1), replay)
         assert (replay.prepared, replay.evaluated) == (0, 1)
-        assert query.visible() == seen(ZERO, ONE)
+        assert play.visible() == seen(ZERO, ONE)
 
 
-def test_a_refused_start_leaves_the_healthy_driver_driving(query: Play) -> None:
+def test_a_refused_start_leaves_the_healthy_driver_driving(play: Play) -> None:
     """Catches fencing first: `take_over` before the read-only checks."""
-    healthy = query.driver()
-    healthy.process(query.checkpoint(0), Tasks(query, ZERO))
+    healthy = play.driver()
+    healthy.process(play.checkpoint(0), Tasks(play, ZERO))
     with pytest.raises(Exception, match="belongs to the query"):
-        query.driver().process(query.checkpoint(0, lineage="another"), Tasks(query, ZERO))
-    healthy.process(query.checkpoint(1), Tasks(query, ONE))
-    assert query.visible() == seen(ZERO, ONE)
-    assert len(query.take_overs()) == 1
+        play.driver().process(play.checkpoint(0, lineage="another"), Tasks(play, ZERO))
+    healthy.process(play.checkpoint(1), Tasks(play, ONE))
+    assert play.visible() == seen(ZERO, ONE)
+    assert len(play.take_overs()) == 1

@@ -17,7 +17,7 @@ from twopc.errors import BadRecordError, RetriableError, TwoPhaseCommitError
 from twopc.state import TransactionState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     import pyarrow as pa
@@ -30,27 +30,21 @@ LARGE = "x" * 20_000
 HUGE = "x" * 2_000_000
 
 
-@pytest.fixture
-def query(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
-    with playing(kafka, tmp_path) as play:
-        yield play
-
-
-def with_output(query: Play, config: Mapping[str, str]) -> None:
+def with_output(play: Play, config: Mapping[str, str]) -> None:
     """The query's output is a topic with these settings, one partition: its rows go in one request."""
-    query.topic = create_topic(query.bootstrap_servers, f"{query.name}-picky", partitions=1, config=config)
-    object.__setattr__(query.sink, "topic", query.topic)
+    play.topic = create_topic(play.bootstrap_servers, f"{play.name}-picky", partitions=1, config=config)
+    object.__setattr__(play.sink, "topic", play.topic)
 
 
 def without_keys(rows: list[str]) -> pa.RecordBatch:
     return record_batch(rows).drop_columns(["key"])
 
 
-def require_no_vote(query: Play, error: type[TwoPhaseCommitError], refused: pa.RecordBatch) -> None:
+def require_no_vote(play: Play, error: type[TwoPhaseCommitError], refused: pa.RecordBatch) -> None:
     """Good rows, refused ones, good ones again: no handle, and what is open can be ended by nobody as a commit."""
-    driver = query.driver()
-    driver.initialize_state(query.checkpoint(0))
-    writer = writer_of(query, work_of(query, 0, incarnation=driver._log_incarnation), 0)
+    driver = play.driver()
+    driver.initialize_state(play.checkpoint(0))
+    writer = writer_of(play, work_of(play, 0, incarnation=driver._log_incarnation), 0)
     votes: list[KafkaHandle] = []
 
     def write_and_vote() -> None:
@@ -63,43 +57,43 @@ def require_no_vote(query: Play, error: type[TwoPhaseCommitError], refused: pa.R
     assert votes == []
     assert writer.state is TransactionState.OPEN
     left_open = writer._producer_of.transactional_id
-    found = query.found(left_open)
+    found = play.found(left_open)
     writer.close()
 
     # Nobody can publish what is left, not even with the producer id and epoch of the broken transaction.
-    assert until(lambda: left_open not in query.open_transactions())
-    assert query.end(found, commit=True) != "NONE"
-    assert query.visible() == Counter()
+    assert until(lambda: left_open not in play.open_transactions())
+    assert play.end(found, commit=True) != "NONE"
+    assert play.visible() == Counter()
 
 
-def test_a_record_larger_than_its_topic_takes_is_no_vote(query: Play) -> None:
+def test_a_record_larger_than_its_topic_takes_is_no_vote(play: Play) -> None:
     """The broker refuses it after `produce()` has taken it. Catches `_require_no_errors` emptied."""
-    with_output(query, {"max.message.bytes": "10000"})
-    require_no_vote(query, BadRecordError, record_batch([LARGE]))
+    with_output(play, {"max.message.bytes": "10000"})
+    require_no_vote(play, BadRecordError, record_batch([LARGE]))
 
 
-def test_a_record_that_the_broker_finds_invalid_is_no_vote(query: Play) -> None:
+def test_a_record_that_the_broker_finds_invalid_is_no_vote(play: Play) -> None:
     """A compacted topic wants a key. Catches `_require_no_errors` emptied."""
-    with_output(query, {"cleanup.policy": "compact"})
-    require_no_vote(query, BadRecordError, without_keys(["no key"]))
+    with_output(play, {"cleanup.policy": "compact"})
+    require_no_vote(play, BadRecordError, without_keys(["no key"]))
 
 
-def test_a_record_that_the_client_refuses_is_no_vote(query: Play) -> None:
+def test_a_record_that_the_client_refuses_is_no_vote(play: Play) -> None:
     """It is never sent, so no delivery report speaks of it. Catches a `produce()` whose error is logged and passed over."""
-    require_no_vote(query, BadRecordError, record_batch([HUGE]))
+    require_no_vote(play, BadRecordError, record_batch([HUGE]))
 
 
-def test_a_batch_with_a_refused_record_is_never_decided_and_nothing_of_it_is_visible(query: Play) -> None:
+def test_a_batch_with_a_refused_record_is_never_decided_and_nothing_of_it_is_visible(play: Play) -> None:
     """The whole flow: one task votes, the other cannot. Catches the same, where it would publish half a task."""
-    with_output(query, {"max.message.bytes": "10000"})
-    driver = query.driver()
+    with_output(play, {"max.message.bytes": "10000"})
+    driver = play.driver()
     with pytest.raises(BadRecordError, match=r"max\.message\.bytes"):
-        driver.process(query.checkpoint(0), Tasks(query, [["a", "b"], ["c", LARGE, "d"]]))
-    assert query.decisions() == []
-    assert until(lambda: query.open_transactions() == ())
-    assert query.visible() == Counter()
-    driver.process(query.checkpoint(0), Tasks(query, [["a", "b"], ["c", "d"]]))
-    assert query.visible() == Counter("abcd")
+        driver.process(play.checkpoint(0), Tasks(play, [["a", "b"], ["c", LARGE, "d"]]))
+    assert play.decisions() == []
+    assert until(lambda: play.open_transactions() == ())
+    assert play.visible() == Counter()
+    driver.process(play.checkpoint(0), Tasks(play, [["a", "b"], ["c", "d"]]))
+    assert play.visible() == Counter("abcd")
 
 
 def test_records_that_nobody_acknowledged_are_no_vote(
@@ -107,10 +101,10 @@ def test_records_that_nobody_acknowledged_are_no_vote(
 ) -> None:
     """The broker stops answering before the flush. Catches `left` ignored and `_written_to` that waits for nothing."""
     monkeypatch.setattr(kafka_writer, "_ABORT_TIMEOUT_MS", 100)
-    with playing(kafka, tmp_path, timeout_ms=1_500) as query:
-        driver = query.driver()
-        driver.initialize_state(query.checkpoint(0))
-        writer = writer_of(query, work_of(query, 0, incarnation=driver._log_incarnation), 0)
+    with playing(kafka, tmp_path, timeout_ms=1_500) as play:
+        driver = play.driver()
+        driver.initialize_state(play.checkpoint(0))
+        writer = writer_of(play, work_of(play, 0, incarnation=driver._log_incarnation), 0)
         writer.write_rows(record_batch(["a", "b"]))
         try:
             with pytest.raises(RetriableError, match="not acknowledged"), at("task.written", local_kafka.pause):
@@ -118,5 +112,5 @@ def test_records_that_nobody_acknowledged_are_no_vote(
             writer.abort()
         finally:
             local_kafka.resume()
-        query.driver().process(query.checkpoint(0), Tasks(query, [["a", "b"]]))
-        assert query.visible() == Counter("ab")
+        play.driver().process(play.checkpoint(0), Tasks(play, [["a", "b"]]))
+        assert play.visible() == Counter("ab")

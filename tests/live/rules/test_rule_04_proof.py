@@ -17,7 +17,8 @@ from confluent_kafka.admin import AdminClient
 from integration.local_services import LocalKafka
 from sinks import kafka_ledger
 from sinks.kafka_transactions import NO_ANSWER, TransactionClient
-from tests.live.pipeline import Tasks, prepare_task
+from tests.live.pipeline import Tasks
+from tests.live.rules.batches import ROWS, VISIBLE, WithOrphan
 from tests.live.rules.schedules import Play, at, crash, playing, until
 from tests.live.services import KafkaService, chosen
 from twopc.errors import CommitBlockedError, DecisionLogDamagedError
@@ -27,92 +28,75 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sinks.kafka_transactions import ProducerIdentity
-    from twopc.decision import TaskReport
-    from twopc.engine import Work
-
-ROWS = [["a", "b"], ["c"]]
-VISIBLE = Counter("abc")
 
 
 @pytest.fixture
-def query(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
+def play(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
     with playing(kafka, tmp_path, timeout_ms=3_000) as play:
         yield play
 
 
-def plans(query: Play) -> list[str]:
-    return [decision.plan for decision in query.decisions()]
-
-
-def initialise_again(query: Play, batch: int = 0) -> list[str]:
+def initialise_again(play: Play, batch: int = 0) -> list[str]:
     """Somebody initialises every id of a batch again: no EndTxn for it is answered NONE any more."""
-    handles = query.decided(batch)
+    handles = play.decided(batch)
     for handle in handles:
-        query.fence(handle.transactional_id)
-        assert query.end(handle, commit=True) not in {"NONE", NO_ANSWER}
+        play.fence(handle.transactional_id)
+        assert play.end(handle, commit=True) not in {"NONE", NO_ANSWER}
     return [handle.uuid for handle in handles]
 
 
-def delete_before_end(query: Play, partitions: Sequence[int]) -> None:
+def delete_before_end(play: Play, partitions: Sequence[int]) -> None:
     """Somebody deletes the records of some of the ledger's partitions (kafka-delete-records)."""
-    admin = AdminClient({"bootstrap.servers": query.bootstrap_servers})
-    where = [TopicPartition(query.sink.ledger, partition, -1) for partition in partitions]
+    admin = AdminClient({"bootstrap.servers": play.bootstrap_servers})
+    where = [TopicPartition(play.sink.ledger, partition, -1) for partition in partitions]
     for future in admin.delete_records(where).values():
         future.result()
 
 
-def test_a_commit_that_is_refused_is_proven_by_the_marker_and_not_written_again(query: Play) -> None:
+def test_a_commit_that_is_refused_is_proven_by_the_marker_and_not_written_again(play: Play) -> None:
     """Committed, and every EndTxn says "fenced". Catches a refusal taken for a loss (`commit` noting ABORTED)."""
-    crash(query.driver(), query, 0, ROWS, "driver.committed")
-    initialise_again(query)
-    replay = Tasks(query, ROWS)
-    query.driver().process(query.checkpoint(0), replay)
+    crash(play.driver(), play, 0, ROWS, "driver.committed")
+    initialise_again(play)
+    replay = Tasks(play, ROWS)
+    play.driver().process(play.checkpoint(0), replay)
     assert (replay.prepared, replay.evaluated) == (0, 1)
-    assert plans(query) == ["write"]
-    assert query.visible() == VISIBLE
+    assert play.plans() == ["write"]
+    assert play.visible() == VISIBLE
 
 
-def test_a_transaction_without_a_marker_before_the_barrier_is_lost_and_written_anew(query: Play) -> None:
+def test_a_transaction_without_a_marker_before_the_barrier_is_lost_and_written_anew(play: Play) -> None:
     """Aborted after the decision, and every EndTxn says the same "fenced". Catches a refusal taken for a commit."""
-    crash(query.driver(), query, 0, ROWS, "driver.decided")
-    initialise_again(query)
-    replay = Tasks(query, ROWS)
-    query.driver().process(query.checkpoint(0), replay)
+    crash(play.driver(), play, 0, ROWS, "driver.decided")
+    initialise_again(play)
+    replay = Tasks(play, ROWS)
+    play.driver().process(play.checkpoint(0), replay)
     assert (replay.prepared, replay.evaluated) == (1, 0)
-    assert plans(query) == ["write", "rewrite"]
-    assert query.visible() == VISIBLE
-
-
-class WithOrphan(Tasks):
-    """Before the last task, an attempt that nobody will accept leaves its transaction open in that task's partitions."""
-
-    def prepare(self, work: Work) -> list[TaskReport]:
-        prepare_task(self._query, work, len(self._rows) - 1, ["never"])
-        return super().prepare(work)
+    assert play.plans() == ["write", "rewrite"]
+    assert play.visible() == VISIBLE
 
 
 def test_a_marker_behind_an_open_transaction_is_not_taken_for_an_absent_one(
-    query: Play, monkeypatch: pytest.MonkeyPatch
+    play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An orphan of an earlier incarnation hides marker and barrier; it is swept, and the marker is found.
 
     Catches `evidence` that does not sweep: the query could not go on before the orphan has timed out.
     """
-    first = query.driver()
-    with at("driver.committed", lambda: initialise_again(query)), at("driver.swept", lambda: None):
+    first = play.driver()
+    with at("driver.committed", lambda: initialise_again(play)), at("driver.swept", lambda: None):
         monkeypatch.setattr(first, "_sweep", lambda: None)  # it dies before
-        first.process(query.checkpoint(0), WithOrphan(query, ROWS))
-    assert len(query.open_transactions()) == 1
-    replay = Tasks(query, ROWS)
-    query.driver().process(query.checkpoint(0), replay)
+        first.process(play.checkpoint(0), WithOrphan(play, ROWS))
+    assert len(play.open_transactions()) == 1
+    replay = Tasks(play, ROWS)
+    play.driver().process(play.checkpoint(0), replay)
     assert (replay.prepared, replay.evaluated) == (0, 1)
-    assert plans(query) == ["write"]
-    assert query.visible() == VISIBLE
+    assert play.plans() == ["write"]
+    assert play.visible() == VISIBLE
 
 
 @pytest.mark.parametrize("slow_commit_s", [math.inf, 0.0], ids=["quick_broker", "slow_broker"])
 def test_a_marker_hidden_by_a_transaction_that_is_not_ours_to_end_blocks_the_commit(
-    query: Play, monkeypatch: pytest.MonkeyPatch, slow_commit_s: float
+    play: Play, monkeypatch: pytest.MonkeyPatch, slow_commit_s: float
 ) -> None:
     """Unknown is neither committed nor lost.
 
@@ -121,64 +105,64 @@ def test_a_marker_hidden_by_a_transaction_that_is_not_ours_to_end_blocks_the_com
     `write` reading it back while `_search` lets that error through.
     """
     monkeypatch.setattr(kafka_ledger, "_SLOW_COMMIT_S", slow_commit_s)
-    crash(query.driver(), query, 0, ROWS, "driver.decided")
-    hidden = query.decided(0)[1]
-    foreign = query.open_foreign(f"somebody-{query.name}", query.sink.ledger, hidden.marker_partition)
-    query.fence(hidden.transactional_id)
-    replay = Tasks(query, ROWS)
+    crash(play.driver(), play, 0, ROWS, "driver.decided")
+    hidden = play.decided(0)[1]
+    foreign = play.open_foreign(f"somebody-{play.name}", play.sink.ledger, hidden.marker_partition)
+    play.fence(hidden.transactional_id)
+    replay = Tasks(play, ROWS)
     with pytest.raises(CommitBlockedError) as blocked:
-        query.driver().process(query.checkpoint(0), replay)
+        play.driver().process(play.checkpoint(0), replay)
     assert blocked.value.transactions == (hidden.transaction,)
     assert (replay.prepared, replay.evaluated) == (0, 0)
 
     foreign.abort_transaction(10)
-    query.driver().process(query.checkpoint(0), replay)  # now it is proven lost, the other one committed
-    assert query.visible() == VISIBLE
+    play.driver().process(play.checkpoint(0), replay)  # now it is proven lost, the other one committed
+    assert play.visible() == VISIBLE
 
 
-def test_deleted_markers_are_not_taken_for_absent_ones(query: Play) -> None:
+def test_deleted_markers_are_not_taken_for_absent_ones(play: Play) -> None:
     """Committed, but its proof was deleted. Catches `earliest > start` passed over: the batch would be written twice."""
-    crash(query.driver(), query, 0, ROWS, "driver.committed")
-    initialise_again(query)
-    delete_before_end(query, [handle.marker_partition for handle in query.decided(0)])
-    replay = Tasks(query, ROWS)
+    crash(play.driver(), play, 0, ROWS, "driver.committed")
+    initialise_again(play)
+    delete_before_end(play, [handle.marker_partition for handle in play.decided(0)])
+    replay = Tasks(play, ROWS)
     with pytest.raises(CommitBlockedError) as blocked:
-        query.driver().process(query.checkpoint(0), replay)
+        play.driver().process(play.checkpoint(0), replay)
     assert len(blocked.value.transactions) == 2
     assert (replay.prepared, replay.evaluated) == (0, 0)
-    assert plans(query) == ["write"]
-    assert query.visible() == VISIBLE
+    assert play.plans() == ["write"]
+    assert play.visible() == VISIBLE
 
 
-def test_markers_of_settled_batches_may_be_deleted(query: Play) -> None:
+def test_markers_of_settled_batches_may_be_deleted(play: Play) -> None:
     """The other side of it: what lies below a decision's own beginning is not missed."""
-    first = query.driver()
-    first.process(query.checkpoint(0), Tasks(query, ROWS))
-    delete_before_end(query, [handle.marker_partition for handle in query.decided(0)])
-    crash(first, query, 1, [["d"], ["e"]], "driver.committed")
-    initialise_again(query, 1)
-    replay = Tasks(query, [["d"], ["e"]])
-    query.driver().process(query.checkpoint(1), replay)
+    first = play.driver()
+    first.process(play.checkpoint(0), Tasks(play, ROWS))
+    delete_before_end(play, [handle.marker_partition for handle in play.decided(0)])
+    crash(first, play, 1, [["d"], ["e"]], "driver.committed")
+    initialise_again(play, 1)
+    replay = Tasks(play, [["d"], ["e"]])
+    play.driver().process(play.checkpoint(1), replay)
     assert (replay.prepared, replay.evaluated) == (0, 1)
-    assert query.visible() == Counter("abcde")
+    assert play.visible() == Counter("abcde")
 
 
-def test_a_truncated_decision_log_is_damage_and_not_an_empty_log(query: Play) -> None:
+def test_a_truncated_decision_log_is_damage_and_not_an_empty_log(play: Play) -> None:
     """Somebody deletes the decisions. Catches `fold` without its look at where the log starts: all written twice.
 
     A new driver, in another process, has seen none of it; the one that drives goes on.
     """
-    first = query.driver()
-    first.process(query.checkpoint(0), Tasks(query, ROWS))
-    delete_before_end(query, [0])
-    replay = Tasks(query, ROWS)
+    first = play.driver()
+    first.process(play.checkpoint(0), Tasks(play, ROWS))
+    delete_before_end(play, [0])
+    replay = Tasks(play, ROWS)
     for _ in range(2):
         with pytest.raises(DecisionLogDamagedError, match="was only ever truncated to"):
-            query.driver().process(query.checkpoint(0), replay)
+            play.driver().process(play.checkpoint(0), replay)
     assert (replay.prepared, replay.evaluated) == (0, 0)
-    assert query.visible() == VISIBLE
-    first.process(query.checkpoint(1), Tasks(query, [["d"]]))  # nobody has taken over from it
-    assert query.visible() == Counter("abcd")
+    assert play.visible() == VISIBLE
+    first.process(play.checkpoint(1), Tasks(play, [["d"]]))  # nobody has taken over from it
+    assert play.visible() == Counter("abcd")
 
 
 def lose_answers(monkeypatch: pytest.MonkeyPatch, count: float) -> list[str]:
@@ -196,24 +180,24 @@ def lose_answers(monkeypatch: pytest.MonkeyPatch, count: float) -> list[str]:
 
 
 def test_a_commit_whose_answer_was_lost_is_asked_again_until_it_is_proven(
-    query: Play, monkeypatch: pytest.MonkeyPatch
+    play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Catches NO_ANSWER that is not asked again: without a marker search each would be in doubt."""
     asked = lose_answers(monkeypatch, 3)
     monkeypatch.setattr("sinks.kafka_markers.search", lambda *_, **__: pytest.fail("the answer proves it"))
-    query.driver().process(query.checkpoint(0), Tasks(query, ROWS))
+    play.driver().process(play.checkpoint(0), Tasks(play, ROWS))
     assert len(asked) >= 4
-    assert query.visible() == VISIBLE
+    assert play.visible() == VISIBLE
 
 
-def test_a_commit_that_is_never_answered_is_proven_by_its_markers(query: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_that_is_never_answered_is_proven_by_its_markers(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """Catches silence taken for a loss, or for success."""
     lose_answers(monkeypatch, math.inf)
-    tasks = Tasks(query, ROWS)
-    query.driver().process(query.checkpoint(0), tasks)
+    tasks = Tasks(play, ROWS)
+    play.driver().process(play.checkpoint(0), tasks)
     assert (tasks.prepared, tasks.evaluated) == (1, 0)
-    assert plans(query) == ["write"]
-    assert query.visible() == VISIBLE
+    assert play.plans() == ["write"]
+    assert play.visible() == VISIBLE
 
 
 @pytest.fixture(scope="module")
@@ -229,11 +213,11 @@ def test_a_decided_batch_whose_transactions_timed_out_is_proven_lost_and_written
     impatient: KafkaService, tmp_path: Path
 ) -> None:
     """The broker itself aborts them while no driver runs; its answer alone does not tell. The same mutations."""
-    with playing(impatient, tmp_path, options={"kafka.transaction.timeout.ms": 2_000}) as query:
-        crash(query.driver(), query, 0, ROWS, "driver.decided")
-        assert until(lambda: query.open_transactions() == ())
-        replay = Tasks(query, ROWS)
-        query.driver().process(query.checkpoint(0), replay)
+    with playing(impatient, tmp_path, options={"kafka.transaction.timeout.ms": 2_000}) as play:
+        crash(play.driver(), play, 0, ROWS, "driver.decided")
+        assert until(lambda: play.open_transactions() == ())
+        replay = Tasks(play, ROWS)
+        play.driver().process(play.checkpoint(0), replay)
         assert (replay.prepared, replay.evaluated) == (1, 0)
-        assert plans(query) == ["write", "rewrite"]
-        assert query.visible() == VISIBLE
+        assert play.plans() == ["write", "rewrite"]
+        assert play.visible() == VISIBLE

@@ -8,43 +8,24 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import pytest
-
 from sinks import kafka_producers
 from tests.live.pipeline import Tasks, prepare_task
-from tests.live.rules.schedules import Play, at, crash, playing, work_of, writer_of
+from tests.live.rules.batches import rows_of, seen
+from tests.live.rules.schedules import Play, at, crash, work_of, writer_of
 from twopc.errors import RetriableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from sinks.kafka_producers import ProducerStock
     from sinks.kafka_writer import KafkaHandle
-    from tests.live.services import KafkaService
     from twopc.decision import TaskReport
     from twopc.engine import Work
-
-
-@pytest.fixture
-def query(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
-    with playing(kafka, tmp_path) as play:
-        yield play
-
-
-def rows_of(batch: int) -> list[list[str]]:
-    return [[f"{batch}a", f"{batch}b"], [f"{batch}c"]]
-
-
-def seen(batches: int) -> Counter[str]:
-    return Counter(row for batch in range(batches) for task in rows_of(batch) for row in task)
 
 
 class FailsFirst(Tasks):
     """Keeps every handle; its first attempt at a batch is void."""
 
-    def __init__(self, query: Play, batch: int, kept: list[KafkaHandle]) -> None:
-        super().__init__(query, rows_of(batch))
+    def __init__(self, play: Play, batch: int, kept: list[KafkaHandle]) -> None:
+        super().__init__(play, rows_of(batch))
         self._kept = kept
 
     def prepare(self, work: Work) -> list[TaskReport]:
@@ -56,22 +37,22 @@ class FailsFirst(Tasks):
         return tasks
 
 
-def test_no_producer_id_and_epoch_ever_serves_two_transactions(query: Play) -> None:
+def test_no_producer_id_and_epoch_ever_serves_two_transactions(play: Play) -> None:
     """Five batches of two tasks, each written twice, by one worker: ids come back, epochs do not.
 
     Catches a used producer that is kept and made ready again by its own `commit_transaction()` (`make_ready`).
     """
     kept: list[KafkaHandle] = []
-    driver = query.driver()
+    driver = play.driver()
     for batch in range(5):
-        driver.process(query.checkpoint(batch), FailsFirst(query, batch, kept))
+        driver.process(play.checkpoint(batch), FailsFirst(play, batch, kept))
     ids = {handle.transactional_id for handle in kept}
     assert len({(handle.producer_id, handle.producer_epoch) for handle in kept}) == len(kept) == 20
     assert len(ids) < len(kept), "ids were not used again, so nothing was tested"
-    assert query.visible() == seen(5)
+    assert play.visible() == seen(5)
 
 
-def test_a_late_commit_of_an_earlier_batch_changes_nothing_of_the_one_that_is_open(query: Play) -> None:
+def test_a_late_commit_of_an_earlier_batch_changes_nothing_of_the_one_that_is_open(play: Play) -> None:
     """Every COMMIT that was ever sent is sent again while the next batch's transactions are open.
 
     Catches the same: it would be answered NONE, and publish what the batch has written so far.
@@ -81,92 +62,92 @@ def test_a_late_commit_of_an_earlier_batch_changes_nothing_of_the_one_that_is_op
 
     def send_again(_: int) -> None:
         nonlocal met
-        opened = query.open_transactions()
+        opened = play.open_transactions()
         assert opened
         for handle in sent:
             if handle.transactional_id in opened:
                 met += 1
-                assert query.end(handle, commit=True) != "NONE"
+                assert play.end(handle, commit=True) != "NONE"
             else:
-                query.end(handle, commit=True)
-        assert query.open_transactions() == opened
+                play.end(handle, commit=True)
+        assert play.open_transactions() == opened
 
-    driver = query.driver()
+    driver = play.driver()
     for batch in range(5):
-        driver.process(query.checkpoint(batch), Tasks(query, rows_of(batch), between=send_again))
-        sent += query.decided(batch)
-        assert query.visible() == seen(batch + 1)
+        driver.process(play.checkpoint(batch), Tasks(play, rows_of(batch), between=send_again))
+        sent += play.decided(batch)
+        assert play.visible() == seen(batch + 1)
     assert met > 0, "no id was open again while a commit for it came late"
 
 
-def test_a_late_commit_publishes_nothing_of_a_batch_that_then_dies(query: Play) -> None:
+def test_a_late_commit_publishes_nothing_of_a_batch_that_then_dies(play: Play) -> None:
     """The same mutation where it does its harm: the driver dies before it decides, and the batch is written anew."""
-    driver = query.driver()
+    driver = play.driver()
     for batch in range(4):
-        driver.process(query.checkpoint(batch), Tasks(query, rows_of(batch)))
-    sent = [handle for batch in range(4) for handle in query.decided(batch)]
-    crash(driver, query, 4, rows_of(4), "driver.confirmed")
-    opened = query.open_transactions()
+        driver.process(play.checkpoint(batch), Tasks(play, rows_of(batch)))
+    sent = [handle for batch in range(4) for handle in play.decided(batch)]
+    crash(driver, play, 4, rows_of(4), "driver.confirmed")
+    opened = play.open_transactions()
     assert {handle.transactional_id for handle in sent} & set(opened), "nothing was tested"
     for handle in sent:
-        query.end(handle, commit=True)
-    assert query.open_transactions() == opened
-    assert query.visible() == seen(4)
-    query.driver().process(query.checkpoint(4), Tasks(query, rows_of(4)))
-    assert query.visible() == seen(5)
+        play.end(handle, commit=True)
+    assert play.open_transactions() == opened
+    assert play.visible() == seen(4)
+    play.driver().process(play.checkpoint(4), Tasks(play, rows_of(4)))
+    assert play.visible() == seen(5)
 
 
-def test_an_id_is_not_initialised_again_before_its_batch_is_settled(query: Play) -> None:
+def test_an_id_is_not_initialised_again_before_its_batch_is_settled(play: Play) -> None:
     """A worker goes on with batches that its driver has not proven yet: every prepared transaction stays as it is.
 
     Catches `_free_slot` without `batch <= settled_through`: the next producer would abort a prepared transaction.
     """
-    driver = query.driver()
-    driver.initialize_state(query.checkpoint(0))
+    driver = play.driver()
+    driver.initialize_state(play.checkpoint(0))
     handles = [
-        prepare_task(query, work_of(query, batch, incarnation=driver._log_incarnation), task, [f"{batch}{task}"])
+        prepare_task(play, work_of(play, batch, incarnation=driver._log_incarnation), task, [f"{batch}{task}"])
         for batch in range(2)
         for task in range(3)
     ]
-    query.forget_worker()  # and with it, whatever it was making
+    play.forget_worker()  # and with it, whatever it was making
     for handle in handles:
-        found = query.describe(handle.transactional_id)
+        found = play.describe(handle.transactional_id)
         assert (found.state, found.producer_epoch) == ("Ongoing", handle.producer_epoch)
 
 
-def test_two_producers_made_ready_together_never_share_an_id(query: Play) -> None:
+def test_two_producers_made_ready_together_never_share_an_id(play: Play) -> None:
     """A worker whose stock ran low gets an empty task of the next batch, and makes several producers ready at once.
 
     Catches `_free_slot` that forgets what `replenish` has just reserved: the second would fence the first.
     """
-    driver = query.driver()
-    driver.initialize_state(query.checkpoint(0))
-    work = work_of(query, 1, incarnation=driver._log_incarnation, settled_through=0)
-    writer_of(query, work, 0)  # makes the stock
-    stock: ProducerStock = kafka_producers._stocks[query.name][2]
+    driver = play.driver()
+    driver.initialize_state(play.checkpoint(0))
+    work = work_of(play, 1, incarnation=driver._log_incarnation, settled_through=0)
+    writer_of(play, work, 0)  # makes the stock
+    stock: ProducerStock = kafka_producers._stocks[play.name][2]
     for _ in range(3):
         stock.take(0, settled_through=-1)
-    writer_of(query, work, 0).close()  # an empty task: its batch has taken nothing
+    writer_of(play, work, 0).close()  # an empty task: its batch has taken nothing
     assert stock._making is not None
     stock._making.join()
     assert len({ready.transactional_id for ready in stock._ready}) == len(stock._ready) == 3
-    driver.process(query.checkpoint(0), Tasks(query, []))
-    driver.process(query.checkpoint(1), Tasks(query, [["a"], ["b"], ["c"]]))
-    assert query.visible() == Counter("abc")
+    driver.process(play.checkpoint(0), Tasks(play, []))
+    driver.process(play.checkpoint(1), Tasks(play, [["a"], ["b"], ["c"]]))
+    assert play.visible() == Counter("abc")
 
 
-def test_a_worker_keeps_no_producer_over_a_new_incarnation(query: Play) -> None:
+def test_a_worker_keeps_no_producer_over_a_new_incarnation(play: Play) -> None:
     """The same Python worker serves the next driver: its ids carry the new incarnation from the first task on.
 
     Catches `stock_for` that looks at the sink's name only: a paused former driver's sweep would abort the successor.
     """
-    first, second = query.driver(), query.driver()
-    first.process(query.checkpoint(0), Tasks(query, rows_of(0)))
-    with at("driver.confirmed", lambda: first._committers[query.name].recover_and_abort([])):
-        second.process(query.checkpoint(1), Tasks(query, rows_of(1)))
+    first, second = play.driver(), play.driver()
+    first.process(play.checkpoint(0), Tasks(play, rows_of(0)))
+    with at("driver.confirmed", lambda: first._committers[play.name].recover_and_abort([])):
+        second.process(play.checkpoint(1), Tasks(play, rows_of(1)))
     assert second._log_incarnation > first._log_incarnation
     for batch, driver in ((0, first), (1, second)):
-        for handle in query.decided(batch):
-            assert handle.transactional_id.startswith(f"{query.name}.{driver._log_incarnation}.")
-    assert [decision.plan for decision in query.decisions()] == ["write", "write"]
-    assert query.visible() == seen(2)
+        for handle in play.decided(batch):
+            assert handle.transactional_id.startswith(f"{play.name}.{driver._log_incarnation}.")
+    assert play.plans() == ["write", "write"]
+    assert play.visible() == seen(2)

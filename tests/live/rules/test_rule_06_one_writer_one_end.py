@@ -13,37 +13,27 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.live.pipeline import Tasks, prepare_task, record_batch
-from tests.live.rules.schedules import Play, at, playing, until, work_of, writer_of
+from tests.live.rules.batches import ROWS, VISIBLE
+from tests.live.rules.schedules import Play, at, until, work_of, writer_of
 from twopc.decision import TaskReport
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Generator, Sequence
 
     from sinks.kafka_writer import KafkaHandle
-    from tests.live.services import KafkaService
     from twopc.engine import Work
 
-ROWS = [["a", "b"], ["c"]]
-VISIBLE = Counter("abc")
+
+def first_work(play: Play) -> Work:
+    driver = play.driver()
+    driver.initialize_state(play.checkpoint(0))
+    return work_of(play, 0, incarnation=driver._log_incarnation)
 
 
-@pytest.fixture
-def query(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
-    with playing(kafka, tmp_path) as play:
-        yield play
-
-
-def first_work(query: Play) -> Work:
-    driver = query.driver()
-    driver.initialize_state(query.checkpoint(0))
-    return work_of(query, 0, incarnation=driver._log_incarnation)
-
-
-def test_a_writer_that_has_handed_over_ends_nothing_however_it_is_closed(query: Play) -> None:
+def test_a_writer_that_has_handed_over_ends_nothing_however_it_is_closed(play: Play) -> None:
     """Catches `hand_over` that does nothing (state stays PREPARED, producer stays): `close` would abort."""
-    work = first_work(query)
-    writer = writer_of(query, work, 0)
+    work = first_work(play)
+    writer = writer_of(play, work, 0)
     writer.write_rows(record_batch(["a"]))
     handle = writer.snapshot_state(0)
     assert handle is not None
@@ -53,34 +43,34 @@ def test_a_writer_that_has_handed_over_ends_nothing_however_it_is_closed(query: 
     writer.abort()
     del writer
     gc.collect()
-    query.forget_worker()
-    assert query.describe(handle.transactional_id).state == "Ongoing"
-    assert query.end(handle, commit=True) == "NONE"
-    assert query.visible() == Counter("a")
+    play.forget_worker()
+    assert play.describe(handle.transactional_id).state == "Ongoing"
+    assert play.end(handle, commit=True) == "NONE"
+    assert play.visible() == Counter("a")
 
 
 @pytest.mark.parametrize("voted", [False, True], ids=["rows_written", "handle_made"])
-def test_a_writer_that_is_closed_before_it_hands_over_aborts_its_own_transaction(query: Play, *, voted: bool) -> None:
+def test_a_writer_that_is_closed_before_it_hands_over_aborts_its_own_transaction(play: Play, *, voted: bool) -> None:
     """The task failed or was cancelled: its rows hold back no reader. Catches a `close` that leaves it open."""
-    work = first_work(query)
-    writer = writer_of(query, work, 0)
+    work = first_work(play)
+    writer = writer_of(play, work, 0)
     writer.write_rows(record_batch(["a"]))
     tid = writer._producer_of.transactional_id
     if voted:
         assert writer.snapshot_state(0) is not None
     else:
         writer._producer_of.producer.flush(10)
-    assert query.describe(tid).state == "Ongoing"
+    assert play.describe(tid).state == "Ongoing"
     writer.close()
-    assert until(lambda: query.describe(tid).state == "CompleteAbort")
-    assert query.visible() == Counter()
+    assert until(lambda: play.describe(tid).state == "CompleteAbort")
+    assert play.visible() == Counter()
 
 
 class Generators(Tasks):
     """Each task is a generator, as in Spark's Python worker: it may be closed long after its handle has left it."""
 
-    def __init__(self, query: Play, rows: list[list[str]]) -> None:
-        super().__init__(query, rows)
+    def __init__(self, play: Play, rows: Sequence[Sequence[str]]) -> None:
+        super().__init__(play, rows)
         self.running: list[Generator[KafkaHandle, None, None]] = []
 
     def prepare(self, work: Work) -> list[TaskReport]:
@@ -110,20 +100,20 @@ class Generators(Tasks):
             running.close()
 
 
-def test_a_task_that_is_closed_after_the_decision_aborts_nothing_of_what_was_decided(query: Play) -> None:
+def test_a_task_that_is_closed_after_the_decision_aborts_nothing_of_what_was_decided(play: Play) -> None:
     """Catches the same: the decided batch would be lost between decision and commit, and written anew."""
-    tasks = Generators(query, ROWS)
+    tasks = Generators(play, ROWS)
     with at("driver.decided", tasks.close):
-        query.driver().process(query.checkpoint(0), tasks)
-    assert [decision.plan for decision in query.decisions()] == ["write"]
-    assert query.visible() == VISIBLE
+        play.driver().process(play.checkpoint(0), tasks)
+    assert play.plans() == ["write"]
+    assert play.visible() == VISIBLE
 
 
 class Speculative(Tasks):
     """Every task runs twice, in two workers at the same time; the first attempt's report is accepted."""
 
-    def __init__(self, query: Play, rows: list[list[str]]) -> None:
-        super().__init__(query, rows)
+    def __init__(self, play: Play, rows: Sequence[Sequence[str]]) -> None:
+        super().__init__(play, rows)
         self.losers: list[KafkaHandle] = []
 
     def prepare(self, work: Work) -> list[TaskReport]:
@@ -136,19 +126,19 @@ class Speculative(Tasks):
         return accepted
 
 
-def test_of_two_attempts_of_a_task_only_the_accepted_one_becomes_visible(query: Play) -> None:
+def test_of_two_attempts_of_a_task_only_the_accepted_one_becomes_visible(play: Play) -> None:
     """Speculation. Catches ids that are not unique per worker (`ProducerStock._worker` constant).
 
     The second attempt would initialise the first one's id, and abort what it has prepared.
     """
-    tasks = Speculative(query, ROWS)
-    with at("driver.decided", lambda: len(query.open_transactions()) == 4 or pytest.fail("an attempt was ended")):
-        query.driver().process(query.checkpoint(0), tasks)
+    tasks = Speculative(play, ROWS)
+    with at("driver.decided", lambda: len(play.open_transactions()) == 4 or pytest.fail("an attempt was ended")):
+        play.driver().process(play.checkpoint(0), tasks)
     assert tasks.prepared == 1
-    winners = query.decided(0)
+    winners = play.decided(0)
     assert len({handle.transactional_id for handle in [*winners, *tasks.losers]}) == 4
-    assert query.open_transactions() == ()
-    assert query.visible() == VISIBLE
+    assert play.open_transactions() == ()
+    assert play.visible() == VISIBLE
     for loser in tasks.losers:
-        assert query.end(loser, commit=True) != "NONE"
-    assert query.visible() == VISIBLE
+        assert play.end(loser, commit=True) != "NONE"
+    assert play.visible() == VISIBLE

@@ -22,7 +22,8 @@ from confluent_kafka.admin import (
 
 from integration.local_services import LocalKafka
 from sinks.kafka_transactions import NO_ANSWER, Listing, TransactionClient
-from tests.live.pipeline import Tasks, prepare_task, record_batch
+from tests.live.pipeline import Tasks, record_batch
+from tests.live.rules.batches import ROWS, VISIBLE, WithOrphan
 from tests.live.rules.schedules import Play, at, crash, die, playing, work_of, writer_of
 from tests.live.services import KafkaService, chosen
 from twopc.errors import CommitBlockedError, ConfigurationError, FencedError
@@ -34,102 +35,77 @@ if TYPE_CHECKING:
 
     from sinks.kafka_transactions import ProducerIdentity
     from twopc.coordinator import Coordinator
-    from twopc.decision import TaskReport
-    from twopc.engine import Work
-
-ROWS = [["a", "b"], ["c"]]
-VISIBLE = Counter("abc")
 
 
-@pytest.fixture
-def query(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
-    with playing(kafka, tmp_path) as play:
-        yield play
-
-
-class WithOrphan(Tasks):
-    """An attempt of the last task is never accepted: speculation's loser, or a cancelled task that ran on."""
-
-    orphan: Any = None
-
-    def prepare(self, work: Work) -> list[TaskReport]:
-        self.orphan = prepare_task(self._query, work, len(self._rows) - 1, ["never"])
-        return super().prepare(work)
-
-
-def wake_and_fail(driver: Coordinator, query: Play, batch: int) -> None:
+def wake_and_fail(driver: Coordinator, play: Play, batch: int) -> None:
     """A driver that was paused wakes, and its next batch fails: it sweeps what its attempt may have left open."""
     with pytest.raises(InjectedFault):
-        driver.process(query.checkpoint(batch), Tasks(query, [["late"]], between=lambda _: die()))
+        driver.process(play.checkpoint(batch), Tasks(play, [["late"]], between=lambda _: die()))
 
 
-def plans(query: Play) -> list[str]:
-    return [decision.plan for decision in query.decisions()]
-
-
-def test_a_paused_loser_that_wakes_and_sweeps_does_not_hurt_what_the_winner_has_prepared(query: Play) -> None:
+def test_a_paused_loser_that_wakes_and_sweeps_does_not_hurt_what_the_winner_has_prepared(play: Play) -> None:
     """Catches `of < below` dropped from `_sweep`: the winner's confirmed transactions would be aborted."""
-    loser, winner = query.driver(), query.driver()
-    loser.process(query.checkpoint(0), Tasks(query, [["zero"]]))
-    query.forget_worker()
-    with at("driver.confirmed", lambda: wake_and_fail(loser, query, 1)):
-        winner.process(query.checkpoint(1), Tasks(query, ROWS))
-    assert plans(query) == ["write", "write"]
-    assert query.open_transactions() == ()  # the loser's own attempt is gone
-    assert query.visible() == VISIBLE + Counter(["zero"])
+    loser, winner = play.driver(), play.driver()
+    loser.process(play.checkpoint(0), Tasks(play, [["zero"]]))
+    play.forget_worker()
+    with at("driver.confirmed", lambda: wake_and_fail(loser, play, 1)):
+        winner.process(play.checkpoint(1), Tasks(play, ROWS))
+    assert play.plans() == ["write", "write"]
+    assert play.open_transactions() == ()  # the loser's own attempt is gone
+    assert play.visible() == VISIBLE + Counter(["zero"])
 
 
-def test_a_paused_loser_that_wakes_and_sweeps_does_not_end_the_winners_decision(query: Play) -> None:
+def test_a_paused_loser_that_wakes_and_sweeps_does_not_end_the_winners_decision(play: Play) -> None:
     """The decision's record is written, its transaction open. Catches `<sink>.driver` not told from a task's id."""
-    loser, winner = query.driver(), query.driver()
-    loser.process(query.checkpoint(0), Tasks(query, [["zero"]]))
+    loser, winner = play.driver(), play.driver()
+    loser.process(play.checkpoint(0), Tasks(play, [["zero"]]))
 
     def sweep() -> None:
-        assert f"{query.name}.driver" in query.open_transactions()
-        wake_and_fail(loser, query, 1)
+        assert f"{play.name}.driver" in play.open_transactions()
+        wake_and_fail(loser, play, 1)
 
-    query.forget_worker()
+    play.forget_worker()
     with at("driver.deciding", sweep):
-        winner.process(query.checkpoint(1), Tasks(query, ROWS))
-    winner.process(query.checkpoint(2), Tasks(query, [["two"]]))
-    assert query.visible() == VISIBLE + Counter(["zero", "two"])
+        winner.process(play.checkpoint(1), Tasks(play, ROWS))
+    winner.process(play.checkpoint(2), Tasks(play, [["two"]]))
+    assert play.visible() == VISIBLE + Counter(["zero", "two"])
 
 
-def test_an_orphan_of_the_own_incarnation_is_swept_right_after_the_decision(query: Play) -> None:
+def test_an_orphan_of_the_own_incarnation_is_swept_right_after_the_decision(play: Play) -> None:
     """Else it would hold back every reader of the output. Catches `below=self._incarnation` in `recover_and_abort`."""
-    tasks = WithOrphan(query, ROWS)
-    query.driver().process(query.checkpoint(0), tasks)
-    assert query.open_transactions() == ()
-    assert query.describe(tasks.orphan.transactional_id).producer_epoch > tasks.orphan.producer_epoch
-    assert query.end(tasks.orphan, commit=True) != "NONE"
-    assert query.visible() == VISIBLE
+    tasks = WithOrphan(play, ROWS)
+    play.driver().process(play.checkpoint(0), tasks)
+    assert play.open_transactions() == ()
+    assert play.describe(tasks.orphan.transactional_id).producer_epoch > tasks.orphan.producer_epoch
+    assert play.end(tasks.orphan, commit=True) != "NONE"
+    assert play.visible() == VISIBLE
 
 
-def test_a_new_driver_sweeps_what_a_dead_one_had_not_decided(query: Play) -> None:
+def test_a_new_driver_sweeps_what_a_dead_one_had_not_decided(play: Play) -> None:
     """Catches a take-over without a sweep: readers of the output would wait until it times out."""
-    crash(query.driver(), query, 0, [["x"], ["y"]], "driver.confirmed")
-    assert len(query.open_transactions()) == 2
-    with at("driver.recovered", lambda: query.open_transactions() == () or pytest.fail("not swept")):
-        query.driver().process(query.checkpoint(0), Tasks(query, ROWS))
-    assert query.visible() == VISIBLE
+    crash(play.driver(), play, 0, [["x"], ["y"]], "driver.confirmed")
+    assert len(play.open_transactions()) == 2
+    with at("driver.recovered", lambda: play.open_transactions() == () or pytest.fail("not swept")):
+        play.driver().process(play.checkpoint(0), Tasks(play, ROWS))
+    assert play.visible() == VISIBLE
 
 
-def test_the_writer_of_a_swept_transaction_is_fenced_wherever_it_is(query: Play) -> None:
+def test_the_writer_of_a_swept_transaction_is_fenced_wherever_it_is(play: Play) -> None:
     """A zombie writes on after the sweep. Catches a sweep by EndTxn(abort): the zombie would reopen at its epoch."""
-    driver = query.driver()
-    driver.initialize_state(query.checkpoint(0))
-    zombie = writer_of(query, work_of(query, 0, incarnation=driver._log_incarnation), 1)
+    driver = play.driver()
+    driver.initialize_state(play.checkpoint(0))
+    zombie = writer_of(play, work_of(play, 0, incarnation=driver._log_incarnation), 1)
     zombie.write_rows(record_batch(["zombie"]))
     assert zombie._producer_of.producer.flush(10) == 0
-    query.forget_worker()
-    driver.process(query.checkpoint(0), Tasks(query, ROWS))
-    assert query.open_transactions() == ()
+    play.forget_worker()
+    driver.process(play.checkpoint(0), Tasks(play, ROWS))
+    assert play.open_transactions() == ()
 
     with pytest.raises(FencedError):
         zombie.snapshot_state(0)
     zombie.close()
-    assert query.open_transactions() == ()
-    assert query.visible() == VISIBLE
+    assert play.open_transactions() == ()
+    assert play.visible() == VISIBLE
 
 
 def make_unreachable(monkeypatch: pytest.MonkeyPatch, transactional_id: str) -> None:
@@ -148,18 +124,18 @@ def test_what_is_decided_and_not_yet_committed_is_spared(
     kafka: KafkaService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of two commits goes unanswered over a restart. Catches `tid not in spared` dropped: a torn batch."""
-    with playing(kafka, tmp_path, timeout_ms=1_500) as query:
-        crash(query.driver(), query, 0, ROWS, "driver.decided")
-        spared = query.decided(0)[1]
+    with playing(kafka, tmp_path, timeout_ms=1_500) as play:
+        crash(play.driver(), play, 0, ROWS, "driver.decided")
+        spared = play.decided(0)[1]
         with monkeypatch.context() as patch:
             make_unreachable(patch, spared.transactional_id)
             with pytest.raises(CommitBlockedError):
-                query.driver().process(query.checkpoint(0), Tasks(query, ROWS))
-        assert query.open_transactions() == (spared.transactional_id,)
-        replay = Tasks(query, ROWS)
-        query.driver().process(query.checkpoint(0), replay)
+                play.driver().process(play.checkpoint(0), Tasks(play, ROWS))
+        assert play.open_transactions() == (spared.transactional_id,)
+        replay = Tasks(play, ROWS)
+        play.driver().process(play.checkpoint(0), replay)
         assert (replay.prepared, replay.evaluated) == (0, 1)
-        assert query.visible() == VISIBLE
+        assert play.visible() == VISIBLE
 
 
 def test_a_sink_whose_name_begins_with_this_ones_is_left_alone(kafka: KafkaService, tmp_path: Path) -> None:
@@ -170,27 +146,27 @@ def test_a_sink_whose_name_begins_with_this_ones_is_left_alone(kafka: KafkaServi
             orders.driver().process(orders.checkpoint(0), Tasks(orders, [["zero"]]))
             with at("driver.confirmed", lambda: orders.driver().process(orders.checkpoint(1), Tasks(orders, ROWS))):
                 orders_eu.driver().process(orders_eu.checkpoint(0), Tasks(orders_eu, ROWS))
-            assert plans(orders_eu) == ["write"]
+            assert orders_eu.plans() == ["write"]
             assert orders_eu.decisions()[0].attempt.counter == 1
             assert orders_eu.visible() == VISIBLE
         assert orders.visible() == VISIBLE + Counter(["zero"])
 
 
 def test_an_incomplete_sweep_is_reported_and_repeated_and_fails_no_decided_batch(
-    query: Play, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    play: Play, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A broker does not answer the listing after batch 0. Catches an incomplete listing that is not repeated."""
-    driver = query.driver()
-    driver.initialize_state(query.checkpoint(0))
-    tasks = WithOrphan(query, ROWS)
+    driver = play.driver()
+    driver.initialize_state(play.checkpoint(0))
+    tasks = WithOrphan(play, ROWS)
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
         patch.setattr(TransactionClient, "list_open", lambda *_: Listing((), complete=False))
-        driver.process(query.checkpoint(0), tasks)
+        driver.process(play.checkpoint(0), tasks)
     assert "incomplete" in caplog.text
-    assert query.open_transactions() == (tasks.orphan.transactional_id,)
-    driver.process(query.checkpoint(1), Tasks(query, [["d"]]))
-    assert query.open_transactions() == ()
-    assert query.visible() == VISIBLE + Counter("d")
+    assert play.open_transactions() == (tasks.orphan.transactional_id,)
+    driver.process(play.checkpoint(1), Tasks(play, [["d"]]))
+    assert play.open_transactions() == ()
+    assert play.visible() == VISIBLE + Counter("d")
 
 
 SECURED = {
@@ -235,14 +211,14 @@ def test_a_driver_that_may_not_describe_its_transactional_ids_is_refused_before_
 
     It has every other right, and for its driver's id even that one.
     """
-    with playing(KafkaService(guarded.bootstrap_servers), tmp_path) as query:
-        healthy = query.driver()
-        healthy.process(query.checkpoint(0), Tasks(query, [["zero"]]))
-        allow_all(guarded, (ResourceType.TOPIC, "*"), (ResourceType.TRANSACTIONAL_ID, f"{query.name}.driver"))
-        query.sink = dataclasses.replace(query.sink, bootstrap_servers=guarded.address("SECURED"), options=AS_ANN)
+    with playing(KafkaService(guarded.bootstrap_servers), tmp_path) as play:
+        healthy = play.driver()
+        healthy.process(play.checkpoint(0), Tasks(play, [["zero"]]))
+        allow_all(guarded, (ResourceType.TOPIC, "*"), (ResourceType.TRANSACTIONAL_ID, f"{play.name}.driver"))
+        play.sink = dataclasses.replace(play.sink, bootstrap_servers=guarded.address("SECURED"), options=AS_ANN)
         with pytest.raises(ConfigurationError, match="allow Describe and Write on transactional ids with the prefix"):
-            query.driver().process(query.checkpoint(1), Tasks(query, [["refused"]]))
-        query.sink = dataclasses.replace(query.sink, bootstrap_servers=guarded.bootstrap_servers, options={})
-        healthy.process(query.checkpoint(1), Tasks(query, ROWS))
-        assert len(query.take_overs()) == 1
-        assert query.visible() == VISIBLE + Counter(["zero"])
+            play.driver().process(play.checkpoint(1), Tasks(play, [["refused"]]))
+        play.sink = dataclasses.replace(play.sink, bootstrap_servers=guarded.bootstrap_servers, options={})
+        healthy.process(play.checkpoint(1), Tasks(play, ROWS))
+        assert len(play.take_overs()) == 1
+        assert play.visible() == VISIBLE + Counter(["zero"])

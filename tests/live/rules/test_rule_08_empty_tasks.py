@@ -6,24 +6,9 @@ tells the broker nothing, so the coordinator says Empty, never Ongoing, and a ba
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import pytest
-
-from tests.live.pipeline import Tasks, committed, record_batch
-from tests.live.rules.schedules import Play, at, playing, work_of, writer_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.live.services import KafkaService
-
-
-@pytest.fixture
-def play(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
-    with playing(kafka, tmp_path) as play:
-        yield play
+from tests.live.pipeline import Tasks, record_batch
+from tests.live.rules.schedules import Play, at, work_of, writer_of
+from tests.reader import committed
 
 
 def markers(play: Play) -> int:

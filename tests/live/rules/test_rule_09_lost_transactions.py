@@ -14,12 +14,13 @@ import pytest
 from integration.staging import SliceWriter, Staging
 from tests.live.pipeline import Tasks, record_batch
 from tests.live.rules.schedules import Play, at, crash, die, playing, until
+from tests.tasks import keyed_views
 from twopc.decision import Repair
 from twopc.errors import InDoubtError
 from twopc.faults import InjectedFault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from sinks.kafka_writer import KafkaHandle
@@ -29,12 +30,6 @@ ROWS = (("a", "b"), ("c",), ("d", "e"))
 ONCE = dict.fromkeys("abcde", 1)
 #: The broker looks for transactions that are over their time every 10 s.
 TIMED_OUT_WITHIN_S = 40
-
-
-@pytest.fixture
-def play(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
-    with playing(kafka, tmp_path) as play:
-        yield play
 
 
 def repairs(play: Play) -> list[Repair]:
@@ -159,9 +154,9 @@ def test_other_rows_task_by_task_are_in_doubt_until_a_restart_gives_the_decided_
     assert play.visible() == ONCE
 
 
-def staged_below(location: Path) -> Callable[[int, Sequence[str]], str]:
+def staged_below(location: Path, play: Play) -> Callable[[int, Sequence[str]], str]:
     def stage(_: int, rows: Sequence[str]) -> str:
-        writer = SliceWriter(str(location), 0, 0)
+        writer = SliceWriter(str(location), 0, 0, keyed_views(play.name))
         for row in rows:
             writer.write(record_batch([row]))
         return str(writer.close())
@@ -178,7 +173,7 @@ def test_what_was_staged_is_published_from_the_staged_rows_whatever_the_plan_giv
     The one gives x; with the other, a crash right after it publishes twice.
     """
     staging = Staging(str(tmp_path / "staging"))
-    first = Tasks(play, ROWS, stage=staged_below(tmp_path / "staging"))
+    first = Tasks(play, ROWS, stage=staged_below(tmp_path / "staging", play))
     with pytest.raises(InjectedFault), at("driver.decided", die):
         play.driver(staging=staging).process(play.checkpoint(0), first)
     for partition, handle in enumerate(play.decided(0)):
@@ -196,7 +191,7 @@ def test_what_was_staged_is_published_from_the_staged_rows_whatever_the_plan_giv
 def test_staged_rows_that_are_gone_are_in_doubt_like_any_other(play: Play, tmp_path: Path) -> None:
     """Rule 9. Caught mutation: ``repair.all_staged`` does not look whether the slices are there."""
     staging = Staging(str(tmp_path / "staging"))
-    first = Tasks(play, ROWS, stage=staged_below(tmp_path / "staging"))
+    first = Tasks(play, ROWS, stage=staged_below(tmp_path / "staging", play))
     with pytest.raises(InjectedFault), at("driver.decided", die):
         play.driver(staging=staging).process(play.checkpoint(0), first)
     for partition, handle in enumerate(play.decided(0)):

@@ -8,14 +8,16 @@ A start that will be refused must not throw out a healthy driver, and must leave
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import TopicPartition
 
 from integration.checkpoint_source import lineage, source_offsets
 from tests.live.pipeline import Tasks, opened
-from tests.live.rules.schedules import Play, crash, playing
+from tests.live.rules.schedules import Play, crash
+from tests.reader import consumer_of, read_to_end
 from twopc.checkpoint import Checkpoint, Permits
 from twopc.coordinator import Coordinator, Settings
 from twopc.decision import Begin
@@ -23,34 +25,19 @@ from twopc.errors import RefusedStartError
 from twopc.files import LocalFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
-    from tests.live.services import KafkaService
 
 OLD_FILES = ["/in/a.csv", "/in/b.csv"]
 
 
-@pytest.fixture
-def play(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
-    with playing(kafka, tmp_path / "checkpoint") as play:
-        yield play
-
-
 def everything_in(play: Play, partition: int = 0) -> tuple[tuple[int, int], list[tuple[int, bytes | None]]]:
     """A ledger partition as it lies there: start, end (aborted records and control records count), and each record."""
-    settings = {"bootstrap.servers": play.bootstrap_servers, "group.id": "bytes", "isolation.level": "read_uncommitted"}
-    consumer = Consumer({**settings, "enable.partition.eof": True, "fetch.wait.max.ms": 10})
-    try:
-        where = TopicPartition(play.sink.ledger, partition, 0)
-        low, high = consumer.get_watermark_offsets(where, timeout=10)
-        consumer.assign([TopicPartition(play.sink.ledger, partition, low)])
-        records: list[tuple[int, bytes | None]] = []
-        while (message := consumer.poll(10)) is not None and message.error() is None:
-            records.append((message.offset() or 0, message.value()))
-        return (low, high), records
-    finally:
-        consumer.close()
+    with closing(consumer_of(play.bootstrap_servers, isolation="read_uncommitted")) as consumer:
+        low, high = consumer.get_watermark_offsets(TopicPartition(play.sink.ledger, partition), timeout=10)
+        records = read_to_end(consumer, play.sink.ledger, [partition])
+        return (low, high), [(record.offset() or 0, record.value()) for record in records]
 
 
 def elsewhere(play: Play, tmp_path: Path, permits: Permits | None = None) -> Coordinator:

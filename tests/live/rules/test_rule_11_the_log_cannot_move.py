@@ -17,11 +17,10 @@ from confluent_kafka.admin import AdminClient
 
 from sinks import kafka_ledger_topic
 from sinks.kafka_transactions import TransactionClient
-from tests.live.pipeline import Tasks, hash_of, opened, prepare_task
+from tests.live.pipeline import Tasks, opened
 from tests.live.rules.schedules import Play, at, crash, die, playing, until
 from twopc.checkpoint import Checkpoint
-from twopc.coordinator import Coordinator, Settings, Work
-from twopc.decision import TaskReport
+from twopc.coordinator import Coordinator, Settings
 from twopc.errors import RefusedStartError
 from twopc.faults import InjectedFault
 from twopc.files import LocalFiles
@@ -32,12 +31,6 @@ if TYPE_CHECKING:
 
     from sinks.kafka import KafkaSink
     from tests.live.services import KafkaService
-
-
-@pytest.fixture
-def play(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
-    with playing(kafka, tmp_path / "checkpoint") as play:
-        yield play
 
 
 @pytest.fixture
@@ -87,27 +80,9 @@ def bindings(play: Play) -> list[dict[str, Any]]:
     return [json.loads(path.read_bytes()) for path in sorted((play.root / "twopc").glob("binding-*.json"))]
 
 
-class Fed:
+def fed(plays: Sequence[Play], rows: Sequence[Sequence[str]]) -> Tasks:
     """An engine that feeds several sinks in one pass."""
-
-    def __init__(self, plays: Sequence[Play], rows: Sequence[Sequence[str]]) -> None:
-        self._plays = plays
-        self._rows = rows
-        self.prepared = 0
-        self.evaluated = 0
-
-    def prepare(self, work: Work) -> list[TaskReport]:
-        self.prepared += 1
-        return [self._task(work, partition, rows) for partition, rows in enumerate(self._rows)]
-
-    def evaluate(self) -> None:
-        self.evaluated += 1
-
-    def _task(self, work: Work, partition: int, rows: Sequence[str]) -> TaskReport:
-        handles = {play.name: prepare_task(play, work, partition, rows) for play in self._plays}
-        encoded = {play.name: play.sink.encode_handle(handles[play.name]) for play in self._plays}
-        checksum = sum(map(hash_of, rows)) % 2**64
-        return TaskReport(partition=partition, rows=len(rows), checksum=checksum, handles=encoded)
+    return Tasks(plays[0], rows, sinks=[play.sink for play in plays])
 
 
 @pytest.mark.parametrize("keeps_its_ledger", [False, True])
@@ -254,11 +229,11 @@ class playing_renamed:  # noqa: N801 - a context manager
 def test_the_order_of_the_sinks_changes_nothing(pair: tuple[Play, Play]) -> None:
     """Rule 11. Caught mutation: the coordinator takes sinks in the order given: another ledger would decide."""
     first, second = pair
-    driver_of(first, [second.sink, first.sink]).process(first.checkpoint(0), Fed(pair, [["0"]]))
-    restarted, replay = driver_of(first, [first.sink, second.sink]), Fed(pair, [["0"]])
+    driver_of(first, [second.sink, first.sink]).process(first.checkpoint(0), fed(pair, [["0"]]))
+    restarted, replay = driver_of(first, [first.sink, second.sink]), fed(pair, [["0"]])
     restarted.process(first.checkpoint(0), replay)
     assert (replay.prepared, replay.evaluated) == (0, 1)
-    restarted.process(first.checkpoint(1), Fed(pair, [["1"]]))
+    restarted.process(first.checkpoint(1), fed(pair, [["1"]]))
     assert bindings(first)[-1]["log"] == first.sink.ledger
     assert [decision.batch for decision in first.decisions()] == [0, 1]
     assert second.decisions() == []
@@ -269,12 +244,12 @@ def test_the_order_of_the_sinks_changes_nothing(pair: tuple[Play, Play]) -> None
 def test_a_removed_sink_is_refused_and_harms_nobody(kept: int, pair: tuple[Play, Play]) -> None:
     """Rule 11. Caught mutation: ``Binding.check`` does not look for sinks that are gone (0 would be written anew)."""
     healthy = driver_of(pair[0], [play.sink for play in pair])
-    healthy.process(pair[0].checkpoint(0), Fed(pair, [["0"]]))
-    engine = Fed([pair[kept]], [["0"]])
+    healthy.process(pair[0].checkpoint(0), fed(pair, [["0"]]))
+    engine = fed([pair[kept]], [["0"]])
     with pytest.raises(RefusedStartError, match=f"give {pair[1 - kept].name} back"):
         driver_of(pair[0], [pair[kept].sink]).process(pair[0].checkpoint(0), engine)
     assert (engine.prepared, engine.evaluated) == (0, 0)
-    healthy.process(pair[0].checkpoint(1), Fed(pair, [["1"]]))
+    healthy.process(pair[0].checkpoint(1), fed(pair, [["1"]]))
     assert pair[0].visible() == pair[1].visible() == {"0": 1, "1": 1}
 
 
@@ -283,17 +258,17 @@ def test_a_sink_joins_only_by_its_name_in_add_sink_and_moves_no_decision(bound: 
     """Rule 11. Caught mutations: new sinks are let in; the log is chosen by order once a sink sorts before it."""
     old, new = pair[bound], pair[1 - bound]
     healthy = driver_of(old, [old.sink])
-    healthy.process(old.checkpoint(0), Fed([old], [["0"]]))
+    healthy.process(old.checkpoint(0), fed([old], [["0"]]))
     for add_sink in (None, old.name):
         with pytest.raises(RefusedStartError, match=f"add_sink='{new.name}'"):
-            driver_of(old, [old.sink, new.sink], add_sink=add_sink).process(old.checkpoint(1), Fed(pair, [["1"]]))
+            driver_of(old, [old.sink, new.sink], add_sink=add_sink).process(old.checkpoint(1), fed(pair, [["1"]]))
     assert topic_id(new, new.sink.ledger) == kafka_ledger_topic.ABSENT
-    healthy.process(old.checkpoint(1), Fed([old], [["1"]]))
-    driver_of(old, [old.sink, new.sink], add_sink=new.name).process(old.checkpoint(2), Fed(pair, [["2"]]))
+    healthy.process(old.checkpoint(1), fed([old], [["1"]]))
+    driver_of(old, [old.sink, new.sink], add_sink=new.name).process(old.checkpoint(2), fed(pair, [["2"]]))
     assert [sorted(binding["sinks"]) for binding in bindings(old)] == [[old.name], sorted([old.name, new.name])]
     assert {binding["log"] for binding in bindings(old)} == {old.sink.ledger}
     # It is recorded: the next run needs no setting any more.
-    driver_of(old, [old.sink, new.sink]).process(old.checkpoint(3), Fed(pair, [["3"]]))
+    driver_of(old, [old.sink, new.sink]).process(old.checkpoint(3), fed(pair, [["3"]]))
     assert [decision.batch for decision in old.decisions()] == [0, 1, 2, 3]
     assert old.visible() == {"0": 1, "1": 1, "2": 1, "3": 1}
     assert new.visible() == {"2": 1, "3": 1}
@@ -304,14 +279,14 @@ def test_a_sink_whose_decisions_another_query_keeps_elsewhere_is_refused_and_har
 ) -> None:
     """Rules 10 and 11. Caught mutation: without ``_require_no_other_master`` what is decided for the sink is swept."""
     with pytest.raises(InjectedFault), at("driver.decided", die):
-        driver_of(pair[0], [play.sink for play in pair]).process(pair[0].checkpoint(0), Fed(pair, [["0"]]))
+        driver_of(pair[0], [play.sink for play in pair]).process(pair[0].checkpoint(0), fed(pair, [["0"]]))
     intruder = Coordinator([pair[1].sink], LocalFiles(tmp_path / "elsewhere" / "twopc"))
     opened.append(intruder)
     engine = Tasks(pair[1], [["intruder"]])
     with pytest.raises(RefusedStartError, match=f"end_lineage='{pair[0].lineage}'"):
         intruder.process(Checkpoint("another", 0, ("offset-0",), lambda _: None), engine)
     assert (engine.prepared, engine.evaluated) == (0, 0)
-    replay = Fed(pair, [["0"]])
+    replay = fed(pair, [["0"]])
     driver_of(pair[0], [play.sink for play in pair]).process(pair[0].checkpoint(0), replay)
     assert (replay.prepared, replay.evaluated) == (0, 1)
     assert pair[0].visible() == pair[1].visible() == {"0": 1}

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException
 from sinks import kafka_ledger
 from sinks.kafka_ledger import KafkaLedger
 from tests.live.pipeline import Tasks
-from tests.live.rules.schedules import Play, at, playing, until
+from tests.live.rules.schedules import Play, at, playing, spied_read_backs, until
 from twopc.errors import DecisionInDoubtError, FencedError, RetriableError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def decided(play: Play) -> int | None:
     """
     committer = play.sink.create_committer()
     try:
-        committer.inspect(play.lineage)
+        committer.inspect()
         return len(play.decisions())
     except RetriableError:
         return None
@@ -162,7 +162,7 @@ def test_a_broker_that_hangs_for_a_while_is_waited_for_and_its_answer_is_read_ba
     play: Play, local_kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rule 12. Caught mutations: the commit's time is that of one request; a slow commit is taken at its word."""
-    read_back = spied(monkeypatch)
+    read_back = spied_read_backs(monkeypatch)
     resume = threading.Timer(1.0, local_kafka.resume)
     driver, engine = play.driver(), Tasks(play, ROWS)
     driver.initialize_state(play.checkpoint(0))
@@ -182,22 +182,9 @@ def test_a_broker_that_hangs_for_a_while_is_waited_for_and_its_answer_is_read_ba
     assert play.visible() == ONCE
 
 
-def spied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The offsets that are read back, as it happens."""
-    seen: list[int] = []
-    really = KafkaLedger._read_back
-
-    def read_back(ledger: KafkaLedger, partition: int, offset: int, value: bytes) -> None:
-        really(ledger, partition, offset, value)
-        seen.append(offset)
-
-    monkeypatch.setattr(KafkaLedger, "_read_back", read_back)
-    return seen
-
-
 def test_a_slow_commit_is_read_back_and_found(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule 12. Caught mutation: ``_read_back`` expects another record than the one that was written, or never ends."""
-    read_back = spied(monkeypatch)
+    read_back = spied_read_backs(monkeypatch)
     monkeypatch.setattr(kafka_ledger, "_SLOW_COMMIT_S", -1)
     driver = play.driver()
     driver.process(play.checkpoint(0), Tasks(play, ROWS))

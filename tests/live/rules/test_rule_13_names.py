@@ -13,25 +13,20 @@ import pytest
 
 from integration.staging import SliceWriter, Staging
 from sinks.kafka_markers import Marker
-from tests.live.pipeline import Tasks, committed, hash_of, prepare_task, record_batch
-from tests.live.rules.schedules import Play, at, crash, die, playing
+from tests.live.pipeline import Tasks, checksum_of, prepare_task, record_batch
+from tests.live.rules.schedules import Play, at, crash, die
+from tests.reader import committed
+from tests.tasks import keyed_views
 from twopc.decision import Attempt, TaskReport
 from twopc.errors import RetriableError
 from twopc.faults import InjectedFault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from sinks.kafka_writer import KafkaHandle
-    from tests.live.services import KafkaService
     from twopc.coordinator import Work
-
-
-@pytest.fixture
-def play(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
-    with playing(kafka, tmp_path / "checkpoint") as play:
-        yield play
 
 
 def markers(play: Play) -> list[Marker]:
@@ -72,13 +67,15 @@ class Speculating:
         winner = prepare_task(self._play, work, partition, rows)
         self.handles.append((loser, winner))
         handles = {self._play.name: self._play.sink.encode_handle(winner)}
-        checksum = sum(map(hash_of, rows)) % 2**64
-        return TaskReport(partition=partition, rows=len(rows), checksum=checksum, handles=handles, staged=accepted)
+        return TaskReport(
+            partition=partition, rows=len(rows), checksum=checksum_of(rows), handles=handles, staged=accepted
+        )
 
     def _slice(self, work: Work) -> SliceWriter | None:
         if self._staging is None:
             return None
-        return SliceWriter(str(self._staging), work.attempt.incarnation, work.checkpoint.batch)
+        views = keyed_views(self._play.name)
+        return SliceWriter(str(self._staging), work.attempt.incarnation, work.checkpoint.batch, views)
 
     @staticmethod
     def _stage(writer: SliceWriter | None, rows: Sequence[str]) -> str | None:

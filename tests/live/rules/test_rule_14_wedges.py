@@ -29,8 +29,9 @@ from sinks import kafka_ledger_topic
 from sinks.kafka_ledger import KafkaLedger
 from sinks.kafka_ledger_topic import MARKER_PARTITIONS, TRANSACTION_LOG
 from sinks.kafka_reader import offsets
-from tests.live.pipeline import Tasks, committed, create_topic, opened
+from tests.live.pipeline import Tasks, create_topic, opened
 from tests.live.rules.schedules import Play, at, crash, die, playing, until
+from tests.reader import committed
 from twopc import coordinator
 from twopc.coordinator import Coordinator, Settings
 from twopc.decision import Truncation, encode
@@ -39,18 +40,11 @@ from twopc.faults import InjectedFault
 from twopc.files import LocalFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.live.services import KafkaService
 
 SAFE = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
-
-
-@pytest.fixture
-def play(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
-    with playing(kafka, tmp_path / "checkpoint") as play:
-        yield play
 
 
 @pytest.fixture

@@ -1,0 +1,39 @@
+"""The batches of the schedules: rows that can be told apart, and an attempt that nobody accepts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.live.pipeline import Tasks, prepare_task
+
+if TYPE_CHECKING:
+    from twopc.decision import TaskReport
+    from twopc.engine import Work
+
+ROWS: Final = (("a", "b"), ("c",))
+#: What readers see of them.
+VISIBLE: Final = Counter("abc")
+
+
+def rows_of(batch: int) -> list[list[str]]:
+    """Two tasks, three rows, other ones in each batch."""
+    return [[f"{batch}a", f"{batch}b"], [f"{batch}c"]]
+
+
+def seen(batches: int) -> Counter[str]:
+    """What readers see of that many batches."""
+    return Counter(row for batch in range(batches) for task in rows_of(batch) for row in task)
+
+
+class WithOrphan(Tasks):
+    """An attempt of the last task is never accepted: speculation's loser, or a cancelled task that ran on.
+
+    It is the first to write, and leaves its transaction open in that task's partitions.
+    """
+
+    orphan: Any = None
+
+    def prepare(self, work: Work) -> list[TaskReport]:
+        self.orphan = prepare_task(self._query, work, len(self._rows) - 1, ["never"])
+        return super().prepare(work)

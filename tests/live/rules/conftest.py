@@ -1,0 +1,22 @@
+"""The query that most schedules are about."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.live.rules.schedules import Play, playing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.live.services import KafkaService
+
+
+@pytest.fixture
+def play(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
+    """A query of its own on the shared broker; a rule that needs other settings has its own ``play``."""
+    with playing(kafka, tmp_path / "checkpoint") as play:
+        yield play
