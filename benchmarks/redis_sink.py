@@ -71,7 +71,7 @@ def with_sink(url: str, mapping: Callable[[str], Mapping], batches: list[pa.Reco
     name = f"b{uuid.uuid4().hex[:8]}"
     sink = RedisSink(name=name, url=url, mapping=mapping(name))
     committer = sink.create_committer()
-    committer.inspect("bench")
+    committer.inspect()
     incarnation = committer.take_over(Claim("bench", uuid.uuid4().hex, "none"))
     began = time.perf_counter()
     ends = []

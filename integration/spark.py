@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from integration import checkpoint_source
 from integration.hadoop_files import open_files
+from integration.rows import arrange
 from integration.spark_engine import SparkEngine
 from integration.staging import Staging, open_location
 from sinks.kafka import KafkaSink
@@ -17,6 +18,8 @@ from twopc.errors import ConfigurationError
 from twopc.files import Subdirectory
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from pyspark import SparkContext
     from pyspark.sql import DataFrame
 
@@ -29,6 +32,7 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 _RUN_ID: Final = "spark.jobGroup.id"  # the query's run id *is* its job group
 _RETAINED: Final = "spark.sql.streaming.minBatchesToRetain"
 _RETAINED_DEFAULT: Final = "100"
+_ON_BAD_RECORD: Final = ("stop", "dead_letter")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +47,11 @@ class Options:
         add_sink: the name of a sink that joins a checkpoint which was bound without it.
         max_attempts: how often a batch is prepared before its error stops the query.
         prepare_timeout_ms: cancel an attempt that takes longer; by default as long as the sinks' transactions allow.
+        select: for a sink's name the SQL expressions that make its columns, such as
+            ``{"events": ["CAST(id AS STRING) AS key", "to_json(struct(*)) AS value"]}``; others take the batch's own.
+        on_bad_record: ``"stop"``: a row that a sink can never take stops the query, with nothing of its batch visible.
+            ``"dead_letter"``: it is left out of every sink and goes to the sink ``dead_letter``, with the cause.
+        dead_letter: a KafkaSink with a topic.
     """
 
     staging_location: str | None = None
@@ -51,6 +60,9 @@ class Options:
     add_sink: str | None = None
     max_attempts: int = 3
     prepare_timeout_ms: float | None = None
+    select: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    on_bad_record: str = "stop"
+    dead_letter: KafkaSink | None = None
 
 
 def exactly_once(
@@ -77,15 +89,35 @@ def exactly_once(
         raise ConfigurationError(f"exactly_once({unknown[0]}=…) is not a setting; there are {', '.join(sorted(known))}")
     if not sinks:
         raise ConfigurationError("exactly_once() needs at least one sink")
-    names = [sink.name for sink in sinks]
-    if len(set(names)) != len(names):
-        raise ConfigurationError(f"exactly_once(): two sinks have the same name in {names}; each needs its own")
     if not str(checkpoint_location).strip():
         raise ConfigurationError("exactly_once(checkpoint_location=''): give the query's checkpointLocation")
     options = Options(**settings)
     if options.staging_location is not None and not staging:
         raise ConfigurationError("exactly_once(staging_location=…) has no effect without staging=True")
-    return ExactlyOnce(sinks, str(checkpoint_location), staging=staging, options=options)
+    participants = _participants(sinks, options)
+    unknown = sorted(set(options.select) - {sink.name for sink in sinks})
+    if unknown:
+        raise ConfigurationError(f"exactly_once(select=…): no sink is called {unknown[0]!r}")
+    return ExactlyOnce(participants, str(checkpoint_location), staging=staging, options=options)
+
+
+def _participants(sinks: tuple[TwoPhaseCommitSink[Any], ...], options: Options) -> tuple[TwoPhaseCommitSink[Any], ...]:
+    if options.on_bad_record not in _ON_BAD_RECORD:
+        raise ConfigurationError(
+            f"exactly_once(on_bad_record={options.on_bad_record!r}): give one of {', '.join(map(repr, _ON_BAD_RECORD))}"
+        )
+    letters = options.dead_letter
+    if (options.on_bad_record == "dead_letter") != (letters is not None):
+        raise ConfigurationError(
+            'exactly_once(): give on_bad_record="dead_letter" and dead_letter=KafkaSink(…), or neither'
+        )
+    if letters is not None and (not isinstance(letters, KafkaSink) or letters.topic is None):
+        raise ConfigurationError("exactly_once(dead_letter=…): give a KafkaSink with a topic")
+    found = sinks if letters is None else (*sinks, letters)
+    names = [sink.name for sink in found]
+    if len(set(names)) != len(names):
+        raise ConfigurationError(f"exactly_once(): two sinks have the same name in {names}; each needs its own")
+    return found
 
 
 class ExactlyOnce:
@@ -110,9 +142,12 @@ class ExactlyOnce:
         context = frame.sparkSession.sparkContext
         files = open_files(context, self._location)
         checkpoint = self._checkpoint(context, files, batch)
-        kafka = [sink for sink in self._sinks if isinstance(sink, KafkaSink)]
         staging = self._staging(files)
-        engine = SparkEngine(frame, self._sinks, kafka, staging, timeout_ms=self._options.prepare_timeout_ms)
+        letters = self._options.dead_letter
+        rows = arrange(
+            frame, self._sinks, select=self._options.select, dead_letter=None if letters is None else letters.name
+        )
+        engine = SparkEngine(frame, rows, self._sinks, staging, timeout_ms=self._options.prepare_timeout_ms)
         try:
             self._coordinator_of_run(context, files, staging).process(checkpoint, engine)
         except BaseException:

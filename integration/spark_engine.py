@@ -12,19 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from integration.kafka_rows import normalise
 from integration.task_writer import Job, TaskResult
 from twopc import errors
 from twopc.errors import ConfigurationError, FatalError, PrepareTimeoutError, RetriableError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pyspark import SparkContext
     from pyspark.sql import DataFrame
 
+    from integration.rows import Rows
     from integration.staging import Staging
-    from sinks.kafka import KafkaSink
     from twopc.coordinator import Work
     from twopc.decision import TaskReport
     from twopc.sink import TwoPhaseCommitSink
@@ -45,14 +42,14 @@ class SparkEngine:
     def __init__(
         self,
         frame: DataFrame,
+        rows: Rows,
         sinks: tuple[TwoPhaseCommitSink[Any], ...],
-        kafka: Sequence[KafkaSink],
         staging: Staging | None,
         *,
         timeout_ms: float | None,
     ) -> None:
         self._frame = frame
-        self._rows = normalise(frame, kafka)
+        self._rows = rows
         self._sinks = sinks
         self._staging = staging
         self._timeout_ms = timeout_ms
@@ -72,6 +69,7 @@ class SparkEngine:
             settled_through=work.settled_through,
             only=work.only,
             staging=None if self._staging is None else self._staging.location,
+            views=self._rows.views,
         )
         limits = [limit for limit in (work.timeout_ms, self._timeout_ms) if limit is not None]
         results = self._run(job, timeout_ms=min(limits, default=None))
@@ -101,7 +99,7 @@ class SparkEngine:
             timer.daemon = True
             timer.start()
         try:
-            rows = self._rows.mapInArrow(lambda batches: job(iter(batches)), _RESULT).collect()
+            rows = self._rows.frame.mapInArrow(lambda batches: job(iter(batches)), _RESULT).collect()
         except Exception as error:
             if expired.is_set():
                 raise PrepareTimeoutError(

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyarrow import fs
 
+from integration.views import View, inscribe, inscribed
 from twopc.errors import ConfigurationError
 from twopc.faults import point
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,8 @@ def open_location(location: str) -> tuple[fs.FileSystem, str]:
 class SliceWriter:
     """Keeps one task attempt's rows."""
 
-    def __init__(self, location: str, incarnation: int, batch: int) -> None:
+    def __init__(self, location: str, incarnation: int, batch: int, views: Mapping[str, View]) -> None:
+        self._views = views
         self._filesystem, root = open_location(location)
         self.name = f"{incarnation}/{batch}/{uuid.uuid4().hex}.arrow"
         self._path = f"{root}/{self.name}"
@@ -59,7 +61,7 @@ class SliceWriter:
         if self._writer is None:
             self._filesystem.create_dir(self._path.rpartition("/")[0], recursive=True)
             self._sink = self._filesystem.open_output_stream(self._path)
-            self._writer = pa.ipc.new_file(self._sink, rows.schema)
+            self._writer = pa.ipc.new_file(self._sink, inscribe(rows.schema, self._views))
         self._writer.write_batch(rows)
 
     def close(self) -> str | None:
@@ -86,12 +88,13 @@ class Staging:
         found: fs.FileInfo = filesystem.get_file_info(f"{root}/{name}")
         return bool(found.type == fs.FileType.File)
 
-    def read(self, name: str) -> Iterator[pa.RecordBatch]:
+    def read(self, name: str, sink: str) -> Iterator[pa.RecordBatch]:
         """See :class:`StagedRows`."""
         filesystem, root = open_location(self.location)
         with filesystem.open_input_file(f"{root}/{name}") as source, pa.ipc.open_file(source) as reader:
+            view = inscribed(reader.schema)[sink]
             for index in range(reader.num_record_batches):
-                yield reader.get_batch(index)
+                yield view.of(reader.get_batch(index))
 
     def settle(self, incarnation: int, batch: int) -> None:
         """See :class:`StagedRows`. Slices of later incarnations belong to a successor: they are left alone."""

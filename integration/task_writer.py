@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from integration.kafka_rows import CHECKSUM
+from integration.dead_letters import CAUSE, screen
 from integration.staging import SliceWriter
+from integration.views import CHECKSUM
 from twopc.decision import Attempt, TaskReport
 from twopc.errors import FatalError
 from twopc.sink import TaskAttempt
@@ -23,7 +24,12 @@ from twopc.sink import TaskAttempt
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from integration.views import View
     from twopc.sink import SinkWriter, TwoPhaseCommitSink
+
+
+#: Odd, so that no sum of it vanishes.
+_BAD: Final = 0x9E3779B97F4A7C15
 
 
 class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +55,7 @@ class Job:
     settled_through: int
     only: frozenset[tuple[str, int]] | None
     staging: str | None
+    views: dict[str, View]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """``mapInArrow``'s function."""
@@ -90,15 +97,20 @@ class Job:
         self, partition: int, batches: Iterator[pa.RecordBatch], writers: dict[str, SinkWriter[Any]]
     ) -> TaskReport:
         rows, checksum = 0, 0
-        staged = SliceWriter(self.staging, self.attempt.incarnation, self.batch) if self.staging else None
+        staged = SliceWriter(self.staging, self.attempt.incarnation, self.batch, self.views) if self.staging else None
+        dead_letters = any(view.of_bad_rows for view in self.views.values())
         for batch in batches:
             rows += batch.num_rows
             checksum += _sum(batch.column(CHECKSUM))
             payload = batch.drop_columns([CHECKSUM])
+            if dead_letters:
+                payload = screen(payload, self.sinks, self.views)
+                # Which rows are bad must be the same in a replay, or one would be in neither place.
+                checksum += _BAD * _sum(batch.column(CHECKSUM).filter(payload.column(CAUSE).is_valid()))
             if staged is not None:
                 staged.write(payload)
-            for writer in writers.values():
-                writer.write_rows(payload)
+            for name, writer in writers.items():
+                writer.write_rows(self.views[name].of(payload))
         handles = {
             sink.name: sink.encode_handle(handle)
             for sink in self.sinks

@@ -15,6 +15,8 @@ from twopc.sink import TwoPhaseCommitSink
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import pyarrow as pa
+
     from sinks.kafka_committer import KafkaCommitter
     from sinks.kafka_ledger import KafkaLedger
     from twopc.sink import TaskAttempt
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 # No dot: transactional ids are found by the prefix "<name>.".
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_MESSAGE_MAX_BYTES: Final = 1_000_000  # librdkafka's default
 _RESERVE_MAX_MS: Final = 30_000
 _SHORTEST_TRANSACTION_MS: Final = 2_000
 
@@ -98,6 +101,13 @@ class KafkaSink(TwoPhaseCommitSink[KafkaHandle]):
     def prepare_timeout_ms(self) -> float:
         """See :class:`TwoPhaseCommitSink`."""
         return self.transaction_timeout_ms - self.reserve_ms
+
+    def check(self, rows: pa.RecordBatch) -> None:
+        """See :class:`TwoPhaseCommitSink`. What only brokers know (a topic's own limits, its partitions) is not looked at."""
+        from sinks.kafka_records import require_writable  # noqa: PLC0415 - only where bad records become dead letters
+
+        max_bytes = int(self._parsed().get("message.max.bytes", _MESSAGE_MAX_BYTES))
+        require_writable(rows, has_topic=self.topic is not None, max_bytes=max_bytes)
 
     def create_writer(self, task: TaskAttempt) -> KafkaWriter:
         """See :class:`TwoPhaseCommitSink`."""

@@ -51,9 +51,8 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         """See :class:`SinkCommitter`: partition 0 of the ledger."""
         return self._ledger
 
-    def inspect(self, lineage: str) -> None:
+    def inspect(self) -> None:
         """See :class:`SinkCommitter`: the ledger's settings (rule 14), and the right that the sweep needs (rule 7)."""
-        del lineage
         self._ledger.require_safe()
         probe = f"{self._sink.name}.0.preflight.0"
         answer = self._until_answered(

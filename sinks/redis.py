@@ -18,6 +18,7 @@ from twopc.sink import TwoPhaseCommitSink
 if TYPE_CHECKING:
     import collections.abc
 
+    import pyarrow as pa
     import redis
     from redis.cluster import RedisCluster
 
@@ -58,7 +59,6 @@ class RedisSink(TwoPhaseCommitSink[RedisHandle]):
         chunk_rows: commands applied in one step. Redis serves nobody else meanwhile.
         chunk_bytes: and at most so many bytes; a larger row is a step of its own.
         timeout_ms: how long one step may wait for Redis.
-        ends_lineage: the query (its id) that drove this sink before and will not come back.
 
     Raises:
         ConfigurationError: names the argument or option, and what to give instead.
@@ -77,7 +77,6 @@ class RedisSink(TwoPhaseCommitSink[RedisHandle]):
     chunk_rows: int = 1_000
     chunk_bytes: int = 262_144
     timeout_ms: int = 10_000
-    ends_lineage: str | None = None
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -111,6 +110,15 @@ class RedisSink(TwoPhaseCommitSink[RedisHandle]):
     def handle_type(self) -> type[RedisHandle]:
         """See :class:`TwoPhaseCommitSink`."""
         return RedisHandle
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """See :class:`TwoPhaseCommitSink`: those that the mapping names."""
+        return self.mapping.columns
+
+    def check(self, rows: pa.RecordBatch) -> None:
+        """See :class:`TwoPhaseCommitSink`. What a key holds in Redis is another matter: the driver looks at it."""
+        self.mapping.encode(rows)
 
     @property
     def safety(self) -> Safety:

@@ -11,7 +11,7 @@ from sinks import redis_names, redis_scripts
 from sinks.redis_apply import apply, bury, look
 from sinks.redis_calls import FAILURES, Call
 from sinks.redis_errors import translate
-from sinks.redis_preflight import require_no_other_query, require_usable
+from sinks.redis_preflight import require_usable
 from sinks.redis_writer import RedisHandle, fold, forget_entry, unstage
 from twopc.errors import BadRecordError, FencedError, RetriableError
 from twopc.faults import point
@@ -43,23 +43,24 @@ class RedisCommitter(SinkCommitter[RedisHandle]):
         self._seen: str | None = None
         self._incarnation = -1
         self._last_version = 0
+        self._obstacles: list[str] = []
 
     def binding(self) -> Mapping[str, str]:
         """See :class:`SinkCommitter`: the sink's id in this Redis, which goes where its data goes."""
         found = self._ask_one(("HGET", self._control, "id"), "reading the sink's id")
         return {"id": (found or b"").decode(), "cluster": str(self._sink.cluster).lower()}
 
-    def inspect(self, lineage: str) -> None:
+    def inspect(self) -> str | None:
         """See :class:`SinkCommitter`: the server's settings, and who drove the sink last."""
         try:
             require_usable(self._sink, self._link.facts())
         except FAILURES as error:
             raise translate(error, f"sink {self._name!r}, reading the server's settings") from error
         last, incarnation = self._ask_one(("HMGET", self._control, "lineage", "incarnation"), "reading who drove it")
-        require_no_other_query(self._sink, (last or b"").decode(), lineage)
         # Once: a later look could show a successor, whom a repeated take-over must not throw out.
         if self._seen is None:
             self._seen = (incarnation or b"0").decode()
+        return last.decode() if last else None
 
     def take_over(self, claim: Claim) -> int:
         """See :class:`SinkCommitter`."""
@@ -114,15 +115,20 @@ class RedisCommitter(SinkCommitter[RedisHandle]):
         """See :class:`SinkCommitter`: one slice after the other, so that a replay meets them in the same order."""
         version = int(since["base"])
         states = look(self._link, self._name, handles, version)
+        self._obstacles = []
         for handle in handles:
             # A slice of which something is missing is not applied in part: it may be proven lost and be written anew.
             if _WHOLE.issuperset(states[handle]) and set(states[handle]) != {"COMMITTED"}:
                 for failure in apply(self._link, self._name, handle, version):
-                    logger.error("sink %r, %s is decided and not applied: %s", self._name, handle.transaction, failure)
+                    self._obstacles.append(f"sink {self._name!r}, {handle.transaction} is not applied: {failure}")
             point("driver.committing")
         found = self.evidence(handles, since)
         self._link.ask([forget_entry(self._name, h.entry) for h, e in found.items() if e is Evidence.COMMITTED])
         return found
+
+    def obstacles(self) -> Sequence[str]:
+        """See :class:`SinkCommitter`."""
+        return self._obstacles
 
     def abort(self, handles: Sequence[RedisHandle]) -> None:
         """See :class:`SinkCommitter`."""
@@ -174,16 +180,18 @@ class RedisCommitter(SinkCommitter[RedisHandle]):
             return Evidence.COMMITTED
         if "STALE" in states:
             self._require_driving()
-            logger.error(
-                "sink %r, %s: Redis has had a later decision than version %d, so this checkpoint is older than its output",
-                self._name, handle.transaction, version,
-            )  # fmt: skip
+            self._obstacles.append(
+                f"sink {self._name!r}, {handle.transaction}: Redis has had a later decision than version {version}, so this "
+                "checkpoint is older than its output"
+            )
         elif "LOST" in states and states <= {"LOST", "PREPARED"}:
             # What is left of it goes first: a paused driver could still apply that when it wakes.
             if bury(self._link, self._name, handle, version):
                 return Evidence.ABORTED
         elif states & {"LOST", "TORN"}:
-            logger.error("sink %r, %s is applied in part, and the rest is gone", self._name, handle.transaction)
+            self._obstacles.append(
+                f"sink {self._name!r}, {handle.transaction} is applied in part, and the rest is gone"
+            )
         return Evidence.UNKNOWN
 
     def _require_driving(self) -> None:

@@ -7,7 +7,7 @@ belong together a hash tag (``"total:{{{shop}}}:{id}"`` is ``total:{<shop>}:<id>
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final
 
 from sinks.redis_chunks import Commands
@@ -37,6 +37,15 @@ class Mapping(ABC):
     def __post_init__(self) -> None:
         parse_template(self.key)
 
+    @property
+    def columns(self) -> frozenset[str]:
+        """The columns that it takes: those in the key, and every text among the other arguments."""
+        found = {text for text, is_column in parse_template(self.key) if is_column}
+        for argument in fields(self)[1:]:
+            value = getattr(self, argument.name)
+            found |= {one for one in (value if isinstance(value, tuple) else (value,)) if isinstance(one, str)}
+        return frozenset(found)
+
     @abstractmethod
     def encode(self, rows: pa.RecordBatch) -> Commands:
         """The commands of some rows, in their order.
@@ -48,6 +57,27 @@ class Mapping(ABC):
 
     def _commands(self, name: str, rows: pa.RecordBatch, *columns: list[bytes]) -> Commands:
         return Commands(name, 1 + len(columns), interleave([keys(rows, self.key), *columns], rows.num_rows))
+
+
+@dataclass(frozen=True)
+class _FieldsMapping(Mapping):
+    """A command with a part for each of some columns.
+
+    Attributes:
+        fields: the columns.
+    """
+
+    fields: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.fields, str) or not 1 <= len(self.fields) <= _MAX_FIELDS:
+            where = f"{type(self).__name__}(fields={self.fields!r})"
+            raise ConfigurationError(f"{where}: give a tuple of 1 to {_MAX_FIELDS} columns")
+        object.__setattr__(self, "fields", tuple(self.fields))
+
+    def _pairs(self, rows: pa.RecordBatch) -> list[list[bytes]]:
+        return [column for name in self.fields for column in (_same(name.encode(), rows), texts(rows, name))]
 
 
 @dataclass(frozen=True)
@@ -69,19 +99,12 @@ class Set(Mapping):
 
 
 @dataclass(frozen=True)
-class HashSet(Mapping):
+class HashSet(_FieldsMapping):
     """``HSET key field value …``: a field for each of the columns ``fields``. Other fields of the hash stay."""
-
-    fields: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "fields", _require_fields("HashSet", self.fields))
 
     def encode(self, rows: pa.RecordBatch) -> Commands:
         """See :class:`Mapping`."""
-        pairs = [column for name in self.fields for column in (_same(name.encode(), rows), texts(rows, name))]
-        return self._commands("HSET", rows, *pairs)
+        return self._commands("HSET", rows, *self._pairs(rows))
 
 
 @dataclass(frozen=True)
@@ -108,14 +131,8 @@ class IncrByFloat(Mapping):
 
 
 @dataclass(frozen=True)
-class HashIncrBy(Mapping):
+class HashIncrBy(_FieldsMapping):
     """``HINCRBY key field by`` for each of the columns ``fields``, each of them integers: totals of several kinds."""
-
-    fields: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "fields", _require_fields("HashIncrBy", self.fields))
 
     def encode(self, rows: pa.RecordBatch) -> Commands:
         """See :class:`Mapping`."""
@@ -161,19 +178,12 @@ class ListPush(Mapping):
 
 
 @dataclass(frozen=True)
-class StreamAdd(Mapping):
+class StreamAdd(_FieldsMapping):
     """``XADD key * field value …``: a field for each of the columns ``fields``. Redis gives the id, when it is applied."""
-
-    fields: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "fields", _require_fields("StreamAdd", self.fields))
 
     def encode(self, rows: pa.RecordBatch) -> Commands:
         """See :class:`Mapping`."""
-        pairs = [column for name in self.fields for column in (_same(name.encode(), rows), texts(rows, name))]
-        return self._commands("XADD", rows, _same(b"*", rows), *pairs)
+        return self._commands("XADD", rows, _same(b"*", rows), *self._pairs(rows))
 
 
 @dataclass(frozen=True)
@@ -206,12 +216,6 @@ class Delete(Mapping):
 
 def _same(word: bytes, rows: pa.RecordBatch) -> list[bytes]:
     return [word] * rows.num_rows
-
-
-def _require_fields(where: str, fields: tuple[str, ...]) -> tuple[str, ...]:
-    if isinstance(fields, str) or not 1 <= len(fields) <= _MAX_FIELDS:
-        raise ConfigurationError(f"{where}(fields={fields!r}): give a tuple of 1 to {_MAX_FIELDS} columns")
-    return tuple(fields)
 
 
 def _require_positive(where: str, number: int) -> None:

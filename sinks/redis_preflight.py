@@ -1,10 +1,10 @@
-"""What is refused before anything is written: a server that may forget, and a sink that another query drives."""
+"""What is refused before anything is written: a server that may forget."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from twopc.errors import ConfigurationError, RefusedStartError
+from twopc.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,20 +25,6 @@ def require_usable(sink: RedisSink, facts: Iterable[Mapping[str, Any]]) -> None:
         for is_wrong, what in _objections(sink, fact):
             if is_wrong:
                 raise ConfigurationError(f"sink {sink.name!r}: {what}")
-
-
-def require_no_other_query(sink: RedisSink, last: str, lineage: str) -> None:
-    """Check that the sink was not driven by another query, whose last decision could still be without its rows.
-
-    Raises:
-        RefusedStartError: it was, and the sink does not name it.
-    """
-    if last and last not in {lineage, sink.ends_lineage}:
-        raise RefusedStartError(
-            f"name in use: sink {sink.name!r} was last driven by the query {last}; this is the query {lineage}. If that one is "
-            f"over and all it decided is visible, give RedisSink(ends_lineage={last!r}); otherwise give this sink another name",
-            case="name in use",
-        )
 
 
 def _objections(sink: RedisSink, fact: Mapping[str, Any]) -> Iterable[tuple[bool, str]]:

@@ -17,7 +17,7 @@ from twopc.engine import Engine, Slot, Snapshot, Work
 from twopc.errors import DecisionInDoubtError, InDoubtError, RetriableError
 from twopc.faults import point
 from twopc.log_view import LogView, fold, fold_more
-from twopc.masters import require_no_other_master
+from twopc.masters import require_no_other_master, require_not_driven_by_another
 from twopc.recovery import Action, Case, Outcome, lookup, outcome_of
 from twopc.refusals import blocked, damaged, refusal
 from twopc.registers import RegisterLog
@@ -57,8 +57,11 @@ class Coordinator:
         settings: Settings | None = None,
         staging: StagedRows | None = None,
     ) -> None:
-        self._sinks = {sink.name: sink for sink in sorted(sinks, key=lambda sink: sink.name)}
-        self._committers: dict[str, SinkCommitter[Any]] = {n: s.create_committer() for n, s in self._sinks.items()}
+        made = {sink.name: sink.create_committer() for sink in sinks}
+        # Those with a log first, and so in every run: what is in it may be read by the time that the others show theirs.
+        order = sorted(made, key=lambda name: (made[name].decision_log() is None, name))
+        self._sinks = {sink.name: sink for name in order for sink in sinks if sink.name == name}
+        self._committers: dict[str, SinkCommitter[Any]] = {name: made[name] for name in order}
         self._files = files
         self._settings = settings or Settings()
         self._staging = staging
@@ -116,8 +119,8 @@ class Coordinator:
 
     def initialize_state(self, checkpoint: Checkpoint) -> None:
         """Take over: check read-only, fence, read what the log says now, check again, finish, sweep (rule 1)."""
-        for committer in self._committers.values():
-            committer.inspect(checkpoint.lineage)
+        drove = {name: committer.inspect() for name, committer in self._committers.items()}
+        require_not_driven_by_another(drove, checkpoint, self._settings.permits)
         self._binding.check(self._bound_now(), add_sink=self._settings.add_sink)
         decided = self._log.inspect()
         self._require_startable(fold(decided), checkpoint)
@@ -276,7 +279,8 @@ class Coordinator:
             return damaged(view, self._log.name)
         if case.action is Action.BLOCKED:
             unproven = [self._name_of(slot) for slot, found in self._evidence.items() if found is Evidence.UNKNOWN]
-            return blocked(self._decision.batch, unproven)
+            obstacles = [what for committer in self._committers.values() for what in committer.obstacles()]
+            return blocked(self._decision.batch, unproven, obstacles)
         return self._in_doubt("the engine has gone on, so there is no replay to write them from")
 
     def _in_doubt(self, why: str) -> InDoubtError:

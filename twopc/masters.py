@@ -5,14 +5,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from twopc.log_view import fold, last_take_over
-from twopc.refusals import other_master
+from twopc.refusals import driven_by_another, other_master
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from twopc.checkpoint import Checkpoint, Permits
     from twopc.decision import DecisionLog, LogContents
     from twopc.sink import SinkCommitter
+
+
+def require_not_driven_by_another(drove: Mapping[str, str | None], checkpoint: Checkpoint, permits: Permits) -> None:
+    """Look at what sinks without a log say: the last decision of another query may still be without its rows there.
+
+    Args:
+        drove: sink -> the query that drove it last; None where nobody did.
+        checkpoint: whose query wants to start.
+        permits: what its user allows.
+
+    Raises:
+        RefusedStartError: it was another one, and no permit names it.
+    """
+    for name, last in drove.items():
+        if last not in {None, checkpoint.lineage, permits.end_lineage}:
+            raise driven_by_another(name, str(last), checkpoint)
 
 
 def require_no_other_master(

@@ -62,12 +62,22 @@ def damaged(view: LogView, log: str) -> DecisionLogDamagedError:
     )
 
 
-def blocked(batch: int, unproven: Sequence[str]) -> CommitBlockedError:
+def blocked(batch: int, unproven: Sequence[str], obstacles: Sequence[str]) -> CommitBlockedError:
     """The error for a decided batch whose commit cannot be proven now."""
-    return CommitBlockedError(
-        f"batch {batch} is decided, but its commit could not be completed in time; restart the query when every broker "
-        "answers: it goes on from here",
-        transactions=unproven,
+    what = f"batch {batch} is decided, but its commit could not be completed in time"
+    if obstacles:
+        text = f"{what}: {'; '.join(obstacles)}. Mend that and restart the query: it goes on from here"
+    else:
+        text = f"{what}; restart the query when every broker answers: it goes on from here"
+    return CommitBlockedError(text, transactions=unproven)
+
+
+def driven_by_another(sink: str, last: str, checkpoint: Checkpoint) -> RefusedStartError:
+    """The error for a sink without a log that another query drove last."""
+    return RefusedStartError(
+        f"name in use: sink {sink!r} was last driven by the query {last}; this is the query {checkpoint.lineage}. If that one is "
+        f"over and all it decided is visible, pass end_lineage={last!r}; otherwise give this sink another name",
+        case="name in use",
     )
 
 

@@ -27,8 +27,8 @@ class StagedRows(Protocol):
     def has(self, name: str) -> bool:
         """Whether the slice is there, whole."""
 
-    def read(self, name: str) -> Iterator[pa.RecordBatch]:
-        """Its rows, as the sinks' writers take them; memory does not grow with the slice."""
+    def read(self, name: str, sink: str) -> Iterator[pa.RecordBatch]:
+        """Its rows, as that sink's writer takes them; memory does not grow with the slice."""
 
     def settle(self, incarnation: int, batch: int) -> None:
         """Drop what this driver and earlier ones staged up to ``batch``: it is proven. Best effort, raises nothing."""
@@ -142,7 +142,7 @@ def publish(  # noqa: PLR0913 - all that names a transaction
                 incarnation=incarnations[name],
                 settled_through=settled_through,
             )
-            handles[name] = _publish_one(sinks[name], identity, staging.read(str(task.staged)))
+            handles[name] = _publish_one(sinks[name], identity, staging.read(str(task.staged), name))
         if handles:
             repaired.append(
                 TaskReport(

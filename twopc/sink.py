@@ -168,10 +168,14 @@ class SinkCommitter(ABC, Generic[HandleT]):
         return None
 
     @abstractmethod
-    def inspect(self, lineage: str) -> None:
-        """Check, read-only, that this sink may be used: settings, rights, its name.
+    def inspect(self) -> str | None:
+        """Check, read-only, that this sink may be used: settings and rights.
 
         Called before :meth:`take_over`, so that a start which will be refused leaves a healthy driver alone.
+
+        Returns:
+            the id of the query that drove this sink last, where the sink keeps that; None where nobody did, or where its
+            decision log tells.
 
         Raises:
             FatalError: with what to do. Nothing has been changed.
@@ -219,6 +223,10 @@ class SinkCommitter(ABC, Generic[HandleT]):
         Returns:
             the evidence for every handle. UNKNOWN where time ran out: the caller decides what then.
         """
+
+    def obstacles(self) -> Sequence[str]:
+        """What stood in the way of the last :meth:`commit`, in words for people: the error that stops the query quotes it."""
+        return ()
 
     @abstractmethod
     def abort(self, handles: Sequence[HandleT]) -> None:
@@ -288,6 +296,23 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
     def prepare_timeout_ms(self) -> float | None:
         """How long pre-commit may take in all before the sink's transactions expire; None: they do not."""
         return None
+
+    @property
+    def columns(self) -> Collection[str] | None:
+        """The columns that its rows need, in any order; None: it is given all that there are."""
+        return None
+
+    def check(self, rows: pa.RecordBatch) -> None:
+        """Look whether a writer of this sink could ever write these rows. Depends on the rows alone; asks nobody.
+
+        Called with no rows before a batch is evaluated, to check the columns; and, where bad records are to become dead
+        letters, with the rows of a task before they are written.
+
+        Raises:
+            SchemaError: a column has a type that the sink cannot take.
+            BadRecordError: at least one of the rows can never be written.
+        """
+        del rows
 
     @abstractmethod
     def create_writer(self, task: TaskAttempt) -> SinkWriter[HandleT]:

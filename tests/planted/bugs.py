@@ -80,8 +80,8 @@ BUGS: Final = (
         (
             Edit(
                 _COORDINATOR,
-                "        self._require_startable(fold(self._log.inspect()), checkpoint)\n",
-                "        before = fold(self._log.inspect())\n        self._require_startable(before, checkpoint)\n",
+                "        self._require_startable(fold(decided), checkpoint)\n",
+                "        before = fold(decided)\n        self._require_startable(before, checkpoint)\n",
             ),
             Edit(_COORDINATOR, "        view = fold(self._log.read())\n", "        view = before\n"),
         ),
@@ -90,7 +90,7 @@ BUGS: Final = (
         "fence before the read-only checks",
         1,
         _COORDINATOR,
-        "        self._require_startable(fold(self._log.inspect()), checkpoint)\n",
+        "        self._require_startable(fold(decided), checkpoint)\n",
         "",
         protocol="tests/live/rules/test_rule_10_not_the_same_batch.py",
     ),

@@ -75,7 +75,8 @@ def test_every_refused_position_has_its_own_sentence() -> None:
 def test_damage_and_a_blocked_commit_say_what_to_do() -> None:
     assert "it starts at 7" in str(damaged(LogView(damage="it starts at 7"), "the-log"))
     assert "new sink name" in str(damaged(LogView(damage="x"), "the-log"))
-    error = blocked(4, ["t1", "t2"])
+    error = blocked(4, ["t1", "t2"], [])
     assert "batch 4" in str(error)
     assert "restart the query" in str(error)
     assert error.transactions == ("t1", "t2")
+    assert "in time: key 'k': WRONGTYPE. Mend that" in str(blocked(4, ["t1"], ["key 'k': WRONGTYPE"]))

@@ -185,13 +185,13 @@ def test_a_take_over_whose_answer_was_lost_throws_out_no_successor(
             raise RedisConnectionError("the answer was lost")
         return answer
 
-    loser.inspect("lineage-a")
+    loser.inspect()
     with monkeypatch.context() as patch:
         patch.setattr(Pipeline, "execute", lossy)
         with pytest.raises(RetriableError):
             loser.take_over(first)
     winner = sink.create_committer()
-    winner.inspect("lineage-a")
+    winner.inspect()
     taken = winner.take_over(second)
     with pytest.raises(FencedError):
         loser.take_over(first)

@@ -1,0 +1,301 @@
+"""Several sinks behind one decision, under Spark: two Kafka clusters and Redis, and Redis without any Kafka."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import uuid
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from integration.local_services import LocalKafka
+from integration.spark import exactly_once
+from sinks.kafka import KafkaSink
+from sinks.redis import RedisSink
+from sinks.redis_mappings import IncrBy, ListPush
+from tests.live.pipeline import create_topic
+from tests.live.redis.conftest import redis_server
+from tests.live.spark_support import message_of, spark
+from tests.reader import committed, records
+from twopc import faults
+from twopc.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.live.redis.services import RedisService
+    from tests.live.services import KafkaService
+
+__all__ = ["redis_server", "spark"]
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
+
+@pytest.fixture(scope="module")
+def other_kafka() -> Iterator[LocalKafka]:
+    """A second cluster."""
+    with LocalKafka() as kafka:
+        yield kafka
+
+
+@dataclasses.dataclass
+class Query:
+    """A query over files of JSON lines, a batch each, into sinks of the test's choice."""
+
+    spark: SparkSession
+    directory: Path
+    sinks: tuple[Any, ...]
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    schema: str = "id STRING, n BIGINT"
+
+    def feed(self, *rows: dict[str, Any]) -> None:
+        """One batch more."""
+        source = self.directory / "source"
+        source.mkdir(exist_ok=True)
+        name = f"{len(list(source.iterdir())):06d}.json"
+        (self.directory / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (self.directory / name).rename(source / name)
+
+    def run(self, *expressions: str) -> None:
+        """Everything that is there. Raises what the query stops with."""
+        checkpoint = str(self.directory / "checkpoint")
+        frame = (
+            self.spark.readStream.schema(self.schema)
+            .option("maxFilesPerTrigger", 1)
+            .json(str(self.directory / "source"))
+        )
+        each = exactly_once(*self.sinks, checkpoint_location=checkpoint, **self.settings)
+        selected = frame.selectExpr(*(expressions or ("*", "id AS key", "CAST(n AS STRING) AS value")))
+        writer = selected.writeStream.foreachBatch(each).option("checkpointLocation", checkpoint)
+        query = writer.trigger(availableNow=True).start()
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+            each.close()
+
+    def fail_at(self, point: str) -> None:
+        """End the driver's work by an error, which leaves what a crash there leaves."""
+        faults.arm_from(f"{point}=raise")
+        try:
+            with pytest.raises(StreamingQueryException, match="InjectedFault"):
+                self.run()
+        finally:
+            faults.disarm()
+
+    def refused(self, *expressions: str) -> str:
+        with pytest.raises(StreamingQueryException) as raised:
+            self.run(*expressions)
+        return message_of(raised.value)
+
+
+def unique() -> str:
+    return f"q{uuid.uuid4().hex[:10]}"
+
+
+def kafka_sink(bootstrap_servers: str, **arguments: Any) -> KafkaSink:
+    name = unique()
+    create_topic(bootstrap_servers, name, 2)
+    return KafkaSink(name=name, bootstrap_servers=bootstrap_servers, topic=name, timeout_ms=20_000, **arguments)
+
+
+def values(sink: KafkaSink) -> Counter[str]:
+    assert sink.topic is not None
+    return committed(sink.bootstrap_servers, sink.topic)
+
+
+def counters(redis_server: RedisService, name: str) -> dict[str, int]:
+    with contextlib.closing(redis_client(redis_server)) as client:
+        return {
+            key.decode().partition(":")[2]: int(client.get(key)) for key in client.scan_iter(f"{name}:*", count=1000)
+        }
+
+
+def redis_client(redis_server: RedisService) -> Any:
+    import redis  # noqa: PLC0415 - a name of a fixture's module otherwise
+
+    return redis.Redis.from_url(redis_server.url)
+
+
+def adding(redis_server: RedisService) -> RedisSink:
+    name = unique()
+    return RedisSink(name=name, url=redis_server.url, mapping=IncrBy(f"{name}:{{id}}", by="n"))
+
+
+BATCHES = [[{"id": "odd", "n": 2 * i + 1}, {"id": "even", "n": 2 * i}] for i in range(1, 4)]
+SUMS = {"odd": 3 + 5 + 7, "even": 2 + 4 + 6}
+VALUES = Counter(str(row["n"]) for rows in BATCHES for row in rows)
+
+
+@pytest.mark.parametrize(
+    "point", ["driver.prepared", "driver.decided", "driver.committing", "driver.committing@2", "driver.committed"]
+)
+def test_two_kafka_clusters_and_redis_have_every_row_once_after_a_crash_at(
+    point: str,
+    kafka: KafkaService,
+    other_kafka: LocalKafka,
+    redis_server: RedisService,
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    here, there, totals = (
+        kafka_sink(kafka.bootstrap_servers),
+        kafka_sink(other_kafka.bootstrap_servers),
+        adding(redis_server),
+    )
+    query = Query(spark, tmp_path, (totals, there, here))
+    query.feed(*BATCHES[0])
+    query.run()
+    query.feed(*BATCHES[1])
+    query.fail_at(point)
+    query.feed(*BATCHES[2])
+    query.run()
+    assert values(here) == values(there) == VALUES
+    assert counters(redis_server, totals.name) == SUMS
+
+
+def test_kafka_shows_a_batch_before_redis_does(
+    kafka: KafkaService, redis_server: RedisService, spark: SparkSession, tmp_path: Path
+) -> None:
+    # By name the Redis sink would come first.
+    events = dataclasses.replace(kafka_sink(kafka.bootstrap_servers), name=f"z{unique()}")
+    totals = dataclasses.replace(adding(redis_server), name=f"a{unique()}")
+    query = Query(spark, tmp_path, (totals, events))
+    query.feed(*BATCHES[0])
+    seen: list[Any] = []
+    faults.arm("driver.committing", lambda: None)
+    faults.arm("driver.committing", lambda: seen.append(counters(redis_server, totals.mapping.key.partition(":")[0])))
+    try:
+        query.run()
+    finally:
+        faults.disarm()
+    assert seen == [{}]
+    assert sum(values(events).values()) == 2
+
+
+@pytest.mark.parametrize(
+    "point", ["task.prepared", "driver.prepared", "driver.decided", "driver.committing", "driver.committed"]
+)
+def test_redis_alone_has_every_row_once_after_a_crash_at(
+    point: str, redis_server: RedisService, spark: SparkSession, tmp_path: Path
+) -> None:
+    totals = adding(redis_server)
+    query = Query(spark, tmp_path, (totals,), {"staging": True})
+    query.feed(*BATCHES[0])
+    query.run()
+    query.feed(*BATCHES[1])
+    if point.startswith("driver"):
+        query.fail_at(point)
+    query.feed(*BATCHES[2])
+    query.run()
+    assert counters(redis_server, totals.name) == SUMS
+
+
+def test_what_redis_has_lost_is_applied_from_the_rows_that_were_kept(
+    kafka: KafkaService, redis_server: RedisService, spark: SparkSession, tmp_path: Path
+) -> None:
+    events, totals = kafka_sink(kafka.bootstrap_servers), adding(redis_server)
+    query = Query(spark, tmp_path, (events, totals), {"staging": True})
+    query.feed(*BATCHES[0])
+    query.fail_at("driver.decided")
+    with contextlib.closing(redis_client(redis_server)) as client:
+        client.delete(*client.scan_iter(f"twopc:{totals.name}:*:slice:*", count=1000))
+    query.run()
+    assert counters(redis_server, totals.name) == {"odd": 3, "even": 2}
+    assert values(events) == Counter(["3", "2"])
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+
+
+def test_each_sink_may_have_columns_of_its_own(kafka: KafkaService, spark: SparkSession, tmp_path: Path) -> None:
+    plain, written = kafka_sink(kafka.bootstrap_servers), kafka_sink(kafka.bootstrap_servers)
+    query = Query(
+        spark, tmp_path, (plain, written), {"select": {written.name: ["id AS key", "to_json(struct(*)) AS value"]}}
+    )
+    query.feed({"id": "a", "n": 1})
+    query.run()
+    assert values(plain) == Counter(["1"])
+    assert [json.loads(value)["id"] for value in values(written)] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("expressions", "named"),
+    [(("id AS name", "n"), "has no column 'id'"), (("id", "CAST(n AS DOUBLE) AS n"), "column 'n' is double")],
+)
+def test_a_column_that_redis_needs_is_named_before_anything_is_read(
+    expressions: tuple[str, ...], named: str, redis_server: RedisService, spark: SparkSession, tmp_path: Path
+) -> None:
+    totals = adding(redis_server)
+    query = Query(spark, tmp_path, (totals,))
+    query.feed({"id": "a", "n": 1})
+    message = query.refused(*expressions)
+    assert "SchemaError" in message and named in message and totals.name in message
+    assert counters(redis_server, totals.name) == {}
+
+
+# -- rows that some sink cannot take -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", [None, "driver.prepared", "driver.decided", "driver.committing"])
+def test_a_bad_row_is_in_the_dead_letters_once_and_nowhere_else(
+    point: str | None, kafka: KafkaService, redis_server: RedisService, spark: SparkSession, tmp_path: Path
+) -> None:
+    events, letters = kafka_sink(kafka.bootstrap_servers), kafka_sink(kafka.bootstrap_servers)
+    name = unique()
+    lists = RedisSink(name=name, url=redis_server.url, mapping=ListPush(f"{name}:{{id}}", "n"))
+    settings = {"on_bad_record": "dead_letter", "dead_letter": letters}
+    query = Query(spark, tmp_path, (events, lists), settings)
+    query.feed({"id": "a", "n": 1}, {"id": None, "n": 2}, {"id": "a", "n": 3})
+    if point is not None:
+        query.fail_at(point)
+    query.feed({"id": "a", "n": 4})
+    query.run()
+    assert values(events) == Counter(["1", "3", "4"])
+    with contextlib.closing(redis_client(redis_server)) as client:
+        assert client.lrange(f"{name}:a", 0, -1) == [b"1", b"3", b"4"]
+    [letter] = records(kafka.bootstrap_servers, letters.topic or "")
+    assert json.loads(letter.value() or b"") == {"id": None, "n": 2, "key": None, "value": "2"}
+    cause = dict(letter.headers() or [])["twopc.cause"]
+    assert isinstance(cause, bytes) and f"sink '{name}': column 'id' is null" in cause.decode()
+
+
+def test_without_a_place_for_dead_letters_a_bad_row_stops_the_batch_with_nothing_visible(
+    kafka: KafkaService, redis_server: RedisService, spark: SparkSession, tmp_path: Path
+) -> None:
+    events, totals = kafka_sink(kafka.bootstrap_servers), adding(redis_server)
+    query = Query(spark, tmp_path, (events, totals))
+    query.feed({"id": "a", "n": 1}, {"id": None, "n": 2})
+    message = query.refused()
+    assert "BadRecordError" in message and "column 'id' is null" in message
+    assert not values(events) and counters(redis_server, totals.name) == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"on_bad_record": "ignore"}, "on_bad_record='ignore'"),
+        ({"on_bad_record": "dead_letter"}, "or neither"),
+        ({"dead_letter": KafkaSink(name="letters", bootstrap_servers="x:1", topic="t")}, "or neither"),
+        (
+            {"on_bad_record": "dead_letter", "dead_letter": KafkaSink(name="letters", bootstrap_servers="x:1")},
+            "KafkaSink with a topic",
+        ),
+        (
+            {"on_bad_record": "dead_letter", "dead_letter": KafkaSink(name="s", bootstrap_servers="x:1", topic="t")},
+            "two sinks have the same name",
+        ),
+        ({"select": {"other": ["1 AS value"]}}, "no sink is called 'other'"),
+    ],
+)
+def test_contradicting_settings_are_refused_by_name(settings: dict[str, Any], named: str) -> None:
+    sink = KafkaSink(name="s", bootstrap_servers="x:1", topic="t")
+    with pytest.raises(ConfigurationError, match=named):
+        exactly_once(sink, checkpoint_location="/nowhere", **settings)

@@ -1,0 +1,111 @@
+"""What each sink is given of a batch, and what becomes of rows that one of them cannot take."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from integration.dead_letters import CAUSE, bad_rows, screen
+from integration.staging import SliceWriter, Staging
+from integration.views import View
+from sinks.kafka import KafkaSink
+from sinks.kafka_records import require_writable
+from sinks.redis import RedisSink
+from sinks.redis_mappings import IncrBy
+from twopc.errors import BadRecordError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KAFKA = KafkaSink(name="events", bootstrap_servers="nowhere:1", topic="t", options={"kafka.message.max.bytes": "1000"})
+REDIS = RedisSink(name="totals", url="redis://nowhere", mapping=IncrBy(key="{id}", by="count"))
+VIEWS = {
+    "events": View(columns=(("value", 0),)),
+    "totals": View(columns=(("id", 1), ("count", 2))),
+    "letters": View(columns=(("payload", 0), ("id", 1), ("count", 2)), of_bad_rows=True),
+}
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+LETTERS = KafkaSink(name="letters", bootstrap_servers="nowhere:1", topic="bad")
+
+
+def batch(*rows: tuple[bytes | None, str | None, int]) -> pa.RecordBatch:
+    payloads, ids, counts = zip(*rows, strict=True)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(payloads, pa.binary()), pa.array(ids, pa.string()), pa.array(counts, pa.int64())],
+        names=["0", "1", "2"],
+    )
+
+
+def test_each_sink_is_given_its_columns_under_its_names() -> None:
+    rows = batch((b"a", "x", 1), (b"b", "y", 2))
+    assert VIEWS["events"].of(rows).to_pylist() == [{"value": b"a"}, {"value": b"b"}]
+    assert VIEWS["totals"].of(rows).to_pylist() == [{"id": "x", "count": 1}, {"id": "y", "count": 2}]
+
+
+def test_a_row_that_one_sink_cannot_take_is_given_to_none_and_becomes_a_letter() -> None:
+    rows = batch((b"a", "x", 1), (b"\xff", None, 2), (b"c" * 1001, "z", 3), (b"d", "w", 4))
+    screened = screen(rows, [KAFKA, REDIS, LETTERS], VIEWS)
+    assert [row["value"] for row in VIEWS["events"].of(screened).to_pylist()] == [b"a", b"d"]
+    assert [row["count"] for row in VIEWS["totals"].of(screened).to_pylist()] == [1, 4]
+    null, large = VIEWS["letters"].of(screened).to_pylist()
+    assert json.loads(null["value"]) == {
+        "payload": {"base64": base64.b64encode(b"\xff").decode()},
+        "id": None,
+        "count": 2,
+    }
+    assert b"sink 'totals': column 'id' is null" in null["headers"][0]["value"]
+    assert json.loads(large["value"])["count"] == 3
+    assert b"sink 'events': key and value have more than kafka.message.max.bytes=1000" in large["headers"][0]["value"]
+
+
+def test_of_sound_rows_nobody_writes_letters() -> None:
+    screened = screen(batch((b"a", "x", 1)), [KAFKA, REDIS, LETTERS], VIEWS)
+    assert VIEWS["letters"].of(screened).num_rows == 0
+    assert screened.column(CAUSE).null_count == 1
+
+
+@given(st.lists(st.booleans(), max_size=60))
+def test_exactly_the_bad_rows_are_found(is_bad: list[bool]) -> None:
+    rows = pa.record_batch({"bad": pa.array(is_bad, pa.bool_())})
+
+    def check(part: pa.RecordBatch) -> None:
+        if any(part.column("bad").to_pylist()):
+            raise BadRecordError("it is bad")
+
+    assert bad_rows(rows, check) == {row: "it is bad" for row, bad in enumerate(is_bad) if bad}
+
+
+def test_kept_rows_are_given_to_each_sink_as_they_were_in_the_task(tmp_path: Path) -> None:
+    writer = SliceWriter(str(tmp_path), 0, 0, VIEWS)
+    writer.write(screen(batch((b"a", "x", 1), (b"b", None, 2)), [KAFKA, REDIS, LETTERS], VIEWS))
+    name = writer.close()
+    assert name is not None
+    staging = Staging(str(tmp_path))
+    assert [rows.to_pylist() for rows in staging.read(name, "totals")] == [[{"id": "x", "count": 1}]]
+    assert [rows.num_rows for rows in staging.read(name, "letters")] == [1]
+
+
+@pytest.mark.parametrize(
+    ("column", "why"),
+    [
+        ({"topic": pa.array(["t", None])}, "null in the column 'topic'"),
+        ({"partition": pa.array([1, -1], pa.int32())}, "negative number in the column 'partition'"),
+        ({"timestamp": pa.array([None, -5], pa.int64())}, "before 1970"),
+        (
+            {"headers": pa.array([None, [{"key": None, "value": b""}]], HEADERS)},
+            "header without a key",
+        ),
+        ({"key": pa.array([b"", b"1234567"])}, "more than kafka.message.max.bytes=10"),
+    ],
+)
+def test_what_no_producer_could_send_is_named(column: dict[str, Any], why: str) -> None:
+    rows = pa.record_batch({"value": pa.array([b"1234", b"5678"]), **column})
+    with pytest.raises(BadRecordError, match=why):
+        require_writable(rows, has_topic=False, max_bytes=10)
+    require_writable(rows.slice(0, 1), has_topic=False, max_bytes=10)
