@@ -6,19 +6,21 @@ One KRaft node of the jars that `integration.jars` fetches, in its own process, 
 from __future__ import annotations
 
 import base64
+import functools
 import uuid
 from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from integration.class_data import FAST_START, archive_in, class_data_flags
 from integration.jars import DEFAULT_KAFKA_VERSION, kafka_jars
-from integration.java import ServiceError, java_command
+from integration.java import ServiceError, cache_dir, java_command
 from integration.local_server import LocalServer
 from integration.ports import HOST
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 __all__ = ["LocalKafka", "ServiceError", "new_cluster_id"]
@@ -26,10 +28,6 @@ __all__ = ["LocalKafka", "ServiceError", "new_cluster_id"]
 _NODE_ID = 1
 _CONTROLLER = "CONTROLLER"
 _PLAINTEXT = "PLAINTEXT"
-
-# A start (format included) took 3.2 s with these and 3.9 s without, three runs each on 2 cores.
-FAST_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
-"""JVM flags for a broker of a test; pass `jvm_flags=()` where throughput is measured."""
 
 ONE_NODE_PROPERTIES: Mapping[str, str] = {
     "auto.create.topics.enable": "false",
@@ -83,7 +81,7 @@ class LocalKafka(LocalServer):
         listeners: Mapping[str, str] | None = None,
         cluster_id: str | None = None,
         heap: str = "512m",
-        jvm_flags: tuple[str, ...] = FAST_START,
+        jvm_flags: tuple[str, ...] | None = None,
         start_timeout_s: float = 90,
     ) -> None:
         """Describe a broker; nothing is started yet.
@@ -96,7 +94,8 @@ class LocalKafka(LocalServer):
                 each gets a port, see `address`. What the protocol needs goes into `properties`.
             cluster_id: what a new data directory is formatted with, a base64 UUID; by default a new one.
             heap: maximal Java heap (`-Xmx`).
-            jvm_flags: further flags of the JVM.
+            jvm_flags: further flags of the JVM; by default those for a quick start. Give `()` where throughput is
+                measured.
             start_timeout_s: how long one start may take, in seconds.
         """
         self._listeners = {_PLAINTEXT: _PLAINTEXT, **(listeners or {}), _CONTROLLER: _PLAINTEXT}
@@ -106,7 +105,8 @@ class LocalKafka(LocalServer):
         self.version = version
         self.properties = {**ONE_NODE_PROPERTIES, **(properties or {})}
         self._cluster_id = cluster_id or new_cluster_id()
-        self._jvm_arguments = (f"-Xmx{heap}", *jvm_flags)
+        self._heap = heap
+        self._jvm_flags = jvm_flags
 
     @property
     def bootstrap_servers(self) -> str:
@@ -145,8 +145,9 @@ class LocalKafka(LocalServer):
 
     def _program(self) -> list[str]:
         jars = kafka_jars(self.version)
+        flags = self._jvm_flags if self._jvm_flags is not None else (*FAST_START, *_class_data(self.version))
         logging = f"-Dlog4j.configuration=file:{self.data_dir}/log4j.properties"
-        return [str(java_command()), *self._jvm_arguments, logging, "-cp", ":".join(map(str, jars))]
+        return [str(java_command()), f"-Xmx{self._heap}", *flags, logging, "-cp", ":".join(map(str, jars))]
 
     def _launch(self, program: list[str]) -> None:
         """Format the data directory when it is new, start the broker, and return when it answers for all its topics."""
@@ -181,6 +182,19 @@ class LocalKafka(LocalServer):
         node_id = int(self._effective_properties()["node.id"])
         leaders = [part.leader for topic in metadata.topics.values() for part in topic.partitions.values()]
         return metadata.cluster_id == cluster_id and node_id in metadata.brokers and all(n >= 0 for n in leaders)
+
+
+@functools.cache
+def _class_data(version: str) -> tuple[str, ...]:
+    """Flags for Kafka's archive of class data, made by a broker that is started and stopped, once."""
+    if version != DEFAULT_KAFKA_VERSION:
+        return ()  # started too seldom to pay for it
+
+    def train(flags: Sequence[str]) -> None:
+        with LocalKafka(version=version, jvm_flags=(*FAST_START, *flags)) as kafka:
+            kafka.stop()
+
+    return class_data_flags(archive_in(cache_dir() / "class-data", f"kafka-{version}"), train)
 
 
 def _escaped(value: str) -> str:

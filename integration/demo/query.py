@@ -8,15 +8,12 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-#: Spark starts once a kill: a JVM that compiles quickly and a query of few jobs are up sooner.
-_JVM_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +30,7 @@ class QuerySpec:
         shuffle: the number of tasks to repartition by key into, 0 for none.
         scratch: a directory for everything temporary.
         java_home: the Java to run on.
+        jvm_flags: of the driver; Spark starts once a kill.
         fault: ``TWOPC_FAULTS`` of this run. Driver and Python workers all inherit it, and it fires only in those that
             pass its point: ``driver.*`` in the driver, ``task.*`` in the workers.
     """
@@ -46,6 +44,7 @@ class QuerySpec:
     shuffle: int
     scratch: str
     java_home: str
+    jvm_flags: str
     fault: str = ""
 
     def command(self) -> list[str]:
@@ -106,7 +105,7 @@ def _session(spec: QuerySpec) -> SparkSession:
         "spark.jars": ",".join(map(str, spark_kafka_jars())),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"{_JVM_OPTIONS} -Djava.io.tmpdir={spec.scratch}",
+        "spark.driver.extraJavaOptions": f"{spec.jvm_flags} -Djava.io.tmpdir={spec.scratch}",
         "spark.local.dir": spec.scratch,
         "spark.sql.warehouse.dir": f"{spec.scratch}/warehouse",
         "spark.sql.adaptive.enabled": "false",

@@ -20,6 +20,7 @@ from integration.demo.report import Outcome, Report
 from integration.demo.verify import verify
 from integration.java import java_home
 from integration.local_services import LocalKafka
+from integration.spark_class_data import driver_flags
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -76,7 +77,9 @@ def run_demo(options: DemoOptions, console: Console) -> Report:
         with console.status("starting Kafka"):
             kafka = cleanup.enter_context(LocalKafka(data_dir=directory / "kafka"))
         console.print(f"Kafka {kafka.version} is up at {kafka.bootstrap_servers}")
-        stage = _Stage(options, kafka.bootstrap_servers, directory, str(java), console)
+        with console.status("preparing Spark's quick start, once"):
+            flags = driver_flags()
+        stage = _Stage(options, kafka.bootstrap_servers, directory, str(java), flags, console)
         ours = stage.play("twopc", protocol_kills(options.seed, options.kills), exactly_once=True)
         baseline = None
         if options.baseline:
@@ -92,6 +95,7 @@ class _Stage:
     bootstrap_servers: str
     directory: Path
     java: str
+    jvm_flags: str
     console: Console
 
     def play(self, name: str, kills: Sequence[Kill], *, exactly_once: bool) -> Outcome:
@@ -110,6 +114,7 @@ class _Stage:
             shuffle=self.options.partitions if self.options.shuffle else 0,
             scratch=str(scratch),
             java_home=self.java,
+            jvm_flags=self.jvm_flags,
         )
         with _progress(self.console) as progress:
             bar = progress.add_task(f"{name}: killed 0 of {len(kills)}", total=self.options.rows)

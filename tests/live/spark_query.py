@@ -23,6 +23,7 @@ from pyspark.sql import functions as sf
 from integration.jars import spark_kafka_jars
 from integration.java import java_home
 from integration.spark import ExactlyOnce, exactly_once
+from integration.spark_class_data import driver_flags
 from sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def session(
         "spark.jars": ",".join(map(str, spark_kafka_jars())),
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dderby.system.home={directory}",
+        "spark.driver.extraJavaOptions": f"{driver_flags()} -Dderby.system.home={directory}",
         "spark.local.dir": str(directory),
         "spark.sql.warehouse.dir": f"{directory}/warehouse",
         "spark.sql.shuffle.partitions": "3",

@@ -82,6 +82,7 @@ def test_a_stateful_query_goes_on_after_a_decided_batch_was_evaluated_into_nothi
 # -- transactions that expired while no driver ran ---------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_drivers_stopped_past_the_transaction_timeout_and_killed_lose_nothing(
     prompt_kafka: str, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -153,7 +154,14 @@ def test_all_lost_is_written_anew_whatever_the_plan_gives_now(
 # -- rivals and copies -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("point", ["driver.inspected", "driver.confirmed", "driver.decided"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("driver.inspected", marks=pytest.mark.whole),
+        pytest.param("driver.confirmed", marks=pytest.mark.whole),
+        "driver.decided",
+    ],
+)
 def test_of_two_drivers_on_copies_of_one_checkpoint_the_paused_one_stops_and_harms_nothing(
     point: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -1,0 +1,61 @@
+"""An archive of class data is made once, used by every later start, and never stands in the way of one."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from integration.class_data import archive_in, class_data_flags
+from integration.java import ServiceError, java_command
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def version(flags: Sequence[str]) -> str:
+    """The simplest program: Java says what it is."""
+    command = [str(java_command()), "-XX:+UseSerialGC", *flags, "-Xlog:class+load=info", "-version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout + done.stderr
+
+
+def test_the_first_run_makes_it_and_later_ones_load_classes_from_it(tmp_path: Path) -> None:
+    runs: list[Sequence[str]] = []
+
+    def train(flags: Sequence[str]) -> None:
+        runs.append(flags)
+        version(flags)
+
+    archive = archive_in(tmp_path / "data", "java")
+    flags = class_data_flags(archive, train)
+    assert class_data_flags(archive, train) == flags
+    assert len(runs) == 1
+    assert f"-XX:SharedArchiveFile={archive}" in flags
+    assert archive.stat().st_size > 0
+    assert "shared objects file (top)" in version(flags)
+
+
+def test_a_program_that_does_not_run_is_started_without_and_not_tried_again(tmp_path: Path) -> None:
+    runs: list[Sequence[str]] = []
+
+    def train(flags: Sequence[str]) -> None:
+        runs.append(flags)
+        raise ServiceError("it does not start")
+
+    archive = tmp_path / "a.jsa"
+    assert class_data_flags(archive, train) == class_data_flags(archive, train) == ()
+    assert len(runs) == 1
+
+
+def test_where_nothing_can_be_written_there_are_no_flags(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert class_data_flags(Path(tmp_path, "file", "a.jsa"), version) == ()
+
+
+def test_an_archive_that_is_none_is_passed_over_in_silence(tmp_path: Path) -> None:
+    archive = tmp_path / "a.jsa"
+    archive.write_bytes(b"no archive")
+    told = version(class_data_flags(archive, version))
+    assert "no archive" not in told
+    assert "warning" not in told.lower()
