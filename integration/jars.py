@@ -1,4 +1,4 @@
-"""Fetch the jars of the broker and of Spark's Kafka connector, once, with the Ivy that PySpark ships.
+"""Fetch the jars of Kafka, of Spark's Kafka connector and of HBase, once, with the Ivy that PySpark ships.
 
 `python -m integration.jars` fetches the default sets and prints where they are; `--lock` writes `jars.lock.json` anew.
 """
@@ -25,6 +25,7 @@ import tenacity
 from filelock import FileLock
 from rich.console import Console
 
+from integration.hbase_coordinates import HBASE_COORDINATES, HBASE_VERSION
 from integration.java import ServiceError, cache_dir, java_command, trust_arguments
 
 DEFAULT_KAFKA_VERSION = "4.3.0"
@@ -56,12 +57,14 @@ class JarSet:
         title: what a reader of the console is told is being fetched.
         coordinates: the roots, each "organisation:module:revision"; their dependencies come with them.
         excluded: module names that must not come along (the user of the set has them already).
+        transitive: False: nothing comes along.
     """
 
     name: str
     title: str
     coordinates: tuple[str, ...]
     excluded: frozenset[str] = frozenset()
+    transitive: bool = True
 
 
 def kafka_jars(version: str = DEFAULT_KAFKA_VERSION) -> list[Path]:
@@ -80,6 +83,20 @@ def spark_kafka_jars() -> list[Path]:
         ServiceError: see `kafka_jars`.
     """
     return fetch(spark_kafka_set())
+
+
+def hbase_jars() -> list[Path]:
+    """Return the class path of HBase: master, region server and ZooKeeper.
+
+    Raises:
+        ServiceError: see `kafka_jars`.
+    """
+    return fetch(hbase_set())
+
+
+def hbase_set() -> JarSet:
+    """Return the set of HBase's class path."""
+    return JarSet(f"hbase-{HBASE_VERSION}", f"HBase {HBASE_VERSION}", HBASE_COORDINATES, transitive=False)
 
 
 def kafka_set(version: str) -> JarSet:
@@ -176,7 +193,7 @@ def _download_with_retries(wanted: JarSet, work: Path, locked: Sums | None) -> N
 def _resolve(wanted: JarSet, work: Path, locked: Sums | None) -> None:
     """Run Ivy for a set: the locked files in parallel, or from the roots when there is no lock."""
     if not locked:
-        _run_ivy(ivy_file(wanted.coordinates, wanted.excluded), work, "all")
+        _run_ivy(ivy_file(wanted.coordinates, wanted.excluded if wanted.transitive else None), work, "all")
         return
     modules = sorted({":".join(name.split("/")[:3]) for name in locked})
     shares = [share for n in range(_PARALLEL_RESOLVES) if (share := modules[n::_PARALLEL_RESOLVES])]
@@ -303,7 +320,7 @@ def write_lock() -> None:
         ServiceError: see `kafka_jars`; the lock file is left as it was.
     """
     lock: dict[str, Sums] = {}
-    for wanted in (*map(kafka_set, LOCKED_KAFKA_VERSIONS), spark_kafka_set()):
+    for wanted in (*map(kafka_set, LOCKED_KAFKA_VERSIONS), spark_kafka_set(), hbase_set()):
         _say(f"locking {wanted.title}: " + ", ".join(wanted.coordinates))
         with tempfile.TemporaryDirectory() as work:
             _download_with_retries(wanted, Path(work), locked=None)

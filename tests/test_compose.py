@@ -10,8 +10,10 @@ import subprocess
 
 import pytest
 
+from integration.hbase_coordinates import HBASE_VERSION
 from integration.jars import DEFAULT_KAFKA_VERSION
 from integration.local_redis import DURABLE
+from tests.live.hbase.services import DOCKER_DIRECTORY, PORTS
 from tests.live.services import COMPOSE_FILE, compose_image, container_environment
 
 
@@ -23,7 +25,7 @@ def test_the_broker_has_the_settings_of_the_local_one() -> None:
 
 def test_ports_are_bound_to_this_machine_only() -> None:
     ports = re.findall(r'^ {6}- "(\S+:\d+:\d+)"$', COMPOSE_FILE.read_text(), re.MULTILINE)
-    assert ports == ["127.0.0.1:9092:9092", "127.0.0.1:6379:6379"]
+    assert ports == ["127.0.0.1:9092:9092", "127.0.0.1:6379:6379", "127.0.0.1:16000:16000", "127.0.0.1:16020:16020"]
 
 
 def test_redis_has_the_settings_of_the_local_one_that_loses_nothing() -> None:
@@ -35,6 +37,14 @@ def test_redis_has_the_settings_of_the_local_one_that_loses_nothing() -> None:
         **{f"--{name}": value for name, value in DURABLE.items()},
     }
     assert compose_image("valkey/valkey").startswith("valkey/valkey:")
+
+
+def test_hbase_has_the_version_of_the_local_one_and_tells_clients_addresses_that_they_reach() -> None:
+    assert f"ARG HBASE_VERSION={HBASE_VERSION}\n" in (DOCKER_DIRECTORY / "Dockerfile").read_text()
+    site = (DOCKER_DIRECTORY / "hbase-site.xml").read_text()
+    told = dict(re.findall(r"<name>(\S+)</name><value>(\S+)</value>", site))
+    assert {told["hbase.master.hostname"], told["hbase.regionserver.hostname"]} == {"127.0.0.1"}
+    assert {int(told["hbase.master.port"]), int(told["hbase.regionserver.port"])} == set(PORTS)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("yaml") is None, reason="no YAML parser is installed")

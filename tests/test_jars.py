@@ -128,7 +128,8 @@ def test_spark_jars_leave_out_what_pyspark_ships() -> None:
 
 def test_the_default_sets_are_locked() -> None:
     lock = json.loads(jars.LOCK_FILE.read_text())
-    assert {*(f"kafka-{version}" for version in jars.LOCKED_KAFKA_VERSIONS), spark_kafka_set().name} == set(lock)
+    kafka = (f"kafka-{version}" for version in jars.LOCKED_KAFKA_VERSIONS)
+    assert {*kafka, spark_kafka_set().name, jars.hbase_set().name} == set(lock)
     for files in lock.values():
         assert all(entry["size"] > 0 and len(entry["sha256"]) == 64 for entry in files.values())
 

@@ -189,9 +189,9 @@ def hbase_puts(request: pytest.FixtureRequest) -> Case:
 
 def hbase_counters(request: pytest.FixtureRequest) -> Case:
     def counted(row: bytes, value: bytes) -> list[int]:
-        return [int(row.rpartition(b":")[2])] * (COUNTER.unpack(value)[0] // (int(row.rpartition(b":")[2]) or 1))
+        return [int(row.rpartition(b":")[2])] * int(COUNTER.unpack(value)[0])
 
-    return _hbase(request, lambda row: Increment(row + ":{value}", {"d:v": "value"}), counted)
+    return _hbase(request, lambda row: Increment(row + ":{value}", {"d:v": "one"}), counted)
 
 
 def hbase_appends(request: pytest.FixtureRequest) -> Case:
@@ -223,7 +223,10 @@ def _hbase(
     def visible() -> list[int]:
         return sorted(n for row, cells in store.all_cells().items() for n in read(row, cells[b"d", b"v"].value))
 
-    return Case(sink, numbers, visible, silence=_pausing(service.local))
+    def rows(values: Sequence[int]) -> pa.RecordBatch:
+        return pa.record_batch({"value": pa.array(values, pa.int64()), "one": pa.array([1] * len(values), pa.int64())})
+
+    return Case(sink, rows, visible, silence=_pausing(service.local))
 
 
 def _pausing(

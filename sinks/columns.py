@@ -1,0 +1,123 @@
+"""Columns as bytes: checked by name, type and null, and made bytes a column at a time. What every store needs of them."""
+
+from __future__ import annotations
+
+import string
+from functools import cache
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from twopc.errors import BadRecordError, ConfigurationError, SchemaError
+
+_PLAIN: Final = (
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_decimal,
+    pa.types.is_boolean,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_timestamp,
+    pa.types.is_date,
+)
+_INT64_MAX: Final = 2**63 - 1
+
+
+def texts(rows: pa.RecordBatch, name: str) -> list[bytes]:
+    """A column's values: text and bytes as they are, everything else as Arrow writes it (``1.5``, ``true``, ISO dates)."""
+    return _values(_column(rows, name), name)
+
+
+def integers(rows: pa.RecordBatch, name: str) -> list[bytes]:
+    """A column of integers, in 64 bits."""
+    column = _column(rows, name)
+    if not pa.types.is_integer(column.type):
+        raise SchemaError(f"column {name!r} is {column.type}, an integer increment needs an integer: cast it to bigint")
+    if pa.types.is_uint64(column.type) and len(column) and pc.max(column).as_py() > _INT64_MAX:
+        raise BadRecordError(f"column {name!r} holds {pc.max(column).as_py()}: counters have signed 64 bits")
+    return _values(column, name)
+
+
+def numbers(rows: pa.RecordBatch, name: str) -> list[bytes]:
+    """A column of finite numbers."""
+    column = _column(rows, name)
+    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)):
+        raise SchemaError(f"column {name!r} is {column.type}, the command needs a number: cast it to double")
+    if pa.types.is_floating(column.type) and not pc.all(pc.is_finite(column), min_count=0).as_py():
+        raise BadRecordError(
+            f"column {name!r} holds a NaN or an infinity: the command takes finite numbers, filter them out"
+        )
+    return _values(column, name)
+
+
+def keys(rows: pa.RecordBatch, template: str) -> Any:
+    """The key of every row, as an Arrow array of bytes."""
+    parts = parse_template(template)
+    if not any(is_column for _, is_column in parts):
+        return pa.array([template.encode()] * rows.num_rows, pa.binary())
+    columns: list[Any] = [
+        _bytes(_column(rows, text), text) if is_column else pa.scalar(text.encode(), pa.binary())
+        for text, is_column in parts
+    ]
+    return columns[0] if len(columns) == 1 else pc.binary_join_element_wise(*columns, pa.scalar(b"", pa.binary()))
+
+
+@cache
+def parse_template(template: str) -> tuple[tuple[str, bool], ...]:
+    """The pieces of a key: text, and whether it names a column.
+
+    Raises:
+        ConfigurationError: it is no such template.
+    """
+    try:
+        fields = list(string.Formatter().parse(template))
+    except ValueError as error:
+        raise ConfigurationError(
+            f"key {template!r}: {error}. Write columns in braces, such as 'total:{{id}}'"
+        ) from None
+    parts: list[tuple[str, bool]] = []
+    for text, name, spec, conversion in fields:
+        if text:
+            parts.append((text, False))
+        if name is not None:
+            if not name or spec or conversion:
+                raise ConfigurationError(f"key {template!r}: a brace holds the name of a column and nothing else")
+            parts.append((name, True))
+    if not parts:
+        raise ConfigurationError(f"key {template!r}: give a key that is not empty")
+    return tuple(parts)
+
+
+def _column(rows: pa.RecordBatch, name: str) -> Any:
+    if name not in rows.schema.names:
+        raise SchemaError(f"the DataFrame has no column {name!r} (it has {', '.join(rows.schema.names)}): select it")
+    column: Any = rows.column(name)
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if column.null_count:
+        row = column.is_null().index(True).as_py()
+        raise BadRecordError(
+            f"column {name!r} is null in row {row} of an Arrow batch of {rows.num_rows}: a null cannot be stored, give it a "
+            "value (coalesce) or filter the row out"
+        )
+    return column
+
+
+def _values(column: pa.Array[Any], name: str) -> list[bytes]:
+    values: list[bytes] = _bytes(column, name).to_pylist()
+    return values
+
+
+def _bytes(column: pa.Array[Any], name: str) -> Any:
+    if not any(fits(column.type) for fits in _PLAIN):
+        raise SchemaError(
+            f"column {name!r} is {column.type}, which cannot be stored as it is: make it text (to_json) or bytes"
+        )
+    if pa.types.is_binary(column.type):
+        return column
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        column = column.cast(pa.binary() if pa.types.is_large_binary(column.type) else pa.string())
+    return column.cast(pa.binary())

@@ -1,0 +1,56 @@
+"""HBase's errors: which are worth asking again, and the others in this project's words."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from sinks.hbase_channel import RemoteError
+from twopc.errors import BadRecordError, ConfigurationError, RetriableError, TwoPhaseCommitError
+
+
+class AbsentTableError(Exception):
+    """There is no such table."""
+
+
+#: All that a call raises or is answered with.
+FAILURES: Final = (RemoteError, AbsentTableError, OSError)
+#: A server that starts, ends, is busy, or does not have the region (any more): another one will, or this one soon.
+_TRANSIENT: Final = re.compile(
+    r"NotServingRegion|RegionMoved|RegionOpening|RegionServerStopped|RegionServerAborted|RegionServerRunning|"
+    r"ServerNotRunning|PleaseHold|MasterNotRunning|MasterStopped|CallQueueTooBig|CallDropped|RegionTooBusy|RegionInRecovery|"
+    r"WrongRegion|MultiActionResultTooLarge|TimeoutIO|CallTimeout|NotAllMetaRegionsOnline|RetryImmediately|"
+    r"^IOException|StoppedRpcClient|ScannerReset|UnknownScanner|RpcThrottling|DroppedSnapshot|ServerTooBusy"
+)
+_REMEDIES: Final[tuple[tuple[re.Pattern[str], type[TwoPhaseCommitError], str], ...]] = (
+    (re.compile("AccessDenied|AccessControl"), ConfigurationError, "Give the user the rights that docs/hbase.md lists"),
+    (re.compile("FatalConnection|BadAuth|Sasl"), ConfigurationError, "The cluster asks for Kerberos, which is not spoken here"),
+    (re.compile("NoSuchColumnFamily"), ConfigurationError, "Create the family, or correct the mapping"),
+    (re.compile("exceeds limit"), BadRecordError, "Raise hbase.server.keyvalue.maxsize, or make the row smaller"),
+    (re.compile("not a long|not a counter"), BadRecordError, "The column holds something else than a counter"),
+)  # fmt: skip
+
+
+def is_transient(answer: object) -> bool:
+    """Whether an answer is an error that may be another one in a moment."""
+    if isinstance(answer, RemoteError):
+        return _TRANSIENT.search(answer.kind) is not None
+    return isinstance(answer, OSError)
+
+
+def translate(error: object, what: str) -> TwoPhaseCommitError:
+    """The error to raise for one that ended a step before the decision.
+
+    Args:
+        error: what a call raised or was answered with.
+        what: what was being done, to begin the message with.
+    """
+    text = f"{what}: {error or type(error).__name__}"
+    if isinstance(error, AbsentTableError):
+        return ConfigurationError(f"{text}. Create it, or correct the name")
+    if is_transient(error):
+        return RetriableError(text)
+    for pattern, kind, remedy in _REMEDIES:
+        if pattern.search(f"{getattr(error, 'kind', '')} {error}"):
+            return kind(f"{text}. {remedy}")
+    return ConfigurationError(f"{text}. HBase refuses the call: is it 2.4 or newer?")

@@ -1,0 +1,44 @@
+"""Fixtures of the tests that talk to a real HBase."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.live.hbase.services import HBaseService, chosen, hbase_service
+from tests.live.hbase.support import Store
+from tests.live.lending import lent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from integration.local_hbase import LocalHBase
+
+
+@pytest.fixture(scope="session")
+def hbase_server() -> Iterator[HBaseService]:
+    """A real HBase shared by all tests of the run: use sink names and rows of your own."""
+    with hbase_service(chosen()) as service:
+        yield service
+
+
+@pytest.fixture
+def local_hbase_server(hbase_server: HBaseService) -> Iterator[LocalHBase]:
+    """The shared server for a test that kills or pauses it; it runs again for those that follow."""
+    yield from lent(hbase_server.local, f"TWOPC_HBASE={chosen()}")
+
+
+@pytest.fixture(scope="session")
+def _shared_store(hbase_server: HBaseService) -> Iterator[Store]:
+    """A way past the sink to what is in HBase; its table is made once, which takes half a second."""
+    store = Store(hbase_server.servers)
+    store.create_table()
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def store(_shared_store: Store) -> Store:
+    """The same, with a beginning of row keys of the test's own."""
+    return _shared_store.renamed()

@@ -1,0 +1,199 @@
+"""What the tests of the HBase sink share: a look past the sink at what is in HBase, and hands in it."""
+
+from __future__ import annotations
+
+import copy
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from sinks.hbase import HBaseSink
+from sinks.hbase_cluster import Cluster
+from sinks.hbase_errors import FAILURES
+from sinks.hbase_link import HBaseLink
+from sinks.hbase_mappings import COUNTER
+from sinks.hbase_messages import hbase, master, table_name
+from sinks.hbase_ops import Op, cells_of, put
+from sinks.hbase_staging import STATE, slices_prefix
+from tests.contract.drivers import Driver, run_task
+from twopc.decision import TaskReport
+from twopc.sink import TaskAttempt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sinks.hbase_mappings import Mapping
+    from sinks.hbase_ops import Cell, Column
+    from twopc.coordinator import Work
+
+FAMILY = b"d"
+_DEADLINE_S = 60
+
+
+def unique() -> str:
+    """A name for a sink and the beginning of its row keys."""
+    return f"h{uuid.uuid4().hex[:10]}"
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.02)
+
+
+class Store:
+    """An HBase, past the sink.
+
+    Attributes:
+        servers: its addresses.
+        table: a table with the family ``d``.
+        prefix: what this test's row keys begin with.
+    """
+
+    def __init__(self, servers: str) -> None:
+        host, _, port = servers.partition(",")[0].partition(":")
+        self.servers = servers
+        self.table = f"data-{unique()}"
+        self.prefix = unique()
+        self.cluster = Cluster([(host, int(port))], user="tests", timeout_s=20)
+        self.link = HBaseLink(self.cluster, timeout_s=20)
+
+    def renamed(self) -> Store:
+        """The same with another prefix."""
+        other = copy.copy(self)
+        other.prefix = unique()
+        return other
+
+    def create_table(self, table: str = "", *, ttl_s: int | None = None) -> None:
+        """Make a table with the family ``d``."""
+        name = table or self.table
+        attributes = [] if ttl_s is None else [hbase.BytesBytesPair(first=b"TTL", second=b"%d" % ttl_s)]
+        family = hbase.ColumnFamilySchema(name=FAMILY, attributes=attributes)
+        schema = hbase.TableSchema(table_name=table_name(name), column_families=[family])
+        self.cluster.ask_master(
+            "CreateTable", master.CreateTableRequest(table_schema=schema), master.CreateTableResponse
+        )
+        until(lambda: self._is_served(name))
+
+    def take_out_of_service(self, table: str) -> None:
+        """Take a table out of service."""
+        request = master.DisableTableRequest(table_name=table_name(table))
+        self.cluster.ask_master("DisableTable", request, master.DisableTableResponse)
+
+    def enable(self, table: str) -> None:
+        """Put it in service again."""
+        request = master.EnableTableRequest(table_name=table_name(table))
+        self.cluster.ask_master("EnableTable", request, master.EnableTableResponse)
+
+    def split(self, row: bytes) -> None:
+        """Split the region of a row before that row."""
+        before = self.cluster.region_of(self.table, row)
+        # <table>,<start>,<id>.<digest>.
+        region_id = int(before.name.rsplit(b",", 1)[1].split(b".", 1)[0])
+        info = hbase.RegionInfo(
+            region_id=region_id, table_name=table_name(self.table), start_key=before.start, end_key=before.end
+        )
+        request = master.SplitTableRegionRequest(region_info=info, split_row=row)
+        self.cluster.ask_master("SplitRegion", request, master.SplitTableRegionResponse)
+
+    def region_of(self, row: bytes) -> bytes:
+        """The name of the region that a row is in now; empty while it has none."""
+        self.cluster.forget(self.table, row)
+        try:
+            return self.cluster.region_of(self.table, row).name
+        except FAILURES:
+            return b""
+
+    def row(self, name: object) -> bytes:
+        """The key of a row of this test."""
+        return f"{self.prefix}:{name}".encode()
+
+    def cells(self, name: object) -> dict[Column, Cell]:
+        """A row's cells."""
+        rows = list(self.link.scan(self.table, self.row(name), FAMILY))
+        return {
+            key: cell
+            for result in rows
+            if result.cell[0].row == self.row(name)
+            for key, cell in cells_of(result).items()
+        }
+
+    def value(self, name: object, qualifier: bytes = b"v") -> bytes | None:
+        """A cell's value."""
+        cell = self.cells(name).get((FAMILY, qualifier))
+        return None if cell is None else cell.value
+
+    def total(self, name: object, qualifier: bytes = b"v") -> int:
+        """A counter."""
+        value = self.value(name, qualifier)
+        return 0 if value is None else int(COUNTER.unpack(value)[0])
+
+    def write(self, name: object, value: bytes, *, at_ms: int) -> None:
+        """Write a cell, as somebody else would."""
+        mutation = put(self.row(name), {(FAMILY, b"v"): value}, at_ms=at_ms)
+        assert self.link.ask([Op(self.table, self.row(name), mutations=(mutation,))]) == [True]
+
+    def all_cells(self) -> dict[bytes, dict[Column, Cell]]:
+        """All of this test's rows."""
+        found = self.link.scan(self.table, self.prefix.encode() + b":", FAMILY)
+        return {result.cell[0].row: cells_of(result) for result in found}
+
+    def slices(self, sink: str) -> list[bytes]:
+        """The rows of a sink's slices."""
+        return [result.cell[0].row for result in self.link.scan("twopc", slices_prefix(sink), STATE)]
+
+    def close(self) -> None:
+        self.link.close()
+
+    def _is_served(self, table: str) -> bool:
+        try:
+            list(self.link.scan(table, b"x", FAMILY))
+        except FAILURES:
+            return False
+        return True
+
+
+def sink_of(store: Store, mapping: Mapping, **arguments: Any) -> HBaseSink:
+    return HBaseSink(
+        **{
+            "name": unique(),
+            "servers": store.servers,
+            "table": store.table,
+            "mapping": mapping,
+            "timeout_ms": 10_000,
+            **arguments,
+        }
+    )
+
+
+def batch(**columns: Any) -> pa.RecordBatch:
+    return pa.record_batch(
+        {name: column if isinstance(column, pa.Array) else pa.array(column) for name, column in columns.items()}
+    )
+
+
+def apply(sink: HBaseSink, *tasks: pa.RecordBatch) -> list[Any]:
+    """One batch of a new driver, decided and committed: its evidence."""
+    driver = Driver(sink)
+    since = driver.begin()
+    handles = [driver.prepare(rows, partition=number) for number, rows in enumerate(tasks)]
+    return driver.commit(handles, since)
+
+
+class OneTask:
+    """An engine whose batch is one task."""
+
+    def __init__(self, sink: HBaseSink, rows: pa.RecordBatch) -> None:
+        self._sink, self._rows = sink, rows
+
+    def prepare(self, work: Work) -> list[TaskReport]:
+        name, place = self._sink.name, work.checkpoint
+        task = TaskAttempt(place.lineage, place.batch, work.attempt, 0, work.incarnations[name], work.settled_through)
+        handles = {name: self._sink.encode_handle(run_task(self._sink, task, self._rows))}
+        return [TaskReport(partition=0, rows=self._rows.num_rows, checksum=0, handles=handles)]
+
+    def evaluate(self) -> None:
+        """Nothing here has state that must be written."""

@@ -1,0 +1,379 @@
+"""Every row is applied once, whoever applies it, how often, and wherever it was cut short."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sinks import hbase_link
+from sinks.hbase_apply import Applier, marker_qualifier
+from sinks.hbase_channel import Channel
+from sinks.hbase_fence import Fence
+from sinks.hbase_mappings import Append, Increment, Put
+from sinks.hbase_ops import Op, delete
+from tests.contract.cases import hbase_counters
+from tests.contract.drivers import Driver, Query, all_rows
+from tests.live.hbase.support import FAMILY, batch, sink_of
+from tests.unit.fake_sink import Crash
+from twopc import faults
+from twopc.decision import Attempt
+from twopc.errors import FencedError, RefusedStartError, RetriableError
+from twopc.sink import Claim, Evidence, TaskAttempt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from sinks.hbase import HBaseSink
+    from sinks.hbase_writer import HBaseHandle
+    from tests.live.hbase.support import Store
+
+ROWS = batch(id=[1, 2, 3, 1, 2, 1, 1], n=[1, 1, 1, 1, 1, 1, 1])
+TOTALS = [4, 2, 1]
+
+
+@pytest.fixture(autouse=True)
+def _no_faults_left_armed() -> Iterator[None]:
+    faults.disarm()
+    yield
+    faults.disarm()
+
+
+@pytest.fixture
+def sink(store: Store) -> HBaseSink:
+    """Two rows a chunk, so that :data:`ROWS` are four chunks."""
+    return sink_of(store, Increment(f"{store.prefix}:{{id}}", {"d:v": "n"}), chunk_rows=2)
+
+
+@pytest.fixture
+def totals(store: Store) -> Any:
+    return lambda: [store.total(number) for number in (1, 2, 3)]
+
+
+class Sleeper:
+    """A driver that wakes up in the middle of its commit and does what it was about to do."""
+
+    def __init__(self, sink: HBaseSink) -> None:
+        self._sink = sink
+        self._link = sink.link()
+        self.fence = Fence(self._link, table=sink.staging_table, sink=sink.name)
+        self._applier = Applier(self._link, self.fence, table=sink.staging_table, sink=sink.name)
+
+    def begin(self, handle: HBaseHandle, since: dict[str, Any]) -> None:
+        """Everything before the first chunk."""
+        self.fence.raise_to(since["base"], since["base"])
+        self.fence.begin(handle.uuid, since["base"])
+
+    def apply_chunk(self, handle: HBaseHandle, since: dict[str, Any], done: int) -> list[str] | None:
+        """One chunk, without the note that it is done."""
+        return self._applier.apply_chunk(handle, since["base"], done)
+
+    def close(self) -> None:
+        self._link.close()
+
+
+@pytest.fixture
+def sleeper(sink: HBaseSink) -> Iterator[Sleeper]:
+    with contextlib.closing(Sleeper(sink)) as made:
+        yield made
+
+
+# -- progress ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("noted", [True, False])
+@pytest.mark.parametrize("applied", range(5))
+def test_a_commit_that_died_behind_any_chunk_goes_on_from_there(
+    applied: int, sink: HBaseSink, sleeper: Sleeper, totals: Any, *, noted: bool
+) -> None:
+    driver = Driver(sink)
+    since = driver.begin()
+    handle = driver.prepare(ROWS)
+    sleeper.begin(handle, since)
+    for chunk in range(applied):
+        assert sleeper.apply_chunk(handle, since, chunk) == []
+        if noted:
+            sleeper.fence.note(handle.uuid, since["base"], chunk + 1)
+    assert Driver(sink).committer.initialize_state([handle], since) == {handle: Evidence.COMMITTED}
+    assert totals() == TOTALS
+
+
+def test_every_answer_may_be_lost(sink: HBaseSink, totals: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    call, rng = Channel.call, random.Random(1)
+
+    def lossy(channel: Channel, *arguments: Any) -> Any:
+        answer = call(channel, *arguments)
+        if rng.random() < 0.25:
+            raise ConnectionError("the answer was lost")
+        return answer
+
+    monkeypatch.setattr(Channel, "call", lossy)
+    monkeypatch.setattr(hbase_link, "_BACKOFF_MAX_S", hbase_link._BACKOFF_S)
+    for _ in range(2):
+        driver = Driver(sink)
+        since = driver.begin()
+        handles = [driver.prepare(ROWS, partition=partition) for partition in (0, 1)]
+        assert driver.commit(handles, since) == [Evidence.COMMITTED] * 2
+    assert totals() == [4 * total for total in TOTALS]
+
+
+def test_rows_are_appended_in_their_order_and_in_that_of_the_tasks(store: Store) -> None:
+    sink = sink_of(store, Append(f"{store.prefix}:{{id}}", {"d:v": "v"}), chunk_rows=2)
+    driver = Driver(sink)
+    since = driver.begin()
+    first = driver.prepare(batch(id=[1, 1, 2, 1], v=["a", "b", "x", "c"]))
+    second = driver.prepare(batch(id=[1, 2], v=["d", "y"]), partition=1)
+    driver.commit([first, second], since)
+    assert (store.value(1), store.value(2)) == (b"abcd", b"xy")
+
+
+# -- versions ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def puts(store: Store) -> HBaseSink:
+    return sink_of(store, Put(f"{store.prefix}:{{id}}", {"d:v": "v", "d:w": "w"}), chunk_rows=2)
+
+
+def test_the_last_row_of_a_key_wins_however_often_each_chunk_is_applied(puts: HBaseSink, store: Store) -> None:
+    driver = Driver(puts)
+    since = driver.begin()
+    handle = driver.prepare(batch(id=[1, 2, 1, 3, 1], v=["a", "x", "b", "y", "c"], w=["", "", "", "", ""]))
+    with contextlib.closing(Sleeper(puts)) as sleeper:
+        for done in (0, 1, 2):
+            assert sleeper.apply_chunk(handle, since, done) == []
+        for done in (2, 1, 0, 1):  # calls that were on their way all the time
+            assert sleeper.apply_chunk(handle, since, done) == []
+    assert driver.commit([handle], since) == [Evidence.COMMITTED]
+    assert [store.value(number) for number in (1, 2, 3)] == [b"c", b"x", b"y"]
+
+
+def test_of_two_tasks_with_a_key_the_later_one_wins_also_when_it_is_applied_first(
+    puts: HBaseSink, store: Store
+) -> None:
+    driver = Driver(puts)
+    since = driver.begin()
+    earlier = driver.prepare(batch(id=[1], v=["earlier"], w=["1"]), partition=0)
+    later = driver.prepare(batch(id=[1], v=["later"], w=["2"]), partition=1)
+    driver.commit([later], since)
+    driver.commit([earlier], since)
+    assert (store.value(1), store.value(1, b"w")) == (b"later", b"2")
+
+
+def test_an_older_version_never_overwrites_a_newer_one(puts: HBaseSink, store: Store) -> None:
+    driver = Driver(puts)
+    since = driver.begin()
+    handle = driver.prepare(batch(id=[1, 2], v=["old", "old"], w=["", ""]))
+    driver.commit([handle], since)
+    newer = driver.prepare(batch(id=[1], v=["new"], w=[""]))
+    driver.commit([newer], driver.begin())
+    with contextlib.closing(Sleeper(puts)) as sleeper:
+        sleeper.apply_chunk(handle, since, 0)
+    assert (store.value(1), store.value(2)) == (b"new", b"old")
+
+
+def test_a_batchs_version_is_its_cells_timestamp_and_the_next_ones_is_higher(puts: HBaseSink, store: Store) -> None:
+    driver = Driver(puts)
+    bases = []
+    for value in ("a", "b"):
+        since = driver.begin()
+        handle = driver.prepare(batch(id=[1], v=[value], w=[value]), partition=3)
+        driver.commit([handle], since)
+        assert {cell.timestamp_ms for cell in store.cells(1).values()} == {since["base"] + 3}
+        bases.append(since["base"])
+    assert bases[1] > bases[0] + 3
+
+
+def test_what_somebody_else_wrote_with_a_later_timestamp_stays(puts: HBaseSink, store: Store) -> None:
+    store.write(1, b"from the future", at_ms=4_000_000_000_000)
+    driver = Driver(puts)
+    since = driver.begin()
+    handle = driver.prepare(batch(id=[1], v=["a"], w=[""]))
+    assert driver.commit([handle], since) == [Evidence.COMMITTED]
+    assert store.value(1) == b"from the future"
+
+
+def test_a_version_is_above_every_earlier_one_whatever_the_clock_says(sink: HBaseSink) -> None:
+    committer = Driver(sink).committer
+    ahead = 4_000_000_000_000
+    committer.initialize_state([], {"base": ahead})
+    versions = [committer.begin_attempt()["base"] for _ in range(3)]
+    assert versions == [ahead + 1, ahead + 2, ahead + 3]
+    assert Driver(sink).begin()["base"] == ahead + 4
+
+
+# -- fences ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_marker_is_replaced_by_a_later_decision_and_still_stops_an_earlier_one(
+    sink: HBaseSink, sleeper: Sleeper, store: Store, totals: Any
+) -> None:
+    driver = Driver(sink)
+    since = driver.begin()
+    older = driver.prepare(ROWS)
+    driver.commit([older], since)
+    size = len(store.value(1, marker_qualifier(sink.name)) or b"")
+    for _ in range(3):
+        later = driver.begin()
+        driver.commit([driver.prepare(ROWS)], later)
+    assert len(store.value(1, marker_qualifier(sink.name)) or b"") == size
+    # The sleeper has read its chunks before they were removed: the same rows from another slice, under the older version.
+    same = driver.prepare(ROWS)
+    for done in range(4):
+        assert sleeper.apply_chunk(same, since, done) == []
+    assert totals() == [4 * total for total in TOTALS]
+
+
+def test_an_overtaken_driver_is_fenced_in_each_of_its_steps(sink: HBaseSink) -> None:
+    loser = Driver(sink)
+    since = loser.begin()
+    handle = loser.prepare(ROWS)
+    winner = Driver(sink)
+    winner.committer.initialize_state([handle], since)
+    winner.commit([winner.prepare(ROWS)], winner.begin())
+    for step in (
+        lambda: loser.committer.take_over(loser.claim),
+        loser.begin,
+        lambda: loser.committer.commit([handle], since),
+    ):
+        with pytest.raises(FencedError):
+            step()
+
+
+def test_a_take_over_whose_answer_was_lost_throws_out_no_successor(sink: HBaseSink) -> None:
+    loser, winner = sink.create_committer(), sink.create_committer()
+    first, second = Claim("lineage-a", "run-1", "registers"), Claim("lineage-a", "run-2", "registers")
+    loser.inspect()
+    taken = loser.take_over(first)
+    assert loser.take_over(first) == taken
+    winner.inspect()
+    assert winner.take_over(second) == taken + 1
+    with pytest.raises(FencedError):
+        loser.take_over(first)
+    loser.close()
+    winner.close()
+
+
+# -- losses ------------------------------------------------------------------------------------------------------------
+
+
+def _lose(store: Store, sink: HBaseSink, handle: HBaseHandle) -> None:
+    row = handle.row(sink.name)
+    assert store.link.ask([Op(sink.staging_table, row, mutations=(delete(row, up_to_ms=1),))]) == [True]
+
+
+def test_a_slice_that_is_lost_is_proven_so_and_can_never_be_applied(
+    sink: HBaseSink, sleeper: Sleeper, store: Store, totals: Any
+) -> None:
+    driver = Driver(sink)
+    since = driver.begin()
+    handle = driver.prepare(ROWS)
+    _lose(store, sink, handle)
+    with pytest.raises(RetriableError, match="not whole"):
+        driver.committer.confirm([handle], 0)
+    assert driver.committer.commit([handle], since) == {handle: Evidence.ABORTED}
+    sleeper.begin(handle, since)
+    assert handle.uuid in sleeper.fence.read().buried
+    assert totals() == [0, 0, 0]
+
+
+def test_what_may_be_applied_in_part_and_is_lost_is_never_called_lost(
+    sink: HBaseSink, sleeper: Sleeper, store: Store
+) -> None:
+    driver = Driver(sink)
+    since = driver.begin()
+    handle = driver.prepare(ROWS)
+    sleeper.begin(handle, since)
+    _lose(store, sink, handle)
+    assert driver.committer.commit([handle], since) == {handle: Evidence.UNKNOWN}
+    assert "applied in part" in driver.committer.obstacles()[0]
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_decided_slices_that_are_lost_are_written_again(
+    lost: int, store: Store, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    case = hbase_counters(request)
+
+    def lose() -> None:
+        rows = store.slices(case.sink.name)
+        assert len(rows) == 2
+        store.link.ask([Op("twopc", row, mutations=(delete(row, up_to_ms=1),)) for row in rows[:lost]])
+
+    faults.arm("driver.decided", lose)
+    query = Query(case, tmp_path)
+    query.run(0, 1)
+    assert case.visible() == all_rows(0, 1)
+
+
+def test_an_emptied_table_is_not_taken_for_a_new_one(
+    store: Store, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    case = hbase_counters(request)
+    query = Query(case, tmp_path)
+    query.run(0)
+    rows = [f"{case.sink.name}/{name}".encode() for name in ("control", "fence")]
+    store.link.ask([Op("twopc", row, mutations=(delete(row, up_to_ms=2**62),)) for row in rows])
+    with pytest.raises(RefusedStartError, match="point it back"):
+        query.run(1)
+
+
+# -- orphans -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_settled_batch_leaves_no_slice(store: Store, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    case = hbase_counters(request)
+    Query(case, tmp_path).run(0, 1)
+    assert store.slices(case.sink.name) == []
+
+
+def test_an_orphan_that_was_swept_can_write_no_more(sink: HBaseSink, store: Store) -> None:
+    driver = Driver(sink)
+    driver.begin()
+    orphan = sink.create_writer(TaskAttempt("lineage-a", 0, Attempt(1, 1), 0, driver.incarnation, -1))
+    orphan.write_rows(ROWS)
+    driver.committer.recover_and_abort([])
+    assert store.slices(sink.name) == []
+    with pytest.raises(RetriableError, match="was swept"):
+        orphan.write_rows(ROWS)
+    assert store.slices(sink.name) == []
+    orphan.close()
+
+
+def test_a_task_that_fails_takes_its_slice_away(sink: HBaseSink, store: Store) -> None:
+    driver = Driver(sink)
+    driver.begin()
+    writer = sink.create_writer(TaskAttempt("lineage-a", 0, Attempt(1, 1), 0, driver.incarnation, -1))
+    writer.write_rows(ROWS)
+    assert len(store.slices(sink.name)) == 1
+    writer.close()
+    assert store.slices(sink.name) == []
+
+
+# -- two crashes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", ["driver.decided", "driver.committing", "driver.committed"])
+def test_a_crash_during_recovery_from_a_crash_does_no_harm(
+    first: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    case = hbase_counters(request)
+    query = Query(case, tmp_path)
+    query.run(0)
+    for point in (first, "driver.committing"):
+        faults.arm(point, case.crash)
+        with contextlib.suppress(Crash):
+            query.run(1)
+        faults.disarm()
+    query.run(1, 2)
+    assert case.visible() == all_rows(0, 1, 2)
+
+
+def test_the_marker_is_the_only_cell_of_the_sinks_own_in_a_row(sink: HBaseSink, store: Store) -> None:
+    driver = Driver(sink)
+    since = driver.begin()
+    driver.commit([driver.prepare(ROWS)], since)
+    assert set(store.cells(1)) == {(FAMILY, b"v"), (FAMILY, marker_qualifier(sink.name))}

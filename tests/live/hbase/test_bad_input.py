@@ -1,0 +1,132 @@
+"""What cannot be written stops the batch before its decision; what turns wrong after it is applied once it is mended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from sinks.hbase import HBaseSink
+from sinks.hbase_mappings import COUNTER, Append, Increment, Mapping, Put
+from tests.contract.drivers import Driver
+from tests.live.hbase.support import OneTask, apply, batch, sink_of, unique
+from twopc.checkpoint import Checkpoint
+from twopc.coordinator import Coordinator
+from twopc.errors import BadRecordError, CommitBlockedError, ConfigurationError, RefusedStartError, SchemaError
+from twopc.faults import arm, disarm
+from twopc.files import LocalFiles
+from twopc.sink import Evidence
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.live.hbase.support import Store
+
+CELL = {"d:v": "v"}
+_BAD: list[tuple[Mapping, dict[str, Any], type[Exception], str]] = [
+    (Put("bad:{nobody}", CELL), {"v": ["a"]}, SchemaError, "no column 'nobody'"),
+    (Put("bad:{id}", {"d:v": "nobody"}), {"id": [1]}, SchemaError, "no column 'nobody'"),
+    (Put("bad:{id}", CELL), {"id": [1], "v": [[1, 2]]}, SchemaError, "to_json"),
+    (Increment("bad:{id}", CELL), {"id": [1], "v": [1.5]}, SchemaError, "cast it to bigint"),
+    (Put("bad:{id}", CELL), {"id": [1, 2], "v": ["a", None]}, BadRecordError, "null in row 1"),
+    (Put("bad:{id}", CELL), {"id": [1, None], "v": ["a", "b"]}, BadRecordError, "null in row 1"),
+    (Put("bad:{id}", CELL), {"id": [1, 2], "v": ["a", ""]}, BadRecordError, "'v' is empty for row b'bad:2'"),
+    (Put("{id}", CELL), {"id": ["a", ""], "v": ["a", "b"]}, BadRecordError, "0 bytes"),
+    (Put("{id}", CELL), {"id": ["x" * 32_768], "v": ["a"]}, BadRecordError, "32768 bytes"),
+    (Increment("{id}", CELL), {"id": [1], "v": pa.array([2**63], pa.uint64())}, BadRecordError, "64 bits"),
+    (Increment("{id}", CELL), {"id": [1, 1], "v": [2**62, 2**62]}, BadRecordError, "over 64 bits"),
+    (Append("{id}", CELL), {"id": [1], "v": [b"x" * 10_000_001]}, BadRecordError, "keyvalue.maxsize"),
+]
+
+
+@pytest.mark.parametrize(("mapping", "columns", "error", "words"), _BAD)
+def test_rows_that_no_operation_can_take_stop_the_task(
+    mapping: Mapping, columns: dict[str, Any], error: type[Exception], words: str, store: Store
+) -> None:
+    sink = sink_of(store, mapping)
+    with pytest.raises(error, match=words):
+        sink.check(batch(**columns))
+    driver = Driver(sink)
+    driver.begin()
+    with pytest.raises(error, match=words):
+        driver.prepare(batch(**columns))
+
+
+def test_the_largest_row_that_is_taken_is_taken_by_hbase_too(store: Store) -> None:
+    sink = sink_of(store, Put(f"{store.prefix}:{{id}}", CELL))
+    assert apply(sink, batch(id=[1], v=["x" * 9_999_800])) == [Evidence.COMMITTED]
+    assert len(store.value(1) or b"") == 9_999_800
+
+
+@pytest.mark.parametrize(("held", "words"), [(b"text", "not a counter"), (COUNTER.pack(2**63 - 1), "over 64 bits")])
+def test_a_cell_that_is_no_counter_stops_the_batch_before_its_decision(held: bytes, words: str, store: Store) -> None:
+    store.write(2, held, at_ms=1)
+    sink = sink_of(store, Increment(f"{store.prefix}:{{id}}", CELL))
+    with pytest.raises(BadRecordError, match=rf"{store.prefix}:2.*d:v.*{words}"):
+        apply(sink, batch(id=[1, 2], v=[1, 1]))
+    assert store.value(1) is None
+
+
+def test_a_table_that_is_not_there_is_named(store: Store) -> None:
+    with pytest.raises(ConfigurationError, match="no table 'nowhere'"):
+        Driver(sink_of(store, Put("{id}", CELL), table="nowhere"))
+
+
+def test_a_family_that_is_not_there_is_named(store: Store) -> None:
+    with pytest.raises(ConfigurationError, match="has no family 'zz'"):
+        Driver(sink_of(store, Put("{id}", {"zz:v": "v"})))
+
+
+def test_a_ttl_that_would_let_markers_expire_is_refused(store: Store) -> None:
+    table = f"ttl-{unique()}"
+    store.create_table(table, ttl_s=3600)
+    with pytest.raises(ConfigurationError, match=r"'d' of .* has a TTL"):
+        Driver(sink_of(store, Increment("{id}", CELL), table=table))
+    Driver(sink_of(store, Put("{id}", CELL), table=table))
+
+
+def test_a_cell_that_turns_wrong_after_the_decision_blocks_it_until_it_is_mended(store: Store, tmp_path: Path) -> None:
+    sink = sink_of(store, Increment(f"{store.prefix}:{{id}}", CELL), chunk_rows=3)
+    rows = batch(id=[1, 1, 2, 3, 2, 1, 1], v=[1] * 7)
+    batch_0 = Checkpoint("lineage-a", 0, ("0",), lambda _: ("0",))
+    arm("driver.decided", lambda: store.write(2, b"in the way", at_ms=1))
+    engine = OneTask(sink, rows)
+    with pytest.raises(CommitBlockedError, match=rf"{store.prefix}:2.*not a long"):
+        Coordinator([sink], LocalFiles(tmp_path)).process(batch_0, engine)
+    disarm()
+    with pytest.raises(CommitBlockedError):
+        Coordinator([sink], LocalFiles(tmp_path)).process(batch_0, engine)
+    store.write(2, COUNTER.pack(10), at_ms=2)
+    Coordinator([sink], LocalFiles(tmp_path)).process(batch_0, engine)
+    assert [store.total(number) for number in (1, 2, 3)] == [4, 12, 1]
+
+
+def test_another_query_may_not_take_the_sink(store: Store, tmp_path: Path) -> None:
+    sink = sink_of(store, Put(f"{store.prefix}:{{id}}", CELL))
+    Driver(sink)
+    place = Checkpoint("lineage-b", 0, ("0",), lambda _: ("0",))
+    with pytest.raises(RefusedStartError, match="lineage-a"):
+        Coordinator([sink], LocalFiles(tmp_path)).process(place, OneTask(sink, batch(id=[1], v=["a"])))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"name": "a.b"}, "name='a.b'"),
+        ({"servers": "nowhere"}, "host:port"),
+        ({"table": "a b"}, "table='a b'"),
+        ({"table": "twopc"}, "table of its own"),
+        ({"mapping": "Put"}, "mapping='Put'"),
+        ({"chunk_rows": 0}, "chunk_rows=0"),
+    ],
+)
+def test_an_argument_that_cannot_be_is_named(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        HBaseSink(**{"name": "a", "servers": "h:1", "table": "t", "mapping": Put("{id}", CELL), **arguments})
+
+
+@pytest.mark.parametrize("cells", [{}, {"v": "v"}, {"d:": "v"}])
+def test_a_cell_that_names_no_place_is_refused(cells: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError, match="family:qualifier"):
+        Put("{id}", cells)

@@ -1,0 +1,175 @@
+"""Regions split, tables go out of service, and all of HBase dies, at any moment of a commit."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sinks.hbase_apply import Applier
+from sinks.hbase_mappings import Append, Increment, Put
+from tests.contract.drivers import Driver
+from tests.live.hbase.support import OneTask, batch, sink_of, until
+from twopc.checkpoint import Checkpoint
+from twopc.coordinator import Coordinator
+from twopc.errors import CommitBlockedError, RetriableError
+from twopc.files import LocalFiles
+from twopc.sink import Evidence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from integration.local_hbase import LocalHBase
+    from sinks.hbase_mappings import Mapping
+    from tests.live.hbase.support import Store
+
+_KEYS = 100
+_ROWS = 600
+
+MAPPINGS: dict[str, Callable[[str], Mapping]] = {
+    "put": lambda row: Put(row, {"d:v": "v"}),
+    "increment": lambda row: Increment(row, {"d:v": "one"}),
+    "append": lambda row: Append(row, {"d:v": "one"}),
+}
+
+
+def rows() -> Any:
+    ids = [f"{number % _KEYS:03d}" for number in range(_ROWS)]
+    return batch(id=ids, v=list(range(_ROWS)), one=[1] * _ROWS)
+
+
+def require_once(store: Store, operation: str, batches: int) -> None:
+    """Every key shows each of its rows once, of so many batches."""
+    times = batches * _ROWS // _KEYS
+    for number in range(_KEYS):
+        name = f"{number:03d}"
+        if operation == "increment":
+            assert store.total(name) == times, name
+        elif operation == "append":
+            assert store.value(name) == b"1" * times, name
+        else:
+            assert store.value(name) == b"%d" % (_ROWS - _KEYS + number), name
+
+
+@contextlib.contextmanager
+def between_chunks(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) -> Iterator[None]:
+    """Do something before each chunk is applied; it is told how many have been."""
+    apply_chunk, count = Applier.apply_chunk, iter(range(1_000_000))
+
+    def meddled(*arguments: Any) -> Any:
+        act(next(count))
+        return apply_chunk(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Applier, "apply_chunk", meddled)
+        yield
+
+
+@pytest.mark.parametrize("operation", MAPPINGS)
+def test_rows_are_applied_once_while_their_region_splits(
+    operation: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.table = f"split-{store.prefix}"  # a half cannot be split again at once
+    store.create_table()
+    sink = sink_of(store, MAPPINGS[operation](store.prefix + ":{id}"), chunk_rows=60)
+    driver = Driver(sink)
+    since = driver.begin()
+    handle = driver.prepare(rows())
+    middle = store.row(f"{_KEYS // 2:03d}")
+
+    def split(chunk: int) -> None:
+        if chunk == 1:
+            store.split(middle)
+            until(lambda: store.region_of(middle) not in {b"", store.region_of(store.row("000"))})
+
+    with between_chunks(monkeypatch, split):
+        assert driver.commit([handle], since) == [Evidence.COMMITTED], driver.committer.obstacles()
+    assert store.region_of(store.row("000")) != store.region_of(middle)
+    require_once(store, operation, batches=1)
+
+
+def test_a_table_out_of_service_holds_a_decided_batch_up_and_loses_nothing_of_it(store: Store) -> None:
+    table = f"off-{store.prefix}"
+    store.create_table(table)
+    sink = sink_of(store, Increment(store.prefix + ":{id}", {"d:v": "one"}), table=table, timeout_ms=1_000)
+    driver = Driver(sink)
+    since = driver.begin()
+    handle = driver.prepare(rows())
+    driver.committer.confirm([handle], 0)
+    store.take_out_of_service(table)
+    assert driver.committer.commit([handle], since) == {handle: Evidence.UNKNOWN}
+    assert driver.committer.obstacles()
+    store.enable(table)
+    until(lambda: driver.committer.commit([handle], since) == {handle: Evidence.COMMITTED})
+    store.table = table
+    require_once(store, "increment", batches=1)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [pytest.param("put", marks=pytest.mark.whole), "increment", pytest.param("append", marks=pytest.mark.whole)],
+)
+def test_rows_are_applied_once_over_a_death_of_hbase_between_chunks(
+    operation: str, store: Store, local_hbase_server: LocalHBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = sink_of(store, MAPPINGS[operation](store.prefix + ":{id}"), chunk_rows=150, timeout_ms=60_000)
+    driver = Driver(sink)
+    since = driver.begin()
+    handle = driver.prepare(rows())
+
+    def die(chunk: int) -> None:
+        if chunk == 2:
+            local_hbase_server.kill()
+            local_hbase_server.start()
+
+    with between_chunks(monkeypatch, die):
+        assert driver.commit([handle], since) == [Evidence.COMMITTED], driver.committer.obstacles()
+    require_once(store, operation, batches=1)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("seed", [1, 2])
+def test_rows_are_applied_once_over_deaths_of_hbase_at_random_moments(
+    seed: int, store: Store, local_hbase_server: LocalHBase, tmp_path: Path, tell: Callable[[str], None]
+) -> None:
+    sink = sink_of(store, Append(store.prefix + ":{id}", {"d:v": "one"}), chunk_rows=50, timeout_ms=1_500)
+    ends, kills, rng = threading.Event(), [0], random.Random(seed)
+
+    def kill() -> None:
+        while not ends.wait(rng.uniform(0.2, 3)):
+            local_hbase_server.kill()
+            local_hbase_server.start()
+            kills[0] += 1
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    number, stopped, coordinator = 0, 0, None
+    try:
+        while number < 12 or kills[0] < 4:
+            try:
+                coordinator = coordinator or Coordinator([sink], LocalFiles(tmp_path))
+                coordinator.process(checkpoint(number), OneTask(sink, rows()))
+                number += 1
+            except (RetriableError, CommitBlockedError):
+                stopped += 1
+                if coordinator is not None:
+                    coordinator.close()
+                    coordinator = None
+    finally:
+        ends.set()
+        thread.join()
+    # The last answer may be missing; a restart finds out what became of the batch.
+    patient = sink_of(store, sink.mapping, name=sink.name, chunk_rows=50, timeout_ms=30_000)
+    last = Coordinator([patient], LocalFiles(tmp_path))
+    last.process(checkpoint(number), OneTask(patient, rows()))
+    last.close()
+    tell(f"{kills[0]} deaths, {stopped} restarts of the query, {number + 1} batches")
+    require_once(store, "append", batches=number + 1)
+
+
+def checkpoint(number: int) -> Checkpoint:
+    return Checkpoint("lineage-a", number, (str(number),), lambda of: (str(of),))

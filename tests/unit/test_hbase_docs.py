@@ -1,0 +1,21 @@
+"""docs/hbase.md names every mapping and every argument that a user meets."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from sinks import hbase_mappings
+from sinks.hbase_mappings import Mapping
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "hbase.md").read_text()
+
+
+def test_every_mapping_has_its_row() -> None:
+    made = {n for n, c in vars(hbase_mappings).items() if isinstance(c, type) and issubclass(c, Mapping)} - {"Mapping"}
+    assert set(re.findall(r"^\| `([A-Z]\w+)\(", DOCUMENT, re.MULTILINE)) == made
+
+
+def test_every_module_that_it_names_is_there() -> None:
+    named = set(re.findall(r"`(?:sinks/)?(hbase_[a-z]+\.py)`", DOCUMENT))
+    assert named and all((Path(hbase_mappings.__file__).parent / name).is_file() for name in named)
