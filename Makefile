@@ -8,7 +8,7 @@ UV := .uv/bin/uv
 BIN := .venv/bin
 ARGS ?=
 # Each has a broker and a Spark session of its own; they wait more than they work.
-WORKERS ?= 2
+WORKERS ?= 3
 TRIALS ?= 10
 HISTORIES ?= 20000
 
@@ -52,7 +52,7 @@ lint: setup  ## static checks only
 test: lint  ## static checks, then all tests; ARGS="-k kafka" to choose
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
 
-whole: setup  ## the tests that need several brokers or executors: killed leaders, coordinators, executors; speculation
+whole: setup  ## what is too long for make test: every step and plan, several brokers and executors, memory, the baseline
 	$(BIN)/pytest -m whole $(ARGS)
 
 chaos: setup  ## histories of the model, then kills at every step on a real Kafka; TRIALS=300 a step, HISTORIES=100000

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from integration.local_services import LocalKafka
 from sinks import kafka_producers
 from tests.live import pipeline
 from tests.live.lending import lent
@@ -13,8 +14,6 @@ from tests.live.services import KafkaService, chosen, kafka_service
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from integration.local_services import LocalKafka
 
 _TOLD = "told"
 
@@ -30,6 +29,15 @@ def kafka() -> Iterator[KafkaService]:
 def local_kafka(kafka: KafkaService) -> Iterator[LocalKafka]:
     """The shared broker for a test that kills or pauses it; it runs again for the tests that follow."""
     yield from lent(kafka.local, f"TWOPC_SERVICES={chosen()}")
+
+
+@pytest.fixture
+def fresh_kafka() -> Iterator[LocalKafka]:
+    """A broker of its own, for a test that kills it: the shared one has all the tests' topics to recover."""
+    if chosen() != "local":
+        pytest.skip(f"needs a broker it may kill: TWOPC_SERVICES={chosen()}, not 'local'")
+    with LocalKafka() as kafka:
+        yield kafka
 
 
 @pytest.fixture(autouse=True)

@@ -72,15 +72,15 @@ def test_records_go_in_and_come_out(kafka: KafkaService) -> None:
     assert consume(kafka.bootstrap_servers, topic, 100) == list(range(100))
 
 
-def test_acknowledged_records_survive_kill_and_restart_on_the_same_address(local_kafka: LocalKafka) -> None:
-    servers, pid = local_kafka.bootstrap_servers, local_kafka.pid
+def test_acknowledged_records_survive_kill_and_restart_on_the_same_address(fresh_kafka: LocalKafka) -> None:
+    servers, pid = fresh_kafka.bootstrap_servers, fresh_kafka.pid
     topic = new_topic(servers)
     produce(servers, topic, 1000)
-    local_kafka.kill()
-    assert not local_kafka.is_running
+    fresh_kafka.kill()
+    assert not fresh_kafka.is_running
     assert not psutil.pid_exists(pid)
-    local_kafka.restart()
-    assert local_kafka.bootstrap_servers == servers
+    fresh_kafka.restart()
+    assert fresh_kafka.bootstrap_servers == servers
     assert consume(servers, topic, 1000) == list(range(1000))
 
 
@@ -130,6 +130,7 @@ def test_extra_properties_and_listeners_reach_the_broker() -> None:
             stranger.list_topics(timeout=1)
 
 
+@pytest.mark.whole
 def test_another_version_keeps_its_given_directory_and_takes_overridden_listeners(tmp_path: Path) -> None:
     public, controller = free_ports(2)
     properties = {

@@ -128,20 +128,20 @@ def _number(value: bytes) -> Position:
 
 @pytest.mark.timeout(3600)
 def test_a_broker_killed_and_restarted_on_its_data_takes_nothing_with_it(
-    local_kafka: LocalKafka, tmp_path: Path, spark: SparkSession, tell: Callable[[str], None]
+    fresh_kafka: LocalKafka, tmp_path: Path, spark: SparkSession, tell: Callable[[str], None]
 ) -> None:
     kills = int(os.environ.get("TWOPC_KILLS", "2"))
     seed = int(os.environ.get("TWOPC_SEED", str(random.SystemRandom().randrange(1 << 32))))
     chance = random.Random(seed)
-    pipeline = Pipeline(local_kafka.bootstrap_servers, tmp_path, max_offsets=_BATCH)
+    pipeline = Pipeline(fresh_kafka.bootstrap_servers, tmp_path, max_offsets=_BATCH)
     began = time.monotonic()
     try:
         with operated(pipeline, spark) as operator:
             for _ in range(kills):
                 operator.advance(chance.randint(1, 3))
                 time.sleep(chance.uniform(0, 0.5))  # not synchronisation: where in a batch it happens is what is random
-                local_kafka.kill()
-                local_kafka.restart()
+                fresh_kafka.kill()
+                fresh_kafka.restart()
     finally:
         tell(
             f"TWOPC_SEED={seed}, {kills} kills of the broker in {time.monotonic() - began:.0f} s, "

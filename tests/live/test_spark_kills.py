@@ -27,7 +27,6 @@ __all__ = ["spark"]
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
-PLANS = ("rows", "shuffle")
 DRIVER = [point for point in POINTS if point.startswith("driver.")]
 TASK = [point for point in POINTS if point.startswith("task.")]
 
@@ -95,7 +94,7 @@ def test_a_query_whose_workers_all_die_stops_and_a_restart_loses_and_doubles_not
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("plan", ["rows", pytest.param("shuffle", marks=pytest.mark.whole)])
 def test_drivers_killed_at_random_times_lose_and_double_nothing(
     plan: str, kafka: KafkaService, tmp_path: Path, tell: Callable[[str], None]
 ) -> None:

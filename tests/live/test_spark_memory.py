@@ -28,6 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 _GROWTH_MIB = 100
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(1800)
 def test_ten_times_the_rows_take_no_more_memory_in_a_worker(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession

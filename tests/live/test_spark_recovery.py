@@ -46,7 +46,7 @@ def prompt_kafka() -> Iterator[str]:
 # -- replays -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("plan", ["rows", "shuffle", "unstable"])
+@pytest.mark.parametrize("plan", ["rows", "unstable", pytest.param("shuffle", marks=pytest.mark.whole)])
 def test_without_the_newest_commit_file_a_restart_doubles_no_record(
     plan: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -60,7 +60,7 @@ def test_without_the_newest_commit_file_a_restart_doubles_no_record(
     pipeline.require_exactly_once()
 
 
-@pytest.mark.parametrize("plan", ["update", "complete"])
+@pytest.mark.parametrize("plan", ["update", pytest.param("complete", marks=pytest.mark.whole)])
 def test_a_stateful_query_goes_on_after_a_decided_batch_was_evaluated_into_nothing(
     plan: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
