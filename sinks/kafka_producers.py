@@ -200,15 +200,20 @@ class ProducerStock:
                 self._ready.append(ready)
 
 
+#: In the order of their last use.
 _stocks: dict[str, tuple[int, StockKey, ProducerStock]] = {}
+#: A worker outlives many queries; each idle producer is three threads, some MB, and twenty statistics a second.
+_MOST_STOCKS: Final = 8
 
 
 def stock_for(key: StockKey, *, timeout_ms: float) -> ProducerStock:
-    """This process's stock for ``key``. One of an earlier incarnation, or inherited over a fork, is forgotten."""
-    pid, held, stock = _stocks.get(key.sink, (0, None, None))
+    """This process's stock for ``key``. One of an earlier incarnation, inherited over a fork, or long unused is forgotten."""
+    pid, held, stock = _stocks.pop(key.sink, (0, None, None))
     if stock is None or held != key or pid != os.getpid():
         stock = ProducerStock(key, timeout_ms=timeout_ms)
-        _stocks[key.sink] = (os.getpid(), key, stock)
+    _stocks[key.sink] = (os.getpid(), key, stock)
+    if len(_stocks) > _MOST_STOCKS:
+        del _stocks[next(iter(_stocks))]
     return stock
 
 

@@ -1,0 +1,34 @@
+"""Which stocks of ready producers a process keeps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sinks import kafka_producers
+from sinks.kafka_producers import StockKey, stock_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def _none_at_first(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(kafka_producers, "_stocks", {})
+    yield
+
+
+def key_of(sink: str) -> StockKey:
+    return StockKey(sink=sink, incarnation=0, ledger="ledger", config=(("bootstrap.servers", "nowhere:1"),))
+
+
+def test_a_worker_that_outlives_many_queries_keeps_the_stocks_that_it_used_last() -> None:
+    first = stock_for(key_of("first"), timeout_ms=1)
+    for number in range(kafka_producers._MOST_STOCKS - 1):
+        stock_for(key_of(f"other-{number}"), timeout_ms=1)
+    assert stock_for(key_of("first"), timeout_ms=1) is first
+    stock_for(key_of("one more"), timeout_ms=1)
+    assert stock_for(key_of("first"), timeout_ms=1) is first
+    assert "other-0" not in kafka_producers._stocks
+    assert len(kafka_producers._stocks) == kafka_producers._MOST_STOCKS
