@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from sinks import kafka_producers
 from sinks.kafka_producers import StockKey, stock_for
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 @pytest.fixture(autouse=True)
-def _none_at_first(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _none_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_producers, "_stocks", {})
-    yield
 
 
 def key_of(sink: str) -> StockKey:
