@@ -27,7 +27,7 @@ from integration.local_hbase import LocalHBase
 from sinks.hbase import HBaseSink
 from sinks.hbase_errors import FAILURES
 from sinks.hbase_mappings import COUNTER, Append, Increment, Mapping, Put
-from sinks.hbase_messages import hbase, master, table_name
+from sinks.hbase_messages import hbase, name_parts
 from sinks.hbase_ops import Op
 from twopc.decision import Attempt
 from twopc.sink import Claim, Evidence, TaskAttempt
@@ -107,12 +107,10 @@ def with_sink(sink: HBaseSink, batches: list[pa.RecordBatch]) -> list[float]:
 
 def create_table(sink: HBaseSink) -> None:
     """Make the table, and return when it is served."""
-    schema = hbase.TableSchema(table_name=table_name(TABLE), column_families=[hbase.ColumnFamilySchema(name=b"d")])
+    families = [hbase.ColumnFamilySchema(name=b"d")]
     link = sink.link()
     with contextlib.closing(link):
-        link.cluster.ask_master(
-            "CreateTable", master.CreateTableRequest(table_schema=schema), master.CreateTableResponse
-        )
+        link.cluster.ask_master(lambda master: master.create_table(*name_parts(TABLE), families))
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             with contextlib.suppress(*FAILURES):
@@ -145,8 +143,8 @@ def main(
         for i in ids
     ]
     with LocalHBase(heap="1g") as server:
-        create_table(HBaseSink(name="b", servers=server.servers, table=TABLE, mapping=Put("{id}", {"d:v": "v"})))
-        client: Any = Client({"hbase.zookeeper.quorum": server.quorum}).get_table(b"default", TABLE.encode())
+        create_table(HBaseSink(name="b", zookeeper=server.zookeeper, table=TABLE, mapping=Put("{id}", {"d:v": "v"})))
+        client: Any = Client({"hbase.zookeeper.quorum": server.zookeeper}).get_table(b"default", TABLE.encode())
         for name, mapping, values, send in WORKLOADS:
             alone, plain, ours = [], [], []
             for _ in range(pairs):
@@ -154,7 +152,10 @@ def main(
                 keys = [f"{prefixes[0]}{number}".encode() for number in range(rows)]
                 alone.append(seconds(lambda keys=keys, send=send: [send(client, key) for key in keys]))  # type: ignore[misc]
                 sink = HBaseSink(
-                    name=f"b{uuid.uuid4().hex[:8]}", servers=server.servers, table=TABLE, mapping=mapping(prefixes[2])
+                    name=f"b{uuid.uuid4().hex[:8]}",
+                    zookeeper=server.zookeeper,
+                    table=TABLE,
+                    mapping=mapping(prefixes[2]),
                 )
                 plain.append(seconds(lambda sink=sink, p=prefixes[1], v=values: batched(sink, p, v, rows)))  # type: ignore[misc]
                 ours.append(with_sink(sink, batches))

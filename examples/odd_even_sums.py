@@ -1,8 +1,8 @@
 """The classic illustration of checkpoints, with sinks: running sums of the odd and of the even numbers, under kills.
 
 Integers come from a Kafka topic of two partitions. Spark keeps a sum and a count for each kind (RocksDB, changelog
-checkpoints). Every batch's new totals go to Redis (upserts, and increments by what the batch added) and to Kafka (an event
-with both). The query is killed (SIGKILL, driver, JVM and workers) at moments in which its output moves, and started again.
+checkpoints). Every batch's new totals go to Redis (upserts, and increments by what the batch added), HBase (upserts) and Kafka
+(an event with both). The query is killed (SIGKILL: driver, JVM, workers) whenever its output moves, and started again.
 
     python examples/odd_even_sums.py                # 6000 numbers, 3 kills, this toolkit and the usual foreachBatch
     python examples/odd_even_sums.py --kills 5 --seed 7 --skip-usual
@@ -27,12 +27,19 @@ import redis
 import typer
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from hbasedriver.client.table import Table as HBaseTable
+from hbasedriver.master import MasterConnection
+from hbasedriver.operations.column_family_builder import ColumnFamilyDescriptorBuilder
+from hbasedriver.operations.get import Get
+from hbasedriver.operations.put import Put
+from hbasedriver.zk import locate_master
 from rich.console import Console
 from rich.table import Table
 
 from integration.demo.processes import QueryProcesses
 from integration.jars import spark_kafka_jars
 from integration.java import java_home
+from integration.local_hbase import LocalHBase
 from integration.local_redis import LocalRedis
 from integration.local_services import LocalKafka
 from integration.spark_class_data import driver_flags
@@ -49,17 +56,18 @@ KINDS = ("even", "odd")
 COLUMNS = "kind STRING, total BIGINT, numbers BIGINT, added BIGINT"
 STATE_PACKAGE = "org.apache.spark.sql.execution.streaming.state"
 STATE = "total BIGINT, numbers BIGINT"
-RUN_TIMEOUT_S = 120
+RUN_TIMEOUT_S = 300
 
 
 @dataclass(frozen=True)
 class Spec:
-    """One pipeline. ``name`` begins all that it writes: a topic, Redis keys."""
+    """One pipeline. ``name`` is that of all that it writes: a topic, Redis keys, a table of HBase."""
 
     name: str
     exactly_once: bool
     bootstrap_servers: str
     redis_url: str
+    zookeeper: str
     checkpoint: str
     scratch: str
     batch: int
@@ -70,31 +78,38 @@ class Spec:
 
 def running_sums(numbers: DataFrame) -> DataFrame:
     """For each kind in a batch one row: its total, how many numbers that is, and what the batch added."""
-    from pyspark.sql import functions as sf  # noqa: PLC0415 - Spark's Python is set up by the time this is called
-
-    kind = sf.when(sf.col("number") % 2 == 0, "even").otherwise("odd")
     return (
-        numbers.withColumn("kind", kind)
+        # A row a kind: with more PySpark 4.0.0 takes the places of their state for floats, which pyarrow 26 refuses.
+        numbers.coalesce(1)
+        .mapInPandas(_sums_of_batch, "kind STRING, added BIGINT, numbers BIGINT")
         .groupBy("kind")
         .applyInPandasWithState(_add, COLUMNS, STATE, "update", "NoTimeout")
     )
+
+
+def _sums_of_batch(batches: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    import pandas as pd  # noqa: PLC0415 - in the worker
+
+    numbers = pd.concat([batch["number"] for batch in batches])
+    kinds = numbers.groupby(numbers.mod(2).map(dict(enumerate(KINDS))))
+    yield kinds.agg(["sum", "count"]).set_axis(["added", "numbers"], axis=1).rename_axis("kind").reset_index()
 
 
 def _add(key: tuple[str], batches: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
     import pandas as pd  # noqa: PLC0415 - in the worker
 
     total, count = state.get if state.exists else (0, 0)
-    added = 0
-    for batch in batches:
-        added += int(batch["number"].sum())
-        count += len(batch)
-    state.update((total + added, count))
-    yield pd.DataFrame({"kind": [key[0]], "total": [total + added], "numbers": [count], "added": [added]})
+    [batch] = batches
+    added, numbers = int(batch["added"].iloc[0]), int(batch["numbers"].iloc[0])
+    state.update((total + added, count + numbers))
+    yield pd.DataFrame({"kind": key, "total": [total + added], "numbers": [count + numbers], "added": [added]})
 
 
 def write_exactly_once(sums: DataFrame, spec: Spec) -> Any:
-    """Kafka and Redis by one decision."""
+    """Kafka, Redis and HBase by one decision."""
     from integration.spark import exactly_once  # noqa: PLC0415 - only here
+    from sinks import hbase_mappings  # noqa: PLC0415 - the same
+    from sinks.hbase import HBaseSink  # noqa: PLC0415 - the same
     from sinks.kafka import KafkaSink  # noqa: PLC0415 - the same
     from sinks.redis import RedisSink  # noqa: PLC0415 - the same
     from sinks.redis_mappings import HashIncrBy, HashSet  # noqa: PLC0415 - the same
@@ -103,13 +118,10 @@ def write_exactly_once(sums: DataFrame, spec: Spec) -> Any:
     events = KafkaSink(name=f"{name}-events", bootstrap_servers=spec.bootstrap_servers, topic=name)
     totals = RedisSink(name=f"{name}-totals", url=url, mapping=HashSet(f"{name}:total:{{kind}}", ("total", "numbers")))
     added = RedisSink(name=f"{name}-added", url=url, mapping=HashIncrBy(f"{name}:added:{{kind}}", ("added",)))
-    each = exactly_once(
-        events,
-        totals,
-        added,
-        checkpoint_location=spec.checkpoint,
-        select={events.name: ["kind AS key", "to_json(struct(*)) AS value"]},
-    )
+    mapping = hbase_mappings.Put(row="{kind}", cells={"d:total": "total", "d:numbers": "numbers"})
+    rows = HBaseSink(name=f"{name}-rows", zookeeper=spec.zookeeper, table=name, mapping=mapping)
+    select = {events.name: ["kind AS key", "to_json(struct(*)) AS value"]}
+    each = exactly_once(events, totals, rows, added, checkpoint_location=spec.checkpoint, select=select)
     return sums.writeStream.outputMode("update").foreachBatch(each)
 
 
@@ -120,13 +132,20 @@ def write_as_usual(sums: DataFrame, spec: Spec) -> Any:
         batch.persist()
         kafka = {"kafka.bootstrap.servers": spec.bootstrap_servers, "topic": spec.name}
         batch.selectExpr("kind AS key", "to_json(struct(*)) AS value").write.format("kafka").options(**kafka).save()
-        with contextlib.closing(redis.Redis.from_url(spec.redis_url)) as client:
+        with contextlib.closing(redis.Redis.from_url(spec.redis_url)) as client, hbase_table(spec) as table:
             for row in batch.collect():
+                put = Put(row.kind.encode()).add_column(b"d", b"total", b"%d" % row.total)
+                table.put(put.add_column(b"d", b"numbers", b"%d" % row.numbers))
                 client.hset(f"{spec.name}:total:{row.kind}", mapping={"total": row.total, "numbers": row.numbers})
                 client.hincrby(f"{spec.name}:added:{row.kind}", "added", row.added)
         batch.unpersist()
 
     return sums.writeStream.outputMode("update").foreachBatch(write)
+
+
+def hbase_table(spec: Spec) -> Any:
+    """The pipeline's table by HBase's usual client."""
+    return HBaseTable({"hbase.zookeeper.quorum": spec.zookeeper}, b"default", spec.name.encode())
 
 
 def run_query(spec: Spec) -> None:
@@ -169,10 +188,23 @@ def _session(spec: Spec) -> SparkSession:
 # -- the stage: services, kills, and what readers see ------------------------------------------------------------------
 
 
+def create_topic(bootstrap_servers: str, name: str, *, partitions: int) -> None:
+    """Make a topic."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})  # must live until it has answered
+    admin.create_topics([NewTopic(name, partitions, 1)])[name].result()
+
+
+def make_outputs(spec: Spec) -> None:
+    """The topic and the table."""
+    create_topic(spec.bootstrap_servers, spec.name, partitions=1)
+    master: Any = MasterConnection()  # type: ignore[no-untyped-call]
+    master.connect(*locate_master([spec.zookeeper]))
+    master.create_table(b"default", spec.name.encode(), [ColumnFamilyDescriptorBuilder(b"d").build()])
+
+
 def feed(bootstrap_servers: str, numbers: int) -> dict[str, int]:
     """Give the topic its integers; returns the true sums."""
-    [made] = AdminClient({"bootstrap.servers": bootstrap_servers}).create_topics([NewTopic(SOURCE, 2, 1)]).values()
-    made.result()
+    create_topic(bootstrap_servers, SOURCE, partitions=2)
     producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 50})
     for number in range(1, numbers + 1):
         producer.produce(SOURCE, str(number), partition=number // 2 % 2)
@@ -190,6 +222,9 @@ def seen(spec: Spec) -> dict[str, dict[str, int]]:
             },
             "Redis, increments": {kind: int(client.hget(f"{spec.name}:added:{kind}", "added") or 0) for kind in KINDS},
         }
+    with hbase_table(spec) as table:
+        rows = {kind: table.get(Get(kind.encode())) for kind in KINDS}
+    found["HBase, totals (upserts)"] = {kind: int(row.get(b"d", b"total") or 0) for kind, row in rows.items()}
     events = dict.fromkeys(KINDS, 0)
     for event in read(spec):
         events[event["kind"]] += event["added"]
@@ -198,15 +233,9 @@ def seen(spec: Spec) -> dict[str, dict[str, int]]:
 
 def read(spec: Spec) -> Iterator[Any]:
     """Every committed event."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": spec.bootstrap_servers,
-            "group.id": "reader",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "enable.auto.commit": False,
-        }
-    )
+    position = {"group.id": "reader", "enable.partition.eof": True, "enable.auto.commit": False}
+    committed = {"bootstrap.servers": spec.bootstrap_servers, "isolation.level": "read_committed"}
+    consumer = Consumer({**committed, **position})
     with contextlib.closing(consumer):
         consumer.assign([TopicPartition(spec.name, 0, 0)])
         while (message := consumer.poll(30)) is not None and message.error() is None:
@@ -215,9 +244,7 @@ def read(spec: Spec) -> Iterator[Any]:
 
 def play(spec: Spec, kills: int, chance: random.Random, console: Console) -> None:
     """Run the query until all numbers are processed, killed on the way in moments in which its output has just moved."""
-    AdminClient({"bootstrap.servers": spec.bootstrap_servers}).create_topics([NewTopic(spec.name, 1, 1)])[
-        spec.name
-    ].result()
+    make_outputs(spec)
     environment = {"JAVA_HOME": str(java_home()), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     os.environ.update(environment)
     command = [sys.executable, __file__, "query", json.dumps(asdict(spec))]
@@ -261,6 +288,7 @@ def main(
         tempfile.TemporaryDirectory(prefix="twopc-sums-", ignore_cleanup_errors=True) as directory,
         LocalKafka() as kafka,
         LocalRedis() as server,
+        LocalHBase() as hbase,
     ):
         truth = feed(kafka.bootstrap_servers, numbers)
         found = {}
@@ -272,6 +300,7 @@ def main(
                 exactly_once=name == "exactly-once",
                 bootstrap_servers=kafka.bootstrap_servers,
                 redis_url=server.url,
+                zookeeper=hbase.zookeeper,
                 checkpoint=str(scratch / "checkpoint"),
                 scratch=str(scratch),
                 batch=max(1, numbers // (4 * (kills + 1))),

@@ -1,4 +1,4 @@
-"""A real HBase on this machine without Docker: `with LocalHBase() as hbase: ... hbase.servers`.
+"""A real HBase on this machine without Docker: `with LocalHBase() as hbase: ... hbase.zookeeper`.
 
 Master, region server and ZooKeeper in one process of the jars that `integration.jars` fetches, with a real write-ahead log
 on the local file system, on free ports of 127.0.0.1. There is no Thrift gateway: the sink speaks HBase's own protocol.
@@ -106,13 +106,8 @@ class LocalHBase(LocalServer):
         self._heap = heap
 
     @property
-    def servers(self) -> str:
-        """`host:port` of the master, the same over restarts; a client finds everything else from there."""
-        return f"{HOST}:{self._ports.get(_MASTER, 0)}"
-
-    @property
-    def quorum(self) -> str:
-        """`host:port` of ZooKeeper, for clients that look there."""
+    def zookeeper(self) -> str:
+        """`host:port`, the same over restarts; a client finds everything else from there."""
         return f"{HOST}:{self._ports.get(_ZOOKEEPER, 0)}"
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _TABLE: Final = re.compile(r"([A-Za-z0-9_]+:)?[A-Za-z0-9_][A-Za-z0-9_.-]*")
-_SERVER: Final = re.compile(r"\s*\[?([^\s,\[\]]+?)\]?:(\d{1,5})\s*")
+_SERVER: Final = re.compile(r"[^\s,]+:\d{1,5}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +40,7 @@ class HBaseSink(TwoPhaseCommitSink[HBaseHandle]):
 
     Args:
         name: names the sink across restarts. Letters, digits, ``_`` and ``-``.
-        servers: ``host:port,…`` of masters (16000), or from HBase 2.5 on of region servers (16020): those that are asked
-            where everything else is. No ZooKeeper.
+        zookeeper: ``host:port,…``: HBase's quorum (``hbase.zookeeper.quorum``), where its znode is ``/hbase``.
         table: ``table`` or ``namespace:table``; it must exist.
         mapping: what becomes of a row, one of ``sinks.hbase_mappings``.
         staging_table: the sink's own table, made where there is none. Sinks may share it.
@@ -56,7 +55,7 @@ class HBaseSink(TwoPhaseCommitSink[HBaseHandle]):
     """
 
     name: str
-    servers: str
+    zookeeper: str
     table: str
     mapping: Mapping
     staging_table: str = "twopc"
@@ -69,9 +68,9 @@ class HBaseSink(TwoPhaseCommitSink[HBaseHandle]):
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ConfigurationError(f"HBaseSink(name={self.name!r}): use 1 to 100 letters, digits, '_' or '-'")
-        if not all(_SERVER.fullmatch(server) for server in self.servers.split(",")):
+        if not all(_SERVER.fullmatch(server) for server in self.zookeeper.split(",")):
             raise ConfigurationError(
-                f"HBaseSink(servers={self.servers!r}): give 'host:port', several with commas between them"
+                f"HBaseSink(zookeeper={self.zookeeper!r}): give 'host:port', several with commas between them"
             )
         for argument in ("table", "staging_table"):
             if not _TABLE.fullmatch(getattr(self, argument)):
@@ -116,8 +115,6 @@ class HBaseSink(TwoPhaseCommitSink[HBaseHandle]):
 
     def link(self) -> HBaseLink:
         """A way to HBase of one's own, not yet connected."""
-        found = filter(None, (_SERVER.fullmatch(server) for server in self.servers.split(",")))
-        addresses = [(match[1], int(match[2])) for match in found]
         timeout_s = self.timeout_ms / 1000
-        cluster = Cluster(addresses, user=self.user or getpass.getuser(), timeout_s=timeout_s)
+        cluster = Cluster(self.zookeeper, user=self.user or getpass.getuser(), timeout_s=timeout_s)
         return HBaseLink(cluster, timeout_s=timeout_s)

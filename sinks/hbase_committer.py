@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sinks import hbase_staging as staging
 from sinks.hbase_apply import Applier
-from sinks.hbase_channel import RemoteError
 from sinks.hbase_control import Control, State
-from sinks.hbase_errors import FAILURES, AbsentTableError, translate
+from sinks.hbase_errors import FAILURES, AbsentTableError, RemoteError, translate
 from sinks.hbase_fence import Fence, state_of, top_of
-from sinks.hbase_messages import master
+from sinks.hbase_messages import name_parts
 from sinks.hbase_preflight import require_usable
 from sinks.hbase_writer import HBaseHandle
 from twopc.errors import RetriableError
@@ -209,7 +208,7 @@ class HBaseCommitter(SinkCommitter[HBaseHandle]):
         def make() -> None:
             if self._table not in cluster.describe([self._table]):
                 with contextlib.suppress(RemoteError):  # perhaps another driver makes it now; what is wrong shows below
-                    cluster.ask_master("CreateTable", staging.schema(self._table), master.CreateTableResponse)
+                    cluster.ask_master(lambda master: master.create_table(*name_parts(self._table), staging.families()))
             try:
                 cluster.region_of(self._table, b"")
             except AbsentTableError as error:

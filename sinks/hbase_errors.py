@@ -5,8 +5,20 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from sinks.hbase_channel import RemoteError
 from twopc.errors import BadRecordError, ConfigurationError, RetriableError, TwoPhaseCommitError
+
+
+class RemoteError(Exception):
+    """A server's answer that is an error.
+
+    Attributes:
+        kind: the Java class, without its package.
+    """
+
+    def __init__(self, kind: str, text: str) -> None:
+        # What follows the first line is the server's stack trace.
+        super().__init__(text.partition("\n")[0] or kind)
+        self.kind = kind.rpartition(".")[2]
 
 
 class AbsentTableError(Exception):

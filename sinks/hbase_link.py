@@ -9,8 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from sinks.hbase_channel import RemoteError
-from sinks.hbase_errors import FAILURES, is_transient
+from sinks.hbase_errors import FAILURES, RemoteError, is_transient
 from sinks.hbase_messages import Message, client, region
 
 if TYPE_CHECKING:
@@ -63,8 +62,8 @@ class HBaseLink:
                     break
             if not left or time.monotonic() > deadline:
                 break
-            for at in left:
-                self.cluster.forget(ops[at].table, ops[at].row)
+            for table in {ops[at].table for at in left}:
+                self.cluster.forget(table)
             time.sleep(min(pause_s, max(0.0, deadline - time.monotonic())))
             pause_s = min(pause_s * 2, _BACKOFF_MAX_S)
             pending = left
@@ -114,9 +113,9 @@ class HBaseLink:
             region=region(place.name), scan=scan, number_of_rows=_SCAN_ROWS, close_scanner=True
         )
         try:
-            answer = self.cluster.call(place.server, "ClientService", "Scan", request, client.ScanResponse)
+            answer = self.cluster.call(place.server, "Scan", request)
         except FAILURES:
-            self.cluster.forget(table, start)
+            self.cluster.forget(table)
             raise
         found = list(answer.results)
         # A call may end early, by size: only one that finds nothing has come to the region's end.
@@ -134,7 +133,7 @@ class HBaseLink:
         for server, mine in by_server.items():
             request, groups = _request(ops, mine)
             try:
-                answer = self.cluster.call(server, "ClientService", "Multi", request, client.MultiResponse)
+                answer = self.cluster.call(server, "Multi", request)
             except FAILURES as error:
                 for place, _ in mine:
                     answers[place] = error

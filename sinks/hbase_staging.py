@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Final
 
-from sinks.hbase_messages import Message, client, hbase, master, region, table_name
+from sinks.hbase_messages import Message, client, hbase, region
 from sinks.hbase_ops import Op, cells_of, delete, look, put, where_present
 
 if TYPE_CHECKING:
@@ -107,12 +107,7 @@ def unpack(data: bytes) -> list[Message]:
     return [action.mutation for action in client.RegionAction.FromString(data).action]
 
 
-def schema(table: str) -> Message:
-    """The request that makes the table: one version of everything, kept for ever."""
-    families = [
-        hbase.ColumnFamilySchema(name=name, attributes=[hbase.BytesBytesPair(first=b"VERSIONS", second=b"1")])
-        for name in (STATE, DATA)
-    ]
-    return master.CreateTableRequest(
-        table_schema=hbase.TableSchema(table_name=table_name(table), column_families=families)
-    )
+def families() -> list[Message]:
+    """Those of the table: one version of everything, kept for ever."""
+    one_version = [hbase.BytesBytesPair(first=b"VERSIONS", second=b"1")]
+    return [hbase.ColumnFamilySchema(name=name, attributes=one_version) for name in (STATE, DATA)]

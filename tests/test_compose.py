@@ -25,7 +25,7 @@ def test_the_broker_has_the_settings_of_the_local_one() -> None:
 
 def test_ports_are_bound_to_this_machine_only() -> None:
     ports = re.findall(r'^ {6}- "(\S+:\d+:\d+)"$', COMPOSE_FILE.read_text(), re.MULTILINE)
-    assert ports == ["127.0.0.1:9092:9092", "127.0.0.1:6379:6379", "127.0.0.1:16000:16000", "127.0.0.1:16020:16020"]
+    assert ports == [f"127.0.0.1:{port}:{port}" for port in (9092, 6379, *PORTS)]
 
 
 def test_redis_has_the_settings_of_the_local_one_that_loses_nothing() -> None:
@@ -44,7 +44,9 @@ def test_hbase_has_the_version_of_the_local_one_and_tells_clients_addresses_that
     site = (DOCKER_DIRECTORY / "hbase-site.xml").read_text()
     told = dict(re.findall(r"<name>(\S+)</name><value>(\S+)</value>", site))
     assert {told["hbase.master.hostname"], told["hbase.regionserver.hostname"]} == {"127.0.0.1"}
-    assert {int(told["hbase.master.port"]), int(told["hbase.regionserver.port"])} == set(PORTS)
+    ports = ("hbase.zookeeper.property.clientPort", "hbase.master.port", "hbase.regionserver.port")
+    assert tuple(int(told[port]) for port in ports) == PORTS
+    assert not told["hbase.zookeeper.property.clientPortAddress"].startswith("127.")  # inside the container
 
 
 @pytest.mark.skipif(importlib.util.find_spec("yaml") is None, reason="no YAML parser is installed")

@@ -213,7 +213,7 @@ def _hbase(
     # Two rows a chunk: the smallest that has a first and a last one.
     sink = HBaseSink(
         name=store.prefix,
-        servers=service.servers,
+        zookeeper=service.zookeeper,
         table=store.table,
         mapping=mapping(store.prefix),
         timeout_ms=2_000,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -17,8 +18,9 @@ _TIMEOUT_S = 280
 @pytest.mark.whole
 def test_every_sink_of_the_example_shows_the_truth_after_a_kill() -> None:
     command = [sys.executable, str(_EXAMPLE), "--numbers", str(_NUMBERS), "--kills", "1", "--seed", "3"]
+    wide = {**os.environ, "COLUMNS": "200"}  # a row of the table is a line
     done = subprocess.run(
-        command, cwd=_EXAMPLE.parents[1], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        command, cwd=_EXAMPLE.parents[1], env=wide, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     # Name, then exactly-once even and odd, then the usual foreachBatch's.

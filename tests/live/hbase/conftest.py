@@ -32,7 +32,7 @@ def local_hbase_server(hbase_server: HBaseService) -> Iterator[LocalHBase]:
 @pytest.fixture(scope="session")
 def _shared_store(hbase_server: HBaseService) -> Iterator[Store]:
     """A way past the sink to what is in HBase; its table is made once, which takes half a second."""
-    store = Store(hbase_server.servers)
+    store = Store(hbase_server.zookeeper)
     store.create_table()
     yield store
     store.close()

@@ -2,7 +2,7 @@
 
 - `local` (default): `LocalHBase`, no Docker needed; the only one that tests may kill and pause.
 - `docker`: a container of the image that docker-compose.yml makes, through testcontainers.
-- `HOST:PORT[,HOST:PORT…]`: masters of an HBase that is already running.
+- `HOST:PORT[,HOST:PORT…]`: ZooKeeper of an HBase that is already running.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DOCKER_DIRECTORY = COMPOSE_FILE.parent / "docker" / "hbase"
-#: Of master and region server, inside the container as outside: HBase tells clients its addresses.
-PORTS = (16000, 16020)
+#: Of ZooKeeper, master and region server, inside the container as outside: HBase tells clients its addresses.
+PORTS = (2181, 16000, 16020)
 _READY_TIMEOUT_S = 120
 
 
@@ -28,7 +28,7 @@ _READY_TIMEOUT_S = 120
 class HBaseService:
     """An HBase that is up. `local` is the server when this process owns it, else None."""
 
-    servers: str
+    zookeeper: str
     local: LocalHBase | None = None
 
 
@@ -41,14 +41,16 @@ def hbase_service(choice: str) -> Iterator[HBaseService]:
     """Give the HBase that `choice` names, started and ended here unless it was running already."""
     if choice == "local":
         with LocalHBase() as server:
-            yield HBaseService(server.servers, server)
+            yield HBaseService(server.zookeeper, server)
     elif choice == "docker":
-        with _container() as servers:
-            yield HBaseService(servers)
+        with _container() as zookeeper:
+            yield HBaseService(zookeeper)
     elif ":" in choice:
         yield HBaseService(choice)
     else:
-        raise ServiceError(f"TWOPC_HBASE={choice!r}: use local, docker, or host:port of a running master")
+        raise ServiceError(
+            f"TWOPC_HBASE={choice!r}: use local, docker, or host:port of the ZooKeeper of a running HBase"
+        )
 
 
 @contextlib.contextmanager

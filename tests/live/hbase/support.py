@@ -14,7 +14,7 @@ from sinks.hbase_cluster import Cluster
 from sinks.hbase_errors import FAILURES
 from sinks.hbase_link import HBaseLink
 from sinks.hbase_mappings import COUNTER
-from sinks.hbase_messages import hbase, master, table_name
+from sinks.hbase_messages import hbase, name_parts
 from sinks.hbase_ops import Op, cells_of, put
 from sinks.hbase_staging import STATE, slices_prefix
 from tests.contract.drivers import Driver, run_task
@@ -48,17 +48,16 @@ class Store:
     """An HBase, past the sink.
 
     Attributes:
-        servers: its addresses.
+        zookeeper: its quorum.
         table: a table with the family ``d``.
         prefix: what this test's row keys begin with.
     """
 
-    def __init__(self, servers: str) -> None:
-        host, _, port = servers.partition(",")[0].partition(":")
-        self.servers = servers
+    def __init__(self, zookeeper: str) -> None:
+        self.zookeeper = zookeeper
         self.table = f"data-{unique()}"
         self.prefix = unique()
-        self.cluster = Cluster([(host, int(port))], user="tests", timeout_s=20)
+        self.cluster = Cluster(zookeeper, user="tests", timeout_s=20)
         self.link = HBaseLink(self.cluster, timeout_s=20)
 
     def renamed(self) -> Store:
@@ -72,36 +71,31 @@ class Store:
         name = table or self.table
         attributes = [] if ttl_s is None else [hbase.BytesBytesPair(first=b"TTL", second=b"%d" % ttl_s)]
         family = hbase.ColumnFamilySchema(name=FAMILY, attributes=attributes)
-        schema = hbase.TableSchema(table_name=table_name(name), column_families=[family])
-        self.cluster.ask_master(
-            "CreateTable", master.CreateTableRequest(table_schema=schema), master.CreateTableResponse
-        )
+        self.cluster.ask_master(lambda master: master.create_table(*name_parts(name), [family]))
         until(lambda: self._is_served(name))
 
     def take_out_of_service(self, table: str) -> None:
-        """Take a table out of service."""
-        request = master.DisableTableRequest(table_name=table_name(table))
-        self.cluster.ask_master("DisableTable", request, master.DisableTableResponse)
+        """Take a table out of service, and wait until it is: the master only begins it."""
+        self.cluster.ask_master(lambda master: master.disable_table(*name_parts(table)))
+        until(lambda: not self._is_served(table))
 
     def enable(self, table: str) -> None:
         """Put it in service again."""
-        request = master.EnableTableRequest(table_name=table_name(table))
-        self.cluster.ask_master("EnableTable", request, master.EnableTableResponse)
+        self.cluster.ask_master(lambda master: master.enable_table(*name_parts(table)))
 
     def split(self, row: bytes) -> None:
         """Split the region of a row before that row."""
         before = self.cluster.region_of(self.table, row)
         # <table>,<start>,<id>.<digest>.
         region_id = int(before.name.rsplit(b",", 1)[1].split(b".", 1)[0])
-        info = hbase.RegionInfo(
-            region_id=region_id, table_name=table_name(self.table), start_key=before.start, end_key=before.end
-        )
-        request = master.SplitTableRegionRequest(region_info=info, split_row=row)
-        self.cluster.ask_master("SplitRegion", request, master.SplitTableRegionResponse)
+        namespace, qualifier = name_parts(self.table)
+        name = hbase.TableName(namespace=namespace, qualifier=qualifier)
+        info = hbase.RegionInfo(region_id=region_id, table_name=name, start_key=before.start, end_key=before.end)
+        self.cluster.ask_master(lambda master: master.split_region(info, row))
 
     def region_of(self, row: bytes) -> bytes:
         """The name of the region that a row is in now; empty while it has none."""
-        self.cluster.forget(self.table, row)
+        self.cluster.forget(self.table)
         try:
             return self.cluster.region_of(self.table, row).name
         except FAILURES:
@@ -150,7 +144,7 @@ class Store:
 
     def _is_served(self, table: str) -> bool:
         try:
-            list(self.link.scan(table, b"x", FAMILY))
+            self.link._scan_once(table, b"x", b"y", FAMILY)
         except FAILURES:
             return False
         return True
@@ -160,7 +154,7 @@ def sink_of(store: Store, mapping: Mapping, **arguments: Any) -> HBaseSink:
     return HBaseSink(
         **{
             "name": unique(),
-            "servers": store.servers,
+            "zookeeper": store.zookeeper,
             "table": store.table,
             "mapping": mapping,
             "timeout_ms": 10_000,

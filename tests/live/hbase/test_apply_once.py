@@ -10,7 +10,7 @@ import pytest
 
 from sinks import hbase_link
 from sinks.hbase_apply import Applier, marker_qualifier
-from sinks.hbase_channel import Channel
+from sinks.hbase_connection import Master, RegionServer
 from sinks.hbase_fence import Fence
 from sinks.hbase_mappings import Append, Increment, Put
 from sinks.hbase_ops import Op, delete
@@ -102,15 +102,16 @@ def test_a_commit_that_died_behind_any_chunk_goes_on_from_there(
 
 
 def test_every_answer_may_be_lost(sink: HBaseSink, totals: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    call, rng = Channel.call, random.Random(1)
+    call, rng = RegionServer.send_request, random.Random(1)
 
-    def lossy(channel: Channel, *arguments: Any) -> Any:
-        answer = call(channel, *arguments)
+    def lossy(server: Any, *arguments: Any) -> Any:
+        answer = call(server, *arguments)
         if rng.random() < 0.25:
             raise ConnectionError("the answer was lost")
         return answer
 
-    monkeypatch.setattr(Channel, "call", lossy)
+    for kind in (RegionServer, Master):
+        monkeypatch.setattr(kind, "send_request", lossy)
     monkeypatch.setattr(hbase_link, "_BACKOFF_MAX_S", hbase_link._BACKOFF_S)
     for _ in range(2):
         driver = Driver(sink)

@@ -114,7 +114,7 @@ def test_another_query_may_not_take_the_sink(store: Store, tmp_path: Path) -> No
     ("arguments", "words"),
     [
         ({"name": "a.b"}, "name='a.b'"),
-        ({"servers": "nowhere"}, "host:port"),
+        ({"zookeeper": "nowhere"}, "host:port"),
         ({"table": "a b"}, "table='a b'"),
         ({"table": "twopc"}, "table of its own"),
         ({"mapping": "Put"}, "mapping='Put'"),
@@ -123,7 +123,7 @@ def test_another_query_may_not_take_the_sink(store: Store, tmp_path: Path) -> No
 )
 def test_an_argument_that_cannot_be_is_named(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
-        HBaseSink(**{"name": "a", "servers": "h:1", "table": "t", "mapping": Put("{id}", CELL), **arguments})
+        HBaseSink(**{"name": "a", "zookeeper": "h:1", "table": "t", "mapping": Put("{id}", CELL), **arguments})
 
 
 @pytest.mark.parametrize("cells", [{}, {"v": "v"}, {"d:": "v"}])

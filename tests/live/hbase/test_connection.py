@@ -1,0 +1,121 @@
+"""What the library's connections are repaired for, and where rows are found."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sinks.hbase_connection import RegionServer
+from sinks.hbase_errors import AbsentTableError
+from sinks.hbase_mappings import Put
+from sinks.hbase_messages import client
+from sinks.hbase_zookeeper import locate_master
+from tests.live.hbase.support import sink_of, until
+from twopc.errors import RetriableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.live.hbase.support import Store
+
+#: Where the length of a request gets another byte, and where the library's own framing makes a negative number of it.
+_SIZES = (0, 100, 128, 16_384, 131_072, 200_000, 1_500_000, 3_000_000)
+
+
+@pytest.mark.parametrize("size", _SIZES)
+def test_a_request_of_any_size_arrives_as_it_is(size: int, store: Store) -> None:
+    store.write(size, b"v" + b"x" * size, at_ms=1)
+    assert store.value(size) == b"v" + b"x" * size
+
+
+# -- answers that do not come ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        made.settimeout(10)
+        yield made
+
+
+@pytest.fixture
+def server(listener: socket.socket) -> Iterator[RegionServer]:
+    with contextlib.closing(RegionServer(*listener.getsockname(), user="tests", timeout_s=0.2)) as made:
+        yield made
+
+
+def test_a_server_that_is_silent_has_not_answered(server: RegionServer) -> None:
+    with pytest.raises(ConnectionError, match=r"127\.0\.0\.1:\d+: timed out"):
+        server.send_request(client.MultiRequest(), "Multi")
+
+
+def test_after_a_lost_answer_the_next_call_has_a_connection_of_its_own(
+    server: RegionServer, listener: socket.socket
+) -> None:
+    for _ in range(2):
+        with pytest.raises(ConnectionError):
+            server.send_request(client.MultiRequest(), "Multi")
+        with listener.accept()[0] as accepted:
+            assert accepted.recv(4) == b"HBas"
+
+
+def test_a_connection_is_introduced_by_the_user_that_was_given(server: RegionServer, listener: socket.socket) -> None:
+    with pytest.raises(ConnectionError):
+        server.send_request(client.MultiRequest(), "Multi")
+    with listener.accept()[0] as accepted:
+        assert b"tests" in accepted.recv(1_000)
+
+
+def test_a_quorum_where_nobody_answers_is_named_within_the_sinks_time(store: Store, listener: socket.socket) -> None:
+    nobody = f"127.0.0.1:{listener.getsockname()[1]}"
+    listener.close()
+    sink = sink_of(store, Put("{id}", {"d:v": "v"}), zookeeper=nobody, timeout_ms=500)
+    began = time.monotonic()
+    with contextlib.closing(sink.create_committer()) as committer, pytest.raises(RetriableError, match=nobody):
+        committer.inspect()
+    assert time.monotonic() - began < 5
+
+
+def test_a_look_up_that_finds_no_hbase_leaves_no_client_behind(store: Store) -> None:
+    before = threading.active_count()
+    with pytest.warns(UserWarning, match="chroot"), pytest.raises(ConnectionError, match="no /hbase/master"):
+        locate_master(f"{store.zookeeper}/nowhere", 10)
+    until(lambda: threading.active_count() == before)
+
+
+# -- where rows are ----------------------------------------------------------------------------------------------------
+
+
+def test_a_row_with_which_a_region_begins_is_in_that_region(store: Store) -> None:
+    store.table = f"begin-{store.prefix}"
+    store.create_table()
+    store.split(b"m")
+    until(lambda: len({store.region_of(b"m"), store.region_of(b"a"), b""}) == 3)
+    for row, start in (
+        (b"", b""),
+        (b"l", b""),
+        (b"l\xff", b""),
+        (b"m", b"m"),
+        (b"m\0", b"m"),
+        (b"m,", b"m"),
+        (b"z", b"m"),
+    ):
+        store.cluster.forget(store.table)
+        assert store.cluster.region_of(store.table, row).start == start, row
+
+
+def test_tables_whose_names_begin_alike_are_told_apart(store: Store) -> None:
+    names = [f"{store.prefix}{end}" for end in ("", "-", ".x", "0", "_z")]
+    for name in names[::2]:
+        store.create_table(name)
+    for name in names[::2]:
+        region = store.cluster.region_of(f"default:{name}", b"row,with,commas")
+        assert region.name.startswith(f"{name},,".encode())
+    for name in names[1::2]:
+        with pytest.raises(AbsentTableError, match=name):
+            store.cluster.region_of(name, b"row")
