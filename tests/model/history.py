@@ -86,7 +86,6 @@ class History:
         self.started = 0
         self._drivers: list[tuple[Process, Strand]] = []
         self._rogue: Strand | None = None
-        self._started_before_rogue = 0
         self._failures: list[TwoPhaseCommitError] = []
 
     def _strike(self, kind: str, act: Callable[[], Any]) -> None:
@@ -138,8 +137,8 @@ class History:
                 self._failures += self._outcome(process, strand)
         if self._rogue is not None and self._rogue.ended:
             for error in self._outcome(self._rogue.process, self._rogue):
-                # Shown a stale log, it may have got as far as to be thrown out by a driver that started after it.
-                thrown_out = isinstance(error, FencedError) and self.started > self._started_before_rogue
+                # Shown a stale log, it may have got as far as to be thrown out by a driver that fenced after it.
+                thrown_out = isinstance(error, FencedError) and self.judge.last_to_fence != ROGUE
                 if not thrown_out and not isinstance(error, (RefusedStartError, RetriableError)):
                     raise ModelViolation(f"a checkpoint with another history was answered {error!r}")
             self._rogue = None
@@ -174,7 +173,6 @@ class History:
             raise ModelViolation("a checkpoint with another history was accepted")
 
         self._rogue = self.simulation.launch(process, drive)
-        self._started_before_rogue = self.started
         self.simulation.trace.append(f"== a copy of the checkpoint starts at batch {batch}, with other offsets")
 
     # -- the end -------------------------------------------------------------------------------------------------------

@@ -24,6 +24,8 @@ class Judge:
         self._cluster = cluster
         self._decided: set[tuple[str, int]] = set()
         self._seen: Counter[int] = Counter()
+        #: The driver that asked last for the driver's id, and so may have fenced every other.
+        self.last_to_fence = ""
         cluster.on_commit = self._on_commit
         cluster.on_visible = self._on_visible
 
@@ -54,6 +56,8 @@ class Judge:
             raise ModelViolation(f"row {row} is visible twice")
 
     def on_request(self, kind: str, process: Process) -> None:
+        if kind == "init" and "/" not in process.name:  # a worker is called <driver>/<worker>
+            self.last_to_fence = process.name
         # It looks before it fences; a leader that was cut off may show it too little, and then it is refused after that.
         if kind == "init" and process.name.startswith(ROGUE) and not NETWORK.stale:
             raise ModelViolation("a start that has to be refused fenced the healthy driver first")
