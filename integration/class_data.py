@@ -1,4 +1,4 @@
-"""Archives of the classes that a Java program loads: with one, Kafka starts in 60 % of the time, and so does Spark.
+"""Archives of the classes that a Java program loads: with one, Kafka and Spark, which load thousands, start much sooner.
 
 A dynamic archive of class data (JEP 350, Java 13 and newer) is written by a first run, to its orderly end, and mapped by
 every later one. A JVM that does not accept it (another class path, another Java) goes on without, silently.

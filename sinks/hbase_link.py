@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from sinks.asking import ask_until_answered
 from sinks.hbase_errors import FAILURES, RemoteError, is_transient
 from sinks.hbase_messages import Message, client, region
 
@@ -47,27 +48,21 @@ class HBaseLink:
             for each look its ``Result``, for each mutation whether its condition held; an error is an answer.
         """
         answers: list[Any] = [TimeoutError("not asked")] * len(ops)
-        pending = list(range(len(ops)))
-        deadline = time.monotonic() + self._timeout_s
-        pause_s = _BACKOFF_S
-        while pending:
-            left: list[int] = []
-            for window in _windows(pending, ops):
-                self._make(ops, window, answers)
-                unanswered = [at for at in window if is_transient(answers[at])]
-                if len(unanswered) < len(window):
-                    deadline = time.monotonic() + self._timeout_s  # it goes on: the time is for a standstill
-                left += unanswered
-                if left and time.monotonic() > deadline:
-                    break
-            if not left or time.monotonic() > deadline:
-                break
+
+        def recover(left: Sequence[int]) -> bool:
             for table in {ops[at].table for at in left}:
                 self.cluster.forget(table)
-            time.sleep(min(pause_s, max(0.0, deadline - time.monotonic())))
-            pause_s = min(pause_s * 2, _BACKOFF_MAX_S)
-            pending = left
-        return answers
+            return True
+
+        return ask_until_answered(
+            answers,
+            windows=lambda pending: _windows(pending, ops),
+            make=lambda window: self._make(ops, window, answers),
+            again=is_transient,
+            recover=recover,
+            timeout_s=self._timeout_s,
+            pauses_s=(_BACKOFF_S, _BACKOFF_MAX_S),
+        )
 
     def insist(self, step: Callable[[], T]) -> T:
         """Take a step that may be repeated, again and again while its error is transient and the time is not out.

@@ -7,13 +7,13 @@ what is repeated is repeated by :meth:`RedisLink.ask`, which takes only calls th
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from redis.cluster import RedisCluster
 from redis.exceptions import AskError, NoScriptError, RedisError, SlotNotCoveredError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from sinks.asking import ask_until_answered
 from sinks.redis_calls import FAILURES, NotReplicatedError, is_transient
 
 if TYPE_CHECKING:
@@ -48,28 +48,23 @@ class RedisLink:
             the last answer to each; an error is an answer.
         """
         answers: list[Any] = [RedisTimeoutError("not asked")] * len(calls)
-        pending = list(range(len(calls)))
-        deadline = time.monotonic() + self._timeout_s
-        pause_s = _BACKOFF_S
-        while pending:
-            left: list[int] = []
-            for window in _windows(pending, calls):
-                self._make([calls[at] for at in window], window, answers)
-                unanswered = [at for at in window if again(answers[at])]
-                if len(unanswered) < len(window):
-                    deadline = time.monotonic() + self._timeout_s  # it goes on: the time is for a standstill
-                left += unanswered
-                if left and time.monotonic() > deadline:
-                    break
-            if not left or time.monotonic() > deadline:
-                break
+
+        def recover(left: Sequence[int]) -> bool:
             # Once the scripts are known again there is nothing to wait for.
-            if not all(isinstance(answers[at], NoScriptError) for at in left):
-                self._look_around()
-                time.sleep(min(pause_s, max(0.0, deadline - time.monotonic())))
-                pause_s = min(pause_s * 2, _BACKOFF_MAX_S)
-            pending = left
-        return answers
+            if all(isinstance(answers[at], NoScriptError) for at in left):
+                return False
+            self._look_around()
+            return True
+
+        return ask_until_answered(
+            answers,
+            windows=lambda pending: _windows(pending, calls),
+            make=lambda window: self._make([calls[at] for at in window], window, answers),
+            again=again,
+            recover=recover,
+            timeout_s=self._timeout_s,
+            pauses_s=(_BACKOFF_S, _BACKOFF_MAX_S),
+        )
 
     def facts(self) -> list[Mapping[str, Any]]:
         """``INFO`` of every primary.

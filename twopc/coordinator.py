@@ -59,9 +59,9 @@ class Coordinator:
     ) -> None:
         made = {sink.name: sink.create_committer() for sink in sinks}
         # Those with a log first, and so in every run: what is in it may be read by the time that the others show theirs.
-        order = sorted(made, key=lambda name: (made[name].decision_log() is None, name))
-        self._sinks = {sink.name: sink for name in order for sink in sinks if sink.name == name}
-        self._committers: dict[str, SinkCommitter[Any]] = {name: made[name] for name in order}
+        ordered = sorted(sinks, key=lambda sink: (made[sink.name].decision_log() is None, sink.name))
+        self._sinks = {sink.name: sink for sink in ordered}
+        self._committers: dict[str, SinkCommitter[Any]] = {name: made[name] for name in self._sinks}
         self._files = files
         self._settings = settings or Settings()
         self._staging = staging

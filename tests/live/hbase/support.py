@@ -7,8 +7,6 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from sinks.hbase import HBaseSink
 from sinks.hbase_cluster import Cluster
 from sinks.hbase_errors import FAILURES
@@ -17,16 +15,12 @@ from sinks.hbase_mappings import COUNTER
 from sinks.hbase_messages import hbase, name_parts
 from sinks.hbase_ops import Op, cells_of, put
 from sinks.hbase_staging import STATE, slices_prefix
-from tests.contract.drivers import Driver, run_task
-from twopc.decision import TaskReport
-from twopc.sink import TaskAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sinks.hbase_mappings import Mapping
     from sinks.hbase_ops import Cell, Column
-    from twopc.coordinator import Work
 
 FAMILY = b"d"
 _DEADLINE_S = 60
@@ -161,33 +155,3 @@ def sink_of(store: Store, mapping: Mapping, **arguments: Any) -> HBaseSink:
             **arguments,
         }
     )
-
-
-def batch(**columns: Any) -> pa.RecordBatch:
-    return pa.record_batch(
-        {name: column if isinstance(column, pa.Array) else pa.array(column) for name, column in columns.items()}
-    )
-
-
-def apply(sink: HBaseSink, *tasks: pa.RecordBatch) -> list[Any]:
-    """One batch of a new driver, decided and committed: its evidence."""
-    driver = Driver(sink)
-    since = driver.begin()
-    handles = [driver.prepare(rows, partition=number) for number, rows in enumerate(tasks)]
-    return driver.commit(handles, since)
-
-
-class OneTask:
-    """An engine whose batch is one task."""
-
-    def __init__(self, sink: HBaseSink, rows: pa.RecordBatch) -> None:
-        self._sink, self._rows = sink, rows
-
-    def prepare(self, work: Work) -> list[TaskReport]:
-        name, place = self._sink.name, work.checkpoint
-        task = TaskAttempt(place.lineage, place.batch, work.attempt, 0, work.incarnations[name], work.settled_through)
-        handles = {name: self._sink.encode_handle(run_task(self._sink, task, self._rows))}
-        return [TaskReport(partition=0, rows=self._rows.num_rows, checksum=0, handles=handles)]
-
-    def evaluate(self) -> None:
-        """Nothing here has state that must be written."""

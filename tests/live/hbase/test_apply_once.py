@@ -16,7 +16,8 @@ from sinks.hbase_mappings import Append, Increment, Put
 from sinks.hbase_ops import Op, delete
 from tests.contract.cases import hbase_counters
 from tests.contract.drivers import Driver, Query, all_rows
-from tests.live.hbase.support import FAMILY, batch, sink_of
+from tests.live.hbase.support import FAMILY, sink_of
+from tests.live.one_task import batch
 from tests.unit.fake_sink import Crash
 from twopc import faults
 from twopc.decision import Attempt

@@ -10,7 +10,8 @@ import pytest
 from sinks.hbase import HBaseSink
 from sinks.hbase_mappings import COUNTER, Append, Increment, Mapping, Put
 from tests.contract.drivers import Driver
-from tests.live.hbase.support import OneTask, apply, batch, sink_of, unique
+from tests.live.hbase.support import sink_of, unique
+from tests.live.one_task import OneTask, apply, batch
 from twopc.checkpoint import Checkpoint
 from twopc.coordinator import Coordinator
 from twopc.errors import BadRecordError, CommitBlockedError, ConfigurationError, RefusedStartError, SchemaError

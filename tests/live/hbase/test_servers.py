@@ -12,7 +12,8 @@ import pytest
 from sinks.hbase_apply import Applier
 from sinks.hbase_mappings import Append, Increment, Put
 from tests.contract.drivers import Driver
-from tests.live.hbase.support import OneTask, batch, sink_of, until
+from tests.live.hbase.support import sink_of, until
+from tests.live.one_task import OneTask, batch
 from twopc.checkpoint import Checkpoint
 from twopc.coordinator import Coordinator
 from twopc.errors import CommitBlockedError, RetriableError

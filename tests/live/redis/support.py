@@ -7,20 +7,19 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import redis
 
 from sinks.redis import RedisSink
-from tests.contract.drivers import Driver, run_task
-from twopc.decision import TaskReport
-from twopc.sink import Evidence, TaskAttempt
+from tests.contract.drivers import Driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import pyarrow as pa
+
     from integration.local_redis import LocalRedis
     from sinks.redis_mappings import Mapping
-    from twopc.coordinator import Work
+    from twopc.sink import Evidence
 
 _DEADLINE_S = 60
 
@@ -32,20 +31,6 @@ def unique() -> str:
 
 def sink_of(url: str, mapping: Mapping, **arguments: Any) -> RedisSink:
     return RedisSink(name=unique(), url=url, mapping=mapping, **{"timeout_ms": 1_000, **arguments})
-
-
-def batch(**columns: Any) -> pa.RecordBatch:
-    return pa.record_batch(
-        {name: column if isinstance(column, pa.Array) else pa.array(column) for name, column in columns.items()}
-    )
-
-
-def apply(sink: RedisSink, *tasks: pa.RecordBatch) -> list[Any]:
-    """One batch of a new driver, decided and committed: its evidence."""
-    driver = Driver(sink)
-    since = driver.begin()
-    handles = [driver.prepare(rows, partition=number) for number, rows in enumerate(tasks)]
-    return driver.commit(handles, since)
 
 
 def left_behind(url: str, sink: RedisSink) -> list[str]:
@@ -88,19 +73,3 @@ class Decided:
         found = self._committer.commit([self.handle], self.since)
         assert list(found) == [self.handle]
         return found[self.handle]
-
-
-class OneTask:
-    """An engine whose batch is one task."""
-
-    def __init__(self, sink: RedisSink, rows: pa.RecordBatch) -> None:
-        self._sink, self._rows = sink, rows
-
-    def prepare(self, work: Work) -> list[TaskReport]:
-        name, place = self._sink.name, work.checkpoint
-        task = TaskAttempt(place.lineage, place.batch, work.attempt, 0, work.incarnations[name], work.settled_through)
-        handles = {name: self._sink.encode_handle(run_task(self._sink, task, self._rows))}
-        return [TaskReport(partition=0, rows=self._rows.num_rows, checksum=0, handles=handles)]
-
-    def evaluate(self) -> None:
-        """Nothing here has state that must be written."""

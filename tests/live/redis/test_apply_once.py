@@ -15,7 +15,8 @@ from sinks.redis_calls import Call
 from sinks.redis_mappings import IncrBy
 from tests.contract.cases import redis_counters
 from tests.contract.drivers import Driver, Query, all_rows
-from tests.live.redis.support import batch, left_behind, sink_of, unique
+from tests.live.one_task import batch
+from tests.live.redis.support import left_behind, sink_of, unique
 from tests.unit.fake_sink import Crash
 from twopc import faults
 from twopc.decision import Attempt

@@ -13,7 +13,8 @@ from integration.local_redis import LocalRedis
 from sinks.redis import RedisSink
 from sinks.redis_mappings import HashSet, IncrBy, IncrByFloat, ListPush, Set, SetAdd, SortedSetAdd
 from tests.contract.drivers import Driver
-from tests.live.redis.support import Decided, OneTask, apply, batch, left_behind, sink_of, unique
+from tests.live.one_task import OneTask, apply, batch
+from tests.live.redis.support import Decided, left_behind, sink_of, unique
 from twopc.checkpoint import Checkpoint, Permits
 from twopc.coordinator import Coordinator
 from twopc.errors import BadRecordError, CommitBlockedError, ConfigurationError, RefusedStartError, SchemaError

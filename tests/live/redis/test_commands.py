@@ -24,7 +24,8 @@ from sinks.redis_mappings import (
     StreamAdd,
 )
 from tests.contract.drivers import Driver
-from tests.live.redis.support import apply, batch, left_behind, sink_of, unique
+from tests.live.one_task import apply, batch
+from tests.live.redis.support import left_behind, sink_of, unique
 from twopc.sink import Evidence
 
 if TYPE_CHECKING:

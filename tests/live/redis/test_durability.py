@@ -12,7 +12,8 @@ import pytest
 from integration.local_redis import DURABLE, LocalRedis
 from sinks.redis_mappings import HashIncrBy, ListPush
 from tests.contract.drivers import Driver
-from tests.live.redis.support import Decided, OneTask, batch, replication, sink_of, until
+from tests.live.one_task import OneTask, batch
+from tests.live.redis.support import Decided, replication, sink_of, until
 from twopc.checkpoint import Checkpoint
 from twopc.coordinator import Coordinator
 from twopc.errors import CommitBlockedError, ConfigurationError, RetriableError

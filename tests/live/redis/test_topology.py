@@ -18,7 +18,8 @@ from redis.crc import key_slot
 from integration.local_redis import DURABLE, LocalRedis, cluster
 from sinks.redis_mappings import HashSet, IncrBy, ListPush
 from tests.contract.drivers import Driver
-from tests.live.redis.support import Decided, apply, batch, replication, sink_of, unique, until
+from tests.live.one_task import apply, batch
+from tests.live.redis.support import Decided, replication, sink_of, unique, until
 from twopc.errors import BadRecordError, ConfigurationError, RetriableError
 from twopc.sink import Evidence
 

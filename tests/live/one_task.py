@@ -1,0 +1,45 @@
+"""One task, one batch: what the tests of stores that stage and apply drive their sinks with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tests.contract.drivers import Driver, run_task
+from tests.tasks import attempt_of
+from twopc.decision import TaskReport
+
+if TYPE_CHECKING:
+    from twopc.engine import Work
+    from twopc.sink import TwoPhaseCommitSink
+
+
+def batch(**columns: Any) -> pa.RecordBatch:
+    return pa.record_batch(
+        {name: column if isinstance(column, pa.Array) else pa.array(column) for name, column in columns.items()}
+    )
+
+
+def apply(sink: TwoPhaseCommitSink[Any], *tasks: pa.RecordBatch) -> list[Any]:
+    """One batch of a new driver, decided and committed: its evidence."""
+    driver = Driver(sink)
+    since = driver.begin()
+    handles = [driver.prepare(rows, partition=number) for number, rows in enumerate(tasks)]
+    return driver.commit(handles, since)
+
+
+class OneTask:
+    """An engine whose batch is one task."""
+
+    def __init__(self, sink: TwoPhaseCommitSink[Any], rows: pa.RecordBatch) -> None:
+        self._sink, self._rows = sink, rows
+
+    def prepare(self, work: Work) -> list[TaskReport]:
+        name = self._sink.name
+        handle = run_task(self._sink, attempt_of(work, name, 0), self._rows)
+        handles = {name: self._sink.encode_handle(handle)}
+        return [TaskReport(partition=0, rows=self._rows.num_rows, checksum=0, handles=handles)]
+
+    def evaluate(self) -> None:
+        """Nothing here has state that must be written."""
