@@ -15,6 +15,7 @@ from pyspark.errors import StreamingQueryException
 from integration.local_services import LocalKafka
 from integration.spark import exactly_once
 from sinks.kafka import KafkaSink
+from sinks.kafka_transactions import TransactionClient, whoever
 from sinks.redis import RedisSink
 from sinks.redis_mappings import IncrBy, ListPush
 from tests.live.pipeline import create_topic
@@ -269,6 +270,32 @@ def test_a_bad_row_is_in_the_dead_letters_once_and_nowhere_else(
     assert json.loads(letter.value() or b"") == {"id": None, "n": 2, "key": None, "value": "2"}
     cause = dict(letter.headers() or [])["twopc.cause"]
     assert isinstance(cause, bytes) and f"sink '{name}': column 'id' is null" in cause.decode()
+
+
+def test_a_row_that_is_bad_no_more_in_a_replay_is_not_written_a_second_time(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The letter about it is in; the lost transaction may only be written anew without it (rule 9)."""
+    limited = kafka_sink(kafka.bootstrap_servers, options={"kafka.message.max.bytes": "1000"})
+    letters = kafka_sink(kafka.bootstrap_servers)
+    settings = {"on_bad_record": "dead_letter", "dead_letter": letters}
+    query = Query(spark, tmp_path, (limited,), settings, schema="id STRING, n STRING")
+    query.feed({"id": "a", "n": "small"}, {"id": "a", "n": "b" * 1001})
+    query.fail_at("driver.decided")
+    with contextlib.closing(TransactionClient({"bootstrap_servers": [kafka.bootstrap_servers]})) as client:
+        client.fence([whoever(name) for name in client.list_open(f"{limited.name}.").transactional_ids])
+
+    # The operator raises the limit and starts again.
+    query.sinks = (dataclasses.replace(limited, options={"kafka.message.max.bytes": "2000"}),)
+    message = query.refused()
+    assert "InDoubtError" in message and limited.name in message
+    assert not values(limited)
+
+    query.sinks = (limited,)
+    query.run()
+    assert values(limited) == Counter(["small"])
+    [letter] = records(kafka.bootstrap_servers, letters.topic or "")
+    assert json.loads(letter.value() or b"")["n"] == "b" * 1001
 
 
 def test_without_a_place_for_dead_letters_a_bad_row_stops_the_batch_with_nothing_visible(

@@ -26,8 +26,8 @@ class Bug:
         name: what it does wrong.
         rule: of docs/protocol.md; 0 where it is the protocol itself.
         edits: how it is planted.
-        protocol: tests without Spark that catch it, for pytest; the rule's own file by default.
-        whole: tests with Spark that catch it.
+        protocol: tests without Spark that catch it, for pytest.
+        whole: tests with Spark that catch it. Where neither is given, the rule's own file is to catch it.
         model: whether it lies in code that the model runs.
     """
 
@@ -311,6 +311,60 @@ BUGS: Final = (
         "",
         model=False,
         whole="tests/live/test_spark_kills.py -k stage",
+    ),
+    _bug(
+        "a bad row is not part of what a replay must repeat",
+        9,
+        "integration/task_writer.py",
+        "                checksum += _BAD * _sum(batch.column(CHECKSUM).filter(payload.column(CAUSE).is_valid()))\n",
+        "",
+        model=False,
+        whole="tests/live/test_spark_sinks.py -k bad_no_more",
+    ),
+    _bug(
+        "a bad row is kept from one sink only",
+        0,
+        "integration/views.py",
+        "            return self._named(rows if pc.all(is_good).as_py() else rows.filter(is_good))\n",
+        "            return self._named(rows)\n",
+        model=False,
+        protocol="tests/unit/test_views.py",
+    ),
+    _bug(
+        "every sink is given the first one's columns",
+        0,
+        "integration/task_writer.py",
+        "                writer.write_rows(self.views[name].of(payload))\n",
+        "                writer.write_rows(next(iter(self.views.values())).of(payload))\n",
+        model=False,
+        whole="tests/live/test_spark_sinks.py -k columns_of_its_own",
+    ),
+    _bug(
+        "sinks commit by name",
+        0,
+        _COORDINATOR,
+        "key=lambda sink: (made[sink.name].decision_log() is None, sink.name)",
+        "key=lambda sink: sink.name",
+        model=False,
+        whole="tests/live/test_spark_sinks.py -k before_redis",
+    ),
+    _bug(
+        "Redis takes an overtaken slice",
+        0,
+        "sinks/redis_scripts.py",
+        "local wanted = tonumber(ARGV[3])\nif base < fence then return {'STALE'} end\n",
+        "local wanted = tonumber(ARGV[3])\n",
+        model=False,
+        protocol="tests/live/redis/test_apply_once.py",
+    ),
+    _bug(
+        "Redis forgets which row it has come to",
+        0,
+        "sinks/redis_scripts.py",
+        "      if at > row + 1 then redis.call('HSET', KEYS[1], uuid, wanted .. ':' .. (at - 1)) end\n",
+        "",
+        model=False,
+        protocol="tests/live/redis/test_apply_once.py tests/live/redis/test_bad_input.py",
     ),
 )
 
