@@ -18,6 +18,9 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.progress import track
+
 from tests.model import patches
 from tests.model.history import Verdict, play
 
@@ -93,7 +96,8 @@ def main() -> int:
     pieces = [seeds[start : start + _PIECE] for start in range(0, len(seeds), _PIECE)]
     with ProcessPoolExecutor(options.processes, initializer=prepare) as pool:
         verdicts = (verdict for piece in pool.map(play_piece, pieces) for verdict in piece)
-        violations = report(verdicts, options.seed, stop=options.stop)
+        followed = track(verdicts, "histories", len(seeds), console=Console(stderr=True))
+        violations = report(followed, options.seed, stop=options.stop)
         pool.shutdown(cancel_futures=True)
     return 1 if violations else 0
 
