@@ -198,6 +198,18 @@ def test_every_row_is_visible_once_after_a_crash_at(point: str, case: Case, tmp_
     assert case.visible() == all_rows(0, 1, 2)
 
 
+def test_every_row_is_visible_once_after_a_crash_in_the_midst_of_its_first_commit(case: Case, tmp_path: Path) -> None:
+    # Not after an earlier batch: the restart commits that one again, and would pass the point then.
+    query = Query(case, tmp_path)
+    faults.arm("driver.committing", case.crash)
+    with contextlib.suppress(Crash):
+        query.run(0)
+    if faults.is_armed("driver.committing"):
+        pytest.skip("this sink has no point driver.committing")
+    query.run(0, 1)
+    assert case.visible() == all_rows(0, 1)
+
+
 @pytest.mark.parametrize("point", ["driver.prepared", "driver.confirmed", "driver.decided", "driver.committing"])
 def test_an_attempt_whose_answer_was_lost_is_finished_or_made_anew(point: str, case: Case, tmp_path: Path) -> None:
     query = Query(case, tmp_path)
