@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import sqlite3
 from pathlib import Path
 
+from tests.contract import guide
 from twopc import faults
 
 DOCS = Path(__file__).parent.parent / "docs"
 
 
 def test_the_guide_to_writing_a_sink_works_as_it_stands(tmp_path: Path) -> None:
-    text = (DOCS / "writing-a-sink.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == text.count("```python")
-    namespace: dict[str, object] = {"__name__": "writing_a_sink", "directory": str(tmp_path)}
     try:
-        for block in blocks:
-            exec(compile(block, "docs/writing-a-sink.md", "exec", dont_inherit=True), namespace)  # noqa: S102 - our own document
+        exec(guide.code(), {"__name__": "writing_a_sink", "directory": str(tmp_path)})  # noqa: S102 - our own document
     finally:
         faults.disarm()
-    assert len(list((tmp_path / "out" / "published").iterdir())) == 4
+    with contextlib.closing(sqlite3.connect(tmp_path / "payments.db")) as db:
+        assert db.execute("SELECT count(*), sum(cents) FROM payments").fetchone() == (4, 1000)
+        assert db.execute("SELECT count(*) FROM twopc_staged").fetchone() == (0,)
 
 
 def test_the_protocol_document_numbers_every_fault_point_in_order() -> None:

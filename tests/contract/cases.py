@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import re
-import sys
+import sqlite3
 import time
-import types
 import uuid
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,6 +19,7 @@ from sinks.hbase_mappings import COUNTER, Append, Increment, Put
 from sinks.kafka import KafkaSink
 from sinks.redis import RedisSink
 from sinks.redis_mappings import IncrBy, ListPush, Set
+from tests.contract.guide import SqliteSink, create_tables
 from tests.live import pipeline
 from tests.reader import committed
 from tests.unit.fake_sink import Crash, FakeSink, World
@@ -29,6 +27,7 @@ from tests.unit.fake_sink import Crash, FakeSink, World
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from sinks import hbase_mappings
     from sinks.redis_mappings import Mapping
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from twopc.sink import TwoPhaseCommitSink
 
 _READY_TIMEOUT_S = 30
-_GUIDE = Path(__file__).parents[2] / "docs" / "writing-a-sink.md"
 
 
 def die() -> None:
@@ -94,20 +92,25 @@ def fake(request: pytest.FixtureRequest) -> Case:
 
 def guide(request: pytest.FixtureRequest) -> Case:
     """The one that docs/writing-a-sink.md builds, taken from there."""
-    root: Path = request.getfixturevalue("tmp_path") / "out"
-    text = _GUIDE.read_text().partition("## Running it")[0]
-    module = types.ModuleType("writing_a_sink")
-    sys.modules[module.__name__] = module  # where pickle looks for its classes
-    for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
-        exec(compile(block, str(_GUIDE), "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - our own document
+    path: Path = request.getfixturevalue("tmp_path") / "payments.db"
+    create_tables(path)
 
     def rows(values: Sequence[int]) -> pa.RecordBatch:
-        return pa.record_batch({"value": pa.array([b"%d" % value for value in values], pa.binary())})
+        return pa.record_batch(
+            {"customer": pa.array(map(str, values), pa.string()), "cents": pa.array(values, pa.int64())}
+        )
 
     def visible() -> list[int]:
-        return sorted(int(line) for path in (root / "published").glob("*") for line in path.read_text().split())
+        with contextlib.closing(sqlite3.connect(path)) as db:
+            return [cents for (cents,) in db.execute("SELECT cents FROM payments ORDER BY cents")]
 
-    return Case(module.FileSink("lines", root), rows, visible, is_outside=False)
+    @contextlib.contextmanager
+    def silence() -> Iterator[None]:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+            db.execute("BEGIN IMMEDIATE")  # the only write lock
+            yield
+
+    return Case(SqliteSink("payments", str(path), timeout_ms=200), rows, visible, silence=silence)
 
 
 def kafka(request: pytest.FixtureRequest) -> Case:

@@ -1,0 +1,30 @@
+"""The sink that docs/writing-a-sink.md builds, as a module: another process can import it, as its readers' copies can be."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from types import CodeType
+
+DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "writing-a-sink.md"
+_BLOCK: Final = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def code(*, until: str | None = None) -> CodeType:
+    """The document's Python up to a heading, each line where the document has it: a traceback leads there."""
+    text = DOCUMENT.read_text()
+    end = len(text) if until is None else text.index(until)
+    source: list[str] = []
+    for block in _BLOCK.finditer(text, 0, end):
+        source += [""] * (text.count("\n", 0, block.start(1)) - len(source))
+        source += block[1].splitlines()
+    return compile("\n".join(source), DOCUMENT, "exec", dont_inherit=True)
+
+
+# What the document defines.
+SqliteSink: Any
+create_tables: Any
+exec(code(until="\n## Running it\n"), globals())  # noqa: S102 - our own document

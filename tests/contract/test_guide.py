@@ -1,0 +1,184 @@
+"""What the guide's sink says of itself beyond the contract: fences, votes, obstacles, and a death in the middle of a commit."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import signal
+import sqlite3
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.contract import cases
+from tests.contract.drivers import LINEAGE, Driver
+from twopc import faults
+from twopc.decision import Attempt
+from twopc.errors import ConfigurationError, FencedError, RetriableError
+from twopc.sink import Claim, Evidence, TaskAttempt
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ROWS = [1, 2, 3]
+DEATH_TIMEOUT_S = 60
+
+
+@pytest.fixture
+def guide(request: pytest.FixtureRequest) -> cases.Case:
+    return cases.guide(request)
+
+
+def _execute(case: cases.Case, statement: str) -> list[Any]:
+    path: str = case.sink.path  # type: ignore[attr-defined]
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+        return db.execute(statement).fetchall()
+
+
+# -- drivers -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_driver_overtaken_after_its_decision_publishes_nothing_that_its_successor_may_write_anew(
+    guide: cases.Case,
+) -> None:
+    loser = Driver(guide.sink)
+    since = loser.begin()
+    handle = loser.prepare(guide.rows(ROWS))
+    loser.committer.confirm([handle], 0)
+    winner = Driver(guide.sink)
+    with pytest.raises(FencedError):
+        loser.committer.commit([handle], since)
+    assert guide.visible() == []
+    winner.committer.initialize_state([], {})  # a copied checkpoint knows nothing of that decision
+    winner.commit([winner.prepare(guide.rows(ROWS))], winner.begin())
+    assert guide.visible() == ROWS
+
+
+def test_a_driver_that_was_overtaken_begins_and_confirms_nothing(guide: cases.Case) -> None:
+    loser = Driver(guide.sink)
+    handle = loser.prepare(guide.rows(ROWS))
+    Driver(guide.sink)
+    with pytest.raises(FencedError):
+        loser.begin()
+    with pytest.raises(FencedError):
+        loser.committer.confirm([handle], 0)
+
+
+def test_a_driver_that_looked_before_another_took_over_does_not_throw_that_one_out(guide: cases.Case) -> None:
+    late = guide.sink.create_committer()
+    late.inspect()
+    winner = Driver(guide.sink)
+    late.inspect()
+    with pytest.raises(FencedError):
+        late.take_over(Claim(LINEAGE, "late", "registers"))
+    winner.begin()
+
+
+def test_the_next_driver_is_told_which_query_drove_the_sink(guide: cases.Case) -> None:
+    first = guide.sink.create_committer()
+    assert first.inspect() is None
+    assert first.binding() == {"id": ""}
+    first.take_over(Claim(LINEAGE, "run", "registers"))
+    second = guide.sink.create_committer()
+    assert second.inspect() == LINEAGE
+    assert second.binding() == first.binding() != {"id": ""}
+
+
+def test_a_database_without_the_tables_is_refused_before_anybody_is_fenced(guide: cases.Case) -> None:
+    _execute(guide, "DROP TABLE payments")
+    with pytest.raises(ConfigurationError, match=r"no such table: payments.*create_tables"):
+        guide.sink.create_committer().inspect()
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", ["write", "vote"])
+def test_a_task_that_was_swept_goes_no_further(step: str, guide: cases.Case) -> None:
+    driver = Driver(guide.sink)
+    task = TaskAttempt(LINEAGE, 0, Attempt(driver.incarnation, 1), 0, driver.incarnation, -1)
+    writer = guide.sink.create_writer(task)
+    writer.write_rows(guide.rows(ROWS))
+    driver.committer.recover_and_abort([])
+    with pytest.raises(RetriableError, match="swept"):
+        writer.write_rows(guide.rows(ROWS)) if step == "write" else writer.snapshot_state(0)
+    writer.close()
+    assert _execute(guide, "SELECT count(*) FROM twopc_staged") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    "harm", ["DELETE FROM twopc_staged WHERE cents = 2", "UPDATE twopc_transactions SET state = 'aborted'"]
+)
+def test_a_transaction_that_somebody_has_harmed_is_not_decided(harm: str, guide: cases.Case) -> None:
+    driver = Driver(guide.sink)
+    handle = driver.prepare(guide.rows(ROWS))
+    _execute(guide, harm)
+    with pytest.raises(RetriableError, match="not whole"):
+        driver.committer.confirm([handle], 0)
+
+
+# -- commits -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_in_the_way_of_a_commit_is_named_and_the_commit_follows_when_it_is_gone(guide: cases.Case) -> None:
+    driver = Driver(guide.sink)
+    since = driver.begin()
+    handles = [driver.prepare(guide.rows([number])) for number in ROWS]
+    _execute(guide, "CREATE UNIQUE INDEX once ON payments (cents)")
+    _execute(guide, "INSERT INTO payments VALUES ('somebody else', 2)")
+    assert driver.commit(handles, since) == [Evidence.UNKNOWN] * 3
+    [obstacle] = driver.committer.obstacles()
+    assert "UNIQUE constraint failed: payments.cents" in obstacle
+    assert guide.visible() == [2]
+    _execute(guide, "DELETE FROM payments")
+    assert driver.commit(handles, since) == [Evidence.COMMITTED] * 3
+    assert (guide.visible(), driver.committer.obstacles()) == (ROWS, [])
+
+
+def test_a_process_that_dies_in_the_middle_of_a_commit_has_committed_nothing(guide: cases.Case) -> None:
+    driver = Driver(guide.sink)
+    since = driver.begin()
+    handles = [driver.prepare(guide.rows([number])) for number in ROWS]
+    spawn = multiprocessing.get_context("spawn")
+    child = spawn.Process(target=_take_over_and_die, args=(guide.sink, handles, since))
+    child.start()
+    child.join(DEATH_TIMEOUT_S)
+    assert child.exitcode == -signal.SIGKILL
+    assert guide.visible() == []
+    found = Driver(guide.sink).committer.initialize_state(handles, since)
+    assert set(found.values()) == {Evidence.COMMITTED}
+    assert guide.visible() == ROWS
+
+
+def _take_over_and_die(sink: Any, handles: list[Any], since: Mapping[str, Any]) -> None:
+    faults.arm_from("driver.committing@2=kill")
+    Driver(sink).committer.commit(handles, since)
+
+
+def test_states_are_forgotten_with_their_decisions_and_nothing_forgotten_comes_back(guide: cases.Case) -> None:
+    driver = Driver(guide.sink)
+    older_since = driver.begin()
+    older = driver.prepare(guide.rows(ROWS))
+    driver.commit([older], older_since)
+    newer_since = driver.begin()
+    newer = driver.prepare(guide.rows([9]))
+    driver.commit([newer], newer_since)
+    driver.committer.forget(newer_since)
+    assert _execute(guide, "SELECT state FROM twopc_transactions") == [("committed",)]
+    found = driver.committer.commit([older, newer], newer_since)
+    assert found == {older: Evidence.UNKNOWN, newer: Evidence.COMMITTED}
+    assert guide.visible() == [*ROWS, 9]
+
+
+def test_what_no_sweep_has_reached_yet_is_not_forgotten(guide: cases.Case) -> None:
+    driver = Driver(guide.sink)
+    driver.prepare(guide.rows(ROWS))
+    driver.committer.forget(driver.begin())
+    driver.committer.recover_and_abort([])
+    assert _execute(guide, "SELECT count(*) FROM twopc_staged") == [(0,)]
+
+
+def test_what_a_step_has_looked_at_holds_until_it_ends(guide: cases.Case) -> None:
+    database = guide.sink.database  # type: ignore[attr-defined]
+    with database.writing(), pytest.raises(RetriableError, match="locked"), database.writing():
+        pass
