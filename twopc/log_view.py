@@ -101,7 +101,7 @@ def fold_entry(view: LogView, entry: LogEntry) -> LogView:
         ended = view.ended | ({record.ends} if record.ends else set())
         return replace(view, begin=record, ended=ended, decision=None, repaired=False)
     if isinstance(record, Decision):
-        _require_successor(view.decision, record, entry.offset)
+        _require_successor(view, record, entry.offset)
         return replace(view, decision=record, repaired=False, kept=(*view.kept, (entry.offset, record)))
     if isinstance(record, Repair):
         return replace(view, decision=_merge(view.decision, record, entry.offset), repaired=True)
@@ -115,11 +115,16 @@ def fold_more(view: LogView, offset: int, records: Sequence[Record]) -> LogView:
     return view
 
 
-def _require_successor(last: Decision | None, decision: Decision, offset: int) -> None:
+def _require_successor(view: LogView, decision: Decision, offset: int) -> None:
     """A batch follows its predecessor, or itself where it was lost and written anew; anything else was lost between."""
+    last, begin = view.decision, view.begin
     if last is not None and (decision.lineage != last.lineage or decision.batch - last.batch not in {0, 1}):
         raise DecisionLogDamagedError(
             f"the decision of batch {decision.batch} at {offset} does not follow that of batch {last.batch}"
+        )
+    if last is None and begin is not None and (decision.lineage, decision.batch) != (begin.lineage, begin.first_batch):
+        raise DecisionLogDamagedError(
+            f"the decision of batch {decision.batch} at {offset} is not the first of its lineage, batch {begin.first_batch}"
         )
 
 

@@ -366,6 +366,24 @@ BUGS: Final = (
         model=False,
         protocol="tests/live/redis/test_apply_once.py tests/live/redis/test_bad_input.py",
     ),
+    _bug(
+        "a transaction that is being ended is confirmed",
+        3,
+        _COMMITTER,
+        '    if found.state != "Ongoing":\n',
+        "    if False:\n",
+        protocol="tests/unit/test_kafka_confirm.py",
+        model=False,
+    ),
+    _bug(
+        "a decision that is missing between two is not missed",
+        11,
+        "twopc/log_view.py",
+        "decision.batch - last.batch not in {0, 1})",
+        "decision.batch < last.batch)",
+        protocol="tests/unit/test_log_view.py",
+        model=False,
+    ),
 )
 
 #: Those that some hundred histories of the model meet.

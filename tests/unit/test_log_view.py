@@ -115,10 +115,18 @@ def test_a_repair_without_any_decision_is_damage() -> None:
     assert view_of(BEGIN, repair(0)).status is LogStatus.CORRUPT
 
 
-@pytest.mark.parametrize("wrong", [decision(2), decision(4), decision(5, lineage="b")])
+@pytest.mark.parametrize("wrong", [decision(3), decision(6), decision(5, lineage="b")])
 def test_a_decision_that_does_not_follow_is_damage(wrong: Decision) -> None:
     view = view_of(Begin(lineage="a", first_batch=3, prior_offsets=()), decision(3), decision(4), wrong)
-    assert (view.status is LogStatus.CORRUPT) == (wrong.batch != 4 or wrong.lineage != "a")
+    assert view.status is LogStatus.CORRUPT
+    assert "does not follow that of batch 4" in str(view.damage)
+
+
+@pytest.mark.parametrize("wrong", [decision(2), decision(4), decision(3, lineage="b")])
+def test_a_lineage_begins_with_its_first_batch_or_has_lost_it(wrong: Decision) -> None:
+    begin = Begin(lineage="a", first_batch=3, prior_offsets=())
+    assert view_of(begin, decision(3)).damage is None
+    assert view_of(begin, wrong).status is LogStatus.CORRUPT
 
 
 def test_a_new_lineage_ends_the_old_one_and_starts_without_a_decision() -> None:

@@ -111,6 +111,7 @@ def test_all_staged_needs_every_lost_slice_and_no_other(world: World) -> None:
     assert all_staged(DECISION, LOST, staging)
     del world.staged["s1"]
     assert not all_staged(DECISION, LOST, staging)
+    assert not all_staged(DECISION, LOST | {("fake", 2)}, staging)
 
 
 def test_without_a_decision_a_loss_or_a_slice_nothing_is_staged(world: World) -> None:
