@@ -75,7 +75,8 @@ def batched(sink: HBaseSink, prefix: str, values: tuple[bytes, ...], rows: int) 
     link = sink.link()
     with contextlib.closing(link):
         keys = [f"{prefix}{number}".encode() for number in range(rows)]
-        ops = [Op(TABLE, key, mutations=(sink.mapping.mutation(key, values),)) for key in keys]
+        mutations = sink.mapping.mutations((key, values) for key in keys)
+        ops = [Op(TABLE, mutation.row, mutations=(mutation,)) for mutation in mutations]
         if link.ask(ops) != [True] * rows:
             raise AssertionError("not written")
 

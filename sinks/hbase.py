@@ -17,6 +17,7 @@ from sinks.hbase_link import HBaseLink
 from sinks.hbase_mappings import Mapping
 from sinks.hbase_staging import pack
 from sinks.hbase_writer import HBaseHandle, HBaseWriter, require_fits
+from sinks.hbase_zookeeper import ZNODE
 from twopc.errors import ConfigurationError
 from twopc.sink import TwoPhaseCommitSink
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _TABLE: Final = re.compile(r"([A-Za-z0-9_]+:)?[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_ZNODE: Final = re.compile(r"(/[^/\s]+)+")
 _SERVER: Final = re.compile(r"[^\s,]+:\d{1,5}")
 
 
@@ -40,9 +42,10 @@ class HBaseSink(TwoPhaseCommitSink[HBaseHandle]):
 
     Args:
         name: names the sink across restarts. Letters, digits, ``_`` and ``-``.
-        zookeeper: ``host:port,…``: HBase's quorum (``hbase.zookeeper.quorum``), where its znode is ``/hbase``.
+        zookeeper: ``host:port,…``: HBase's quorum (``hbase.zookeeper.quorum``).
         table: ``table`` or ``namespace:table``; it must exist.
         mapping: what becomes of a row, one of ``sinks.hbase_mappings``.
+        znode: where HBase is there (``zookeeper.znode.parent``).
         staging_table: the sink's own table, made where there is none. Sinks may share it.
         user: who the servers take this for; without one the process's user.
         chunk_rows: rows that are applied before that is noted.
@@ -58,6 +61,7 @@ class HBaseSink(TwoPhaseCommitSink[HBaseHandle]):
     zookeeper: str
     table: str
     mapping: Mapping
+    znode: str = ZNODE
     staging_table: str = "twopc"
     user: str = ""
     chunk_rows: int = 1_000
@@ -72,6 +76,8 @@ class HBaseSink(TwoPhaseCommitSink[HBaseHandle]):
             raise ConfigurationError(
                 f"HBaseSink(zookeeper={self.zookeeper!r}): give 'host:port', several with commas between them"
             )
+        if not _ZNODE.fullmatch(self.znode):
+            raise ConfigurationError(f"HBaseSink(znode={self.znode!r}): give a path of ZooKeeper, such as '/hbase'")
         for argument in ("table", "staging_table"):
             if not _TABLE.fullmatch(getattr(self, argument)):
                 raise ConfigurationError(
@@ -100,8 +106,8 @@ class HBaseSink(TwoPhaseCommitSink[HBaseHandle]):
 
     def check(self, rows: pa.RecordBatch) -> None:
         """See :class:`TwoPhaseCommitSink`. What a counter's cell holds is another matter: the task looks at it."""
-        for row, values in self.mapping.encode(rows).items():
-            require_fits(pack([self.mapping.mutation(row, values)]), row, self.max_cell_bytes)
+        for mutation in self.mapping.mutations(self.mapping.encode(rows).items()):
+            require_fits(pack([mutation]), mutation.row, self.max_cell_bytes)
 
     def create_writer(self, task: TaskAttempt) -> HBaseWriter:
         """See :class:`TwoPhaseCommitSink`."""
@@ -116,5 +122,5 @@ class HBaseSink(TwoPhaseCommitSink[HBaseHandle]):
     def link(self) -> HBaseLink:
         """A way to HBase of one's own, not yet connected."""
         timeout_s = self.timeout_ms / 1000
-        cluster = Cluster(self.zookeeper, user=self.user or getpass.getuser(), timeout_s=timeout_s)
+        cluster = Cluster(self.zookeeper, znode=self.znode, user=self.user or getpass.getuser(), timeout_s=timeout_s)
         return HBaseLink(cluster, timeout_s=timeout_s)

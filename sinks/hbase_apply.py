@@ -5,20 +5,23 @@ What keeps a row from being applied twice is in the row, and is changed in the s
 * ``Put``: the cells' timestamp, which is the decision's version plus the task's partition: to write them again changes
   nothing, and a later one stays. Only where a slice has a key in two chunks their order counts: then the last chunk goes
   first, and a row is written where no cell has the timestamp, so that the last row of a key wins however often this is begun.
+* ``Delete``: the deletion's timestamp, which is the decision's version: nothing newer goes, however late it is repeated.
 * ``Increment``, ``Append``: a marker cell ``twopc:<sink>``: the newest decision that changed the row, and for each of its
   tasks up to which chunk. A newer decision replaces it, so that a row has one marker, however many batches there were.
 """
 
 from __future__ import annotations
 
+import contextlib
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 from sinks import hbase_staging as staging
 from sinks.hbase_ops import Op, cells_of, look, put, where_equal, where_none_since
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
 
     from sinks.hbase_fence import Fence
     from sinks.hbase_link import HBaseLink
@@ -26,9 +29,13 @@ if TYPE_CHECKING:
     from sinks.hbase_ops import Column
     from sinks.hbase_writer import HBaseHandle
 
+#: The operations that would do their work again, but for a marker.
+MARKED: Final = frozenset({"INCREMENT", "APPEND"})
 _BASE: Final = struct.Struct(">Q")
 _TASK: Final = struct.Struct(">II")
 _SHOWN: Final = 3
+#: Chunks that are under way together, where their order is of no interest.
+_AT_ONCE: Final = 4
 
 
 class Applier:
@@ -64,14 +71,28 @@ class Applier:
         progress = self._fence.read()
         if progress.base != base or handle.uuid not in progress.done:
             return []  # overtaken, or given up: the evidence says which
-        for done in range(progress.done[handle.uuid], handle.chunks):
-            failed = self.apply_chunk(handle, base, done)
-            if failed is None:
-                return []  # gone: the evidence says so
-            if failed:
-                return failed
-            self._fence.note(handle.uuid, base, done + 1)
+        todo = range(progress.done[handle.uuid], handle.chunks)
+        with contextlib.closing(self._apply_chunks(handle, base, todo)) as chunks:
+            for done, failed in chunks:
+                if failed is None:
+                    return []  # gone: the evidence says so
+                if failed:
+                    return failed
+                self._fence.note(handle.uuid, base, done + 1)
         return []
+
+    def _apply_chunks(
+        self, handle: HBaseHandle, base: int, todo: Sequence[int]
+    ) -> Generator[tuple[int, list[str] | None]]:
+        """What becomes of each chunk, in their order. Closed, it begins no further ones, and waits for those it has begun."""
+        if not handle.distinct:  # a row may be in the next chunk, too: that waits until this one has been noted
+            yield from ((done, self.apply_chunk(handle, base, done)) for done in todo)
+            return
+        pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="twopc-hbase")
+        try:
+            yield from zip(todo, pool.map(lambda done: self.apply_chunk(handle, base, done), todo), strict=True)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def apply_chunk(self, handle: HBaseHandle, base: int, done: int) -> list[str] | None:
         """Apply the chunk before which ``done`` others were applied.
@@ -87,9 +108,10 @@ class Applier:
         if not cells:
             return None
         mutations = staging.unpack(next(iter(cells.values())).value)
-        if handle.operation == "PUT":
-            return _failures(self._link.ask([_put_op(handle, base, one) for one in mutations]), mutations)
-        return self._apply_marked(handle, base, done, mutations)
+        if handle.operation in MARKED:
+            return self._apply_marked(handle, base, done, mutations)
+        make = _delete_op if handle.operation == "DELETE" else _put_op
+        return _failures(self._link.ask([make(handle, base, one) for one in mutations]), mutations)
 
     def _apply_marked(self, handle: HBaseHandle, base: int, done: int, mutations: Sequence[Message]) -> list[str]:
         """Apply mutations of different rows, each together with its row's marker."""
@@ -130,6 +152,14 @@ def _put_op(handle: HBaseHandle, base: int, mutation: Message) -> Op:
     first: Column = (_family(mutation), mutation.column_value[0].qualifier_value[0].qualifier)
     condition = where_none_since(mutation.row, first, at_ms)
     return Op(handle.table, mutation.row, mutations=(mutation,), condition=condition)
+
+
+def _delete_op(handle: HBaseHandle, base: int, mutation: Message) -> Op:
+    mutation.timestamp = base
+    for column in mutation.column_value:
+        for cell in column.qualifier_value:
+            cell.timestamp = base  # a cell without one of its own would be deleted as it is now
+    return Op(handle.table, mutation.row, mutations=(mutation,))
 
 
 def _advance(seen: bytes | None, base: int, partition: int, done: int) -> bytes | None:

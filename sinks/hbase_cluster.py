@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right, insort
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sinks.hbase_connection import Master, RegionServer
 from sinks.hbase_driver import TableNotFoundException
 from sinks.hbase_errors import FAILURES, AbsentTableError
 from sinks.hbase_messages import name_parts
-from sinks.hbase_zookeeper import locate_master, locate_meta
+from sinks.hbase_zookeeper import ZNODE, locate_master, locate_meta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,22 +32,25 @@ class Region(NamedTuple):
 
 
 class Cluster:
-    """Connections and locations of one process. Used by one thread.
+    """Connections and locations of one process. Threads may share it: each call has a connection to itself.
 
     Args:
         zookeeper: ``host:port,…``, the quorum in which HBase says where its master and ``hbase:meta`` are.
+        znode: where there.
         user: who this is.
         timeout_s: how long one answer may take, in seconds.
     """
 
-    def __init__(self, zookeeper: str, *, user: str, timeout_s: float) -> None:
+    def __init__(self, zookeeper: str, *, znode: str = ZNODE, user: str, timeout_s: float) -> None:
         self._zookeeper = zookeeper
+        self._znode = znode
         self._user = user
         self._timeout_s = timeout_s
-        self._servers: dict[Address, RegionServer] = {}
+        self._idle: defaultdict[Address, list[RegionServer]] = defaultdict(list)
         self._meta: Address | None = None
         self._master: Master | None = None
         self._regions: dict[str, list[Region]] = {}
+        self._lock = threading.Lock()  # never held while somebody is asked
 
     def call(self, server: Address, method: str, request: Message) -> Message:
         """Call a region server, over a connection that is kept.
@@ -53,7 +58,7 @@ class Cluster:
         Raises:
             Exception: one of ``hbase_errors.FAILURES``.
         """
-        return self._server(server).send_request(request, method)
+        return self._with_connection(server, lambda connection: connection.send_request(request, method))
 
     def region_of(self, table: str, row: bytes) -> Region:
         """The region that a row is in.
@@ -62,17 +67,21 @@ class Cluster:
             AbsentTableError: there is no such table.
             Exception: another of ``hbase_errors.FAILURES``.
         """
-        known = self._regions.setdefault(table, [])
-        at = bisect_right(known, row, key=lambda one: one.start) - 1
-        if at >= 0 and (not known[at].end or row < known[at].end):
-            return known[at]
+        with self._lock:
+            known = self._regions.setdefault(table, [])
+            at = bisect_right(known, row, key=lambda one: one.start) - 1
+            if at >= 0 and (not known[at].end or row < known[at].end):
+                return known[at]
         found = self._look_up(table, row)
-        insort(known, found)
+        with self._lock:
+            if found not in known:
+                insort(known, found)  # which may be forgotten by now, and is then remembered by nobody
         return found
 
     def forget(self, table: str) -> None:
         """Ask anew where a table's rows are: something known was wrong, or nobody answered there."""
-        self._regions.pop(table, None)
+        with self._lock:
+            self._regions.pop(table, None)
 
     def describe(self, tables: Sequence[str]) -> dict[str, Message]:
         """The schemas of tables, by name; what does not exist is not there."""
@@ -84,11 +93,10 @@ class Cluster:
         return self.ask_master(ask)
 
     def ask_master(self, step: Callable[[Master], T]) -> T:
-        """Call the active master."""
+        """Call the active master. Not by several threads at once."""
         if self._master is None:
-            self._master = Master(
-                *locate_master(self._zookeeper, self._timeout_s), user=self._user, timeout_s=self._timeout_s
-            )
+            address = locate_master(self._zookeeper, self._timeout_s, self._znode)
+            self._master = Master(*address, user=self._user, timeout_s=self._timeout_s)
         try:
             return step(self._master)
         except FAILURES:  # another one may be active by now
@@ -98,22 +106,28 @@ class Cluster:
 
     def close(self) -> None:
         """Close the connections."""
-        for connection in (*self._servers.values(), *filter(None, [self._master])):
+        idle = [connection for connections in self._idle.values() for connection in connections]
+        for connection in (*idle, *filter(None, [self._master])):
             connection.close()
 
-    def _server(self, address: Address) -> RegionServer:
-        if address not in self._servers:
-            self._servers[address] = RegionServer(*address, user=self._user, timeout_s=self._timeout_s)
-        return self._servers[address]
+    def _with_connection(self, address: Address, step: Callable[[RegionServer], T]) -> T:
+        with self._lock:
+            idle = self._idle[address]
+            connection = idle.pop() if idle else RegionServer(*address, user=self._user, timeout_s=self._timeout_s)
+        try:
+            return step(connection)
+        finally:
+            idle.append(connection)  # after an error, too: it is closed then, and connects anew
 
     def _look_up(self, table: str, row: bytes) -> Region:
-        if self._meta is None:
-            self._meta = locate_meta(self._zookeeper, self._timeout_s)
+        meta = self._meta = self._meta or locate_meta(self._zookeeper, self._timeout_s, self._znode)
         try:
             # It looks for the last region that begins before a row, which misses one that begins with this row, and for an
             # empty row for the first one, which may be split already. So the next row is given; what is found may be on
             # its way, which is looked at here.
-            found: Any = self._server(self._meta).locate_region(*name_parts(table), row + b"\0")
+            found: Any = self._with_connection(
+                meta, lambda connection: connection.locate_region(*name_parts(table), row + b"\0")
+            )
         except TableNotFoundException:
             raise AbsentTableError(f"there is no table {table!r}") from None
         except FAILURES:

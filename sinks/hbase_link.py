@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class HBaseLink:
-    """The way of one process. Used by one thread.
+    """The way of one process. Threads may share it.
 
     Args:
         cluster: where things are.
@@ -118,11 +118,16 @@ class HBaseLink:
 
     def _make(self, ops: Sequence[Op], places: Sequence[int], answers: list[Any]) -> None:
         by_server: dict[Address, list[tuple[int, Region]]] = {}
+        failure: Exception | None = None
+        deadline = time.monotonic() + self._timeout_s
         for place in places:
+            if failure is not None and time.monotonic() > deadline:
+                answers[place] = failure  # nobody answers: not to be waited for again by each row
+                continue
             try:
                 where = self.cluster.region_of(ops[place].table, ops[place].row)
             except FAILURES as error:
-                answers[place] = error
+                answers[place] = failure = error
                 continue
             by_server.setdefault(where.server, []).append((place, where))
         for server, mine in by_server.items():
@@ -157,7 +162,9 @@ def _request(ops: Sequence[Op], mine: Sequence[tuple[int, Region]]) -> tuple[Mes
         if op.look is not None:
             part.action.add(index=len(group)).get.CopyFrom(op.look)
         for number, mutation in enumerate(op.mutations):
-            part.action.add(index=len(group) + number).mutation.CopyFrom(mutation)
+            action = part.action.add()
+            action.index = len(group) + number
+            action.mutation.CopyFrom(mutation)
         group.append(place)
     return request, groups
 
@@ -188,10 +195,11 @@ def _windows(places: Sequence[int], ops: Sequence[Op]) -> Iterator[list[int]]:
     window: list[int] = []
     size_bytes = 0
     for place in places:
-        if window and (len(window) >= _CALL_OPS or size_bytes + ops[place].size_bytes > _CALL_BYTES):
+        more_bytes = ops[place].size_bytes
+        if window and (len(window) >= _CALL_OPS or size_bytes + more_bytes > _CALL_BYTES):
             yield window
             window, size_bytes = [], 0
         window.append(place)
-        size_bytes += ops[place].size_bytes
+        size_bytes += more_bytes
     if window:
         yield window

@@ -7,102 +7,56 @@
 from __future__ import annotations
 
 import struct
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
-from sinks.columns import integers, keys, parse_template, texts
+from sinks.columns import integers, texts
+from sinks.hbase_mapping import Mapping, Values
 from sinks.hbase_messages import Message, client
-from sinks.hbase_ops import DURABLE, Column
 from twopc.errors import BadRecordError, ConfigurationError
 
 if TYPE_CHECKING:
     import collections.abc
+    from collections.abc import Collection, Iterable
 
     import pyarrow as pa
 
-COUNTER: Final = struct.Struct(">q")
-_MAX_KEY_BYTES: Final = 32_767
-_INT64: Final = range(-(2**63), 2**63)
+__all__ = ["COUNTER", "Append", "Delete", "Increment", "Mapping", "Put", "add"]
 
-Values = tuple[bytes, ...]
+COUNTER: Final = struct.Struct(">q")
+_INT64: Final = range(-(2**63), 2**63)
 
 
 @dataclass(frozen=True)
-class Mapping(ABC):
-    """Rows to mutations.
+class _Writing(Mapping):
+    """What writes values.
 
     Attributes:
-        row: the row key's template.
         cells: ``family:qualifier`` to the name of a column.
-
-    Raises:
-        ConfigurationError: an argument is not what the operation takes.
     """
 
-    operation: ClassVar[str]
-    row: str
     cells: collections.abc.Mapping[str, str]
 
     def __post_init__(self) -> None:
-        parse_template(self.row)
+        super().__post_init__()
         if not self.cells:
             raise ConfigurationError(f"{type(self).__name__}(cells={{}}): name at least one 'family:qualifier'")
-        for place in self.cells:
-            if not all(place.partition(":")):
-                raise ConfigurationError(f"{type(self).__name__}(cells=…): {place!r} is no 'family:qualifier'")
         object.__setattr__(self, "cells", dict(self.cells))
 
     @property
     def columns(self) -> frozenset[str]:
-        """The columns that it takes."""
-        return frozenset({text for text, is_column in parse_template(self.row) if is_column} | set(self.cells.values()))
+        """See :class:`Mapping`."""
+        return super().columns | set(self.cells.values())
 
-    @property
-    def places(self) -> tuple[Column, ...]:
-        """Family and qualifier of each cell."""
-        parts = [place.encode().partition(b":") for place in self.cells]
-        return tuple((family, qualifier) for family, _, qualifier in parts)
-
-    def encode(self, rows: pa.RecordBatch) -> dict[bytes, Values]:
-        """For each row key the value of each cell; rows of one key are put together in their order.
-
-        Raises:
-            SchemaError: a column is missing or has a type that the operation cannot take.
-            BadRecordError: a value cannot be written.
-        """
-        found: dict[bytes, Values] = {}
-        columns = [self._encode(rows, name) for name in self.cells.values()]
-        row_keys: list[bytes] = keys(rows, self.row).to_pylist()
-        for key, values in zip(row_keys, zip(*columns, strict=True), strict=True):
-            if not 0 < len(key) <= _MAX_KEY_BYTES:
-                raise BadRecordError(
-                    f"row key {self.row!r} gives {len(key)} bytes for {key[:40]!r}: HBase takes 1 to {_MAX_KEY_BYTES}"
-                )
-            found[key] = self._join(found[key], values) if key in found else values
-        return found
-
-    def mutation(self, row: bytes, values: Values) -> Message:
-        """One row's mutation, without a timestamp: that comes with the decision."""
-        kind = getattr(client.MutationProto, self.operation)
-        message = client.MutationProto(row=row, mutate_type=kind, durability=DURABLE)
-        families: dict[bytes, Message] = {}
-        for (family, qualifier), value in zip(self.places, values, strict=True):
-            if family not in families:
-                families[family] = message.column_value.add(family=family)
-            families[family].qualifier_value.add(qualifier=qualifier, value=value)
-        return message
+    def _values(self, rows: pa.RecordBatch) -> Iterable[Values]:
+        return zip(*(self._encode(rows, name) for name in self.cells.values()), strict=True)
 
     def _encode(self, rows: pa.RecordBatch, name: str) -> list[bytes]:
         return texts(rows, name)
 
-    @abstractmethod
-    def _join(self, older: Values, newer: Values) -> Values:
-        """Two rows of one key as one."""
-
 
 @dataclass(frozen=True)
-class Put(Mapping):
+class Put(_Writing):
     """Write the cells, as text (numbers as Arrow writes them) or bytes. The last row of a key wins.
 
     The first of ``cells`` must not be empty: by its timestamp HBase tells whether a row was written already.
@@ -127,7 +81,7 @@ class Put(Mapping):
 
 
 @dataclass(frozen=True)
-class Increment(Mapping):
+class Increment(_Writing):
     """Add to the cells, each a 64-bit counter as HBase's own ``Increment`` has them; the columns are integers."""
 
     operation = "INCREMENT"
@@ -140,13 +94,43 @@ class Increment(Mapping):
 
 
 @dataclass(frozen=True)
-class Append(Mapping):
+class Append(_Writing):
     """Append to the cells, in the order of the rows."""
 
     operation = "APPEND"
 
     def _join(self, older: Values, newer: Values) -> Values:
         return tuple(one + other for one, other in zip(older, newer, strict=True))
+
+
+@dataclass(frozen=True)
+class Delete(Mapping):
+    """Delete rows, or cells of them, as far as these are not newer than the decision.
+
+    Attributes:
+        cells: each ``family:qualifier`` to delete; without any the whole row goes.
+    """
+
+    operation = "DELETE"
+    cells: Collection[str] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "cells", tuple(self.cells))
+
+    def _values(self, rows: pa.RecordBatch) -> Iterable[Values]:
+        return [()] * rows.num_rows
+
+    def _join(self, older: Values, newer: Values) -> Values:
+        del older
+        return newer
+
+    def _shape(self) -> tuple[Message, list[tuple[int, int]]]:
+        message, _ = super()._shape()
+        for column in message.column_value:
+            for cell in column.qualifier_value:
+                cell.delete_type = client.MutationProto.DELETE_MULTIPLE_VERSIONS
+        return message, []
 
 
 def add(one: bytes, other: bytes) -> bytes:

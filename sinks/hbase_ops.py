@@ -46,7 +46,10 @@ class Op(NamedTuple):
     @property
     def size_bytes(self) -> int:
         """About how much it adds to a request."""
-        return len(self.row) + _OVERHEAD_BYTES + sum(int(mutation.ByteSize()) for mutation in self.mutations)
+        size = len(self.row) + _OVERHEAD_BYTES
+        for mutation in self.mutations:
+            size += mutation.ByteSize()
+        return size
 
 
 def look(table: str, row: bytes, columns: Sequence[Column] = (), *, family: bytes | None = None) -> Op:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from sinks import hbase_staging as staging
+from sinks.hbase_apply import MARKED
 from twopc.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -29,12 +30,13 @@ def require_usable(sink: HBaseSink, schemas: Mapping[str, Any]) -> None:
 def _objections(sink: HBaseSink, schemas: Mapping[str, Any]) -> Iterator[tuple[bool, str]]:
     yield sink.table not in schemas, f"there is no table {sink.table!r}: create it, or correct the name"
     families = _families(schemas[sink.table])
-    marker, _ = sink.mapping.places[0]
     for family in sorted({family for family, _ in sink.mapping.places}):
         name = family.decode()
         yield family not in families, f"table {sink.table!r} has no family {name!r}: add it, or correct the mapping"
         yield (
-            family == marker and sink.mapping.operation != "PUT" and families[family] not in _FOR_EVER,
+            sink.mapping.operation in MARKED
+            and family == sink.mapping.places[0][0]
+            and families[family] not in _FOR_EVER,
             (
                 f"family {name!r} of {sink.table!r} has a TTL, so the marker of increments and appends would expire: name one "
                 "without a TTL first in the mapping's cells"

@@ -95,11 +95,10 @@ def fold(digests: Iterable[bytes]) -> str:
 
 def pack(mutations: Iterable[Message]) -> bytes:
     """A chunk's data: HBase's own message, so that a decided chunk says itself what it does."""
-    return bytes(
-        client.RegionAction(
-            region=region(b""), action=[client.Action(mutation=mutation) for mutation in mutations]
-        ).SerializeToString()
-    )
+    chunk = client.RegionAction(region=region(b""))
+    for mutation in mutations:
+        chunk.action.add().mutation.CopyFrom(mutation)
+    return bytes(chunk.SerializeToString())
 
 
 def unpack(data: bytes) -> list[Message]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from sinks.hbase import HBaseSink
-    from sinks.hbase_mappings import Values
+    from sinks.hbase_mapping import Values
     from sinks.hbase_messages import Message
     from sinks.hbase_ops import Op
     from twopc.sink import TaskAttempt
@@ -93,7 +93,7 @@ class HBaseWriter(SinkWriter[HBaseHandle]):
             self._watch(encoded)
             if isinstance(self._sink.mapping, Increment):
                 self._require_counters(encoded)
-            for data in self._cut([self._sink.mapping.mutation(*item) for item in encoded.items()]):
+            for data in self._cut(list(self._sink.mapping.mutations(encoded.items()))):
                 self._stage(data)
         self._rows += rows.num_rows
 

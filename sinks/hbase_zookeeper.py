@@ -14,25 +14,27 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from sinks.hbase_driver import ZooKeeper_pb2
 
+#: HBase's own default of ``zookeeper.znode.parent``.
+ZNODE: Final = "/hbase"
 _MAGIC: Final = len(b"PBUF")
 
 
-def locate_master(quorum: str, timeout_s: float) -> tuple[str, int]:
+def locate_master(quorum: str, timeout_s: float, znode: str = ZNODE) -> tuple[str, int]:
     """Host and port of the active master.
 
     Raises:
         ConnectionError: it is not known there, or ZooKeeper does not answer.
     """
-    return _address(ZooKeeper_pb2.Master.FromString(_read(quorum, "/hbase/master", timeout_s)).master)
+    return _address(ZooKeeper_pb2.Master.FromString(_read(quorum, f"{znode}/master", timeout_s)).master)
 
 
-def locate_meta(quorum: str, timeout_s: float) -> tuple[str, int]:
+def locate_meta(quorum: str, timeout_s: float, znode: str = ZNODE) -> tuple[str, int]:
     """Host and port of the region server that has ``hbase:meta``.
 
     Raises:
         ConnectionError: it is not known there, or ZooKeeper does not answer.
     """
-    data = _read(quorum, "/hbase/meta-region-server", timeout_s)
+    data = _read(quorum, f"{znode}/meta-region-server", timeout_s)
     return _address(ZooKeeper_pb2.MetaRegionServer.FromString(data).server)
 
 
@@ -42,7 +44,9 @@ def _read(quorum: str, znode: str, timeout_s: float) -> bytes:
         zookeeper.start(timeout_s)
         data, _ = zookeeper.get(znode)
     except NoNodeError:
-        raise ConnectionError(f"ZooKeeper at {quorum!r} has no {znode}: is HBase up, and is that its quorum?") from None
+        raise ConnectionError(
+            f"ZooKeeper at {quorum!r} has no {znode}: is HBase up, and is that its quorum and znode?"
+        ) from None
     except (KazooException, KazooTimeoutError) as error:
         raise ConnectionError(f"ZooKeeper at {quorum!r} does not answer: {error or type(error).__name__}") from error
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 
@@ -12,7 +13,8 @@ DOCUMENT = (Path(__file__).parents[2] / "docs" / "hbase.md").read_text()
 
 
 def test_every_mapping_has_its_row() -> None:
-    made = {n for n, c in vars(hbase_mappings).items() if isinstance(c, type) and issubclass(c, Mapping)} - {"Mapping"}
+    classes = [one for one in vars(hbase_mappings).values() if isinstance(one, type) and issubclass(one, Mapping)]
+    made = {one.__name__ for one in classes if not inspect.isabstract(one)}
     assert set(re.findall(r"^\| `([A-Z]\w+)\(", DOCUMENT, re.MULTILINE)) == made
 
 

@@ -8,8 +8,10 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from sinks.hbase import HBaseSink
+from sinks.hbase_apply import Applier
 from sinks.hbase_cluster import Cluster
 from sinks.hbase_errors import FAILURES
+from sinks.hbase_fence import Fence
 from sinks.hbase_link import HBaseLink
 from sinks.hbase_mappings import COUNTER
 from sinks.hbase_messages import hbase, name_parts
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from sinks.hbase_mappings import Mapping
     from sinks.hbase_ops import Cell, Column
+    from sinks.hbase_writer import HBaseHandle
 
 FAMILY = b"d"
 _DEADLINE_S = 60
@@ -47,11 +50,11 @@ class Store:
         prefix: what this test's row keys begin with.
     """
 
-    def __init__(self, zookeeper: str) -> None:
+    def __init__(self, zookeeper: str, *, znode: str = "/hbase") -> None:
         self.zookeeper = zookeeper
         self.table = f"data-{unique()}"
         self.prefix = unique()
-        self.cluster = Cluster(zookeeper, user="tests", timeout_s=20)
+        self.cluster = Cluster(zookeeper, znode=znode, user="tests", timeout_s=20)
         self.link = HBaseLink(self.cluster, timeout_s=20)
 
     def renamed(self) -> Store:
@@ -142,6 +145,28 @@ class Store:
         except FAILURES:
             return False
         return True
+
+
+class Sleeper:
+    """A driver that wakes up in the middle of its commit and does what it was about to do."""
+
+    def __init__(self, sink: HBaseSink) -> None:
+        self._sink = sink
+        self._link = sink.link()
+        self.fence = Fence(self._link, table=sink.staging_table, sink=sink.name)
+        self._applier = Applier(self._link, self.fence, table=sink.staging_table, sink=sink.name)
+
+    def begin(self, handle: HBaseHandle, since: dict[str, Any]) -> None:
+        """Everything before the first chunk."""
+        self.fence.raise_to(since["base"], since["base"])
+        self.fence.begin(handle.uuid, since["base"])
+
+    def apply_chunk(self, handle: HBaseHandle, since: dict[str, Any], done: int) -> list[str] | None:
+        """One chunk, without the note that it is done."""
+        return self._applier.apply_chunk(handle, since["base"], done)
+
+    def close(self) -> None:
+        self._link.close()
 
 
 def sink_of(store: Store, mapping: Mapping, **arguments: Any) -> HBaseSink:

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sinks import hbase_link
-from sinks.hbase_apply import Applier, marker_qualifier
+from sinks.hbase_apply import marker_qualifier
 from sinks.hbase_connection import Master, RegionServer
-from sinks.hbase_fence import Fence
 from sinks.hbase_mappings import Append, Increment, Put
 from sinks.hbase_ops import Op, delete
 from tests.contract.cases import hbase_counters
 from tests.contract.drivers import Driver, Query, all_rows
-from tests.live.hbase.support import FAMILY, sink_of
+from tests.live.hbase.support import FAMILY, Sleeper, sink_of
 from tests.live.one_task import batch
 from tests.unit.fake_sink import Crash
 from twopc import faults
@@ -52,28 +51,6 @@ def sink(store: Store) -> HBaseSink:
 @pytest.fixture
 def totals(store: Store) -> Any:
     return lambda: [store.total(number) for number in (1, 2, 3)]
-
-
-class Sleeper:
-    """A driver that wakes up in the middle of its commit and does what it was about to do."""
-
-    def __init__(self, sink: HBaseSink) -> None:
-        self._sink = sink
-        self._link = sink.link()
-        self.fence = Fence(self._link, table=sink.staging_table, sink=sink.name)
-        self._applier = Applier(self._link, self.fence, table=sink.staging_table, sink=sink.name)
-
-    def begin(self, handle: HBaseHandle, since: dict[str, Any]) -> None:
-        """Everything before the first chunk."""
-        self.fence.raise_to(since["base"], since["base"])
-        self.fence.begin(handle.uuid, since["base"])
-
-    def apply_chunk(self, handle: HBaseHandle, since: dict[str, Any], done: int) -> list[str] | None:
-        """One chunk, without the note that it is done."""
-        return self._applier.apply_chunk(handle, since["base"], done)
-
-    def close(self) -> None:
-        self._link.close()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from sinks.hbase import HBaseSink
-from sinks.hbase_mappings import COUNTER, Append, Increment, Mapping, Put
+from sinks.hbase_mappings import COUNTER, Append, Delete, Increment, Mapping, Put
 from tests.contract.drivers import Driver
 from tests.live.hbase.support import sink_of, unique
 from tests.live.one_task import OneTask, apply, batch
@@ -20,6 +20,7 @@ from twopc.files import LocalFiles
 from twopc.sink import Evidence
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     from tests.live.hbase.support import Store
@@ -37,6 +38,9 @@ _BAD: list[tuple[Mapping, dict[str, Any], type[Exception], str]] = [
     (Put("{id}", CELL), {"id": ["x" * 32_768], "v": ["a"]}, BadRecordError, "32768 bytes"),
     (Increment("{id}", CELL), {"id": [1], "v": pa.array([2**63], pa.uint64())}, BadRecordError, "64 bits"),
     (Increment("{id}", CELL), {"id": [1, 1], "v": [2**62, 2**62]}, BadRecordError, "over 64 bits"),
+    (Delete("bad:{nobody}"), {"id": [1]}, SchemaError, "no column 'nobody'"),
+    (Delete("bad:{id}"), {"id": [1, None]}, BadRecordError, "null in row 1"),
+    (Delete("{id}", ["d:v"]), {"id": ["a", ""]}, BadRecordError, "0 bytes"),
     (Append("{id}", CELL), {"id": [1], "v": [b"x" * 10_000_001]}, BadRecordError, "keyvalue.maxsize"),
 ]
 
@@ -74,9 +78,10 @@ def test_a_table_that_is_not_there_is_named(store: Store) -> None:
         Driver(sink_of(store, Put("{id}", CELL), table="nowhere"))
 
 
-def test_a_family_that_is_not_there_is_named(store: Store) -> None:
+@pytest.mark.parametrize("mapping", [Put("{id}", {"zz:v": "v"}), Delete("{id}", ["d:v", "zz:v"])])
+def test_a_family_that_is_not_there_is_named(mapping: Mapping, store: Store) -> None:
     with pytest.raises(ConfigurationError, match="has no family 'zz'"):
-        Driver(sink_of(store, Put("{id}", {"zz:v": "v"})))
+        Driver(sink_of(store, mapping))
 
 
 def test_a_ttl_that_would_let_markers_expire_is_refused(store: Store) -> None:
@@ -84,7 +89,8 @@ def test_a_ttl_that_would_let_markers_expire_is_refused(store: Store) -> None:
     store.create_table(table, ttl_s=3600)
     with pytest.raises(ConfigurationError, match=r"'d' of .* has a TTL"):
         Driver(sink_of(store, Increment("{id}", CELL), table=table))
-    Driver(sink_of(store, Put("{id}", CELL), table=table))
+    for mapping in (Put("{id}", CELL), Delete("{id}", ["d:v"])):
+        Driver(sink_of(store, mapping, table=table))
 
 
 def test_a_cell_that_turns_wrong_after_the_decision_blocks_it_until_it_is_mended(store: Store, tmp_path: Path) -> None:
@@ -116,6 +122,8 @@ def test_another_query_may_not_take_the_sink(store: Store, tmp_path: Path) -> No
     [
         ({"name": "a.b"}, "name='a.b'"),
         ({"zookeeper": "nowhere"}, "host:port"),
+        ({"znode": "hbase"}, "znode='hbase'"),
+        ({"znode": "/hbase/"}, "znode='/hbase/'"),
         ({"table": "a b"}, "table='a b'"),
         ({"table": "twopc"}, "table of its own"),
         ({"mapping": "Put"}, "mapping='Put'"),
@@ -131,3 +139,9 @@ def test_an_argument_that_cannot_be_is_named(arguments: dict[str, Any], words: s
 def test_a_cell_that_names_no_place_is_refused(cells: dict[str, str]) -> None:
     with pytest.raises(ConfigurationError, match="family:qualifier"):
         Put("{id}", cells)
+
+
+@pytest.mark.parametrize("cells", [["v"], ["d:"], "d:v"])
+def test_a_deletion_that_names_no_place_is_refused(cells: Collection[str]) -> None:
+    with pytest.raises(ConfigurationError, match="family:qualifier"):
+        Delete("{id}", cells)

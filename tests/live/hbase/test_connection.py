@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sinks import hbase_cluster
+from sinks.hbase_cluster import Cluster
 from sinks.hbase_connection import RegionServer
 from sinks.hbase_errors import AbsentTableError
+from sinks.hbase_link import HBaseLink
 from sinks.hbase_mappings import Put
 from sinks.hbase_messages import client
-from sinks.hbase_zookeeper import locate_master
+from sinks.hbase_ops import look
+from sinks.hbase_zookeeper import locate_master, locate_meta
 from tests.live.hbase.support import sink_of, until
 from twopc.errors import RetriableError
 
@@ -79,6 +83,22 @@ def test_a_quorum_where_nobody_answers_is_named_within_the_sinks_time(store: Sto
     with contextlib.closing(sink.create_committer()) as committer, pytest.raises(RetriableError, match=nobody):
         committer.inspect()
     assert time.monotonic() - began < 5
+
+
+def test_a_quorum_that_is_silent_is_waited_for_once_and_not_by_each_row(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+
+    def counted(quorum: str, timeout_s: float, znode: str) -> tuple[str, int]:
+        asked.append(timeout_s)
+        return locate_meta(quorum, timeout_s, znode)
+
+    monkeypatch.setattr(hbase_cluster, "locate_meta", counted)
+    cluster = Cluster(f"127.0.0.1:{listener.getsockname()[1]}", user="tests", timeout_s=0.2)
+    answers = HBaseLink(cluster, timeout_s=0.1).ask([look("t", b"%d" % number) for number in range(20)])
+    assert [type(answer) for answer in answers] == [ConnectionError] * 20
+    assert asked == [0.2]
 
 
 def test_a_look_up_that_finds_no_hbase_leaves_no_client_behind(store: Store) -> None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sinks.hbase_apply import Applier
-from sinks.hbase_mappings import Append, Increment, Put
+from sinks.hbase_mappings import COUNTER, Append, Increment, Put
 from tests.contract.drivers import Driver
-from tests.live.hbase.support import sink_of, until
+from tests.live.hbase.support import FAMILY, sink_of, until
 from tests.live.one_task import OneTask, batch
 from twopc.checkpoint import Checkpoint
 from twopc.coordinator import Coordinator
@@ -130,6 +130,31 @@ def test_rows_are_applied_once_over_a_death_of_hbase_between_chunks(
     with between_chunks(monkeypatch, die):
         assert driver.commit([handle], since) == [Evidence.COMMITTED], driver.committer.obstacles()
     require_once(store, operation, batches=1)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("operation", MAPPINGS)
+def test_rows_are_applied_once_over_a_death_of_hbase_while_chunks_are_under_way_together(
+    operation: str, store: Store, local_hbase_server: LocalHBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The other chunks' time runs while HBase starts again.
+    sink = sink_of(store, MAPPINGS[operation](store.prefix + ":{id}"), chunk_rows=50, timeout_ms=240_000)
+    driver = Driver(sink)
+    since = driver.begin()
+    ids = list(range(_ROWS))
+    handle = driver.prepare(batch(id=ids, v=ids, one=[1] * _ROWS))
+    assert handle.distinct
+
+    def die(chunk: int) -> None:
+        if chunk == 5:  # the others are in the middle of theirs
+            local_hbase_server.kill()
+            local_hbase_server.start()
+
+    with between_chunks(monkeypatch, die):
+        assert driver.commit([handle], since) == [Evidence.COMMITTED], driver.committer.obstacles()
+    held = {int(row.rpartition(b":")[2]): cells[FAMILY, b"v"].value for row, cells in store.all_cells().items()}
+    once = COUNTER.pack(1) if operation == "increment" else b"1"
+    assert held == {number: b"%d" % number if operation == "put" else once for number in ids}
 
 
 @pytest.mark.whole

@@ -1,0 +1,119 @@
+"""Chunks without a common row are under way together; what shares a row, or is appended, keeps its order."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sinks import hbase_link
+from sinks.hbase_apply import Applier
+from sinks.hbase_connection import RegionServer
+from sinks.hbase_fence import Fence
+from sinks.hbase_mappings import COUNTER, Append, Increment, Put
+from tests.contract.drivers import Driver
+from tests.live.hbase.support import sink_of
+from tests.live.one_task import batch
+from twopc.sink import Evidence
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from sinks.hbase_mappings import Mapping
+    from tests.live.hbase.support import Store
+
+CHUNKS = 4
+DIFFERENT = list(range(2 * CHUNKS))
+MAPPINGS: list[type[Mapping]] = [Put, Increment, Append]
+
+
+def mapping_of(kind: type[Mapping], store: Store) -> Mapping:
+    return kind(f"{store.prefix}:{{id}}", {"d:v": "n"})
+
+
+def rows(ids: list[int]) -> pa.RecordBatch:
+    return batch(id=ids, n=[1] * len(ids))
+
+
+@pytest.mark.parametrize("kind", MAPPINGS)
+def test_chunks_without_a_common_row_are_applied_at_the_same_time(
+    kind: type[Mapping], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply_chunk, together = Applier.apply_chunk, threading.Barrier(CHUNKS, timeout=30)
+
+    def meet(*arguments: Any) -> Any:
+        together.wait()
+        return apply_chunk(*arguments)
+
+    monkeypatch.setattr(Applier, "apply_chunk", meet)
+    driver = Driver(sink_of(store, mapping_of(kind, store), chunk_rows=2))
+    since = driver.begin()
+    assert driver.commit([driver.prepare(rows(DIFFERENT))], since) == [Evidence.COMMITTED]
+    assert {store.value(number) for number in DIFFERENT} == {COUNTER.pack(1) if kind is Increment else b"1"}
+
+
+@pytest.mark.parametrize("kind", MAPPINGS)
+def test_chunks_with_a_common_row_are_applied_one_after_the_other(
+    kind: type[Mapping], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply_chunk, by = Applier.apply_chunk, []
+
+    def watched(*arguments: Any) -> Any:
+        by.append((threading.current_thread(), arguments[-1]))
+        return apply_chunk(*arguments)
+
+    monkeypatch.setattr(Applier, "apply_chunk", watched)
+    driver = Driver(sink_of(store, mapping_of(kind, store), chunk_rows=2))
+    since = driver.begin()
+    driver.commit([driver.prepare(rows([*DIFFERENT[:-1], 0]))], since)
+    assert by == [(threading.current_thread(), done) for done in range(CHUNKS)]
+
+
+@pytest.mark.parametrize("kind", [Increment, Append])
+def test_each_row_is_applied_once_when_answers_are_lost_while_chunks_are_under_way_together(
+    kind: type[Mapping], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, rng = RegionServer.send_request, random.Random(1)
+
+    def lossy(server: Any, *arguments: Any) -> Any:
+        answer = call(server, *arguments)
+        if rng.random() < 0.25:
+            raise ConnectionError("the answer was lost")
+        return answer
+
+    monkeypatch.setattr(RegionServer, "send_request", lossy)
+    monkeypatch.setattr(hbase_link, "_BACKOFF_MAX_S", hbase_link._BACKOFF_S)
+    ids = list(range(40))
+    driver = Driver(sink_of(store, mapping_of(kind, store), chunk_rows=3))
+    since = driver.begin()
+    assert driver.commit([driver.prepare(rows(ids))], since) == [Evidence.COMMITTED]
+    assert {store.value(number) for number in ids} == {COUNTER.pack(1) if kind is Increment else b"1"}
+
+
+def test_only_what_is_applied_without_a_gap_is_noted(store: Store) -> None:
+    sink = sink_of(store, mapping_of(Increment, store), chunk_rows=2)
+    driver = Driver(sink)
+    since = driver.begin()
+    handle = driver.prepare(rows(DIFFERENT))
+    store.write(3, b"in the way", at_ms=1)  # in the second chunk
+    assert driver.committer.commit([handle], since) == {handle: Evidence.UNKNOWN}
+    fence = Fence(store.link, table=sink.staging_table, sink=sink.name)
+    assert fence.read().done == {handle.uuid: 1}
+    store.write(3, COUNTER.pack(10), at_ms=2)
+    assert driver.committer.commit([handle], since) == {handle: Evidence.COMMITTED}
+    assert [store.total(number) for number in DIFFERENT] == [1, 1, 1, 11, 1, 1, 1, 1]
+
+
+def test_no_task_appends_before_an_earlier_one_that_is_held_up(store: Store) -> None:
+    sink = sink_of(store, mapping_of(Append, store), chunk_rows=1)
+    driver = Driver(sink)
+    since = driver.begin()
+    first, second = batch(id=[9, 1, 1], n=["x" * 200, "a", "b"]), batch(id=[1], n=["c"])
+    handles = [driver.prepare(first, partition=0), driver.prepare(second, partition=1)]
+    store.write(9, b"x" * 10_485_600, at_ms=1)  # with 200 bytes more it is over HBase's limit
+    assert set(driver.committer.commit(handles, since).values()) == {Evidence.UNKNOWN}
+    store.write(9, b"", at_ms=2)
+    assert set(driver.committer.commit(handles, since).values()) == {Evidence.COMMITTED}
+    assert (store.value(1), store.value(9)) == (b"abc", b"x" * 200)
