@@ -77,6 +77,7 @@ class LocalHBase(LocalServer):
         properties: entries of hbase-site.xml; changes apply at the next start.
     """
 
+    _PORT_TAKEN = ("Address already in use", "Could not start ZK at requested port")
     #: An orderly end flushes every region and can take 23 s.
     _STOP_TIMEOUT_S = 40
 

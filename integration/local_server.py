@@ -34,6 +34,8 @@ class LocalServer(Startable):
     """
 
     _LOG: ClassVar[str] = "server.log"
+    #: What the log says where somebody else has taken a port.
+    _PORT_TAKEN: ClassVar[tuple[str, ...]] = ("Address already in use",)
     _STOP_TIMEOUT_S: ClassVar[float] = 20
 
     def __init__(self, name: str, *, ports: Sequence[str], data_dir: Path | None, start_timeout_s: float) -> None:
@@ -95,7 +97,8 @@ class LocalServer(Startable):
                 self.kill()
                 log = server_log.text_since(self.log_path, log_start)
                 # Between the look for a free port and its use somebody else may have taken it.
-                if further_attempts and not self._has_served and "Address already in use" in log:
+                is_taken = any(words in log for words in self._PORT_TAKEN)
+                if further_attempts and not self._has_served and is_taken:
                     continue
                 raise ServiceError(f"{self._name}: {error}. End of {self.log_path}:\n{server_log.tail(log)}") from error
             self._has_served = True
