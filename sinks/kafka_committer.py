@@ -145,7 +145,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         for _ in range(2):
             # First, as a dead driver's orphan would hold back the last stable offset until the time is out; of earlier
             # incarnations only, as one's own may still be decided.
-            self._sweep(spared={handle.transactional_id for handle in handles}, below=self._incarnation)
+            self._sweep(spared=handles, below=self._incarnation)
             found = self._search(wanted, since)
             if Evidence.UNKNOWN not in found.values():
                 break
@@ -161,7 +161,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
 
     def recover_and_abort(self, decided: Collection[KafkaHandle]) -> None:
         """See :class:`SinkCommitter`: rule 7."""
-        self._sweep(spared={handle.transactional_id for handle in decided}, below=self._incarnation + 1)
+        self._sweep(spared=decided, below=self._incarnation + 1)
 
     def initialize_state(
         self, decided: Sequence[KafkaHandle], since: Mapping[str, Any]
@@ -203,22 +203,27 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         except KafkaException:
             return {}  # the writers say what is wrong with it, in the words of the first record
 
-    def _sweep(self, *, spared: set[str], below: int) -> None:
+    def _sweep(self, *, spared: Collection[KafkaHandle], below: int) -> None:
         """Fence every open transaction of incarnations below ``below``, except the spared; never a driver's."""
         listing = self._client.list_open(f"{self._sink.name}.")
-        orphans = [
-            tid
-            for tid in listing.transactional_ids
-            if (of := incarnation_of(tid)) is not None and of < below and tid not in spared
+        candidates = [
+            tid for tid in listing.transactional_ids if (of := incarnation_of(tid)) is not None and of < below
         ]
+        found = self._client.describe(candidates)
+        # Each at the epoch that it has now: its worker may use the id again before the sweep comes to it. And spared by
+        # that epoch, too: an id whose decided transaction is settled may serve a later batch, which nobody has decided.
+        opened = [
+            ProducerIdentity(tid, of.producer_id, of.producer_epoch)
+            for tid, of in found.items()
+            if of.error == kafka_transactions.NONE
+        ]
+        kept = {_identity(handle) for handle in spared}
+        orphans = [identity for identity in opened if identity not in kept]
         if orphans:
-            logger.warning("sweeping transactions that nobody has decided: %s", ", ".join(orphans))
+            named = ", ".join(orphan.transactional_id for orphan in orphans)
+            logger.warning("sweeping transactions that nobody has decided: %s", named)
             point("driver.sweeping")
-        # Each at the epoch that it has now: its worker may use the id again before the sweep comes to it.
-        found = self._client.describe(orphans)
-        known = {tid: of for tid, of in found.items() if of.error == kafka_transactions.NONE}
-        unanswered = self._fence([ProducerIdentity(t, of.producer_id, of.producer_epoch) for t, of in known.items()])
-        if unanswered or len(known) < len(orphans) or not listing.complete:
+        if self._fence(orphans) or len(opened) < len(candidates) or not listing.complete:
             logger.warning("the sweep of sink %r is incomplete; it is repeated with the next batch", self._sink.name)
 
     def _fence(self, identities: Sequence[ProducerIdentity]) -> list[str]:

@@ -90,6 +90,17 @@ def test_a_new_driver_sweeps_what_a_dead_one_had_not_decided(play: Play) -> None
     assert play.visible() == VISIBLE
 
 
+def test_an_id_that_has_served_a_decided_batch_is_swept_when_it_serves_an_undecided_one(play: Play) -> None:
+    """Else its open transaction hides the markers, and a start waits until it times out. Catches sparing by the id alone."""
+    play.driver().process(play.checkpoint(0), Tasks(play, [["zero"]]))
+    [handle] = play.decided(0)
+    # As its worker does in batch 1, since batch 0 is settled.
+    play.open_foreign(handle.transactional_id, play.sink.ledger, handle.marker_partition)
+    play.driver().process(play.checkpoint(1), Tasks(play, [["one"]]))
+    assert play.open_transactions() == ()
+    assert play.visible() == Counter(["zero", "one"])
+
+
 def test_the_writer_of_a_swept_transaction_is_fenced_wherever_it_is(play: Play) -> None:
     """A zombie writes on after the sweep. Catches a sweep by EndTxn(abort): the zombie would reopen at its epoch."""
     driver = play.driver()
