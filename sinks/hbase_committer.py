@@ -61,6 +61,10 @@ class HBaseCommitter(SinkCommitter[HBaseHandle]):
             self._seen = state.incarnation
         return state.lineage or None
 
+    def has_gone_on(self, since: Mapping[str, Any]) -> bool:
+        """See :class:`SinkCommitter`."""
+        return self._do("reading its newest decision", self._read_control).decided > int(since.get("base", 0))
+
     def take_over(self, claim: Claim) -> int:
         """See :class:`SinkCommitter`."""
         if self._seen is None:
@@ -98,6 +102,7 @@ class HBaseCommitter(SinkCommitter[HBaseHandle]):
         self._obstacles = []
         self._last_top = max(self._last_top, top_of(handles, base))
         try:
+            self._control.note(self._run, base)
             self._fence.raise_to(base, top_of(handles, base))
             states = self._look(handles, base)
             for handle in handles:

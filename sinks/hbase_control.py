@@ -29,6 +29,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         lineage: its query's id.
         incarnation: how often the sink was taken over.
         version: the highest that was given out.
+        decided: that of this lineage's newest decision.
         revision: how often the cell was written; its timestamp, so that clocks do not matter.
     """
 
@@ -37,6 +38,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     lineage: str = ""
     incarnation: int = 0
     version: int = 0
+    decided: int = 0
     revision: int = 0
 
 
@@ -76,6 +78,7 @@ class Control:
                     id=state.id or uuid.uuid4().hex,
                     run=claim.run,
                     lineage=claim.lineage,
+                    decided=state.decided if state.lineage == claim.lineage else 0,
                     incarnation=seen + 1,
                     revision=state.revision + 1,
                 ),
@@ -95,6 +98,20 @@ class Control:
             # If the answer is lost it may have been written; then the next one is higher, which is as good.
             if self._swap(data, msgspec.structs.replace(state, version=version, revision=state.revision + 1)):
                 return version
+
+    def note(self, run: str, decided: int) -> None:
+        """Note what is decided before any of it is applied: who starts from an older copy of the checkpoint must see it.
+
+        Raises:
+            FencedError: somebody else drives.
+        """
+        while True:
+            state, data = self._read()
+            if state.run != run:
+                raise self.fenced()
+            noted = msgspec.structs.replace(state, decided=decided, revision=state.revision + 1)
+            if state.decided >= decided or self._swap(data, noted):
+                return
 
     def fenced(self) -> FencedError:
         """The error of who is not the driver any more."""

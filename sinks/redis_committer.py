@@ -62,6 +62,11 @@ class RedisCommitter(SinkCommitter[RedisHandle]):
             self._seen = (incarnation or b"0").decode()
         return last.decode() if last else None
 
+    def has_gone_on(self, since: Mapping[str, Any]) -> bool:
+        """See :class:`SinkCommitter`."""
+        decided = self._ask_one(("HGET", self._control, "decided"), "reading its newest decision")
+        return int(decided or 0) > int(since.get("base", 0))
+
     def take_over(self, claim: Claim) -> int:
         """See :class:`SinkCommitter`."""
         if self._seen is None:
@@ -114,14 +119,9 @@ class RedisCommitter(SinkCommitter[RedisHandle]):
     def commit(self, handles: Sequence[RedisHandle], since: Mapping[str, Any]) -> dict[RedisHandle, Evidence]:
         """See :class:`SinkCommitter`: one slice after the other, so that a replay meets them in the same order."""
         version = int(since["base"])
-        states = look(self._link, self._name, handles, version)
         self._obstacles = []
-        for handle in handles:
-            # A slice of which something is missing is not applied in part: it may be proven lost and be written anew.
-            if _WHOLE.issuperset(states[handle]) and set(states[handle]) != {"COMMITTED"}:
-                for failure in apply(self._link, self._name, handle, version):
-                    self._obstacles.append(f"sink {self._name!r}, {handle.transaction} is not applied: {failure}")
-            point("driver.committing")
+        if self._note(version):
+            self._apply(handles, version)
         found = self.evidence(handles, since)
         self._link.ask([forget_entry(self._name, h.entry) for h, e in found.items() if e is Evidence.COMMITTED])
         return found
@@ -174,6 +174,24 @@ class RedisCommitter(SinkCommitter[RedisHandle]):
         self._link.close()
 
     # -- the steps' small parts ----------------------------------------------------------------------------------------
+
+    def _note(self, version: int) -> bool:
+        """Note what is decided before any of it is applied: who starts from an older copy of the checkpoint must see it."""
+        [noted] = self._link.ask([Call(self._slot, (self._control, self._run, version), redis_scripts.NOTE, keys=1)])
+        if noted == 0:
+            raise self._fenced()
+        if isinstance(noted, Exception):
+            self._obstacles.append(f"sink {self._name!r}: Redis does not answer: {noted}")
+        return not isinstance(noted, Exception)
+
+    def _apply(self, handles: Sequence[RedisHandle], version: int) -> None:
+        states = look(self._link, self._name, handles, version)
+        for handle in handles:
+            # A slice of which something is missing is not applied in part: it may be proven lost and be written anew.
+            if _WHOLE.issuperset(states[handle]) and set(states[handle]) != {"COMMITTED"}:
+                for failure in apply(self._link, self._name, handle, version):
+                    self._obstacles.append(f"sink {self._name!r}, {handle.transaction} is not applied: {failure}")
+            point("driver.committing")
 
     def _judge(self, handle: RedisHandle, states: set[str], version: int) -> Evidence:
         if states == {"COMMITTED"}:

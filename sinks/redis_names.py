@@ -18,7 +18,10 @@ SLOTS: Final = 16_384
 
 
 def control(sink: str) -> str:
-    """A hash: who drives the sink (``run``, ``lineage``, ``incarnation``), its ``id``, the highest version given out."""
+    """A hash: who drives the sink (``run``, ``lineage``, ``incarnation``), its ``id``; ``version``: the highest given out.
+
+    ``decided``: that of this lineage's newest decision.
+    """
     return f"{PREFIX}{sink}:{{{sink}}}:control"
 
 

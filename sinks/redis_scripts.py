@@ -176,8 +176,20 @@ local incarnation = redis.call('HGET', KEYS[1], 'incarnation') or '0'
 if redis.call('HGET', KEYS[1], 'run') == ARGV[1] then return tonumber(incarnation) end
 if incarnation ~= ARGV[2] then return 0 end
 redis.call('HSETNX', KEYS[1], 'id', ARGV[4])
+if redis.call('HGET', KEYS[1], 'lineage') ~= ARGV[3] then redis.call('HDEL', KEYS[1], 'decided') end
 redis.call('HSET', KEYS[1], 'run', ARGV[1], 'lineage', ARGV[3])
 return redis.call('HINCRBY', KEYS[1], 'incarnation', 1)
+""",
+)
+
+#: KEYS control; ARGV run, base. Notes the newest decision of the query that drives, before any of it is applied; 0: fenced.
+NOTE: Final = _script(
+    """
+if redis.call('HGET', KEYS[1], 'run') ~= ARGV[1] then return 0 end
+if tonumber(redis.call('HGET', KEYS[1], 'decided') or 0) < tonumber(ARGV[2]) then
+  redis.call('HSET', KEYS[1], 'decided', ARGV[2])
+end
+return 1
 """,
 )
 

@@ -17,7 +17,7 @@ from twopc.engine import Engine, Slot, Snapshot, Work
 from twopc.errors import DecisionInDoubtError, InDoubtError, RetriableError
 from twopc.faults import point
 from twopc.log_view import LogView, fold, fold_more
-from twopc.masters import require_no_other_master, require_not_driven_by_another
+from twopc.masters import require_newest, require_no_other_master, require_not_driven_by_another
 from twopc.recovery import Action, Case, Outcome, lookup, outcome_of
 from twopc.refusals import blocked, damaged, refusal
 from twopc.registers import RegisterLog
@@ -71,6 +71,7 @@ class Coordinator:
         self._view: LogView | None = None
         self._doubt: DecisionInDoubtError | None = None
         self._bound: Bound  # from initialize_state on
+        self._drove: dict[str, str | None] = {}
         self._evidence: dict[Slot, Evidence] = {}
         self._incarnations: dict[str, int] = {}
         self._log_incarnation = -1
@@ -119,8 +120,8 @@ class Coordinator:
 
     def initialize_state(self, checkpoint: Checkpoint) -> None:
         """Take over: check read-only, fence, read what the log says now, check again, finish, sweep (rule 1)."""
-        drove = {name: committer.inspect() for name, committer in self._committers.items()}
-        require_not_driven_by_another(drove, checkpoint, self._settings.permits)
+        self._drove = {name: committer.inspect() for name, committer in self._committers.items()}
+        require_not_driven_by_another(self._drove, checkpoint, self._settings.permits)
         self._binding.check(self._bound_now(), add_sink=self._settings.add_sink)
         decided = self._log.inspect()
         self._require_startable(fold(decided), checkpoint)
@@ -270,6 +271,7 @@ class Coordinator:
         case = lookup(view.status, Outcome.COMMITTED, position, staged=False)
         if case.action in {Action.REFUSE, Action.DAMAGED}:
             raise self._stop(case, position, checkpoint, view)
+        require_newest(self._committers, self._drove, view, checkpoint, self._settings.permits)
 
     def _stop(self, case: Case, position: Position, checkpoint: Checkpoint, view: LogView | None = None) -> Exception:
         view = view or self._current

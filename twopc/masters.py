@@ -1,17 +1,18 @@
-"""A sink whose log last served another query's decisions must not be taken from it unnoticed."""
+"""A sink must not be taken unnoticed from another query, nor from the same one that has gone on elsewhere."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from twopc.log_view import fold, last_take_over
-from twopc.refusals import driven_by_another, other_master
+from twopc.refusals import driven_by_another, gone_on, other_master
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from twopc.checkpoint import Checkpoint, Permits
     from twopc.decision import DecisionLog, LogContents
+    from twopc.log_view import LogView
     from twopc.sink import SinkCommitter
 
 
@@ -29,6 +30,34 @@ def require_not_driven_by_another(drove: Mapping[str, str | None], checkpoint: C
     for name, last in drove.items():
         if last not in {None, checkpoint.lineage, permits.end_lineage}:
             raise driven_by_another(name, str(last), checkpoint)
+
+
+def require_newest(
+    committers: Mapping[str, SinkCommitter[Any]],
+    drove: Mapping[str, str | None],
+    view: LogView,
+    checkpoint: Checkpoint,
+    permits: Permits,
+) -> None:
+    """Look whether a sink shows what this query has decided elsewhere: then its decisions here are an older copy.
+
+    Args:
+        committers: sink -> its committer.
+        drove: as above, from before the take-over.
+        view: of the decisions.
+        checkpoint: whose query wants to start.
+        permits: what its user allows.
+
+    Raises:
+        RefusedStartError: one does.
+    """
+    if permits.adopt_lineage == checkpoint.lineage:
+        return
+    for name, committer in committers.items():
+        # A sink that the newest decision does not know was added since.
+        since = {} if view.decision is None else view.decision.since.get(name)
+        if drove[name] == checkpoint.lineage and since is not None and committer.has_gone_on(since):
+            raise gone_on(name, checkpoint)
 
 
 def require_no_other_master(

@@ -81,6 +81,17 @@ def driven_by_another(sink: str, last: str, checkpoint: Checkpoint) -> RefusedSt
     )
 
 
+def gone_on(sink: str, checkpoint: Checkpoint) -> RefusedStartError:
+    """The error for a checkpoint whose decisions are older than what a sink shows."""
+    mine = checkpoint.lineage
+    return RefusedStartError(
+        f"older copy: sink {sink!r} shows a later batch than any that this checkpoint (at batch {checkpoint.batch}) has decided: "
+        "it was restored, or is a copy, and another run has gone on from it. Going on would write batches twice. Use the "
+        f"checkpoint of the run that wrote last; or start with a new checkpoint and end_lineage={mine!r}",
+        case="older copy",
+    )
+
+
 def other_master(log: str, last: TakeOver, checkpoint: Checkpoint) -> RefusedStartError:
     """The error for a sink that another query drives, with its decisions in another log than this query's."""
     return RefusedStartError(

@@ -181,6 +181,15 @@ class SinkCommitter(ABC, Generic[HandleT]):
             FatalError: with what to do. Nothing has been changed.
         """
 
+    def has_gone_on(self, since: JsonObject) -> bool:
+        """Whether a later decision of the query that drove this sink last was committed here. Read-only.
+
+        Asked by that query, before and after :meth:`take_over`, where its decisions are not in a sink's log and so may be
+        an older copy. ``since`` is what :meth:`begin_attempt` returned for the newest of them; empty where there is none.
+        """
+        del since  # who has a decision log need not know: there is no copy of it
+        return False
+
     @abstractmethod
     def take_over(self, claim: Claim) -> int:
         """Fence whoever drove this sink before; afterwards it can decide nothing more. Repeating it is harmless.

@@ -55,6 +55,7 @@ class Case:
         crash: ends this process, for the sink and everything that was made of it. Raises.
         silence: while it lasts the outside world does not answer; None where that cannot be had.
         is_outside: whether what is prepared outlives this process.
+        may_be_overtaken: whether decisions are in the checkpoint, and the sink knows of drivers on copies of it.
     """
 
     sink: TwoPhaseCommitSink[Any]
@@ -63,6 +64,7 @@ class Case:
     crash: Callable[[], None] = die
     silence: Callable[[], AbstractContextManager[None]] | None = None
     is_outside: bool = True
+    may_be_overtaken: bool = True
 
 
 def numbers(values: Sequence[int]) -> pa.RecordBatch:
@@ -87,7 +89,9 @@ def fake(request: pytest.FixtureRequest) -> Case:
         yield
         world.store().unreachable = False
 
-    return Case(FakeSink(world), numbers, world.store().visible, crash, silence, is_outside=False)
+    return Case(
+        FakeSink(world), numbers, world.store().visible, crash, silence, is_outside=False, may_be_overtaken=False
+    )
 
 
 def guide(request: pytest.FixtureRequest) -> Case:
@@ -125,7 +129,8 @@ def kafka(request: pytest.FixtureRequest) -> Case:
     def visible() -> list[int]:
         return sorted(int(value) for value in committed(service.bootstrap_servers, topic).elements())
 
-    return Case(sink, rows, visible, silence=_pausing(service.local, lambda: _has_controller(service)))
+    silence = _pausing(service.local, lambda: _has_controller(service))
+    return Case(sink, rows, visible, silence=silence, may_be_overtaken=False)
 
 
 def _has_controller(service: KafkaService) -> bool:

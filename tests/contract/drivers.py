@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ from tests.live import pipeline
 from tests.tasks import attempt_of, is_wanted
 from tests.unit.fake_sink import DecidingFiles
 from twopc.checkpoint import Checkpoint
-from twopc.coordinator import Coordinator, Work
+from twopc.coordinator import Coordinator, Settings, Work
 from twopc.decision import Attempt, TaskReport
 from twopc.faults import point
 from twopc.sink import Claim, TaskAttempt
@@ -110,21 +111,36 @@ def all_rows(*batches: int) -> list[int]:
     return sorted(row for batch in batches for rows in rows_of(batch) for row in rows)
 
 
-def checkpoint(batch: int) -> Checkpoint:
-    return Checkpoint(LINEAGE, batch, (f"offset-{batch}",), lambda of: (f"offset-{of}",))
+def checkpoint(batch: int, lineage: str = LINEAGE) -> Checkpoint:
+    return Checkpoint(lineage, batch, (f"offset-{batch}",), lambda of: (f"offset-{of}",))
 
 
 class Query:
     """A query over one sink: every :meth:`run` is a new run of it, over the same checkpoint."""
 
-    def __init__(self, case: Case, directory: Path) -> None:
+    def __init__(self, case: Case, directory: Path, *, lineage: str = LINEAGE) -> None:
         self._case = case
-        self._files = DecidingFiles(directory / "checkpoint")
+        self._lineage = lineage
+        self._directory = directory / "checkpoint"
+        self._directory.mkdir(parents=True, exist_ok=True)
 
-    def run(self, *batches: int) -> Engine:
-        coordinator = Coordinator([self._case.sink], self._files)
+    def run(self, *batches: int, settings: Settings | None = None) -> Engine:
+        return self.go_on(self.start(settings), *batches)
+
+    def start(self, settings: Settings | None = None) -> Coordinator:
+        """A run that does not end."""
+        coordinator = Coordinator([self._case.sink], DecidingFiles(self._directory), settings=settings)
         opened.append(coordinator)
+        return coordinator
+
+    def go_on(self, coordinator: Coordinator, *batches: int) -> Engine:
+        """The next batches of a run."""
         engine = Engine(self._case)
         for batch in batches:
-            coordinator.process(checkpoint(batch), engine)
+            coordinator.process(checkpoint(batch, self._lineage), engine)
         return engine
+
+    def copied(self, directory: Path) -> Query:
+        """The query of a copy of the checkpoint as it is now."""
+        shutil.copytree(self._directory, directory / "checkpoint")
+        return Query(self._case, directory)
