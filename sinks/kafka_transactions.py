@@ -155,7 +155,8 @@ class TransactionClient:
     def fence(self, identities: Sequence[ProducerIdentity], *, timeout_ms: int = 60_000) -> dict[str, str]:
         """InitProducerId for each: aborts what is open and bumps the epoch, so that its writer is fenced wherever it is.
 
-        An id that was initialised by somebody else since is left alone, and answered with one of :data:`FENCED` (KIP-360);
+        An id that was initialised by somebody else since is left alone, and answered with one of :data:`FENCED` (KIP-360), but
+        only while it has no open transaction: an open one is aborted whatever the epoch (``prepareInitProducerIdTransit``).
         :func:`whoever` fences it all the same. Asked once, see :meth:`end`.
         """
         by_id = {identity.transactional_id: identity for identity in identities}

@@ -5,43 +5,13 @@ A bug is a replacement of source text, which fails loudly when the text has chan
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from tests.planted.bug import Bug, Edit
+from tests.planted.bug import one_edit as _bug
+from tests.planted.proof_bugs import PROOF_BUGS
 
-@dataclass(frozen=True)
-class Edit:
-    """Replace ``old``, which stands in ``path`` once, by ``new``."""
-
-    path: str
-    old: str
-    new: str
-
-
-@dataclass(frozen=True)
-class Bug:
-    """One broken variant.
-
-    Attributes:
-        name: what it does wrong.
-        rule: of docs/protocol.md; 0 where it is the protocol itself.
-        edits: how it is planted.
-        protocol: tests without Spark that catch it, for pytest.
-        whole: tests with Spark that catch it. Where neither is given, the rule's own file is to catch it.
-        model: whether it lies in code that the model runs.
-    """
-
-    name: str
-    rule: int
-    edits: tuple[Edit, ...]
-    protocol: str = ""
-    whole: str = ""
-    model: bool = True
-
-
-def _bug(name: str, rule: int, path: str, old: str, new: str, **where: str | bool) -> Bug:
-    return Bug(name, rule, (Edit(path, old, new),), **where)  # type: ignore[arg-type]
-
+__all__ = ["BUGS", "QUICK", "Bug", "Edit"]
 
 _COORDINATOR: Final = "twopc/coordinator.py"
 _COMMITTER: Final = "sinks/kafka_committer.py"
@@ -373,24 +343,7 @@ BUGS: Final = (
         model=False,
         protocol="tests/live/redis/test_apply_once.py tests/live/redis/test_bad_input.py",
     ),
-    _bug(
-        "a transaction that is being ended is confirmed",
-        3,
-        _COMMITTER,
-        '    if found.state != "Ongoing":\n',
-        "    if False:\n",
-        protocol="tests/unit/test_kafka_confirm.py",
-        model=False,
-    ),
-    _bug(
-        "a decision that is missing between two is not missed",
-        11,
-        "twopc/log_view.py",
-        "decision.batch - last.batch not in {0, 1})",
-        "decision.batch < last.batch)",
-        protocol="tests/unit/test_log_view.py",
-        model=False,
-    ),
+    *PROOF_BUGS,
 )
 
 #: Those that some hundred histories of the model meet.

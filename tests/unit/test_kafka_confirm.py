@@ -1,18 +1,24 @@
-"""Rule 3 as a table: which of a coordinator's words let a handle be decided.
+"""Rules 3 and 4 as tables: which of a coordinator's words let a handle be decided, and which prove its commit.
 
-A real broker is in most of these states for a moment only; what comes of them is in ``tests/live/rules``.
+A real broker says most of them seldom, or for a moment only; what comes of them is in ``tests/live/rules``.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
+import kafka.errors
 import pytest
 
-from sinks.kafka_committer import _why_not
+from sinks.kafka_committer import KafkaCommitter, _why_not
 from sinks.kafka_transactions import NO_ANSWER, NONE, NOT_FOUND, Description
 from sinks.kafka_writer import KafkaHandle
+from twopc.sink import Evidence
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 LEDGER = "twopc-ledger-s"
 HANDLE = KafkaHandle(
@@ -24,6 +30,8 @@ HANDLE = KafkaHandle(
     rows=5,
     partitions=("out:0-1,4", f"{LEDGER}:2"),
 )
+#: Every error that a broker can answer, by the name that the committer is given.
+REFUSALS = sorted({kafka.errors.for_code(code).__name__ for code in range(1, 130)})
 SOUND = Description(
     NONE,
     state="Ongoing",
@@ -57,3 +65,28 @@ def test_a_transaction_that_lacks_any_partition_cannot_be_decided(gone: str) -> 
 @pytest.mark.parametrize("error", [NO_ANSWER, NOT_FOUND])
 def test_an_answer_that_is_none_cannot_be_decided_upon(error: str) -> None:
     assert error in str(_why_not(HANDLE, Description(error), LEDGER))
+
+
+class Asked(KafkaCommitter):
+    """Its coordinator answers one thing to EndTxn; its markers prove a loss."""
+
+    def __init__(self, answer: str) -> None:
+        client: Any = SimpleNamespace(
+            end=lambda identities: {identity.transactional_id: answer for identity in identities},
+            describe=lambda ids: dict.fromkeys(ids, Description(NOT_FOUND)),
+        )
+        self._client, self._timeout_ms = client, 5
+
+    def evidence(self, handles: Sequence[KafkaHandle], since: Mapping[str, Any]) -> dict[KafkaHandle, Evidence]:
+        del since
+        return dict.fromkeys(handles, Evidence.ABORTED)
+
+
+def test_none_proves_a_commit() -> None:
+    assert Asked(NONE).commit([HANDLE], {}) == {HANDLE: Evidence.COMMITTED}
+
+
+@pytest.mark.parametrize("answer", [NO_ANSWER, *REFUSALS])
+def test_no_other_answer_proves_anything(answer: str) -> None:
+    """An id that the broker has forgotten may have been aborted before: the markers decide."""
+    assert Asked(answer).commit([HANDLE], {}) == {HANDLE: Evidence.ABORTED}

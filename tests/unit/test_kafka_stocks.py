@@ -26,3 +26,12 @@ def test_a_worker_that_outlives_many_queries_keeps_the_stocks_that_it_used_last(
     assert stock_for(key_of("first"), timeout_ms=1) is first
     assert "other-0" not in kafka_producers._stocks
     assert len(kafka_producers._stocks) == kafka_producers._MOST_STOCKS
+
+
+def test_a_process_that_was_forked_keeps_no_stock_of_its_parents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A producer's threads stay in the parent; and both would use one transactional id."""
+    parents = stock_for(key_of("s"), timeout_ms=1)
+    monkeypatch.setattr("sinks.kafka_producers.os.getpid", lambda: -1)
+    childs = stock_for(key_of("s"), timeout_ms=1)
+    assert childs is not parents
+    assert childs._worker != parents._worker

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from integration.dead_letters import CAUSE, bad_rows, screen
 from integration.staging import SliceWriter, Staging
-from integration.views import View
+from integration.task_writer import Job
+from integration.views import CHECKSUM, View
 from sinks.kafka import KafkaSink
 from sinks.kafka_records import require_writable
 from sinks.redis import RedisSink
 from sinks.redis_mappings import IncrBy
+from twopc.decision import Attempt
 from twopc.errors import BadRecordError
 
 if TYPE_CHECKING:
@@ -89,6 +91,27 @@ def test_kept_rows_are_given_to_each_sink_as_they_were_in_the_task(tmp_path: Pat
     staging = Staging(str(tmp_path))
     assert [rows.to_pylist() for rows in staging.read(name, "totals")] == [[{"id": "x", "count": 1}]]
     assert [rows.num_rows for rows in staging.read(name, "letters")] == [1]
+
+
+def test_a_task_keeps_what_it_writes_and_not_what_it_was_given(tmp_path: Path) -> None:
+    """What was lost is published from there: a bad row that was kept as it came would be given to every sink after all."""
+    job = Job(
+        sinks=(KAFKA, REDIS, LETTERS),
+        lineage="a",
+        batch=0,
+        attempt=Attempt(0, 1),
+        incarnations=dict.fromkeys(VIEWS, 0),
+        settled_through=-1,
+        only=frozenset(),
+        staging=str(tmp_path),
+        views=VIEWS,
+    )
+    rows = batch((b"a", "x", 1), (b"b", None, 2)).append_column(CHECKSUM, pa.array([1, 2], pa.int64()))
+    report = job._run(0, iter([rows]), {})
+    assert report.staged is not None
+    kept = {name: list(Staging(str(tmp_path)).read(report.staged, name)) for name in VIEWS}
+    assert {name: [part.num_rows for part in parts] for name, parts in kept.items()} == {name: [1] for name in VIEWS}
+    assert kept["events"][0].to_pylist() == [{"value": b"a"}]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ misses decision N and writes it again.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from sinks import kafka_ledger
 from tests.live.pipeline import Tasks
 from tests.live.rules.schedules import Play, at, crash, playing
 from twopc.errors import FencedError, RetriableError
+from twopc.sink import Claim
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,6 +44,23 @@ def test_a_decision_between_the_successors_look_and_its_fence_is_seen_and_not_wr
         second.process(play.checkpoint(1), replay)
     assert (replay.prepared, replay.evaluated) == (0, 1)
     assert [(d.batch, d.plan) for d in play.decisions()] == [(0, "write"), (1, "write")]
+    assert play.visible() == seen(ZERO, ONE)
+
+
+def test_a_take_over_that_is_repeated_does_not_throw_out_a_successor(play: Play) -> None:
+    """The coordinator takes over the deciding log, then each sink, and the log may be the sink's own.
+
+    Catches `take_over` without its look at the run.
+    """
+    claim = Claim(lineage=play.checkpoint(0).lineage, run="a run", deciding_log=play.sink.ledger)
+    with contextlib.closing(play.sink.create_ledger()) as overtaken:
+        incarnation = overtaken.take_over(claim)
+        successor = play.driver()
+        successor.process(play.checkpoint(0), Tasks(play, ZERO))
+        assert overtaken.take_over(claim) == incarnation
+        successor.process(play.checkpoint(1), Tasks(play, ONE))
+        with pytest.raises(FencedError):
+            overtaken.write([(0, b"decision")])
     assert play.visible() == seen(ZERO, ONE)
 
 

@@ -12,22 +12,25 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from integration.local_services import LocalKafka
-from sinks import kafka_ledger
+from sinks import kafka_ledger, kafka_markers, kafka_reader
 from sinks.kafka_transactions import NO_ANSWER, TransactionClient
 from tests.live.pipeline import Tasks
 from tests.live.rules.batches import ROWS, VISIBLE, WithOrphan
 from tests.live.rules.schedules import Play, at, crash, playing, until
 from tests.live.services import KafkaService, chosen
-from twopc.errors import CommitBlockedError, DecisionLogDamagedError
+from twopc.errors import CommitBlockedError, DecisionLogDamagedError, RetriableError
+from twopc.sink import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from sinks.kafka_transactions import ProducerIdentity
+    from twopc.decision import TaskReport
+    from twopc.engine import Work
 
 
 @pytest.fixture
@@ -145,6 +148,69 @@ def test_markers_of_settled_batches_may_be_deleted(play: Play) -> None:
     play.driver().process(play.checkpoint(1), replay)
     assert (replay.prepared, replay.evaluated) == (0, 1)
     assert play.visible() == Counter("abcde")
+
+
+def delete_before_barrier(play: Play) -> None:
+    """As :func:`delete_before_end`, but for the last record of each partition of markers and its commit."""
+    admin = AdminClient({"bootstrap.servers": play.bootstrap_servers})
+    partitions = [handle.marker_partition for handle in play.decided(0)]
+    ends = kafka_reader.offsets(admin, play.sink.ledger, partitions, OffsetSpec.latest(), timeout_ms=10_000)
+    for future in admin.delete_records(
+        [TopicPartition(play.sink.ledger, p, end - 2) for p, end in ends.items()]
+    ).values():
+        future.result()
+
+
+def test_markers_that_are_deleted_while_they_are_looked_for_are_not_taken_for_absent_ones(play: Play) -> None:
+    """The partition began early enough when it was asked; then only the barrier is left.
+
+    Catches `auto.offset.reset` other than `error`, and `read` returning what it has when `start` is gone.
+    """
+    crash(play.driver(), play, 0, [["a"]], "driver.committed")
+    initialise_again(play)
+    replay = Tasks(play, [["a"]])
+    driver = play.driver()
+    with pytest.raises(CommitBlockedError), at("driver.barred", lambda: delete_before_barrier(play)):
+        driver.process(play.checkpoint(0), replay)
+    assert (replay.prepared, replay.evaluated) == (0, 0)
+    assert play.visible() == Counter("a")
+
+
+def test_markers_that_cannot_be_looked_for_are_not_taken_for_absent_ones(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Committed, its EndTxn refused, and the leader of the markers silent. Catches `_search` that calls that ABORTED."""
+
+    def silent(*_: object, **__: object) -> dict[int, int]:
+        raise RetriableError("no answer")
+
+    crash(play.driver(), play, 0, ROWS, "driver.committed")
+    initialise_again(play)
+    replay = Tasks(play, ROWS)
+    with monkeypatch.context() as patch:
+        patch.setattr(kafka_markers, "offsets", silent)
+        with pytest.raises(CommitBlockedError):
+            play.driver().process(play.checkpoint(0), replay)
+    play.driver().process(play.checkpoint(0), replay)
+    assert (replay.prepared, replay.evaluated) == (0, 1)
+    assert play.plans() == ["write"]
+    assert play.visible() == VISIBLE
+
+
+def test_who_looks_for_a_proof_ends_nothing_that_may_still_be_decided(play: Play) -> None:
+    """Catches `evidence` that sweeps its own incarnation: what is prepared beside the one that is asked for."""
+
+    class Looked(Tasks):
+        def prepare(self, work: Work) -> list[TaskReport]:
+            tasks = super().prepare(work)
+            asked, *others = play.handles(tasks)
+            assert driver._committers[play.name].evidence([asked], {}) == {asked: Evidence.UNKNOWN}
+            assert play.describe(others[0].transactional_id).state == "Ongoing"
+            return tasks
+
+    driver = play.driver()
+    driver.process(play.checkpoint(0), Looked(play, ROWS))
+    assert play.visible() == VISIBLE
 
 
 def test_a_truncated_decision_log_is_damage_and_not_an_empty_log(play: Play) -> None:

@@ -1,0 +1,104 @@
+"""What a reader of decisions and markers calls read: only what goes up to the record that it was to find (rule 4)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka.admin import OffsetSpec
+
+from sinks import kafka_reader
+from sinks.kafka_reader import CommittedReader, Row, offsets
+from twopc.errors import ConfigurationError, RetriableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROW = Row(3, b"k", b"v")
+BARRIER = Row(5, None, b"barrier")
+END = KafkaError._PARTITION_EOF
+DELETED = KafkaError._AUTO_OFFSET_RESET
+TIMEOUT_MS = 30
+
+
+class Consumer:
+    """Gives what it is told to give, then nothing."""
+
+    told: tuple[Row | int, ...] = ()
+    config: dict[str, Any]
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        type(self).config = config
+        self._left = list(self.told)
+
+    def assign(self, _: object) -> None: ...
+
+    def unassign(self) -> None: ...
+
+    def poll(self, _timeout_s: float) -> Any:
+        if not self._left:
+            return None
+        given = self._left.pop(0)
+        if isinstance(given, int):
+            return SimpleNamespace(error=lambda: KafkaError(given))
+        return SimpleNamespace(
+            error=lambda: None, offset=lambda: given.offset, key=lambda: given.key, value=lambda: given.value
+        )
+
+
+@pytest.fixture(autouse=True)
+def _told(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(kafka_reader, "Consumer", Consumer)
+    yield
+    Consumer.told = ()
+
+
+def read(*told: Row | int, up_to: Row | None = BARRIER) -> list[Row] | None:
+    Consumer.told = told
+    last = None if up_to is None else (lambda row: row == up_to)
+    return CommittedReader({}).read("t", 1, 3, last, timeout_ms=TIMEOUT_MS)
+
+
+def test_it_reads_what_is_committed_and_is_moved_nowhere() -> None:
+    read(BARRIER)
+    assert Consumer.config["isolation.level"] == "read_committed"
+    assert Consumer.config["auto.offset.reset"] == "error"
+
+
+def test_it_ends_with_the_record_that_it_was_to_find_and_not_before() -> None:
+    assert read(ROW, END, BARRIER, ROW) == [ROW, BARRIER]
+
+
+def test_without_such_a_record_it_ends_where_the_partition_does() -> None:
+    assert read(ROW, END, BARRIER, up_to=None) == [ROW]
+
+
+@pytest.mark.parametrize("told", [(), (ROW,), (ROW, END)], ids=["silence", "a part", "the end"])
+def test_what_it_could_not_read_to_its_end_is_nothing(told: tuple[Row | int, ...]) -> None:
+    assert read(*told) is None
+
+
+@pytest.mark.parametrize("gone", [DELETED, KafkaError.OFFSET_OUT_OF_RANGE])
+@pytest.mark.parametrize("up_to", [BARRIER, None])
+def test_what_was_deleted_is_not_an_empty_partition(gone: int, up_to: Row | None) -> None:
+    assert read(gone, BARRIER, END, up_to=up_to) is None
+
+
+def test_an_error_that_passes_is_passed_over_and_a_lasting_one_is_told() -> None:
+    assert read(KafkaError._ALL_BROKERS_DOWN, BARRIER) == [BARRIER]
+    with pytest.raises(ConfigurationError):
+        read(KafkaError.TOPIC_AUTHORIZATION_FAILED, BARRIER)
+
+
+def test_an_offset_that_was_not_answered_is_none() -> None:
+    """The client gives -1001, and no error."""
+
+    def list_offsets(wanted: dict[TopicPartition, Any], **_: Any) -> dict[TopicPartition, Any]:
+        answer = SimpleNamespace(result=lambda: SimpleNamespace(offset=-1001))
+        return dict.fromkeys(wanted, answer)
+
+    admin: Any = SimpleNamespace(list_offsets=list_offsets, list_topics=lambda **_: None)
+    with pytest.raises(RetriableError, match="no answer"):
+        offsets(admin, "t", [1], OffsetSpec.earliest(), timeout_ms=TIMEOUT_MS)

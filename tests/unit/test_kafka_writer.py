@@ -1,0 +1,78 @@
+"""A handle names every partition that was written to, though librdkafka's statistics come late and in pieces (rule 3)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sinks.kafka_producers import ReadyProducer
+from sinks.kafka_writer import KafkaWriter
+from twopc.decision import Attempt
+from twopc.errors import RetriableError
+from twopc.sink import TaskAttempt
+
+LEDGER = "twopc-ledger-s"
+MARKER_PARTITION = 2
+TASK = TaskAttempt(lineage="a", checkpoint_id=0, attempt=Attempt(1, 1), partition=1, incarnation=1, settled_through=-1)
+WHOLE = {"out": {0: 2, 1: 1}, LEDGER: {MARKER_PARTITION: 1}}
+
+
+def statistics(sent: dict[str, dict[int, int]], queued: int = 0) -> str:
+    topics = {
+        topic: {"partitions": {str(number): {"txmsgs": count} for number, count in counts.items()}}
+        for topic, counts in sent.items()
+    }
+    return json.dumps({"msg_cnt": queued, "topics": topics})
+
+
+class Telling:
+    """A producer whose statistics come one by one, as it is served."""
+
+    def __init__(self, *told: str) -> None:
+        self._told = list(told)
+        self.heard: list[str] = []
+
+    def poll(self, _timeout_s: float) -> int:
+        if self._told:
+            self.heard[:] = [self._told.pop(0)]
+        return 0
+
+
+def partitions_of(*told: str, timeout_ms: float = 10_000) -> tuple[str, ...]:
+    """What the writer of three rows says that it wrote to."""
+    producer: Any = Telling(*told)
+    ready = ReadyProducer(producer, "s.1.w.0", 0, [], _raw=producer.heard)
+    stock: Any = None
+    writer = KafkaWriter(TASK, stock, topic="out", ledger=LEDGER, timeout_ms=timeout_ms)
+    writer._rows = 3
+    return writer._written_to(ready, MARKER_PARTITION)
+
+
+@pytest.mark.parametrize(
+    "early",
+    [
+        {},
+        {"out": {0: 2}},
+        {"out": {0: 2}, LEDGER: {MARKER_PARTITION: 1}},
+        {"out": {0: 4}, LEDGER: {MARKER_PARTITION: 1}},
+        {"out": {0: 4, 1: 0}, LEDGER: {MARKER_PARTITION: 1}},
+        {"out": {0: 4}},
+    ],
+    ids=["nothing", "some rows", "a row is missing", "sent twice", "sent twice, one not yet", "no marker"],
+)
+def test_statistics_that_do_not_cover_the_transaction_are_not_taken(early: dict[str, dict[int, int]]) -> None:
+    found = partitions_of(statistics(early, queued=1), statistics(WHOLE))
+    assert found == ("out:0-1", f"{LEDGER}:{MARKER_PARTITION}")
+
+
+def test_a_marker_that_is_not_transmitted_is_waited_for() -> None:
+    """Rows that were sent again make up the number."""
+    found = partitions_of(statistics({"out": {0: 4, 1: 1}}), statistics(WHOLE))
+    assert found == ("out:0-1", f"{LEDGER}:{MARKER_PARTITION}")
+
+
+def test_statistics_that_never_cover_the_transaction_are_no_vote() -> None:
+    with pytest.raises(RetriableError, match="fewer records than the 3"):
+        partitions_of(statistics({"out": {0: 2}, LEDGER: {MARKER_PARTITION: 1}}), timeout_ms=20)
