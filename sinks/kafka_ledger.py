@@ -49,6 +49,10 @@ _BATCH_OVERHEAD_BYTES: Final = 1_000
 #: that may have been a retry whose first answer was lost, so the record is read back (rule 12).
 _SLOW_COMMIT_S: Final = 0.05
 _DRIVER_TRANSACTION_TIMEOUT_MS: Final = 60_000
+#: How long a connected broker may be silent (one that is paused, or whose host is gone): by then another leads or
+#: coordinates, and is asked. librdkafka's default is a minute, the whole life of the driver's transaction.
+_SILENCE_MS: Final = 10_000
+_SHORTEST_SILENCE_MS: Final = 2_000
 
 
 class KafkaLedger(DecisionLog):
@@ -60,7 +64,10 @@ class KafkaLedger(DecisionLog):
         self.name = topic
         self._transactional_id = f"{sink}.driver"
         self._timeout_ms = timeout_ms
+        # A third of a step, so that who comes after the silent one has time to answer.
+        silence = {"socket.timeout.ms": str(int(max(_SHORTEST_SILENCE_MS, min(_SILENCE_MS, timeout_ms / 3))))}
         self._producer_config = {
+            **silence,
             **producer_config(bootstrap_servers, options),
             "transactional.id": self._transactional_id,
             "transaction.timeout.ms": str(_DRIVER_TRANSACTION_TIMEOUT_MS),
@@ -71,7 +78,7 @@ class KafkaLedger(DecisionLog):
             "message.max.bytes": "1000000",
             "queue.buffering.max.kbytes": "1048576",
         }
-        connection = connection_config(bootstrap_servers, options)
+        connection = {**silence, **connection_config(bootstrap_servers, options)}
         self.admin = AdminClient({**connection, "socket.connection.setup.timeout.ms": "5000"})
         self.reader = CommittedReader(connection)
         self._producer: Producer | None = None

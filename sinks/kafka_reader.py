@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from confluent_kafka.admin import AdminClient, OffsetSpec
+
+
+#: One question for offsets takes this part of the time there is for them: librdkafka waits for a leader that died, and
+#: goes on waiting when there is another.
+_QUESTIONS: Final = 8
+_SHORTEST_QUESTION_S: Final = 1.0
 
 
 class Row(NamedTuple):
@@ -41,9 +48,10 @@ def offsets(  # noqa: PLR0913 - what a ListOffsets request says
     """
     wanted = {TopicPartition(topic, partition): spec for partition in partitions}
     level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+    question_s = min(timeout_ms / 1000, max(_SHORTEST_QUESTION_S, timeout_ms / 1000 / _QUESTIONS))
 
     def ask() -> dict[int, int]:
-        asked = admin.list_offsets(wanted, request_timeout=timeout_ms / 1000, isolation_level=level)
+        asked = admin.list_offsets(wanted, request_timeout=question_s, isolation_level=level)
         try:
             found = {where.partition: future.result().offset for where, future in asked.items()}
         except KafkaException as error:
@@ -52,11 +60,19 @@ def offsets(  # noqa: PLR0913 - what a ListOffsets request says
             raise RetriableError(f"asking for the offsets of {topic}: no answer within {timeout_ms:.0f} ms")
         return found
 
+    def look_for_leaders(_: object) -> None:
+        # librdkafka does so by itself only after NOT_LEADER_OR_FOLLOWER and LEADER_NOT_AVAILABLE; after silence or
+        # FENCED_LEADER_EPOCH it asks the same broker for ever (2.16; rd_kafka_ListOffsets_handle_result in rdkafka_admin.c).
+        # All topics: to ask for one could create it.
+        with contextlib.suppress(KafkaException):
+            admin.list_topics(timeout=question_s)
+
     # A topic that was just created has leaders in the metadata before they know it (NOT_LEADER_FOR_PARTITION).
     again = Retrying(
         stop=stop_after_delay(timeout_ms / 1000),
         wait=wait_fixed(0.05),
         retry=retry_if_exception_type(RetriableError),
+        before_sleep=look_for_leaders,
         reraise=True,
     )
     return again(ask)

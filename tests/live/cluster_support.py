@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _TRANSACTION_COORDINATOR = 1
 _TIMEOUT_S = 30
+_QUESTION_MS = 3_000
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +47,17 @@ def replicated_topic(cluster: LocalKafkaCluster, name: str, partitions: int) -> 
 
 
 def leader(cluster: LocalKafkaCluster, topic: str, partition: int) -> int:
-    """The node that leads a partition."""
+    """The node that leads a partition, as soon as the broker that is asked knows one."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-    return int(admin.list_topics(topic, timeout=_TIMEOUT_S).topics[topic].partitions[partition].leader)
+    found: list[int] = []
+
+    def is_known() -> bool:
+        known = admin.list_topics(topic, timeout=_TIMEOUT_S).topics[topic].partitions
+        found.append(int(known[partition].leader) if partition in known else -1)
+        return found[-1] >= 0
+
+    assert until(is_known, _TIMEOUT_S), f"{topic}/{partition} has no leader"
+    return found[-1]
 
 
 def in_sync(cluster: LocalKafkaCluster, topic: str, partition: int) -> set[int]:
@@ -71,7 +80,11 @@ def coordinator(cluster: LocalKafkaCluster, transactional_id: str) -> int:
 
     def is_known() -> bool:
         with contextlib.suppress(KafkaError):  # the node that was asked is the one that is down
-            admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers.split(","))
+            admin = KafkaAdminClient(
+                bootstrap_servers=cluster.bootstrap_servers.split(","),
+                request_timeout_ms=_QUESTION_MS,  # one that is paused may be the first that is asked
+                bootstrap_timeout_ms=4 * _QUESTION_MS,
+            )
             try:
                 admin._manager.run(ask, admin)
             finally:

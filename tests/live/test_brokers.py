@@ -10,10 +10,14 @@ import contextlib
 import dataclasses
 import os
 import random
+import time
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from sinks import kafka_ledger
+from sinks.kafka_reader import offsets
 from sinks.kafka_transactions import NOT_FOUND
 from tests.checkers.history import Position
 from tests.checkers.verdict import verdict
@@ -45,6 +49,8 @@ _BATCHES = 3
 _STRUCK = 1
 #: Two elections one after the other, on a machine that is busy.
 _STALL_BOUND_S = 60
+#: The same for one batch: 3 to 13 s were seen. Shorter than the step's timeout, which it took before.
+_ELECTIONS_S = 20
 
 
 class Replicated(Play):
@@ -73,6 +79,15 @@ class Replicated(Play):
                 assert len(errors) < _RESTARTS, errors
             else:
                 return errors
+
+    def running(self) -> Coordinator:
+        """The driver of the batch before."""
+        assert self._driving is not None
+        return self._driving
+
+    def restart(self) -> None:
+        """The next batch has a new driver."""
+        self._driving = None
 
     def given(self) -> dict[Position, bytes]:
         rows = [row for batch in range(_BATCHES) for task in self.rows(batch) for row in task]
@@ -112,23 +127,30 @@ def play(cluster: LocalKafkaCluster, tmp_path: Path) -> Iterator[Replicated]:
         yield one
 
 
-def strike(play: Replicated, role: str, point: str, action: str) -> list[str]:
-    """Do it to who has the role when the driver passes the point of the middle batch; returns what a restart was needed for."""
+@contextlib.contextmanager
+def watched(play: Replicated) -> Iterator[list[str]]:
+    """Whatever happens to the brokers in the body, all promises hold when they are back. Gives a list for errors to tell."""
     cluster = play.cluster
-
-    def act() -> None:
-        node = cluster[ROLES[role](play)]
-        node.kill() if action == "kill" else node.pause()
-
     with Watcher(cluster.bootstrap_servers, play.topic) as watcher:
         errors: list[str] = []
-        for batch in range(_BATCHES):
-            with at(point, act) if batch == _STRUCK else contextlib.nullcontext():
-                errors += play.operate(batch)
+        yield errors
         cluster.start()
         assert until(lambda: not play.open_transactions(), 30)
         violations = verdict(play.sink, cluster.bootstrap_servers, watcher, play.given(), stall_bound_s=_STALL_BOUND_S)
     assert not violations, (errors, violations)
+
+
+def strike(play: Replicated, role: str, point: str, action: str) -> list[str]:
+    """Do it to who has the role when the driver passes the point of the middle batch; returns what a restart was needed for."""
+
+    def act() -> None:
+        node = play.cluster[ROLES[role](play)]
+        node.kill() if action == "kill" else node.pause()
+
+    with watched(play) as errors:
+        for batch in range(_BATCHES):
+            with at(point, act) if batch == _STRUCK else contextlib.nullcontext():
+                errors.extend(play.operate(batch))
     return errors
 
 
@@ -153,6 +175,81 @@ def test_a_client_finds_the_successor_of_a_coordinator_that_it_has_asked_before(
     assert until(is_answered, 30)
     play.cluster[coordinator(play.cluster, transactional_id)].kill()
     assert until(is_answered, 30)
+
+
+def test_offsets_are_asked_of_whoever_leads_now(cluster: LocalKafkaCluster, tmp_path: Path) -> None:
+    """Caught mutations: as below; the leaders are not looked for between two questions."""
+    topic = replicated_topic(cluster, f"offsets-{tmp_path.name}", 3)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+
+    def ask() -> dict[int, int]:
+        return offsets(admin, topic, range(3), OffsetSpec.latest(), timeout_ms=1000 * _ELECTIONS_S)
+
+    assert ask() == {0: 0, 1: 0, 2: 0}
+    cluster[leader(cluster, topic, 0)].kill()
+    assert ask() == {0: 0, 1: 0, 2: 0}
+
+
+@pytest.mark.parametrize("point", ["between batches", "driver.deciding"])
+def test_the_death_of_the_drivers_coordinator_stalls_it_for_the_elections_and_not_for_a_timeout(
+    point: str, play: Replicated, tell: Callable[[str], None]
+) -> None:
+    """Caught mutation: one question for offsets takes all the time there is.
+
+    The node that dies leads partitions of the ledger, too, and the driver's clients believe so until they are told.
+    """
+    play.sink = dataclasses.replace(play.sink, timeout_ms=30_000)  # the default; whoever waits for it is found out
+    began = 0.0
+
+    def kill() -> None:
+        nonlocal began
+        began = time.monotonic()
+        play.cluster[_driver_coordinator(play)].kill()
+
+    with watched(play) as errors:
+        errors.extend(play.operate(0))
+        if point == "between batches":
+            kill()
+            errors.extend(play.operate(1))
+        else:
+            with at(point, kill):
+                errors.extend(play.operate(1))
+        stalled_s = time.monotonic() - began
+        errors.extend(play.operate(2))
+    tell(f"{point}: the batch took {stalled_s:.1f} s, restarted after {errors}")
+    assert stalled_s < _ELECTIONS_S
+
+
+def test_a_decision_is_committed_by_the_successor_of_a_coordinator_that_is_silent(play: Replicated) -> None:
+    """Rule 12. Caught mutation: the silent one is waited for as long as the transaction lives, and the query is in doubt."""
+    told = strike(play, "driver's coordinator", "driver.deciding", "pause")
+    assert not any("DecisionInDoubt" in error for error in told), told
+
+
+def test_a_decision_in_doubt_is_settled_by_a_restart_when_its_coordinator_wakes_after_it_was_replaced(
+    play: Replicated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 12. The request is with a node that coordinates no longer when it goes on.
+
+    Caught mutation: the silence is a RetriableError, after which the same driver decides again.
+    """
+    with watched(play):
+        assert play.operate(0) == []
+        doubtful, engine = play.running(), Tasks(play, play.rows(1))
+        old = _driver_coordinator(play)
+        with monkeypatch.context() as patched:
+            patched.setattr(kafka_ledger, "_DRIVER_TRANSACTION_TIMEOUT_MS", 500)  # before it asks the successor
+            with at("driver.deciding", play.cluster[old].pause), pytest.raises(DecisionInDoubtError):
+                doubtful.process(play.checkpoint(1), engine)
+        assert until(lambda: _driver_coordinator(play) != old, 30)
+        play.cluster[old].resume()
+        with pytest.raises(DecisionInDoubtError):
+            doubtful.process(play.checkpoint(1), engine)
+        assert (engine.prepared, engine.evaluated) == (1, 0)
+        play.restart()
+        play.operate(1)
+        play.operate(2)
+        assert [decision.batch for decision in play.decisions()] == [0, 1, 2]
 
 
 @pytest.mark.timeout(3600)
