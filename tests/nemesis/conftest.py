@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -28,12 +29,18 @@ def proxy(kafka: KafkaService) -> Iterator[KafkaProxy]:
         yield proxy
 
 
+@contextlib.contextmanager
+def playing_behind(proxy: KafkaProxy, kafka: KafkaService, root: Path) -> Iterator[Play]:
+    options = {"kafka.socket.timeout.ms": REQUEST_TIMEOUT_MS}
+    with playing(kafka, root, timeout_ms=STEP_TIMEOUT_MS, options=options) as play:
+        play.sink = dataclasses.replace(play.sink, bootstrap_servers=proxy.bootstrap_servers)
+        yield play
+
+
 @pytest.fixture
 def play(kafka: KafkaService, proxy: KafkaProxy, tmp_path: Path) -> Iterator[Play]:
     """A query whose every client is behind the proxy; who looks on, and who interferes, is not."""
-    options = {"kafka.socket.timeout.ms": REQUEST_TIMEOUT_MS}
-    with playing(kafka, tmp_path, timeout_ms=STEP_TIMEOUT_MS, options=options) as play:
-        play.sink = dataclasses.replace(play.sink, bootstrap_servers=proxy.bootstrap_servers)
+    with playing_behind(proxy, kafka, tmp_path) as play:
         yield play
 
 

@@ -22,9 +22,10 @@ when the rule was made, ``times`` says for how many of them it holds. The faults
 Where two rules are due for one request, the older one acts; ``watch()`` only tells that it came.
 
 As in TCP, a request that is held holds back what its client sends behind it on that connection; it arrives even if the
-client has closed its end by then. Brokers' addresses in answers are rewritten, so that clients stay behind the proxy,
-whatever brokers the cluster has. Plain connections only: TLS hides the frames. On leaving, everything held is let go, every
-connection is closed, and an error of the proxy itself is raised: no schedule passes because its proxy was broken.
+client has closed its end by then. Every broker has a port of the proxy's in its place, and brokers' addresses in answers
+are rewritten, so that clients stay behind the proxy. Plain connections only: TLS hides the frames. On leaving, everything
+held is let go, every connection is closed, and an error of the proxy itself is raised: no schedule passes because its
+proxy was broken.
 """
 
 from __future__ import annotations
@@ -57,12 +58,12 @@ class KafkaProxy:
     """See the module's docstring.
 
     Args:
-        bootstrap_servers: ``host:port`` of one broker of the cluster; the others are found in its answers.
+        bootstrap_servers: ``host:port`` of brokers of the cluster; others are found in their answers.
     """
 
     def __init__(self, bootstrap_servers: str) -> None:
-        host, _, port = bootstrap_servers.partition(",")[0].rpartition(":")
-        self._first = (host, int(port))
+        addresses = [server.rpartition(":") for server in bootstrap_servers.split(",")]
+        self._known = [(host, int(port)) for host, _, port in addresses]
         self._lock = threading.Lock()
         self._fronts: dict[tuple[str, int], _Front] = {}
         self._rules: list[Rule] = []
@@ -73,7 +74,8 @@ class KafkaProxy:
 
     def __enter__(self) -> Self:
         """Listen."""
-        self._front(*self._first)
+        for broker in self._known:
+            self._front(*broker)
         return self
 
     def __exit__(
@@ -97,8 +99,7 @@ class KafkaProxy:
     @property
     def bootstrap_servers(self) -> str:
         """What clients are to connect to."""
-        host, port = self._front(*self._first)
-        return f"{host}:{port}"
+        return ",".join(f"{host}:{port}" for host, port in (self._front(*broker) for broker in self._known))
 
     @property
     def injected(self) -> int:

@@ -1,0 +1,114 @@
+"""The network before three brokers: a late commit and a replayed one, where each broker has its own way past the proxy.
+
+What one broker cannot show: the coordinator of a transaction, the leaders of its partitions and whoever answers for the
+metadata are different nodes, and a client that learns one address unchanged would leave the proxy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from sinks.kafka_transactions import CONCURRENT
+from tests.live.cluster_support import cluster, coordinator, leader, replicated_topic, three_brokers
+from tests.live.rules.batches import seen
+from tests.live.services import KafkaService
+from tests.nemesis.conftest import playing_behind
+from tests.nemesis.frames import NONE, Api
+from tests.nemesis.proxy import KafkaProxy
+from tests.nemesis.schedules import of_tasks, process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from integration.local_cluster import LocalKafkaCluster
+    from tests.live.rules.schedules import Play
+
+#: Three brokers on two cores: make whole.
+pytestmark = pytest.mark.whole
+
+__all__ = ["cluster", "three_brokers"]
+
+_FENCED = {"ProducerFencedError", "InvalidProducerEpochError"}
+_PARTITIONS = 3
+
+
+@pytest.fixture
+def proxy(cluster: LocalKafkaCluster) -> Iterator[KafkaProxy]:
+    with KafkaProxy(cluster.bootstrap_servers) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def play(cluster: LocalKafkaCluster, proxy: KafkaProxy, tmp_path: Path) -> Iterator[Play]:
+    """As `tests.nemesis.conftest.play`, with an output that every broker leads a partition of."""
+    with playing_behind(proxy, KafkaService(cluster.bootstrap_servers), tmp_path) as play:
+        play.topic = replicated_topic(cluster, f"{play.name}-replicated", _PARTITIONS)
+        play.sink = dataclasses.replace(play.sink, topic=play.topic)
+        coordinator(cluster, f"{play.name}.driver")  # a new cluster takes longer for it than a step here may
+        assert len({leader(cluster, play.topic, partition) for partition in range(_PARTITIONS)}) == len(list(cluster))
+        yield play
+
+
+def test_a_client_behind_the_proxy_learns_no_brokers_own_address(
+    cluster: LocalKafkaCluster, proxy: KafkaProxy, play: Play
+) -> None:
+    process(play.driver(), play, 0)
+    brokers = AdminClient({"bootstrap.servers": proxy.bootstrap_servers}).list_topics(timeout=10).brokers
+    learned = {f"{broker.host}:{broker.port}" for broker in brokers.values()}
+    assert len(learned) == len(list(cluster))
+    assert learned == set(proxy.bootstrap_servers.split(","))
+    assert not learned & set(cluster.bootstrap_servers.split(","))
+
+
+def test_a_late_commit_of_a_task_meets_no_later_transaction_on_whichever_broker(play: Play, proxy: KafkaProxy) -> None:
+    """KAFKA-17754, rule 5: held in batch 0, asked again and answered; it arrives when its id serves a later batch."""
+    held = proxy.on(Api.END_TXN, transactional_id=of_tasks(play)).hold()
+    driver = play.driver()
+    process(driver, play, 0)
+    late = held.wait()
+    [tid] = late.request.transactional_ids
+    met = False
+
+    def arrive(_: int) -> None:
+        nonlocal met
+        opened = play.open_transactions()
+        if tid in opened and not met:
+            met = True
+            held.release()
+            assert late.answer() in _FENCED
+            assert play.open_transactions() == opened
+
+    for batch in (1, 2, 3, 4):
+        process(driver, play, batch, between=arrive)
+        assert play.visible() == seen(batch + 1)
+    assert met, "the id of the late commit did not serve again, so nothing was tested"
+
+
+def test_commits_that_are_replayed_at_each_coordinator_end_nothing_of_a_later_batch(
+    play: Play, proxy: KafkaProxy
+) -> None:
+    """Rule 5: every EndTxn of batches 0 to 3, once more, while the transactions of batch 4 are open."""
+    driver = play.driver()
+    for batch in range(4):
+        process(driver, play, batch)
+    old = proxy.recorded(Api.END_TXN, of_tasks(play), committed=True)
+    assert len({exchange.broker for exchange in old}) > 1, "all of them have one coordinator, as with one broker"
+    answers: list[str] = []
+
+    def replay(partition: int) -> None:
+        if partition == 1:  # both tasks have voted
+            opened = play.open_transactions()
+            answers.extend(proxy.replay(exchange) for exchange in old)
+            assert play.open_transactions() == opened
+
+    process(driver, play, 4, between=replay)
+    assert len(answers) == len(old)
+    # NONE from an id that has not served again, CONCURRENT from one that is being initialised for a later batch.
+    assert set(answers) <= {NONE, CONCURRENT, *_FENCED}
+    assert set(answers) & _FENCED
+    assert play.visible() == seen(5)
