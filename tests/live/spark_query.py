@@ -43,7 +43,8 @@ class Options:
 
     ``plan``: ``rows`` (no shuffle), ``shuffle`` (by key), ``unstable`` (other rows in other tasks each time),
     ``update`` or ``complete`` (a count per key, in that output mode), ``failing`` (the first task fails once, after its
-    last row). ``filter`` is a condition on the rows. ``spark`` are settings of the session, those of the first one hold.
+    last row). ``filter`` is a condition on the rows. ``reader`` are further options of the source. ``spark`` are settings of
+    the session, those of the first one hold.
     """
 
     bootstrap_servers: str
@@ -55,6 +56,7 @@ class Options:
     filter: str = "true"
     partitions: int = 3
     max_offsets: int | None = None
+    reader: dict[str, str] = field(default_factory=dict)
     sink: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     spark: dict[str, str] = field(default_factory=dict)
@@ -101,6 +103,7 @@ def source(spark: SparkSession, options: Options) -> DataFrame:
     reader = reader.option("subscribe", ",".join(options.sources)).option("startingOffsets", "earliest")
     if options.max_offsets is not None:
         reader = reader.option("maxOffsetsPerTrigger", options.max_offsets)
+    reader = reader.options(**options.reader)
     return reader.load().where(options.filter)
 
 
