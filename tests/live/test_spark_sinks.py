@@ -14,10 +14,13 @@ from pyspark.errors import StreamingQueryException
 
 from integration.local_services import LocalKafka
 from integration.spark import exactly_once
+from sinks.hbase_mappings import Increment
 from sinks.kafka import KafkaSink
 from sinks.kafka_transactions import TransactionClient, whoever
 from sinks.redis import RedisSink
 from sinks.redis_mappings import IncrBy, ListPush
+from tests.live.hbase.conftest import _shared_store, hbase_server, store
+from tests.live.hbase.support import sink_of as hbase_sink
 from tests.live.pipeline import create_topic
 from tests.live.redis.conftest import redis_server
 from tests.live.spark_support import message_of, spark
@@ -31,10 +34,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from tests.live.hbase.support import Store
     from tests.live.redis.services import RedisService
     from tests.live.services import KafkaService
 
-__all__ = ["redis_server", "spark"]
+__all__ = ["_shared_store", "hbase_server", "redis_server", "spark", "store"]
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
@@ -201,6 +205,22 @@ def test_redis_alone_has_every_row_once_after_a_crash_at(
     query.feed(*BATCHES[2])
     query.run()
     assert counters(redis_server, totals.name) == SUMS
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("point", ["driver.prepared", "driver.decided", "driver.committing", "driver.committed"])
+def test_hbase_alone_has_every_row_once_after_a_crash_at(
+    point: str, store: Store, spark: SparkSession, tmp_path: Path
+) -> None:
+    mapping = Increment(f"{store.prefix}:{{id}}", {"d:v": "n"})
+    query = Query(spark, tmp_path, (hbase_sink(store, mapping),))
+    query.feed(*BATCHES[0])
+    query.run()
+    query.feed(*BATCHES[1])
+    query.fail_at(point)
+    query.feed(*BATCHES[2])
+    query.run()
+    assert {kind: store.total(kind) for kind in SUMS} == SUMS
 
 
 def test_what_redis_has_lost_is_applied_from_the_rows_that_were_kept(
