@@ -87,6 +87,16 @@ def test_a_key_that_holds_something_else_stops_the_batch_before_its_decision(
     assert client.exists(f"{key}:1") == 0
 
 
+def test_increments_of_one_step_that_are_too_large_together_stop_the_batch_before_its_decision(
+    redis_server: RedisService, client: Any
+) -> None:
+    """Each of them fits what the key holds; the last one would block a batch that is decided."""
+    key = unique()
+    with pytest.raises(BadRecordError, match=f"{key}.*over 64 bits"):
+        apply(sink_of(redis_server.url, IncrBy("{k}", "v")), batch(k=[key] * 3, v=[2**62] * 3))
+    assert client.exists(key) == 0
+
+
 def test_a_key_that_turns_wrong_after_the_decision_blocks_it_until_it_is_mended(
     redis_server: RedisService, client: Any, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from sinks.redis_mappings import HashIncrBy, ListPush
 from tests.contract.drivers import Driver
 from tests.live.one_task import OneTask, batch
 from tests.live.redis.support import Decided, replication, sink_of, until
+from twopc import faults
 from twopc.checkpoint import Checkpoint
 from twopc.coordinator import Coordinator
 from twopc.errors import CommitBlockedError, ConfigurationError, RetriableError
@@ -111,13 +112,17 @@ def after_a_restart(sink: Any, handle: Any, since: Any) -> Any:
         committer.close()
 
 
+@pytest.mark.parametrize("point", [None, "task.began"], ids=["before it begins", "before its rows"])
 def test_with_wait_replicas_a_task_votes_only_when_the_replica_has_its_rows(
-    pair: tuple[LocalRedis, LocalRedis],
+    point: str | None, pair: tuple[LocalRedis, LocalRedis]
 ) -> None:
     primary, replica = pair
     driver = Driver(sink_of(primary.url, ListPush("rows", "v"), wait_replicas=1, wait_timeout_ms=200, timeout_ms=500))
     driver.begin()
-    replica.pause()
+    if point is None:
+        replica.pause()
+    else:
+        faults.arm(point, replica.pause)
     with pytest.raises(RetriableError, match="WAIT answered 0"):
         driver.prepare(batch(v=[1]))
     replica.resume()
