@@ -111,14 +111,19 @@ BUGS: Final = (
         4,
         (Edit(_MARKERS, "    if earliest > start:\n", "    start = max(start, earliest)\n    if False:\n"),),
     ),
-    _bug(
-        "markers looked for from after the job",
+    # From after the job alone is harmless: the last stable offset lies below every marker that is still open.
+    Bug(
+        "markers looked for from the log's end after the job",
         4,
-        _COORDINATOR,
-        '                point("driver.prepared")\n',
-        '                point("driver.prepared")\n'
-        "                since = {name: dict(committer.begin_attempt()) for name, committer in self._committers.items()}\n",
-        protocol="tests/live/rules/test_rule_04_proof.py",
+        (
+            Edit(
+                _COORDINATOR,
+                '                point("driver.prepared")\n',
+                '                point("driver.prepared")\n'
+                "                since = {n: dict(committer.begin_attempt()) for n, committer in self._committers.items()}\n",
+            ),
+            Edit(_MARKERS, "OffsetSpec.latest(), committed=True,", "OffsetSpec.latest(), committed=False,"),
+        ),
     ),
     _bug(
         "an id initialised again before its batch is settled",
