@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.unit.coordinator_support import OTHER, die_at, fail, records
-from tests.unit.fake_sink import LINEAGE, Cluster, OwnLog, all_rows
+from tests.unit.fake_sink import LINEAGE, Cluster, FakeCommitter, OwnLog, all_rows
 from twopc import faults
 from twopc.checkpoint import Permits
 from twopc.coordinator import Settings
@@ -26,6 +26,8 @@ from twopc.files import LocalFiles
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from twopc.sink import Claim
 
 
 # -- the plain flow ----------------------------------------------------------------------------------------------------
@@ -132,6 +134,31 @@ def test_after_max_attempts_the_error_is_the_querys_and_nothing_is_decided(clust
         query.run(0)
     assert len(query.engine.works) == 2
     assert (cluster.store.pending(), records(cluster, Decision)) == ([], [])
+
+
+def test_an_attempt_that_failed_leaves_no_transaction_of_its_other_tasks(cluster: Cluster) -> None:
+    """Their handles never came: nobody but the sweep knows of them."""
+    arm("task.flushed", fail, passage=2)
+    with pytest.raises(InjectedFault):
+        cluster.start(settings=Settings(max_attempts=1)).run(0)
+    assert len(cluster.store.transactions) == 2
+    assert cluster.store.pending() == []
+
+
+def test_every_run_takes_over_under_a_name_of_its_own(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sink that keeps the name knows by it who repeats a take-over, and who takes over from whom."""
+    names: list[str] = []
+    really = FakeCommitter.take_over
+
+    def take_over(committer: FakeCommitter, claim: Claim) -> int:
+        names.append(claim.run)
+        return really(committer, claim)
+
+    monkeypatch.setattr(FakeCommitter, "take_over", take_over)
+    for _ in range(2):
+        cluster.start("one", "two").run(0)
+    assert [names[0], names[2]] == [names[1], names[3]]
+    assert names[0] != names[2]
 
 
 def test_a_fatal_prepare_is_not_tried_again(cluster: Cluster) -> None:

@@ -200,6 +200,7 @@ def test_a_commit_that_cannot_be_proven_blocks_and_names_its_transactions(cluste
     assert blocked.value.transactions == tuple(reversed(cluster.store.transactions))
     with pytest.raises(CommitBlockedError):
         cluster.start().run(0)
+    assert sorted(cluster.store.pending()) == sorted(blocked.value.transactions)  # the restart has ended none of them
     cluster.store.unreachable = False
     cluster.start().run(0, 1)
     assert cluster.store.visible() == all_rows(0, 1)
