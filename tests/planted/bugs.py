@@ -10,6 +10,7 @@ from typing import Final
 from tests.planted.bug import Bug, Edit
 from tests.planted.bug import one_edit as _bug
 from tests.planted.proof_bugs import PROOF_BUGS
+from tests.planted.sink_bugs import SINK_BUGS
 
 __all__ = ["BUGS", "QUICK", "Bug", "Edit"]
 
@@ -260,12 +261,18 @@ BUGS: Final = (
         'self.name = f"{incarnation}/{batch}/slice.arrow"',
         model=False,
     ),
-    _bug(
+    Bug(
         "an altered decision is one",
         14,
-        "twopc/decision.py",
-        "    if hashlib.sha256(body).hexdigest() != digest:\n",
-        "    if False:\n",
+        (
+            # Each of a frame's check and the record's would do for what is altered; together they tell torn from altered.
+            Edit("twopc/decision.py", "    if hashlib.sha256(body).hexdigest() != digest:\n", "    if False:\n"),
+            Edit(
+                "twopc/decision.py",
+                '    if _check(f"{written} {digest} {index}/{total}", body) != check:\n',
+                "    if False:\n",
+            ),
+        ),
         protocol="tests/unit/test_decision.py",
         model=False,
     ),
@@ -297,78 +304,6 @@ BUGS: Final = (
         whole="tests/live/test_spark_kills.py -k stage",
     ),
     _bug(
-        "a bad row is not part of what a replay must repeat",
-        9,
-        "integration/task_writer.py",
-        "                checksum += _BAD * _sum(batch.column(CHECKSUM).filter(payload.column(CAUSE).is_valid()))\n",
-        "",
-        model=False,
-        whole="tests/live/test_spark_sinks.py -k bad_no_more",
-    ),
-    _bug(
-        "a bad row is kept from one sink only",
-        0,
-        "integration/views.py",
-        "            return self._named(rows if pc.all(is_good).as_py() else rows.filter(is_good))\n",
-        "            return self._named(rows)\n",
-        model=False,
-        protocol="tests/unit/test_views.py",
-    ),
-    _bug(
-        "every sink is given the first one's columns",
-        0,
-        "integration/task_writer.py",
-        "                writer.write_rows(self.views[name].of(payload))\n",
-        "                writer.write_rows(next(iter(self.views.values())).of(payload))\n",
-        model=False,
-        whole="tests/live/test_spark_sinks.py -k columns_of_its_own",
-    ),
-    _bug(
-        "sinks commit by name",
-        0,
-        _COORDINATOR,
-        "key=lambda sink: (made[sink.name].decision_log() is None, sink.name)",
-        "key=lambda sink: sink.name",
-        model=False,
-        whole="tests/live/test_spark_sinks.py -k before_redis",
-    ),
-    _bug(
-        "an older copy of the registers is the log",
-        10,
-        _COORDINATOR,
-        "        require_newest(self._committers, self._drove, view, checkpoint, self._settings.permits)\n",
-        "",
-        model=False,
-        protocol="tests/contract/test_contract.py -k older_copy",
-    ),
-    _bug(
-        "Redis notes a decision for the next query, too",
-        10,
-        "sinks/redis_scripts.py",
-        "if redis.call('HGET', KEYS[1], 'lineage') ~= ARGV[3] then redis.call('HDEL', KEYS[1], 'decided') end\n",
-        "",
-        model=False,
-        protocol="tests/contract/test_contract.py -k ended_another",
-    ),
-    _bug(
-        "Redis takes an overtaken slice",
-        0,
-        "sinks/redis_scripts.py",
-        "local wanted = tonumber(ARGV[3])\nif base < fence then return {'STALE'} end\n",
-        "local wanted = tonumber(ARGV[3])\n",
-        model=False,
-        protocol="tests/live/redis/test_apply_once.py",
-    ),
-    _bug(
-        "Redis forgets which row it has come to",
-        0,
-        "sinks/redis_scripts.py",
-        "      if at > row + 1 then redis.call('HSET', KEYS[1], uuid, wanted .. ':' .. (at - 1)) end\n",
-        "",
-        model=False,
-        protocol="tests/live/redis/test_apply_once.py tests/live/redis/test_bad_input.py",
-    ),
-    _bug(
         "every run of a query takes over under one name",
         1,
         _COORDINATOR,
@@ -387,6 +322,7 @@ BUGS: Final = (
         protocol="tests/unit/test_masters.py",
     ),
     *PROOF_BUGS,
+    *SINK_BUGS,
 )
 
 #: Those that some hundred histories of the model meet.
