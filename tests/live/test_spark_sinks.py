@@ -29,10 +29,11 @@ from twopc import faults
 from twopc.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
     from tests.live.hbase.support import Store
     from tests.live.redis.services import RedisService
@@ -64,6 +65,7 @@ class Query:
     sinks: tuple[Any, ...]
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     schema: str = "id STRING, n BIGINT"
+    plan: Callable[[DataFrame], DataFrame] = lambda frame: frame
 
     def feed(self, *rows: dict[str, Any]) -> None:
         """One batch more."""
@@ -83,7 +85,7 @@ class Query:
         )
         each = exactly_once(*self.sinks, checkpoint_location=checkpoint, **self.settings)
         selected = frame.selectExpr(*(expressions or ("*", "id AS key", "CAST(n AS STRING) AS value")))
-        writer = selected.writeStream.foreachBatch(each).option("checkpointLocation", checkpoint)
+        writer = self.plan(selected).writeStream.foreachBatch(each).option("checkpointLocation", checkpoint)
         query = writer.trigger(availableNow=True).start()
         try:
             query.awaitTermination()
@@ -169,6 +171,29 @@ def test_two_kafka_clusters_and_redis_have_every_row_once_after_a_crash_at(
     query.run()
     assert values(here) == values(there) == VALUES
     assert counters(redis_server, totals.name) == SUMS
+
+
+def test_a_batch_is_evaluated_once_for_all_sinks(
+    kafka: KafkaService, redis_server: RedisService, spark: SparkSession, tmp_path: Path
+) -> None:
+    evaluated = tmp_path / "evaluated"
+
+    def note(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for rows in batches:
+            with evaluated.open("a") as file:
+                file.write(f"{rows.num_rows}\n")
+            yield rows
+
+    query = Query(
+        spark,
+        tmp_path,
+        (kafka_sink(kafka.bootstrap_servers), adding(redis_server)),
+        plan=lambda frame: frame.mapInArrow(note, frame.schema),
+    )
+    for rows in BATCHES:
+        query.feed(*rows)
+    query.run()
+    assert sum(map(int, evaluated.read_text().split())) == sum(map(len, BATCHES))
 
 
 def test_kafka_shows_a_batch_before_redis_does(

@@ -292,7 +292,7 @@ BUGS: Final = (
         "        self._run(job, timeout_ms=min(limits, default=None))\n"
         "        results = self._run(job, timeout_ms=min(limits, default=None))\n",
         model=False,
-        whole="tests/live/test_spark_input.py",
+        whole="tests/live/test_spark_sinks.py -k evaluated_once",
     ),
     _bug(
         "a re-run stage is accepted",
@@ -301,7 +301,7 @@ BUGS: Final = (
         "        self._require_first_generation({result.stage for result in results}, len(results))\n",
         "",
         model=False,
-        whole="tests/live/test_spark_kills.py -k stage",
+        whole="tests/live/test_spark_executors.py -k stage",
     ),
     _bug(
         "every run of a query takes over under one name",
