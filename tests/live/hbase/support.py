@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import time
 import uuid
@@ -21,6 +22,7 @@ from sinks.hbase_staging import STATE, slices_prefix
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from sinks.hbase_connection import Master
     from sinks.hbase_mappings import Mapping
     from sinks.hbase_ops import Cell, Column
     from sinks.hbase_writer import HBaseHandle
@@ -68,17 +70,17 @@ class Store:
         name = table or self.table
         attributes = [] if ttl_s is None else [hbase.BytesBytesPair(first=b"TTL", second=b"%d" % ttl_s)]
         family = hbase.ColumnFamilySchema(name=FAMILY, attributes=attributes)
-        self.cluster.ask_master(lambda master: master.create_table(*name_parts(name), [family]))
+        self._ask_master(lambda master: master.create_table(*name_parts(name), [family]))
         until(lambda: self._is_served(name))
 
     def take_out_of_service(self, table: str) -> None:
         """Take a table out of service, and wait until it is: the master only begins it."""
-        self.cluster.ask_master(lambda master: master.disable_table(*name_parts(table)))
+        self._ask_master(lambda master: master.disable_table(*name_parts(table)))
         until(lambda: not self._is_served(table))
 
     def enable(self, table: str) -> None:
         """Put it in service again."""
-        self.cluster.ask_master(lambda master: master.enable_table(*name_parts(table)))
+        self._ask_master(lambda master: master.enable_table(*name_parts(table)))
 
     def split(self, row: bytes) -> None:
         """Split the region of a row before that row."""
@@ -88,7 +90,7 @@ class Store:
         namespace, qualifier = name_parts(self.table)
         name = hbase.TableName(namespace=namespace, qualifier=qualifier)
         info = hbase.RegionInfo(region_id=region_id, table_name=name, start_key=before.start, end_key=before.end)
-        self.cluster.ask_master(lambda master: master.split_region(info, row))
+        self._ask_master(lambda master: master.split_region(info, row))
 
     def region_of(self, row: bytes) -> bytes:
         """The name of the region that a row is in now; empty while it has none."""
@@ -138,6 +140,12 @@ class Store:
 
     def close(self) -> None:
         self.link.close()
+
+    def _ask_master(self, step: Callable[[Master], None]) -> None:
+        """Over a connection of its own: behind one that is kept, an earlier test may have killed HBase."""
+        cluster = Cluster(self.zookeeper, user="tests", timeout_s=20)
+        with contextlib.closing(cluster):
+            cluster.ask_master(step)
 
     def _is_served(self, table: str) -> bool:
         try:
