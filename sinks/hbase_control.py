@@ -13,6 +13,8 @@ from sinks.hbase_staging import STATE, control_row
 from twopc.errors import FencedError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sinks.hbase_link import HBaseLink
     from sinks.hbase_ops import Column
     from twopc.sink import Claim
@@ -90,14 +92,13 @@ class Control:
         Raises:
             FencedError: somebody else drives.
         """
-        while True:
-            state, data = self._read()
-            if state.run != run:
-                raise self.fenced()
+
+        def raised(state: State) -> State:
             version = max(time.time_ns() // 1_000_000, state.version + 1, above + 1)
-            # If the answer is lost it may have been written; then the next one is higher, which is as good.
-            if self._swap(data, msgspec.structs.replace(state, version=version, revision=state.revision + 1)):
-                return version
+            return msgspec.structs.replace(state, version=version)
+
+        # If the answer is lost it may have been written; then the next one is higher, which is as good.
+        return self._change(run, raised).version
 
     def note(self, run: str, decided: int) -> None:
         """Note what is decided before any of it is applied: who starts from an older copy of the checkpoint must see it.
@@ -105,17 +106,21 @@ class Control:
         Raises:
             FencedError: somebody else drives.
         """
-        while True:
-            state, data = self._read()
-            if state.run != run:
-                raise self.fenced()
-            noted = msgspec.structs.replace(state, decided=decided, revision=state.revision + 1)
-            if state.decided >= decided or self._swap(data, noted):
-                return
+        self._change(run, lambda state: msgspec.structs.replace(state, decided=max(state.decided, decided)))
 
     def fenced(self) -> FencedError:
         """The error of who is not the driver any more."""
         return FencedError(f"sink {self._sink!r}: another driver has taken it over; this run must stop")
+
+    def _change(self, run: str, change: Callable[[State], State]) -> State:
+        """Change the cell as its driver: what it holds then."""
+        while True:
+            state, data = self._read()
+            if state.run != run:
+                raise self.fenced()
+            changed = change(state)
+            if changed == state or self._swap(data, msgspec.structs.replace(changed, revision=state.revision + 1)):
+                return changed
 
     def _read(self) -> tuple[State, bytes | None]:
         [answer] = self._link.ask([look(self._table, self._row, [_CELL])])
