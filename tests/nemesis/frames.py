@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 NONE: Final = "NONE"
+#: Of a producer whose epoch is not the newest; which of the two depends on the version of the request.
+FENCED: Final = frozenset({"ProducerFencedError", "InvalidProducerEpochError"})
 _COORDINATES_TRANSACTIONS: Final = 1
 _LENGTH: Final = struct.Struct(">i")
 _HEADER: Final = struct.Struct(">hhih")

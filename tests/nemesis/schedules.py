@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.live.pipeline import Tasks
-from tests.live.rules.batches import rows_of
+from tests.live.rules.batches import rows_of, seen
+from tests.nemesis.frames import FENCED, Api
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.live.rules.schedules import Play
+    from tests.nemesis.proxy import KafkaProxy
     from twopc.coordinator import Coordinator
 
 
@@ -38,3 +40,27 @@ def process(
     tasks = Tasks(play, rows_of(batch), between=between)
     driver.process(play.checkpoint(batch), tasks)
     return tasks.prepared, tasks.evaluated
+
+
+def let_a_commit_arrive_late(play: Play, proxy: KafkaProxy) -> None:
+    """A task's, held in batch 0, asked again and answered; it arrives when its id serves a later batch, and ends nothing."""
+    held = proxy.on(Api.END_TXN, transactional_id=of_tasks(play)).hold()
+    driver = play.driver()
+    process(driver, play, 0)
+    late = held.wait()
+    [tid] = late.request.transactional_ids
+    met = False
+
+    def arrive(_: int) -> None:
+        nonlocal met
+        opened = play.open_transactions()
+        if tid in opened and not met:
+            met = True
+            held.release()
+            assert late.answer() in FENCED
+            assert play.open_transactions() == opened
+
+    for batch in (1, 2, 3, 4):
+        process(driver, play, batch, between=arrive)
+        assert play.visible() == seen(batch + 1)
+    assert met, "the id of the late commit did not serve again, so nothing was tested"

@@ -19,7 +19,7 @@ from tests.live.rules.batches import rows_of, seen
 from tests.live.rules.schedules import at, until
 from tests.nemesis.conftest import REQUEST_TIMEOUT_MS
 from tests.nemesis.frames import NONE, Api
-from tests.nemesis.schedules import of_driver, of_tasks, process
+from tests.nemesis.schedules import let_a_commit_arrive_late, of_driver, process
 from tests.reader import committed
 from twopc.errors import DecisionInDoubtError
 
@@ -88,27 +88,8 @@ def test_a_late_abort_loses_the_next_transaction_of_a_bare_producer(kafka: Kafka
 
 
 def test_a_late_commit_of_a_task_meets_no_later_transaction(play: Play, proxy: KafkaProxy) -> None:
-    """Rule 5. Held in batch 0, asked again and answered; it arrives when its id serves a later batch."""
-    held = proxy.on(Api.END_TXN, transactional_id=of_tasks(play)).hold()
-    driver = play.driver()
-    process(driver, play, 0)
-    late = held.wait()
-    [tid] = late.request.transactional_ids
-    met = False
-
-    def arrive(_: int) -> None:
-        nonlocal met
-        opened = play.open_transactions()
-        if tid in opened and not met:
-            met = True
-            held.release()
-            assert late.answer() in {"ProducerFencedError", "InvalidProducerEpochError"}
-            assert play.open_transactions() == opened
-
-    for batch in (1, 2, 3, 4):
-        process(driver, play, batch, between=arrive)
-        assert play.visible() == seen(batch + 1)
-    assert met, "the id of the late commit did not serve again, so nothing was tested"
+    """Rule 5."""
+    let_a_commit_arrive_late(play, proxy)
 
 
 @pytest.mark.parametrize("batch", [0, 1])

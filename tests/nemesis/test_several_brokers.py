@@ -17,9 +17,9 @@ from tests.live.cluster_support import cluster, coordinator, leader, replicated_
 from tests.live.rules.batches import seen
 from tests.live.services import KafkaService
 from tests.nemesis.conftest import playing_behind
-from tests.nemesis.frames import NONE, Api
+from tests.nemesis.frames import FENCED, NONE, Api
 from tests.nemesis.proxy import KafkaProxy
-from tests.nemesis.schedules import of_tasks, process
+from tests.nemesis.schedules import let_a_commit_arrive_late, of_tasks, process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,6 @@ pytestmark = pytest.mark.whole
 
 __all__ = ["cluster", "three_brokers"]
 
-_FENCED = {"ProducerFencedError", "InvalidProducerEpochError"}
 _PARTITIONS = 3
 
 
@@ -66,27 +65,8 @@ def test_a_client_behind_the_proxy_learns_no_brokers_own_address(
 
 
 def test_a_late_commit_of_a_task_meets_no_later_transaction_on_whichever_broker(play: Play, proxy: KafkaProxy) -> None:
-    """KAFKA-17754, rule 5: held in batch 0, asked again and answered; it arrives when its id serves a later batch."""
-    held = proxy.on(Api.END_TXN, transactional_id=of_tasks(play)).hold()
-    driver = play.driver()
-    process(driver, play, 0)
-    late = held.wait()
-    [tid] = late.request.transactional_ids
-    met = False
-
-    def arrive(_: int) -> None:
-        nonlocal met
-        opened = play.open_transactions()
-        if tid in opened and not met:
-            met = True
-            held.release()
-            assert late.answer() in _FENCED
-            assert play.open_transactions() == opened
-
-    for batch in (1, 2, 3, 4):
-        process(driver, play, batch, between=arrive)
-        assert play.visible() == seen(batch + 1)
-    assert met, "the id of the late commit did not serve again, so nothing was tested"
+    """KAFKA-17754, rule 5."""
+    let_a_commit_arrive_late(play, proxy)
 
 
 def test_commits_that_are_replayed_at_each_coordinator_end_nothing_of_a_later_batch(
@@ -109,6 +89,6 @@ def test_commits_that_are_replayed_at_each_coordinator_end_nothing_of_a_later_ba
     process(driver, play, 4, between=replay)
     assert len(answers) == len(old)
     # NONE from an id that has not served again, CONCURRENT from one that is being initialised for a later batch.
-    assert set(answers) <= {NONE, CONCURRENT, *_FENCED}
-    assert set(answers) & _FENCED
+    assert set(answers) <= {NONE, CONCURRENT, *FENCED}
+    assert set(answers) & FENCED
     assert play.visible() == seen(5)

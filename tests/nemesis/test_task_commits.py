@@ -14,7 +14,7 @@ import pytest
 from tests.live.pipeline import Tasks
 from tests.live.rules.batches import rows_of, seen
 from tests.live.rules.schedules import crash, until
-from tests.nemesis.frames import NONE, Api
+from tests.nemesis.frames import FENCED, NONE, Api
 from tests.nemesis.rules import Selection
 from tests.nemesis.schedules import of_tasks, process
 from twopc.errors import CommitBlockedError, RetriableError
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from twopc.decision import TaskReport
     from twopc.engine import Work
 
-FENCED = {"ProducerFencedError", "InvalidProducerEpochError"}
 FAULTS = [
     pytest.param(Selection.drop_request, id="request-dropped"),
     pytest.param(Selection.drop_response, id="response-dropped"),
