@@ -102,6 +102,15 @@ class Query:
         finally:
             faults.disarm()
 
+    def run_over_a_crash_at(self, point: str) -> None:
+        """:data:`BATCHES`, of which the second is not brought to its end at once."""
+        self.feed(*BATCHES[0])
+        self.run()
+        self.feed(*BATCHES[1])
+        self.fail_at(point)
+        self.feed(*BATCHES[2])
+        self.run()
+
     def refused(self, *expressions: str) -> str:
         with pytest.raises(StreamingQueryException) as raised:
             self.run(*expressions)
@@ -163,12 +172,7 @@ def test_two_kafka_clusters_and_redis_have_every_row_once_after_a_crash_at(
         adding(redis_server),
     )
     query = Query(spark, tmp_path, (totals, there, here))
-    query.feed(*BATCHES[0])
-    query.run()
-    query.feed(*BATCHES[1])
-    query.fail_at(point)
-    query.feed(*BATCHES[2])
-    query.run()
+    query.run_over_a_crash_at(point)
     assert values(here) == values(there) == VALUES
     assert counters(redis_server, totals.name) == SUMS
 
@@ -223,12 +227,7 @@ def test_redis_alone_has_every_row_once_after_a_crash_at(
 ) -> None:
     totals = adding(redis_server)
     query = Query(spark, tmp_path, (totals,), {"staging": True})
-    query.feed(*BATCHES[0])
-    query.run()
-    query.feed(*BATCHES[1])
-    query.fail_at(point)
-    query.feed(*BATCHES[2])
-    query.run()
+    query.run_over_a_crash_at(point)
     assert counters(redis_server, totals.name) == SUMS
 
 
@@ -239,12 +238,7 @@ def test_hbase_alone_has_every_row_once_after_a_crash_at(
 ) -> None:
     mapping = Increment(f"{store.prefix}:{{id}}", {"d:v": "n"})
     query = Query(spark, tmp_path, (hbase_sink(store, mapping),))
-    query.feed(*BATCHES[0])
-    query.run()
-    query.feed(*BATCHES[1])
-    query.fail_at(point)
-    query.feed(*BATCHES[2])
-    query.run()
+    query.run_over_a_crash_at(point)
     assert {kind: store.total(kind) for kind in SUMS} == SUMS
 
 
