@@ -65,6 +65,7 @@ class Coordinator:
         self._files = files
         self._settings = settings or Settings()
         self._staging = staging
+        self._timeout_ms = min((s.prepare_timeout_ms for s in sinks if s.prepare_timeout_ms), default=None)
         self._binding = Binding(files)
         self._log = self._choose_log()
         self._run = uuid.uuid4().hex  # one for all: a repeated take-over must not throw out a successor
@@ -91,8 +92,7 @@ class Coordinator:
             raise self._doubt  # rule 12: only a restart finds out, and nothing is decided before
         if self._view is None:
             self.initialize_state(checkpoint)
-        evaluated = False
-        losses = 0
+        evaluated, losses = False, 0
         while True:
             case, position = self._lookup(checkpoint)
             losses += case.action in _AFTER_A_LOSS
@@ -162,9 +162,7 @@ class Coordinator:
                 incarnations=self._incarnations,
                 settled_through=self._settled_through,
                 only=only,
-                timeout_ms=min(
-                    (s.prepare_timeout_ms for s in self._sinks.values() if s.prepare_timeout_ms), default=None
-                ),
+                timeout_ms=self._timeout_ms,
             )
             tasks: Sequence[TaskReport] = ()
             began = time.monotonic()

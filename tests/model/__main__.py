@@ -31,6 +31,7 @@ ARTIFACTS = Path(__file__).parents[2] / "artifacts"
 _PIECE = 50
 _SHOWN = 10
 _LARGEST_SEED = 1_000_000_000
+_SAID_EVERY = 10_000
 
 
 def play_piece(seeds: range) -> list[Verdict]:
@@ -65,6 +66,8 @@ def report(verdicts: Iterable[Verdict], first_seed: int, *, stop: bool) -> int:
         drivers += verdict.drivers
         in_doubt += verdict.in_doubt
         struck.update(verdict.struck)
+        if histories % _SAID_EVERY == 0:
+            print(f"{histories} histories, {violations} violations, {time.monotonic() - began:.0f} s", flush=True)
         if verdict.violation is not None:
             violations += 1
             if violations <= _SHOWN:

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING
 from tests.live.pipeline import Tasks
 from tests.live.rules.batches import rows_of, seen
 from tests.nemesis.frames import FENCED, Api
+from twopc.errors import RetriableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from sinks.kafka_writer import KafkaHandle
     from tests.live.rules.schedules import Play
     from tests.nemesis.proxy import KafkaProxy
     from twopc.coordinator import Coordinator
+    from twopc.decision import TaskReport
+    from twopc.engine import Work
 
 
 def of_tasks(play: Play) -> str:
@@ -40,6 +44,22 @@ def process(
     tasks = Tasks(play, rows_of(batch), between=between)
     driver.process(play.checkpoint(batch), tasks)
     return tasks.prepared, tasks.evaluated
+
+
+class VoidFirst(Tasks):
+    """Its first attempt is void, and swept; the handles of it are kept."""
+
+    def __init__(self, play: Play, batch: int) -> None:
+        super().__init__(play, rows_of(batch))
+        self._play = play
+        self.void: list[KafkaHandle] = []
+
+    def prepare(self, work: Work) -> list[TaskReport]:
+        tasks = super().prepare(work)
+        if self.prepared == 1:
+            self.void = self._play.handles(tasks)
+            raise RetriableError("void")
+        return tasks
 
 
 def let_a_commit_arrive_late(play: Play, proxy: KafkaProxy) -> None:

@@ -11,23 +11,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.live.pipeline import Tasks
 from tests.live.rules.batches import rows_of, seen
 from tests.live.rules.schedules import crash, until
 from tests.nemesis.frames import FENCED, NONE, Api
 from tests.nemesis.rules import Selection
-from tests.nemesis.schedules import of_tasks, process
-from twopc.errors import CommitBlockedError, RetriableError
+from tests.nemesis.schedules import VoidFirst, of_tasks, process
+from twopc.errors import CommitBlockedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sinks.kafka_writer import KafkaHandle
     from tests.live.rules.schedules import Play
     from tests.nemesis.proxy import KafkaProxy
     from tests.nemesis.rules import Rule
-    from twopc.decision import TaskReport
-    from twopc.engine import Work
 
 FAULTS = [
     pytest.param(Selection.drop_request, id="request-dropped"),
@@ -118,22 +114,6 @@ def test_commits_of_a_predecessor_come_again_after_a_successor_has_written(play:
         assert process(successor, play, batch) == ((0, 1) if batch == 0 else (1, 0))
         replay_all(proxy, play)
     assert play.visible() == seen(3)
-
-
-class VoidFirst(Tasks):
-    """Its first attempt is void, and swept; the handles of it are kept."""
-
-    def __init__(self, play: Play, batch: int) -> None:
-        super().__init__(play, rows_of(batch))
-        self._play = play
-        self.void: list[KafkaHandle] = []
-
-    def prepare(self, work: Work) -> list[TaskReport]:
-        tasks = super().prepare(work)
-        if self.prepared == 1:
-            self.void = self._play.handles(tasks)
-            raise RetriableError("void")
-        return tasks
 
 
 def test_an_end_of_a_swept_transaction_commits_and_aborts_nothing(play: Play) -> None:
