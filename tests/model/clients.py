@@ -147,7 +147,12 @@ class TransactionClient:
         return answers
 
     def fence(self, identities: Sequence[ProducerIdentity]) -> dict[str, str]:
-        return {identity.transactional_id: _answered("fence", _fencing(identity)) for identity in identities}
+        answers = {}
+        for identity in identities:
+            send = _fencing(identity)
+            NETWORK.sent_inits.append(send)
+            answers[identity.transactional_id] = _answered("fence", send)
+        return answers
 
     def list_open(self, prefix: str) -> Listing:
         def ask() -> tuple[str, ...]:

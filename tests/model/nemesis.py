@@ -32,6 +32,7 @@ class Fault(Enum):
     LOSE_REQUEST = "the request is lost (an EndTxn may come through much later)"
     LOSE_ANSWER = "the answer is lost"
     REPLAY = "an EndTxn that was sent before comes once more"
+    REPLAY_INIT = "an InitProducerId that was sent before comes once more"
     OUTSIDER = "somebody else aborts an open transaction by EndTxn, at its own epoch"
     STALE_READS = "reads are answered by a leader that was cut off"
     REFUSE_RECORD = "the broker refuses a record"
@@ -51,10 +52,13 @@ _WEIGHTS: Final = {
     Fault.LOSE_REQUEST: 4,
     Fault.LOSE_ANSWER: 4,
     Fault.REPLAY: 5,
+    Fault.REPLAY_INIT: 2,
     Fault.OUTSIDER: 2,
     Fault.STALE_READS: 3,
     Fault.REFUSE_RECORD: 2,
 }
+#: Those that may abort what is decided.
+_ABORTING: Final = (Fault.TIMEOUT, Fault.PAUSE_AND_TIMEOUT, Fault.REPLAY_INIT, Fault.OUTSIDER)
 #: Where a fault can strike; anywhere, by default.
 _AT: Final = {
     Fault.LOSE_REQUEST: NETWORK.losable,
@@ -83,6 +87,7 @@ class Nemesis:
             Fault.LOSE_REQUEST: self._lose_request,
             Fault.LOSE_ANSWER: self._lose_answer,
             Fault.REPLAY: self._replay,
+            Fault.REPLAY_INIT: self._replay_init,
             Fault.OUTSIDER: self._abort_one,
             Fault.STALE_READS: self._cut_off_a_leader,
             Fault.REFUSE_RECORD: self._refuse_record,
@@ -91,7 +96,7 @@ class Nemesis:
     @property
     def may_have_lost_transactions(self) -> bool:
         """Whether a decided transaction can have been lost by what was done."""
-        return bool(self.struck[Fault.TIMEOUT] + self.struck[Fault.PAUSE_AND_TIMEOUT] + self.struck[Fault.OUTSIDER])
+        return any(self.struck[fault] for fault in _ABORTING)
 
     def count(self, fault: Fault) -> None:
         """A fault that strikes elsewhere than at a request."""
@@ -137,6 +142,11 @@ class Nemesis:
         if sent:
             answer = self._simulation.chance.choice(sent)()
             self._simulation.trace.append(f"-- a replayed EndTxn is answered {answer}")
+
+    def _replay_init(self, _: Callable[[], Any]) -> None:
+        if NETWORK.sent_inits:
+            answer = self._simulation.chance.choice(NETWORK.sent_inits)()
+            self._simulation.trace.append(f"-- a replayed InitProducerId is answered {answer}")
 
     def _abort_one(self, _: Callable[[], Any]) -> None:
         cluster = self._simulation.cluster

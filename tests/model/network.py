@@ -28,6 +28,7 @@ class Network:
         """Everything of the history before is forgotten."""
         self.simulation = simulation
         self.sent_ends: list[Callable[[], str]] = []  #: every EndTxn for a task's transaction: each may come again
+        self.sent_inits: list[Callable[[], object]] = []  #: every InitProducerId: each may come again
         self.delayed: list[Callable[[], str]] = []  #: EndTxn of drivers that nobody has answered
         self.stale: float = 0.0  #: how often a read is answered by a leader that was cut off
 

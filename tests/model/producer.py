@@ -57,8 +57,13 @@ class Producer:
 
     def init_transactions(self, timeout: float) -> None:
         until_ms = NETWORK.simulation.now_ms + timeout * 1000
+
+        def send() -> tuple[str, int, int]:
+            return NETWORK.cluster.init(self._id, self._timeout_ms)
+
+        NETWORK.sent_inits.append(send)
         while True:
-            error, *identity = self._ask("init", lambda: NETWORK.cluster.init(self._id, self._timeout_ms))
+            error, *identity = self._ask("init", send)
             if error == NONE:
                 self._identity = (identity[0], identity[1])
                 return
