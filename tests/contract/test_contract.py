@@ -227,13 +227,19 @@ def test_an_attempt_whose_answer_was_lost_is_finished_or_made_anew(point: str, c
 # -- copies of the checkpoint ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("before", [0, 1, 2])
-def test_an_older_copy_of_the_checkpoint_writes_nothing_and_fences_nobody(
-    before: int, case: Case, tmp_path: Path
-) -> None:
+@pytest.fixture
+def overtaken(case: Case) -> Case:
+    """A sink whose decisions are in the checkpoint, and that knows of drivers on copies of it."""
     if not case.may_be_overtaken:
         pytest.skip("the decisions of this sink's queries are in no checkpoint")
-    query = Query(case, tmp_path)
+    return case
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_an_older_copy_of_the_checkpoint_writes_nothing_and_fences_nobody(
+    before: int, overtaken: Case, tmp_path: Path
+) -> None:
+    query = Query(overtaken, tmp_path)
     running = query.start()
     query.go_on(running, *range(before))
     copy = query.copied(tmp_path / "copy")
@@ -241,13 +247,11 @@ def test_an_older_copy_of_the_checkpoint_writes_nothing_and_fences_nobody(
     with pytest.raises(RefusedStartError, match="shows a later batch than any"):
         copy.run(before)
     query.go_on(running, before + 1)
-    assert case.visible() == all_rows(*range(before + 2))
+    assert overtaken.visible() == all_rows(*range(before + 2))
 
 
-def test_a_copy_is_left_behind_while_it_starts(case: Case, tmp_path: Path) -> None:
-    if not case.may_be_overtaken:
-        pytest.skip("the decisions of this sink's queries are in no checkpoint")
-    query = Query(case, tmp_path)
+def test_a_copy_is_left_behind_while_it_starts(overtaken: Case, tmp_path: Path) -> None:
+    query = Query(overtaken, tmp_path)
     running = query.start()
     query.go_on(running, 0)
     copy = query.copied(tmp_path / "copy")
@@ -258,14 +262,12 @@ def test_a_copy_is_left_behind_while_it_starts(case: Case, tmp_path: Path) -> No
     faults.arm("driver.inspected", go_on)
     with pytest.raises(RefusedStartError, match="shows a later batch than any"):
         copy.run(1)
-    assert case.visible() == all_rows(0, 1)
+    assert overtaken.visible() == all_rows(0, 1)
 
 
-def test_of_two_copies_only_the_one_that_went_on_may_start_again(case: Case, tmp_path: Path) -> None:
+def test_of_two_copies_only_the_one_that_went_on_may_start_again(overtaken: Case, tmp_path: Path) -> None:
     """The other one had decided, and was overtaken before it could commit."""
-    if not case.may_be_overtaken:
-        pytest.skip("the decisions of this sink's queries are in no checkpoint")
-    query = Query(case, tmp_path)
+    query = Query(overtaken, tmp_path)
     query.run(0)
     copy = query.copied(tmp_path / "copy")
 
@@ -275,22 +277,20 @@ def test_of_two_copies_only_the_one_that_went_on_may_start_again(case: Case, tmp
     faults.arm("driver.decided", go_on_elsewhere)
     with pytest.raises(FencedError):
         query.run(1)
-    assert case.visible() == all_rows(0, 1)
+    assert overtaken.visible() == all_rows(0, 1)
     with pytest.raises(RefusedStartError):
         query.run(1)
     copy.run(2)
-    assert case.visible() == all_rows(0, 1, 2)
+    assert overtaken.visible() == all_rows(0, 1, 2)
 
 
-def test_a_query_that_ended_another_may_crash_before_its_first_decision(case: Case, tmp_path: Path) -> None:
+def test_a_query_that_ended_another_may_crash_before_its_first_decision(overtaken: Case, tmp_path: Path) -> None:
     """What the former query has decided says nothing about the new one's checkpoint."""
-    if not case.may_be_overtaken:
-        pytest.skip("the decisions of this sink's queries are in no checkpoint")
-    Query(case, tmp_path).run(0)
-    new = Query(case, tmp_path / "new", lineage="lineage-b")
+    Query(overtaken, tmp_path).run(0)
+    new = Query(overtaken, tmp_path / "new", lineage="lineage-b")
     ends = Settings(permits=Permits(end_lineage=LINEAGE))
-    faults.arm("driver.prepared", case.crash)
+    faults.arm("driver.prepared", overtaken.crash)
     with pytest.raises(Crash):
         new.run(0, settings=ends)
     new.run(0, 1)
-    assert set(case.visible()) == set(all_rows(0, 1))
+    assert set(overtaken.visible()) == set(all_rows(0, 1))

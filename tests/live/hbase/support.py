@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import random
 import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from sinks import hbase_link
 from sinks.hbase import HBaseSink
 from sinks.hbase_apply import Applier
 from sinks.hbase_cluster import Cluster
@@ -22,7 +24,9 @@ from sinks.hbase_staging import STATE, slices_prefix
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sinks.hbase_connection import Master
+    import pytest
+
+    from sinks.hbase_connection import Master, RegionServer
     from sinks.hbase_mappings import Mapping
     from sinks.hbase_ops import Cell, Column
     from sinks.hbase_writer import HBaseHandle
@@ -41,6 +45,24 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not come true"
         time.sleep(0.02)
+
+
+def lose_answers(monkeypatch: pytest.MonkeyPatch, *kinds: type[RegionServer | Master]) -> None:
+    """From here on a quarter of the answers of servers of these kinds are lost after the server has acted."""
+    rng = random.Random(1)
+
+    def lossy(ask: Callable[..., Any]) -> Callable[..., Any]:
+        def asked(*arguments: Any) -> Any:
+            answer = ask(*arguments)
+            if rng.random() < 0.25:
+                raise ConnectionError("the answer was lost")
+            return answer
+
+        return asked
+
+    for kind in kinds:
+        monkeypatch.setattr(kind, "send_request", lossy(kind.send_request))
+    monkeypatch.setattr(hbase_link, "_BACKOFF_MAX_S", hbase_link._BACKOFF_S)
 
 
 class Store:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sinks import hbase_link
 from sinks.hbase_apply import marker_qualifier
 from sinks.hbase_connection import Master, RegionServer
 from sinks.hbase_mappings import Append, Increment, Put
 from sinks.hbase_ops import Op, delete
 from tests.contract.cases import hbase_counters
 from tests.contract.drivers import Driver, Query, all_rows
-from tests.live.hbase.support import FAMILY, Sleeper, sink_of
+from tests.live.hbase.support import FAMILY, Sleeper, lose_answers, sink_of
 from tests.live.one_task import batch
 from tests.unit.fake_sink import Crash
 from twopc import faults
@@ -80,17 +78,7 @@ def test_a_commit_that_died_behind_any_chunk_goes_on_from_there(
 
 
 def test_every_answer_may_be_lost(sink: HBaseSink, totals: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    call, rng = RegionServer.send_request, random.Random(1)
-
-    def lossy(server: Any, *arguments: Any) -> Any:
-        answer = call(server, *arguments)
-        if rng.random() < 0.25:
-            raise ConnectionError("the answer was lost")
-        return answer
-
-    for kind in (RegionServer, Master):
-        monkeypatch.setattr(kind, "send_request", lossy)
-    monkeypatch.setattr(hbase_link, "_BACKOFF_MAX_S", hbase_link._BACKOFF_S)
+    lose_answers(monkeypatch, RegionServer, Master)
     for _ in range(2):
         driver = Driver(sink)
         since = driver.begin()

@@ -70,6 +70,17 @@ def between_chunks(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) 
         yield
 
 
+def dying_before(chunk: int, server: LocalHBase) -> Callable[[int], None]:
+    """HBase dies before this chunk is applied, and starts again on what it has on its disk."""
+
+    def act(applied: int) -> None:
+        if applied == chunk:
+            server.kill()
+            server.start()
+
+    return act
+
+
 @pytest.mark.parametrize("operation", MAPPINGS)
 def test_rows_are_applied_once_while_their_region_splits(
     operation: str, store: Store, monkeypatch: pytest.MonkeyPatch
@@ -122,12 +133,7 @@ def test_rows_are_applied_once_over_a_death_of_hbase_between_chunks(
     since = driver.begin()
     handle = driver.prepare(rows())
 
-    def die(chunk: int) -> None:
-        if chunk == 2:
-            local_hbase_server.kill()
-            local_hbase_server.start()
-
-    with between_chunks(monkeypatch, die):
+    with between_chunks(monkeypatch, dying_before(2, local_hbase_server)):
         assert driver.commit([handle], since) == [Evidence.COMMITTED], driver.committer.obstacles()
     require_once(store, operation, batches=1)
 
@@ -145,12 +151,8 @@ def test_rows_are_applied_once_over_a_death_of_hbase_while_chunks_are_under_way_
     handle = driver.prepare(batch(id=ids, v=ids, one=[1] * _ROWS))
     assert handle.distinct
 
-    def die(chunk: int) -> None:
-        if chunk == 5:  # the others are in the middle of theirs
-            local_hbase_server.kill()
-            local_hbase_server.start()
-
-    with between_chunks(monkeypatch, die):
+    # Before the sixth: those that are under way with it are in the middle of theirs.
+    with between_chunks(monkeypatch, dying_before(5, local_hbase_server)):
         assert driver.commit([handle], since) == [Evidence.COMMITTED], driver.committer.obstacles()
     held = {int(row.rpartition(b":")[2]): cells[FAMILY, b"v"].value for row, cells in store.all_cells().items()}
     once = COUNTER.pack(1) if operation == "increment" else b"1"

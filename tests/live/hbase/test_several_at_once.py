@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sinks import hbase_link
 from sinks.hbase_apply import Applier
 from sinks.hbase_connection import RegionServer
 from sinks.hbase_fence import Fence
 from sinks.hbase_mappings import COUNTER, Append, Increment, Put
 from tests.contract.drivers import Driver
-from tests.live.hbase.support import sink_of
+from tests.live.hbase.support import lose_answers, sink_of
 from tests.live.one_task import batch
 from twopc.sink import Evidence
 
@@ -75,16 +73,7 @@ def test_chunks_with_a_common_row_are_applied_one_after_the_other(
 def test_each_row_is_applied_once_when_answers_are_lost_while_chunks_are_under_way_together(
     kind: type[Mapping], store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    call, rng = RegionServer.send_request, random.Random(1)
-
-    def lossy(server: Any, *arguments: Any) -> Any:
-        answer = call(server, *arguments)
-        if rng.random() < 0.25:
-            raise ConnectionError("the answer was lost")
-        return answer
-
-    monkeypatch.setattr(RegionServer, "send_request", lossy)
-    monkeypatch.setattr(hbase_link, "_BACKOFF_MAX_S", hbase_link._BACKOFF_S)
+    lose_answers(monkeypatch, RegionServer)
     ids = list(range(40))
     driver = Driver(sink_of(store, mapping_of(kind, store), chunk_rows=3))
     since = driver.begin()
