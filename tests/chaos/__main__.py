@@ -26,7 +26,7 @@ from rich.table import Table
 from integration.guard import GuardedProcess
 from tests.chaos.query import TASKS, Query
 from tests.checkers.equality import unequal
-from tests.checkers.history import Position
+from tests.checkers.history import Position, Row
 from tests.checkers.open_transactions import left_open, states_of
 from tests.checkers.verdict import verdict
 from tests.checkers.watcher import Watcher
@@ -130,11 +130,11 @@ def _start(game: Played) -> GuardedProcess:
 
 
 def _judge(query: Query, batches: int, watcher: Watcher) -> list[str]:
-    given: dict[Position, bytes | None] = {}
+    given: dict[Position, Row] = {}
     for batch in range(batches):
         for row in query.rows(batch):
             source, _, offset = row.partition(b":")
-            given[Position(int(source), int(offset))] = row
+            given[Position(int(source), int(offset))] = Row(source, row)
     assert len({where.partition for where in given}) in {0, TASKS}
     if query.keep_batches == 1:  # its ledger has been truncated: the data alone speaks
         found = unequal(given, watcher.catch_up())

@@ -1,4 +1,4 @@
-"""Nobody reads what was aborted or undecided, and nothing that was read vanishes or changes.
+"""Nobody reads what was aborted or undecided, and nothing that was read vanishes, changes, or appears behind its reader.
 
 As Jepsen's aborted read (G1a) for queues: a read of what its transaction never committed.
 """
@@ -21,7 +21,7 @@ def aborted_reads(
     """What should not have been read.
 
     Args:
-        observed: what a reader saw while it all happened.
+        observed: what a reader saw while it all happened, until it had caught up.
         log: what the partitions hold in the end.
         final: what a new reader sees in the end.
     """
@@ -41,4 +41,9 @@ def aborted_reads(
             violations.append(Violation(_CHECKER, "was read, and has vanished", (row,)))
         elif (now.key, now.value) != (row.key, row.value):
             violations.append(Violation(_CHECKER, "was read, and has changed", (row, now)))
+    violations += [
+        Violation(_CHECKER, "is visible, and appeared behind a reader that had caught up", (row,))
+        for row in final
+        if row.position not in seen
+    ]
     return violations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tests.checkers.history import Observation, Position, SourceOf, Violation, source_in_value
+from tests.checkers.history import Observation, Position, Row, SourceOf, Violation, source_in_value, with_sources
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -14,25 +14,27 @@ _CHECKER = "equality"
 
 
 def unequal(
-    given: Mapping[Position, bytes | None], observed: Sequence[Observation], source_of: SourceOf = source_in_value
+    given: Mapping[Position, Row], observed: Sequence[Observation], source_of: SourceOf = source_in_value
 ) -> list[Violation]:
     """What is lost, doubled, made up or altered.
 
     Args:
-        given: the value that each source record should have in the output.
+        given: what each source record should be in the output.
         observed: everything that one reader saw of the output.
         source_of: which source record an output record comes from.
     """
     found: dict[Position, list[Observation]] = {}
-    for observation in observed:
-        found.setdefault(source_of(observation), []).append(observation)
+    named, others = with_sources(observed, source_of)
+    for source, observation in named:
+        found.setdefault(source, []).append(observation)
     times = Counter({source: len(rows) for source, rows in found.items()})
     violations = [Violation(_CHECKER, "lost", (source,)) for source in sorted(set(given) - set(found))]
+    violations += [Violation(_CHECKER, "made up: it names no source record", (row,)) for row in others]
     for source, rows in sorted(found.items()):
         if source not in given:
             violations.append(Violation(_CHECKER, "made up", (source, *rows)))
         elif times[source] > 1:
             violations.append(Violation(_CHECKER, "doubled", (source, *rows)))
-        elif rows[0].value != given[source]:
+        elif Row(rows[0].key, rows[0].value) != given[source]:
             violations.append(Violation(_CHECKER, "altered", (source, given[source], rows[0])))
     return violations

@@ -31,6 +31,13 @@ class Position(NamedTuple):
     offset: int
 
 
+class Row(NamedTuple):
+    """What a source record should be in the output."""
+
+    key: bytes | None
+    value: bytes | None
+
+
 class Producer(NamedTuple):
     """Whose records these are. One transaction lives at a producer's epoch (rule 5), so this names one, too."""
 
@@ -95,7 +102,7 @@ class Decided:
     rows: int
 
 
-#: The record of the source that an output record comes from: a plan under test writes it into each.
+#: The record of the source that an output record comes from: a plan under test writes it into each. ValueError if it has none.
 SourceOf = Callable[[Observation], Position]
 
 
@@ -107,6 +114,19 @@ def source_in_value(observation: Observation) -> Position:
     """
     partition, _, offset = (observation.value or b"").partition(b" ")[0].partition(b":")
     return Position(int(partition), int(offset))
+
+
+def with_sources(
+    observed: Iterable[Observation], source_of: SourceOf
+) -> tuple[list[tuple[Position, Observation]], list[Observation]]:
+    """Each record with the source record that it comes from; and those that name none."""
+    named, others = [], []
+    for observation in observed:
+        try:
+            named.append((source_of(observation), observation))
+        except ValueError:
+            others.append(observation)
+    return named, others
 
 
 def fates(log: Iterable[LogEntry]) -> Mapping[Position, Kind | None]:

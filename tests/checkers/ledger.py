@@ -34,6 +34,12 @@ def disagreeing(
         for handle in decided
         if visible[handle.producer] != handle.rows
     ]
+    used = Counter(handle.producer for handle in decided)
+    violations += [
+        Violation(_CHECKER, "one epoch of a producer is that of several decided transactions", (producer, times))
+        for producer, times in sorted(used.items())
+        if times > 1
+    ]
     known = {handle.producer for handle in decided}
     violations += [
         Violation(_CHECKER, "rows are visible that no decision names", (producer, rows))

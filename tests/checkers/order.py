@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.checkers.history import Observation, Position, SourceOf, Violation, source_in_value
+from tests.checkers.history import Observation, Position, SourceOf, Violation, source_in_value, with_sources
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,8 +14,8 @@ def inverted(observed: Sequence[Observation], source_of: SourceOf = source_in_va
     """Each record that stands behind a later one of the same key and source partition, in one output partition."""
     latest: dict[tuple[int, bytes | None, int], tuple[Position, Observation]] = {}
     violations = []
-    for observation in sorted(observed, key=lambda observation: observation.position):
-        source = source_of(observation)
+    in_order = sorted(observed, key=lambda observation: observation.position)
+    for source, observation in with_sources(in_order, source_of)[0]:  # whatever names no source is told by ``unequal``
         where = (observation.position.partition, observation.key, source.partition)
         before = latest.get(where)
         if before is not None and source < before[0]:

@@ -15,6 +15,7 @@ from tests.checkers.history import (
     Observation,
     Position,
     Producer,
+    Row,
     StableOffset,
     Violation,
     source_in_value,
@@ -49,7 +50,7 @@ LOG = [
     entry(1, 3, TWO, Kind.ABORT),
 ]
 SEEN = [row(0, 0, "0:0"), row(0, 2, "0:1"), row(1, 0, "0:2")]
-GIVEN = {Position(0, 0): b"0:0", Position(0, 1): b"0:1", Position(0, 2): b"0:2"}
+GIVEN = {Position(0, number): Row(b"k", b"0:%d" % number) for number in range(3)}
 DECIDED = [Decided("uuid-one", ONE, 3)]
 
 
@@ -74,6 +75,8 @@ def test_a_good_history_passes_every_checker() -> None:
         ([*SEEN, row(1, 9, "0:2")], "doubled"),
         ([*SEEN, row(1, 9, "7:0")], "made up"),
         ([*SEEN[:2], row(1, 0, "0:2 other")], "altered"),
+        ([*SEEN[:2], row(1, 0, "0:2", b"other key")], "altered"),
+        ([*SEEN, row(1, 9, "garbage")], "made up: it names no source record"),
     ],
 )
 def test_unequal_input_and_output_are_told(observed: list[Observation], what: str) -> None:
@@ -103,6 +106,7 @@ def test_a_record_that_comes_behind_two_later_ones_is_told_once_each() -> None:
     [
         ([*SEEN, row(0, 1, "0:3")], [*SEEN, row(0, 1, "0:3")], "read although its transaction was aborted"),
         (SEEN, SEEN[:2], "was read, and has vanished"),
+        (SEEN[:2], SEEN, "is visible, and appeared behind a reader that had caught up"),
         (SEEN, [*SEEN[:2], row(1, 0, "0:9")], "was read, and has changed"),
     ],
 )
@@ -153,6 +157,12 @@ def test_a_transaction_that_is_ended_in_one_partition_only_is_told() -> None:
         (DECIDED, SEEN, [], ["decided, and its marker is not visible"]),
         (DECIDED, SEEN, ["uuid-one", "uuid-two"], ["a visible marker is of nothing decided"]),
         (DECIDED, SEEN, ["uuid-one"] * 2, ["a visible marker is of nothing decided"]),
+        (
+            [*DECIDED, *DECIDED],
+            SEEN,
+            ["uuid-one"] * 2,
+            ["one epoch of a producer is that of several decided transactions"],
+        ),
         (DECIDED, [*SEEN, row(7, 0, "0:2")], ["uuid-one"], ["was read, and is not in the log"]),
         ([*DECIDED, Decided("uuid-two", TWO, 2)], SEEN, ["uuid-one", "uuid-two"], ["2 rows decided, 0 visible"]),
     ],

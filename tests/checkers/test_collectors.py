@@ -12,7 +12,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.checkers.aborted_reads import aborted_reads
-from tests.checkers.history import Kind, Position, Producer
+from tests.checkers.history import Kind, Position, Producer, Row
 from tests.checkers.log_dump import dump
 from tests.checkers.open_transactions import left_open, states_of
 from tests.checkers.stall import stalled
@@ -110,7 +110,7 @@ def test_a_watcher_that_has_missed_something_is_an_error(kafka: KafkaService, to
         watcher.catch_up()
 
 
-ROWS = {Position(0, number): f"0:{number}".encode() for number in range(4)}
+ROWS = {Position(0, number): Row(b"0:%d" % number, b"0:%d" % number) for number in range(4)}
 
 
 def rows_of(batch: int) -> list[list[str]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tests.checkers.aborted_reads import aborted_reads
 from tests.checkers.equality import unequal
-from tests.checkers.history import Decided, Position, Producer, SourceOf, Violation, source_in_value
+from tests.checkers.history import Decided, Position, Producer, Row, SourceOf, Violation, source_in_value
 from tests.checkers.ledger import disagreeing
 from tests.checkers.log_dump import dump
 from tests.checkers.open_transactions import left_open, states_of
@@ -30,7 +30,7 @@ def verdict(
     sink: KafkaSink,
     bootstrap_servers: str,
     watcher: Watcher,
-    given: Mapping[Position, bytes | None],
+    given: Mapping[Position, Row],
     *,
     source_of: SourceOf = source_in_value,
     stall_bound_s: float,
@@ -41,7 +41,7 @@ def verdict(
         sink: whose output, ledger and transactions are judged; its ledger was never truncated.
         bootstrap_servers: of the cluster itself.
         watcher: has read the output all the time.
-        given: the value that each source record should have in the output.
+        given: what each source record should be in the output.
         source_of: which source record an output record comes from.
         stall_bound_s: for how long readers may be held back.
     """
@@ -54,6 +54,8 @@ def verdict(
         keys = [row.key for row in reader.catch_up() if row.position.partition != _DRIVER_PARTITION]
     markers = [key.decode() for key in keys if key is not None]  # a barrier has no key
     log = dump(bootstrap_servers, sink.topic)
+    samples = watcher.stable_offsets
+    assert samples, "the last stable offset was never looked at"
     return [
         *unequal(given, final, source_of),
         *inverted(final, source_of),
@@ -61,7 +63,7 @@ def verdict(
         *torn(final, log),
         *disagreeing(decided_of(sink), final, log, markers),
         *left,
-        *stalled(watcher.stable_offsets, bound_s=stall_bound_s),
+        *stalled(samples, bound_s=stall_bound_s),
     ]
 
 

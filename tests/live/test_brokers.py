@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from sinks import kafka_ledger
 from sinks.kafka_reader import offsets
 from sinks.kafka_transactions import NOT_FOUND
-from tests.checkers.history import Position
+from tests.checkers.history import Position, Row
 from tests.checkers.verdict import verdict
 from tests.checkers.watcher import Watcher
 from tests.live.cluster_support import cluster, coordinator, leader, replicated_topic, three_brokers
@@ -89,9 +89,9 @@ class Replicated(Play):
         """The next batch has a new driver."""
         self._driving = None
 
-    def given(self) -> dict[Position, bytes]:
+    def given(self) -> dict[Position, Row]:
         rows = [row for batch in range(_BATCHES) for task in self.rows(batch) for row in task]
-        return {Position(*map(int, row.split(":"))): row.encode() for row in rows}
+        return {Position(*map(int, row.split(":"))): Row(row.encode(), row.encode()) for row in rows}
 
 
 def _driver_coordinator(play: Replicated) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sinks.kafka import KafkaSink
-from tests.checkers.history import Observation, Position
+from tests.checkers.history import Observation, Position, Row
 from tests.checkers.verdict import verdict
 from tests.checkers.watcher import Watcher
 from tests.live.cluster_support import cluster, coordinator, leader, replicated_topic, three_brokers
@@ -116,7 +116,7 @@ def operated(pipeline: Pipeline, spark: SparkSession) -> Iterator[Operator]:
         with contextlib.closing(Operator(pipeline, spark)) as operator:
             yield operator
             operator.finish()
-        given = {_number(value.encode()): value.encode() for value in pipeline.given}
+        given = {_number(value): _row(value) for value in map(str.encode, pipeline.given)}
         sink = KafkaSink(name=pipeline.options.name, bootstrap_servers=servers, topic=topic)
         violations = verdict(sink, servers, watcher, given, source_of=_source, stall_bound_s=_STALL_BOUND_S)
     assert not violations, (operator.restarts, violations)
@@ -124,6 +124,10 @@ def operated(pipeline: Pipeline, spark: SparkSession) -> Iterator[Operator]:
 
 def _source(observation: Observation) -> Position:
     return _number(observation.value or b"")
+
+
+def _row(value: bytes) -> Row:
+    return Row(value.rpartition(b"-")[0], value)
 
 
 def _number(value: bytes) -> Position:

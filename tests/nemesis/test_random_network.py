@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.checkers.history import Position
+from tests.checkers.history import Position, Row
 from tests.checkers.verdict import verdict
 from tests.checkers.watcher import Watcher
 from tests.live.pipeline import Tasks
@@ -57,9 +57,9 @@ def rows_of(batch: int) -> list[list[str]]:
     ]  # a task reads a partition of the source
 
 
-def given(batches: int) -> dict[Position, bytes | None]:
+def given(batches: int) -> dict[Position, Row]:
     rows = itertools.chain.from_iterable(task for batch in range(batches) for task in rows_of(batch))
-    return {Position(*map(int, row.split(":"))): row.encode() for row in rows}
+    return {Position(*map(int, row.split(":"))): Row(row.encode(), row.encode()) for row in rows}
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.whole) for seed in range(2, 11))])
