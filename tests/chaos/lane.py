@@ -87,7 +87,8 @@ class Lane:
         self.sleeping += [([pid], told) for pid, end in ends.items() if end.code is None]
         died = any(end.code in {None, KILLED} for end in (*ends.values(), found))
         hit = died or error.startswith(("InjectedFault", "InjectedLoss"))
-        wrong = "" if not error or error.startswith(_EXPECTED) else error
+        expected = _EXPECTED if point else ()  # without a fault there is no reason for any error
+        wrong = "" if not error or error.startswith(expected) else error
         if found.code not in {0, KILLED}:
             wrong = wrong or f"the driver ended with {found.code}"
         return {"hit": hit, "error": error, "wrong": wrong}

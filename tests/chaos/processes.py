@@ -122,7 +122,7 @@ class Engine:
 
     def prepare(self, work: Work) -> list[TaskReport]:
         self._jobs.append(len(self._jobs))
-        rows = self._query.split(work.checkpoint.batch)
+        rows = self._query.split(work.checkpoint.batch, work.attempt)
         waiting = list(range(len(rows)))
         running = dict[Any, int]()
         tried_again = set[int]()

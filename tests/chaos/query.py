@@ -12,6 +12,8 @@ from sinks.kafka import KafkaSink
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from twopc.decision import Attempt
+
 TASKS: Final = 2
 _ROWS: Final = 3
 
@@ -69,11 +71,11 @@ class Query:
     def rows(self, batch: int) -> list[bytes]:
         return [b"%d:%d" % (source, _ROWS * batch + n) for source in range(TASKS) for n in range(_ROWS)]
 
-    def split(self, batch: int) -> list[list[bytes]]:
-        """The rows of each task, this time. Every fifth batch is empty in one of them."""
+    def split(self, batch: int, attempt: Attempt) -> list[list[bytes]]:
+        """The rows of each task in this attempt. Every fifth batch is empty in one of them."""
         rows = self.rows(batch)
         if self.shuffled:
-            random.SystemRandom().shuffle(rows)
+            random.Random(f"{self.name} {batch} {attempt}").shuffle(rows)
             return [rows[::2], rows[1::2]]
         empty = batch % 5 == 4
         return [rows, []] if empty else [rows[:_ROWS], rows[_ROWS:]]

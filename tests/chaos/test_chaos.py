@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,9 +11,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.chaos.__main__ import plan, replayed
+from twopc.decision import Attempt
+from twopc.faults import OCCASIONAL, POINTS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+BATCH, ATTEMPT = 3, Attempt(1, 2)
 ROOT = Path(__file__).parents[2]
 
 
@@ -24,3 +30,17 @@ def test_processes_killed_at_every_step_lose_double_and_tear_nothing(tell: Calla
     tell(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr[-5000:]
     assert " 0 queries broken" in done.stdout
+
+
+def test_what_is_played_comes_from_the_seed_and_once_more_from_an_artifact(tmp_path: Path) -> None:
+    games, same, other = (plan((*POINTS, *OCCASIONAL), 3, seed, "here:1", "/somewhere") for seed in (7, 7, 8))
+    assert games == same
+    assert [game.trials for game in games] != [game.trials for game in other]
+    assert games[1].query.shuffled
+    for game in games:
+        artifact = tmp_path / "artifact.json"
+        artifact.write_text(json.dumps(game.given()))
+        again = replayed(artifact, "there:1", "/elsewhere")
+        assert (again.trials, again.seed) == (game.trials, game.seed)
+        assert again.query.split(BATCH, ATTEMPT) == game.query.split(BATCH, ATTEMPT)
+        assert (again.query.bootstrap_servers, again.query.directory) == ("there:1", "/elsewhere")
