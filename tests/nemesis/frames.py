@@ -16,7 +16,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import kafka.errors as kafka_errors
-from kafka.protocol.admin import DescribeClusterResponse, DescribeTransactionsRequest, DescribeTransactionsResponse
+from kafka.protocol.admin import (
+    DescribeClusterResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListTransactionsResponse,
+)
+from kafka.protocol.consumer import FetchResponse
 from kafka.protocol.metadata import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -34,7 +40,7 @@ from kafka.protocol.producer import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import BinaryIO
 
 NONE: Final = "NONE"
@@ -72,6 +78,7 @@ _REQUESTS: Final[Mapping[int, Any]] = {
 }
 _RESPONSES: Final[Mapping[int, Any]] = {
     Api.PRODUCE: ProduceResponse,
+    Api.FETCH: FetchResponse,
     Api.METADATA: MetadataResponse,
     Api.FIND_COORDINATOR: FindCoordinatorResponse,
     Api.INIT_PRODUCER_ID: InitProducerIdResponse,
@@ -79,7 +86,10 @@ _RESPONSES: Final[Mapping[int, Any]] = {
     Api.END_TXN: EndTxnResponse,
     Api.DESCRIBE_CLUSTER: DescribeClusterResponse,
     Api.DESCRIBE_TRANSACTIONS: DescribeTransactionsResponse,
+    Api.LIST_TRANSACTIONS: ListTransactionsResponse,
 }
+#: From these versions on an answer tells a new leader's address when it refuses (KIP-951).
+_TELLS_LEADERS_FROM: Final[Mapping[int, int]] = {Api.PRODUCE: 10, Api.FETCH: 16}
 
 
 def read_frames(stream: BinaryIO) -> Iterator[bytes]:
@@ -183,22 +193,44 @@ class Response:
 
     @property
     def error(self) -> str:
-        """NONE, or kafka-python's name of the error, for responses that have one for the whole request."""
-        code = self.body.error_code
+        """NONE, or kafka-python's name of the first error in it, be it of the whole request or of a part of it."""
+        code = next(filter(None, _error_codes(self.body.to_dict())), 0)
         return NONE if code == 0 else str(kafka_errors.for_code(code).__name__)
+
+    @property
+    def _addresses(self) -> Sequence[Any]:
+        """What in it has a ``host`` and a ``port``."""
+        api = self.request.api_key
+        if api in {Api.METADATA, Api.DESCRIBE_CLUSTER}:
+            rows: Sequence[Any] = self.body.brokers
+        elif api == Api.FIND_COORDINATOR:
+            rows = self.body.coordinators or [self.body]  # before v4 it is itself the only row
+        elif api in _TELLS_LEADERS_FROM and self.request.version >= _TELLS_LEADERS_FROM[api]:
+            rows = self.body.node_endpoints
+        else:
+            rows = ()
+        return rows
 
     def readdressed(self, front: Callable[[str, int], tuple[str, int]]) -> bytes:
         """The payload with ``front(host, port)`` in place of every broker's address."""
-        if self.request.api_key not in {Api.METADATA, Api.FIND_COORDINATOR, Api.DESCRIBE_CLUSTER}:
-            return self.payload
-        several = self.body.coordinators if self.request.api_key == Api.FIND_COORDINATOR else self.body.brokers
-        # Before v4 a FindCoordinator response is itself the only row.
-        rows = several if several or self.request.api_key != Api.FIND_COORDINATOR else [self.body]
-        for row in rows:
+        if not self._addresses:
+            return self.payload  # records among it
+        for row in self._addresses:
             if row.port > 0:  # a refused look-up has no address
                 row.host, row.port = front(row.host, row.port)
         encoded: bytes = self.body.encode(header=True)
         return encoded
+
+
+def _error_codes(found: object) -> Iterator[int]:
+    if isinstance(found, dict):
+        for name, of in found.items():
+            if name.endswith("error_code"):
+                yield of
+            yield from _error_codes(of)
+    elif isinstance(found, list):
+        for of in found:
+            yield from _error_codes(of)
 
 
 def correlation_id_of(payload: bytes) -> int:

@@ -19,7 +19,8 @@ A schedule names a request, and what the network does to it, before it comes::
 
 ``transactional_id`` is a pattern as of ``fnmatch``; ``where`` takes a predicate over the :class:`Request`; ``nth`` counts from
 when the rule was made, ``times`` says for how many of them it holds. The faults are the methods of :class:`Selection`.
-Where two rules are due for one request, the older one acts; ``watch()`` only tells that it came.
+Where two rules are due for one request, the older one acts, and the other has had its turn; ``watch()`` only tells that it
+came, and takes nobody's turn. What is held for longer than the hold says goes on, and is told on leaving.
 
 As in TCP, a request that is held holds back what its client sends behind it on that connection; it arrives even if the
 client has closed its end by then. Every broker has a port of the proxy's in its place, and brokers' addresses in answers
@@ -38,7 +39,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests.nemesis.frames import Api, Request, Response, framed, read_frames
 from tests.nemesis.link import Link
-from tests.nemesis.rules import Exchange, Rule, Selection
+from tests.nemesis.rules import Exchange, Fault, Rule, Selection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,6 +96,8 @@ class KafkaProxy:
             front.server_close()  # joins the connections' threads
         if self._errors and error is None:
             raise self._errors[0]
+        forgotten = [str(rule) for rule in rules if rule.is_forgotten]
+        assert error is not None or not forgotten, f"held, and not released in time: {forgotten}"
 
     @property
     def bootstrap_servers(self) -> str:
@@ -119,7 +122,9 @@ class KafkaProxy:
         """Name requests to come; a method of the result says what happens to them."""
         return Selection(api, transactional_id, committed, where, nth, times, self._arm)
 
-    def recorded(self, api: Api, transactional_id: str = "*", *, committed: bool | None = None) -> list[Exchange]:
+    def recorded(
+        self, api: Api, transactional_id: str | None = None, *, committed: bool | None = None
+    ) -> list[Exchange]:
         """The requests of this kind that came so far, dropped ones included; only those that end, begin or ask after one."""
         assert api in _RECORDED, f"{api!r} is not recorded, only {_RECORDED}"
         wanted = Selection(api, transactional_id, committed, None, 1, 1, self._arm)
@@ -152,10 +157,10 @@ class KafkaProxy:
         with self._lock:
             rules = list(self._rules)
         due = [rule for rule in rules if rule.is_due(exchange.request)]  # each counts for itself
-        if not due:
-            return None
-        due[0].act(exchange)
-        return due[0]
+        faults = [rule for rule in due if rule.fault is not Fault.NOTHING][:1]
+        for rule in [*faults, *(rule for rule in due if rule.fault is Fault.NOTHING)]:
+            rule.act(exchange)
+        return faults[0] if faults else None
 
     def _front(self, host: str, port: int) -> tuple[str, int]:
         """Where clients reach a broker."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from tests.nemesis.frames import Api, Request, Response
 
-#: No hold is longer: a schedule that forgets to release fails by itself.
+#: A hold that is longer, if its schedule says no other time, was forgotten: the proxy tells on leaving.
 LONGEST_HOLD_S: Final = 60.0
 
 
@@ -75,13 +75,16 @@ class Rule:
 
     Attributes:
         hits: the exchanges it has hit, in order.
+        is_forgotten: what it held was not released in time, and went on.
     """
 
-    def __init__(self, selection: Selection, fault: Fault, hold_s: float = LONGEST_HOLD_S) -> None:
+    def __init__(self, selection: Selection, fault: Fault, hold_s: float = 0.0, *, is_delay: bool = False) -> None:
         self._selection = selection
         self.fault = fault
         self.hits: list[Exchange] = []
         self._hold_s = hold_s
+        self._is_delay = is_delay
+        self.is_forgotten = False
         self._seen = 0
         self._is_over = False
         self._changed = threading.Condition()
@@ -106,7 +109,8 @@ class Rule:
     def act(self, exchange: Exchange) -> None:
         """It acts on this one."""
         with self._changed:
-            exchange.fault = self.fault
+            if self.fault is not Fault.NOTHING:
+                exchange.fault = self.fault
             self.hits.append(exchange)
             self._changed.notify_all()
 
@@ -132,7 +136,10 @@ class Rule:
 
     def stand_still(self) -> None:
         """Until released, or the time of the hold is over."""
-        self._released.wait(self._hold_s)
+        self.is_forgotten |= not (self._released.wait(self._hold_s) or self._is_delay)
+
+    def __str__(self) -> str:
+        return f"{self.fault.name} of {self._selection}"
 
 
 @dataclass(frozen=True)
@@ -166,7 +173,11 @@ class Selection:
         return self._arm(Rule(self, Fault.NOTHING))
 
     def drop_request(self) -> Rule:
-        """The broker never gets it; the connection goes on."""
+        """The broker never gets it; the connection goes on.
+
+        As no network would do it: a client that takes the answers in turn (kafka-python's) closes the connection at the next
+        one, and asks again for all that was under way there.
+        """
         return self._arm(Rule(self, Fault.DROP_REQUEST))
 
     def drop_response(self) -> Rule:
@@ -175,19 +186,19 @@ class Selection:
 
     def delay(self, seconds: float) -> Rule:
         """It arrives so much later, even if its client has given up by then."""
-        return self._arm(Rule(self, Fault.HOLD_REQUEST, seconds))
+        return self._arm(Rule(self, Fault.HOLD_REQUEST, seconds, is_delay=True))
 
     def delay_response(self, seconds: float) -> Rule:
         """Its answer arrives so much later."""
-        return self._arm(Rule(self, Fault.HOLD_RESPONSE, seconds))
+        return self._arm(Rule(self, Fault.HOLD_RESPONSE, seconds, is_delay=True))
 
-    def hold(self) -> Rule:
+    def hold(self, *, longest_s: float = LONGEST_HOLD_S) -> Rule:
         """It arrives when the rule is released, even if its client has given up by then."""
-        return self._arm(Rule(self, Fault.HOLD_REQUEST))
+        return self._arm(Rule(self, Fault.HOLD_REQUEST, longest_s))
 
-    def hold_response(self) -> Rule:
+    def hold_response(self, *, longest_s: float = LONGEST_HOLD_S) -> Rule:
         """Its answer arrives when the rule is released."""
-        return self._arm(Rule(self, Fault.HOLD_RESPONSE))
+        return self._arm(Rule(self, Fault.HOLD_RESPONSE, longest_s))
 
     def close_connection(self, *, answered: bool = False) -> Rule:
         """The connection breaks: before the broker gets it or, with ``answered``, in place of the answer."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import socket
+import struct
 import time
 import uuid
 from collections import Counter
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import KafkaException, Producer
+from kafka.protocol.consumer import FetchResponse
+from kafka.protocol.producer import ProduceResponse
 
 from sinks.kafka_transactions import TransactionClient
 from tests.live.pipeline import create_topic
@@ -226,3 +229,63 @@ def test_an_answer_to_what_is_not_decoded_passes_as_it_came() -> None:
     fetch = Request(b"\0\1\0\x0b\0\0\0\7\0\3abc")
     assert (fetch.client_id, fetch.transactional_ids, fetch.committed) == ("abc", (), None)
     assert Response(b"\0\0\0\7...", fetch).readdressed(lambda *_: ("", 0)) == b"\0\0\0\7..."
+
+
+def request_of(api: Api, version: int) -> Request:
+    """Its header alone, correlation id 7, no client id."""
+    return Request(struct.pack(">hhih", api, version, 7, -1))
+
+
+@pytest.mark.parametrize("kind", [ProduceResponse, FetchResponse])
+def test_the_address_of_a_new_leader_is_the_proxys_too(kind: Any) -> None:
+    """A refusal tells it from these versions on (KIP-951): the client would go there past the proxy."""
+    version = {ProduceResponse: 10, FetchResponse: 16}[kind]
+    leader = kind.NodeEndpoint(version=version, node_id=1, host="real", port=9093, rack=None)
+    refusal = kind(version=version, throttle_time_ms=0, responses=[], node_endpoints=[leader])
+    refusal.with_header(correlation_id=7)
+    response = Response(bytes(refusal.encode(header=True)), request_of(Api(kind.API_KEY), version))
+    told = Response(response.readdressed(lambda host, port: (f"front-of-{host}", port + 1)), response.request)
+    assert [(row.host, row.port) for row in told.body.node_endpoints] == [("front-of-real", 9094)]
+
+
+def test_the_error_of_a_part_is_the_answers_error() -> None:
+    refused = struct.pack(">ibib2sbihbbb", 7, 0, 0, 2, b"\x02t", 2, 0, 47, 0, 0, 0)
+    assert Response(refused, request_of(Api.ADD_PARTITIONS_TO_TXN, 3)).error in FENCED
+
+
+def test_who_watches_takes_nobodys_turn(kafka: KafkaService, proxy: KafkaProxy, name: str) -> None:
+    topic = create_topic(kafka.bootstrap_servers, name)
+    producer = producer_of(proxy, name)
+    watched = proxy.on(Api.END_TXN, transactional_id=name).watch()
+    dropped = proxy.on(Api.END_TXN, transactional_id=name).drop_request()
+    commit(producer, topic, "once")
+    assert watched.wait() is dropped.wait()
+    assert (watched.injected, dropped.injected, dropped.wait().fault) == (0, 1, Fault.DROP_REQUEST)
+
+
+def commit_held(proxy: KafkaProxy, topic: str, name: str) -> None:
+    producer = producer_of(proxy, name)
+    held = proxy.on(Api.END_TXN, transactional_id=name).hold(longest_s=0.2)
+    commit(producer, topic, "late")
+    assert held.wait().answer() == "NONE"
+
+
+def test_what_is_held_and_forgotten_is_told_where_the_proxy_is_left(kafka: KafkaService, name: str) -> None:
+    topic = create_topic(kafka.bootstrap_servers, name)
+    proxy = KafkaProxy(kafka.bootstrap_servers)
+    with pytest.raises(AssertionError, match=r"not released in time: .*HOLD_REQUEST"), proxy:
+        commit_held(proxy, topic, name)
+    assert committed(kafka.bootstrap_servers, topic) == Counter(["late"])
+
+
+def test_open_transactions_that_are_asked_for_are_recorded_with_their_answers(proxy: KafkaProxy, name: str) -> None:
+    client = TransactionClient({"bootstrap_servers": [proxy.bootstrap_servers]})
+    try:
+        client.list_open(name)
+        client.describe([name])
+    finally:
+        client.close()
+    assert {exchange.answer() for exchange in proxy.recorded(Api.LIST_TRANSACTIONS)} == {"NONE"}
+    assert [exchange.answer() for exchange in proxy.recorded(Api.DESCRIBE_TRANSACTIONS, name)] == [
+        "TransactionalIdNotFoundError"
+    ]
