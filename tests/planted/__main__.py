@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -28,6 +29,7 @@ from tests.planted.bugs import BUGS, Bug
 ROOT: Final = Path(__file__).parents[2]
 _COPIED: Final = ("twopc", "sinks", "integration", "tests", "docs", "docker-compose.yml", "pyproject.toml")
 _FLOORS: Final = ("model", "protocol", "whole")
+_NOBODY: Final = "NOBODY"
 _TIMEOUT_S: Final = 900
 #: A test failed, a history was violated; pytest has other numbers for what it could not run or find.
 _FAILED: Final = 1
@@ -104,16 +106,23 @@ def main() -> int:
     parser.add_argument("--histories", type=int, default=20_000, help="of the model, at most, for each bug")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000_000))
     parser.add_argument("--control", action="store_true", help="plant nothing: what then fails, catches nothing either")
+    parser.add_argument("--lanes", type=int, default=1, help="so many bugs side by side")
     options = parser.parse_args()
     table = Table("planted bug", "rule", "caught by", "s", title=f"seed {options.seed}")
     wrong = 0
     bugs = [replace(bug, edits=()) if options.control else bug for bug in BUGS if options.only in bug.name]
-    for bug in bugs:
+
+    def judged(bug: Bug) -> tuple[str, str]:
         began = time.monotonic()
-        floor = caught_by(bug, tuple(options.floors.split(",")), options.histories, options.seed)
-        wrong += (floor is None) != options.control
-        table.add_row(bug.name, str(bug.rule or "-"), floor or "NOBODY", f"{time.monotonic() - began:.0f}")
-        print(f"{bug.name}: {floor or 'NOBODY'} ({time.monotonic() - began:.0f} s)", flush=True)
+        floor = caught_by(bug, tuple(options.floors.split(",")), options.histories, options.seed) or _NOBODY
+        seconds = f"{time.monotonic() - began:.0f}"
+        print(f"{bug.name}: {floor} ({seconds} s)", flush=True)
+        return floor, seconds
+
+    with ThreadPoolExecutor(options.lanes) as pool:
+        for bug, (floor, seconds) in zip(bugs, pool.map(judged, bugs), strict=True):
+            wrong += (floor == _NOBODY) != options.control
+            table.add_row(bug.name, str(bug.rule or "-"), floor, seconds)
     Console(width=110).print(table)
     return 1 if wrong else 0
 
