@@ -12,7 +12,7 @@ from twopc.binding import Binding
 from twopc.files import Subdirectory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from integration.verify.history import History
     from twopc.files import Files
@@ -30,11 +30,17 @@ def initial_offsets(files: Files) -> tuple[str, ...] | None:
     return tuple(found) or None
 
 
-def check_checkpoint(files: Files, history: History, ledger: str) -> Iterator[Finding]:
+def finished_batches(files: Files) -> frozenset[int]:
+    """The batches that the engine has finished (``commits/N``). Of a running query, what is decided is to be read after it."""
+    return frozenset(_batches(files, "commits"))
+
+
+def check_checkpoint(files: Files, finished: Collection[int], history: History, ledger: str) -> Iterator[Finding]:
     """Compare.
 
     Args:
         files: the checkpoint; read only.
+        finished: what :func:`finished_batches` gave before the ledger was read.
         history: of the ledger.
         ledger: the deciding ledger's name.
 
@@ -53,14 +59,13 @@ def check_checkpoint(files: Files, history: History, ledger: str) -> Iterator[Fi
     if bound is not None and bound != ledger:
         yield Finding(Kind.BINDING_DIFFERS, files.location, f"it is bound to {bound}, not to {ledger}")
     yield from _check_offsets(files, history, of)
-    yield from _check_commits(files, history, of)
+    yield from _check_commits(files, finished, history, of)
 
 
 def _check_offsets(files: Files, history: History, of: str) -> Iterator[Finding]:
     absent = []
-    oldest = min(_batches(files, "offsets"), default=0)
     for key, batch in history.batches.items():
-        if key.lineage != of or key.batch < oldest:  # the engine drops old batches
+        if key.lineage != of:
             continue
         planned = source_offsets(files, key.batch)
         if planned is None:
@@ -72,7 +77,9 @@ def _check_offsets(files: Files, history: History, of: str) -> Iterator[Finding]
                 f"the checkpoint has {', '.join(planned)}, decided was {', '.join(batch.decision.offsets)}: another history "
                 "(an old or copied checkpoint)",
             )
-    if absent:
+    # The engine drops old batches, also while we look: which ones it has dropped is asked last.
+    oldest = min(_batches(files, "offsets"), default=0)
+    if absent := [batch for batch in absent if batch >= oldest]:
         yield Finding(
             Kind.OFFSETS_MISSING,
             f"batches {ranges(absent)}",
@@ -80,18 +87,18 @@ def _check_offsets(files: Files, history: History, of: str) -> Iterator[Finding]
         )
 
 
-def _check_commits(files: Files, history: History, of: str) -> Iterator[Finding]:
+def _check_commits(files: Files, finished: Collection[int], history: History, of: str) -> Iterator[Finding]:
     decided = [key.batch for key in history.batches if key.lineage == of]
-    commits = _batches(files, "commits")
     if not decided:
         return
-    if beyond := sorted(batch for batch in commits if batch > decided[-1]):
+    if beyond := sorted(batch for batch in finished if batch > decided[-1]):
         yield Finding(
             Kind.COMMITTED_UNDECIDED,
             f"batches {ranges(beyond)}",
             "the query has finished them without the sink, or the ledger lost their decisions",
         )
-    # The last one's commit is written after its transactions' commits.
+    # The last one's commit is written after its transactions' commits; the others' are all there since the ledger was read.
+    commits = _batches(files, "commits")
     if absent := [batch for batch in decided[:-1] if batch not in commits and batch >= min(commits, default=0)]:
         yield Finding(
             Kind.COMMIT_MISSING,

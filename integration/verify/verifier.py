@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from integration.verify.checkpoint import check_checkpoint, initial_offsets
+from integration.verify.checkpoint import check_checkpoint, finished_batches, initial_offsets
 from integration.verify.decided import decided_in, superseded_in
 from integration.verify.findings import Finding, Kind
 from integration.verify.history import History, history_of
@@ -27,7 +27,7 @@ from twopc.errors import ConfigurationError, DecisionLogDamagedError
 from twopc.log_view import LogView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
     from types import TracebackType
 
     from typing_extensions import Self
@@ -106,6 +106,8 @@ class Verifier:
             listing = self._cluster.transactions.list_open(f"{sink.name}.")
             described = self._cluster.transactions.describe(listing.transactional_ids)
             self._output.look(self._cluster, self._topics_to_read(required))
+            # Before the ledger: what the engine finishes while the output is read is decided after this history.
+            finished = () if self._options.checkpoint is None else finished_batches(self._options.checkpoint)
             after, ledger = self._history()
         except DecisionLogDamagedError as error:
             return self._damaged(str(error), time.monotonic() - began)
@@ -117,7 +119,7 @@ class Verifier:
         on_total(self._output.unread())
         self._output.read_on(self._cluster, on_progress)
 
-        findings = [*self._check_ledger(after, ledger)]
+        findings = [*self._check_ledger(after, ledger, finished)]
         # What was replaced meanwhile is the replacement's to be visible; what was truncated meanwhile had been committed.
         still = {uuid: found for uuid, found in absent.items() if uuid in decided}
         findings += check_missing(still, decided, self._markers.bounds, before.last)
@@ -162,7 +164,7 @@ class Verifier:
             )
         return self._options.topics or self._topics
 
-    def _check_ledger(self, history: History, ledger: str) -> Iterator[Finding]:
+    def _check_ledger(self, history: History, ledger: str, finished: Collection[int]) -> Iterator[Finding]:
         again = [key.batch for key, batch in history.batches.items() if batch.repairs or batch.rewrites]
         if again:
             yield Finding(
@@ -174,7 +176,7 @@ class Verifier:
         initial = None if files is None else initial_offsets(files)
         yield from check_sources(history.batches, initial, one_to_one=self._options.one_to_one)
         if files is not None:
-            yield from check_checkpoint(files, history, ledger)
+            yield from check_checkpoint(files, finished, history, ledger)
 
     def _report(
         self, history: History, ledger: str, transactions: Transactions, seconds: float, findings: list[Finding]

@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from integration.verify.cluster import Cluster
 from integration.verify.expressions import parse
 from integration.verify.findings import Kind, Severity
-from integration.verify.output import Questions
+from integration.verify.output import Output, Questions
 from integration.verify.verifier import Verifier, VerifyOptions
 from tests.live.pipeline import Tasks, opened
 from tests.live.rules.schedules import Play, crash, playing
@@ -191,6 +191,29 @@ def test_another_history_in_the_checkpoint_is_an_error(play: Play, tmp_path: Pat
     report = report_of(play, checkpoint=files, one_to_one=True)
     assert kinds(report) == [Kind.OFFSETS_DIFFER, Kind.COMMITTED_UNDECIDED]
     assert (report.findings[0].where, report.findings[1].where) == ("batch 1", "batches 2-3")
+
+
+def test_batches_that_end_while_the_output_is_read_are_finished_and_decided(
+    play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "checkpoint"
+    kafka_offsets(play, 3, 6, 9, 12)
+    driver = play.driver(Settings(keep_batches=2))
+    driver.process(play.checkpoint(0), Tasks(play, ROWS))
+    files = spark_checkpoint(play, path, 1)
+    read_on = Output.read_on
+
+    def read_meanwhile(self: Output, *arguments: Any) -> None:
+        for number in range(1, 4):
+            (path / "offsets" / str(number)).write_text(f"v1\n{{}}\n{play.offsets[number][0]}")
+            driver.process(play.checkpoint(number), Tasks(play, ROWS))
+            (path / "commits" / str(number)).write_text("v1\n{}")
+        for directory in ("offsets", "commits"):
+            (path / directory / "0").unlink()  # Spark drops old ones
+        read_on(self, *arguments)
+
+    monkeypatch.setattr(Output, "read_on", read_meanwhile)
+    assert report_of(play, checkpoint=files).findings == ()
 
 
 def test_truncated_decisions_are_not_compared_and_nothing_older_is_called_undecided(play: Play) -> None:

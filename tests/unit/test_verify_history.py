@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from integration.verify.checkpoint import check_checkpoint, initial_offsets
+from integration.verify.checkpoint import check_checkpoint, finished_batches, initial_offsets
 from integration.verify.findings import Kind
 from integration.verify.history import Batch, BatchId, History, history_of
 from integration.verify.sources import check_sources, ranges, records_between
@@ -125,7 +125,8 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def compared(path: Path, *records: Record) -> list[tuple[Kind, str]]:
-    found = check_checkpoint(LocalFiles(path), told(BEGIN, *records), "ledger")
+    files = LocalFiles(path)
+    found = check_checkpoint(files, finished_batches(files), told(BEGIN, *records), "ledger")
     return [(one.kind, one.where) for one in found]
 
 
