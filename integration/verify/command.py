@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from integration.verify.cluster import Cluster
-from integration.verify.findings import Severity
+from integration.verify.findings import Kind, Severity
 from integration.verify.report import show_finding
 from integration.verify.verifier import Verifier
 from sinks.kafka_options import PREFIX
@@ -107,6 +107,13 @@ class _Watch:
     def take(self, verifier: Verifier) -> None:
         """One look."""
         self._report = report = _look(verifier, self._console)
+        # What was wrong once is wrong; but a gap is judged anew by each look that can, as a later batch may fill it.
+        not_judged = {finding.where for finding in report.findings if finding.kind is Kind.NOT_COMPARED}
+        self._errors = {
+            key: finding
+            for key, finding in self._errors.items()
+            if finding.kind is not Kind.SEQUENCE_GAPS or finding.where in not_judged
+        }
         self._errors |= {(f.kind.value, f.where): f for f in report.findings if f.kind.severity is Severity.ERROR}
         if self._emit is not None:
             self._emit(json.dumps(report.facts()))
@@ -130,7 +137,7 @@ class _Watch:
         return self._report
 
     def conclude(self) -> bool:
-        """Say the last look, and whether nothing was wrong in any: what was wrong once is wrong."""
+        """Say the last look, and whether nothing was wrong in any."""
         report = self._report
         if report is None:  # interrupted before the first look was over
             return False

@@ -131,7 +131,7 @@ class Verifier:
         findings += self._output.check_count(
             self._cluster, self._tally.comparison(self._topics, self._options.sole_writer)
         )
-        findings += self._output.check_records()
+        findings += self._output.check_records(is_settled=not absent and required.keys() == decided.keys())
         transactions = Transactions(len(decided), len(decided.keys() & visible.keys()), len(described))
         return self._report(after, ledger, transactions, time.monotonic() - began, findings)
 

@@ -135,6 +135,49 @@ def test_numbers_that_are_missing_in_a_sequence_are_counted(play: Play) -> None:
     assert "2 numbers are missing, such as 2 to 5" in report.findings[0].text
 
 
+def test_a_sequence_is_judged_when_nothing_is_being_committed(play: Play) -> None:
+    write(play, [["1", "2"], ["3"]])
+    crash(play.driver(), play, 1, [["5"], ["7"]], "driver.decided")  # to partitions 2 and 3
+    five, seven = play.decided(1)
+    assert play.end(seven, commit=True) == "NONE"
+    with verifier(play, questions=Questions(sequence=parse("value"))) as one:
+        half = look(one)
+        gap = next(finding for finding in half.findings if "numbers are missing" in finding.text)
+        assert (gap.kind, gap.where) == (Kind.NOT_COMPARED, "--sequence value")
+        assert gap.text.startswith("3 numbers are missing, such as 3 to 7 at")
+        assert half.is_ok
+        assert play.end(five, commit=True) == "NONE"
+        whole = look(one)
+    assert kinds(whole) == [Kind.SEQUENCE_GAPS]
+    assert whole.findings[0].text.startswith("2 numbers are missing, such as 3 to 5 at")
+
+
+def test_a_sequence_is_not_judged_by_an_output_in_which_a_batch_is_decided_meanwhile(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = play.driver()
+    driver.process(play.checkpoint(0), Tasks(play, [["1"]]))
+    bounds = Cluster.bounds
+
+    def torn(self: Cluster, topic: str) -> Any:
+        """One partition's end is told before the batch, the other ones' after it."""
+        before = bounds(self, topic)
+        if len(play.decisions()) == 1:
+            driver.process(play.checkpoint(1), Tasks(play, [["2"], ["3"]]))
+        assert before is not None
+        while (after := bounds(self, topic)) is None or after.held_back:
+            pass  # its ends of transactions are being written
+        of_two = 0
+        after.ends[of_two] = after.stable[of_two] = before.ends[of_two]
+        return after
+
+    monkeypatch.setattr(Cluster, "bounds", torn)
+    with verifier(play, questions=Questions(sequence=parse("value"))) as one:
+        assert Kind.SEQUENCE_GAPS not in kinds(look(one))
+        monkeypatch.undo()
+        assert look(one).findings == ()
+
+
 def test_a_batch_decided_and_not_committed_is_told_from_a_lost_one(play: Play) -> None:
     write(play, ROWS)
     crash(play.driver(), play, 1, [["d"], ["e"]], "driver.decided")
