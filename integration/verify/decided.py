@@ -43,6 +43,11 @@ def superseded_in(history: History, sink: KafkaSink) -> dict[str, BatchId]:
     }
 
 
+def topics_of(handle: KafkaHandle, sink: KafkaSink) -> frozenset[str]:
+    """The topics that it wrote rows to."""
+    return frozenset(where.rpartition(":")[0] for where in handle.partitions) - {sink.ledger}
+
+
 def is_at(description: Description, handle: KafkaHandle) -> bool:
     """Whether the id still stands where the handle was prepared; afterwards it is another transaction's."""
     here = (description.producer_id, description.producer_epoch)

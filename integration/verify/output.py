@@ -11,7 +11,7 @@ from integration.verify.spill import Spill
 from twopc.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from confluent_kafka import Message
@@ -38,21 +38,27 @@ class Questions:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How many records there can be.
+    """How many records there can be. Rows are counted by the set of topics that their transaction wrote to.
 
     Attributes:
         proven: rows of transactions that are proven visible: there must be as many records.
         decided: rows of every decided transaction: of the sink there cannot be more.
-        topics: that the sink has written them to.
-        is_complete: whether these are all the sink has ever written.
+        incomplete: why these are not all that the sink has ever written; None where they are.
         sole_writer: whether nobody else writes to the topics.
     """
 
-    proven: int
-    decided: int
-    topics: frozenset[str]
-    is_complete: bool
+    proven: Mapping[frozenset[str], int]
+    decided: Mapping[frozenset[str], int]
+    incomplete: str | None
     sole_writer: bool
+
+    def groups(self, topics: Iterable[str]) -> list[frozenset[str]]:
+        """Topics whose rows can only be counted together, as transactions wrote to several of them."""
+        groups: list[frozenset[str]] = []
+        for one in [*self.decided, *(frozenset({topic}) for topic in topics)]:
+            joined = one.union(*(group for group in groups if group & one))
+            groups = [group for group in groups if not group & one] + [joined]
+        return sorted((group for group in groups if group), key=sorted)
 
 
 @dataclass
@@ -164,42 +170,51 @@ class Output:
                 )
 
     def check_count(self, cluster: Cluster, expected: Comparison) -> Iterator[Finding]:
-        """The number of records against what was decided; says why where that would prove nothing."""
-        if not self.bounds:
-            return  # nothing was decided, so nothing was read
-        where, count = ", ".join(self.bounds), sum(self.records.values())
-        held_back = {topic: bounds.held_back for topic, bounds in self.bounds.items() if bounds.held_back}
-        for topic, number in held_back.items():
-            yield Finding(Kind.HELD_BACK, topic, f"{number:,} offsets are behind open transactions: readers wait there")
-        deleted = [topic for topic, first in self._first.items() if any(first.starts.values())]
-        compacted = [topic for topic in self.bounds if cluster.is_compacted(topic)]
-        reason = None
-        if not expected.is_complete:
-            reason = "the ledger keeps the last decisions only"
-        elif others := sorted(expected.topics - self.bounds.keys()):
-            reason = f"the sink has written to {', '.join(others)}, too"
-        elif deleted or compacted:
-            reason = f"{', '.join(deleted or compacted)} has dropped records (retention, compaction)"
-        elif held_back:
-            reason = "not all that was committed is readable yet"
-        if reason:
+        """The number of records against what was decided, topic by topic; says why where that would prove nothing."""
+        for topic, bounds in self.bounds.items():
+            if bounds.held_back:
+                yield Finding(
+                    Kind.HELD_BACK,
+                    topic,
+                    f"{bounds.held_back:,} offsets are behind open transactions: readers wait there",
+                )
+        for group in expected.groups(self.bounds):
+            if read := group & self.bounds.keys():
+                yield from self._check_group(cluster, expected, group, read)
+
+    def _check_group(
+        self, cluster: Cluster, expected: Comparison, group: frozenset[str], read: frozenset[str]
+    ) -> Iterator[Finding]:
+        where, count = ", ".join(sorted(read)), sum(self.records[topic] for topic in read)
+        proven, decided = (
+            sum(rows for topics, rows in counted.items() if topics & group)
+            for counted in (expected.proven, expected.decided)
+        )
+        if reason := expected.incomplete or self._why_not(cluster, group, read):
+            text = f"the number of records ({count:,}, with {decided:,} decided rows): {reason}"
+            yield Finding(Kind.NOT_COMPARED, where, text)
+        elif count < proven:
             yield Finding(
-                Kind.NOT_COMPARED, where, f"{count:,} records with {expected.decided:,} decided rows: {reason}"
+                Kind.RECORDS_MISSING, where, f"{count:,} records, and {proven:,} rows are committed: some are lost"
             )
-        elif count < expected.proven:
-            yield Finding(
-                Kind.RECORDS_MISSING,
-                where,
-                f"{count:,} records, and {expected.proven:,} rows are committed: some are lost",
-            )
-        elif count > expected.decided:
+        elif count > decided:
             kind = Kind.RECORDS_UNDECIDED if expected.sole_writer else Kind.RECORDS_EXTRA
             yield Finding(
                 kind,
                 where,
-                f"{count:,} records, and {expected.decided:,} rows were decided: somebody else has written, too, or rows are "
+                f"{count:,} records, and {decided:,} rows were decided: somebody else has written, too, or rows are "
                 "doubled; --key tells which",
             )
+
+    def _why_not(self, cluster: Cluster, group: frozenset[str], read: frozenset[str]) -> str | None:
+        if others := sorted(group - read):
+            return f"the same transactions have written to {', '.join(others)}, too"
+        deleted = [topic for topic in sorted(read) if any(self._first[topic].starts.values())]
+        if dropped := deleted or [topic for topic in sorted(read) if cluster.is_compacted(topic)]:
+            return f"{', '.join(dropped)} has dropped records (retention, compaction)"
+        if any(self.bounds[topic].held_back for topic in read):
+            return "not all that was committed is readable yet"
+        return None
 
     def _at(self, place: Place) -> str:
         return f"{list(self.bounds)[place.topic]}[{place.partition}]@{place.offset}"

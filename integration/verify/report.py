@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.markup import escape
 from rich.table import Table
 
-from integration.verify.findings import Severity
+from integration.verify.findings import Kind, Severity
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from integration.verify.findings import Finding
 
+_NOT_COMPARED: Final = frozenset({Kind.NOT_COMPARED, Kind.UNIDENTIFIED})
 _STYLES: Final = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """One look at a sink. Its attributes, ``ok`` and ``findings`` are the keys of the JSON object.
+    """One look at a sink. Its attributes, ``ok``, ``all_compared`` and ``verdict`` are the keys of the JSON object.
 
     Attributes:
         sink: its name.
@@ -69,10 +70,27 @@ class Report:
         """Whether nothing is wrong: no error among the findings."""
         return all(finding.kind.severity is not Severity.ERROR for finding in self.findings)
 
+    @property
+    def not_compared(self) -> tuple[Finding, ...]:
+        """What proves nothing, neither good nor bad."""
+        return tuple(finding for finding in self.findings if finding.kind in _NOT_COMPARED)
+
+    @property
+    def verdict(self) -> str:
+        """What all of it comes to, in a sentence or two."""
+        if not self.is_ok:
+            return "Something is wrong. Keep ledger, output and checkpoint as they are until it is understood."
+        if not self.not_compared:
+            return "Nothing is wrong."
+        named = "; ".join(f"{finding.where}: {finding.text}" for finding in self.not_compared)
+        return f"Nothing is wrong in what was compared. Not compared was {named}."
+
     def facts(self) -> dict[str, Any]:
         """As a JSON object."""
         return {
             "ok": self.is_ok,
+            "all_compared": not self.not_compared,
+            "verdict": self.verdict,
             **asdict(self),
             "topics": list(self.topics),
             "seconds": round(self.seconds, 1),
@@ -102,13 +120,8 @@ class Report:
         console.print(table)
         for finding in self.findings:
             show_finding(finding, console)
-        if self.is_ok:
-            console.print("[green]Nothing is wrong.[/]")
-        else:
-            console.print(
-                "[bold red]Something is wrong.[/] Keep ledger, output and checkpoint as they are until it is understood.",
-                soft_wrap=True,
-            )
+        style = "bold red" if not self.is_ok else "yellow" if self.not_compared else "green"
+        console.print(f"[{style}]{escape(self.verdict)}[/]", soft_wrap=True)
 
 
 def show_finding(finding: Finding, console: Console) -> None:

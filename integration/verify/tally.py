@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from integration.verify.decided import topics_of
 from integration.verify.output import Comparison
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from integration.verify.history import BatchId, History
     from sinks.kafka import KafkaSink
+
+    #: A transaction's rows are counted together, so by the topics that it wrote to: mostly one.
+    Rows = Counter[frozenset[str]]
 
 
 @dataclass
 class Tally:
     """Rows by batch: decided, and proven visible."""
 
-    _decided: dict[BatchId, int] = field(default_factory=dict)
-    _proven: dict[BatchId, int] = field(default_factory=dict)
+    _decided: dict[BatchId, Rows] = field(default_factory=dict)
+    _proven: dict[BatchId, Rows] = field(default_factory=dict)
     _is_complete: bool | None = None
 
     def note(self, before: History, after: History, sink: KafkaSink, visible: Collection[str]) -> None:
@@ -28,21 +33,33 @@ class Tally:
             self._is_complete = before.is_complete
         for history in (before, after):
             for key, batch in history.batches.items():
-                handles = [sink.decode_handle(encoded) for _, encoded in batch.handles(sink.name)]
-                self._decided[key] = sum(handle.rows for handle in handles)
+                decided, proven = Counter[frozenset[str]](), Counter[frozenset[str]]()
+                for _, encoded in batch.handles(sink.name):
+                    handle = sink.decode_handle(encoded)
+                    topics = topics_of(handle, sink)
+                    decided[topics] += handle.rows
+                    proven[topics] += handle.rows if handle.uuid in visible else 0
+                self._decided[key] = decided
                 if history is before:
-                    self._proven[key] = sum(handle.rows for handle in handles if handle.uuid in visible)
+                    self._proven[key] = proven
 
     def rows_of(self, batches: Collection[BatchId]) -> int:
         """Decided rows of some batches."""
-        return sum(self._decided[key] for key in batches)
+        return sum(self._decided[key].total() for key in batches)
 
-    def comparison(self, topics: frozenset[str], sole_writer: bool) -> Comparison:  # noqa: FBT001 - a field of the result
+    def comparison(self, sole_writer: bool) -> Comparison:  # noqa: FBT001 - a field of the result
         """What the output is to be compared with."""
         return Comparison(
-            proven=sum(self._proven.values()),
-            decided=sum(self._decided.values()),
-            topics=topics,
-            is_complete=bool(self._is_complete),
+            proven=_sum(self._proven.values()),
+            decided=_sum(self._decided.values()),
+            incomplete=None if self._is_complete else "the ledger keeps the last decisions only",
             sole_writer=sole_writer,
         )
+
+
+def _sum(counts: Iterable[Rows]) -> Rows:
+    # Not sum(): it would make a new counter for each batch.
+    total = Counter[frozenset[str]]()
+    for rows in counts:
+        total.update(rows)
+    return total

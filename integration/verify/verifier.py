@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from integration.verify.checkpoint import check_checkpoint, finished_batches, initial_offsets
-from integration.verify.decided import decided_in, superseded_in
+from integration.verify.decided import decided_in, superseded_in, topics_of
 from integration.verify.findings import Finding, Kind
 from integration.verify.history import History, history_of
 from integration.verify.markers import Markers, missing, settle
@@ -128,9 +128,7 @@ class Verifier:
         if not listing.complete:
             some = "a broker did not list its open transactions: there may be more; look again when all brokers answer"
             findings.append(Finding(Kind.LISTING_INCOMPLETE, sink.name, some))
-        findings += self._output.check_count(
-            self._cluster, self._tally.comparison(self._topics, self._options.sole_writer)
-        )
+        findings += self._output.check_count(self._cluster, self._tally.comparison(self._options.sole_writer))
         findings += self._output.check_records(is_settled=not absent and required.keys() == decided.keys())
         transactions = Transactions(len(decided), len(decided.keys() & visible.keys()), len(described))
         return self._report(after, ledger, transactions, time.monotonic() - began, findings)
@@ -153,9 +151,7 @@ class Verifier:
         return absent
 
     def _topics_to_read(self, required: Mapping[str, Decided]) -> frozenset[str]:
-        self._topics |= {
-            where.rpartition(":")[0] for one in required.values() for where in one.handle.topic_partitions()
-        } - {self._cluster.sink.ledger}
+        self._topics = self._topics.union(*(topics_of(one.handle, self._cluster.sink) for one in required.values()))
         wrong = sorted(self._options.topics - self._topics)
         if self._topics and wrong:
             raise ConfigurationError(

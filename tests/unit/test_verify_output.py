@@ -15,10 +15,12 @@ from integration.verify.cluster import Bounds, Cluster
 from integration.verify.command import connection_options
 from integration.verify.findings import Finding, Kind, Severity
 from integration.verify.output import Comparison, Output, Questions
-from integration.verify.report import Report
+from tests.unit.test_verify_command import report
 from twopc.errors import ConfigurationError
 
 TOPIC = "out"
+ONLY = frozenset({TOPIC})
+OTHER = frozenset({"other"})
 
 
 class Topic:
@@ -37,26 +39,30 @@ class Topic:
         return self._compacted
 
 
-def kinds(  # what a look finds of a topic with so many records
-    records: int,
-    proven: int,
-    decided: int,
+def count(
+    records: dict[str, int],
+    proven: dict[frozenset[str], int],
+    decided: dict[frozenset[str], int],
     *,
     start: int = 0,
     open_offsets: int = 0,
     compacted: bool = False,
-    topics: frozenset[str] = frozenset({TOPIC}),
-    is_complete: bool = True,
+    incomplete: str | None = None,
     sole_writer: bool = False,
-) -> list[Kind]:
+) -> list[Finding]:
+    """What a look finds of topics with so many records."""
     cluster = cast("Cluster", Topic(Bounds({0: start}, {0: 100}, {0: 100 + open_offsets}), compacted=compacted))
     output = Output(Questions(), Path())
-    output.look(cluster, frozenset({TOPIC}))
-    output.records[TOPIC] = records
-    expected = Comparison(
-        proven=proven, decided=decided, topics=topics, is_complete=is_complete, sole_writer=sole_writer
-    )
-    return [finding.kind for finding in output.check_count(cluster, expected)]
+    output.look(cluster, frozenset(records))
+    output.records |= records
+    expected = Comparison(proven=proven, decided=decided, incomplete=incomplete, sole_writer=sole_writer)
+    return list(output.check_count(cluster, expected))
+
+
+def kinds(records: int, proven: int, decided: int, **circumstances: Any) -> list[Kind]:
+    """What a look finds of one topic."""
+    found = count({TOPIC: records}, {ONLY: proven}, {ONLY: decided}, **circumstances)
+    return [finding.kind for finding in found]
 
 
 @pytest.mark.parametrize(
@@ -76,8 +82,7 @@ def test_more_records_than_decided_are_an_error_where_nobody_else_writes() -> No
     [
         {"start": 1},
         {"compacted": True},
-        {"is_complete": False},
-        {"topics": frozenset({TOPIC, "other"})},
+        {"incomplete": "the ledger keeps the last decisions only"},
     ],
 )
 def test_fewer_records_are_no_loss_where_something_else_explains_them(circumstance: dict[str, Any]) -> None:
@@ -88,30 +93,25 @@ def test_records_behind_an_open_transaction_are_not_lost() -> None:
     assert kinds(3, 10, 10, open_offsets=2) == [Kind.HELD_BACK, Kind.NOT_COMPARED]
 
 
-def test_a_report_is_ok_until_an_error_is_found_and_says_each_finding_to_people_and_programs() -> None:
-    def report(*findings: Finding) -> Report:
-        return Report(
-            sink="s",
-            ledger="l",
-            lineage=None,
-            incarnation=None,
-            take_overs=0,
-            complete=True,
-            first_batch=None,
-            last_batch=None,
-            batches=0,
-            rewritten=0,
-            repaired=0,
-            open=0,
-            transactions=0,
-            visible=0,
-            rows=0,
-            topics=("t",),
-            records=None,
-            seconds=1.23,
-            findings=findings,
-        )
+def test_a_loss_in_one_topic_is_not_made_up_for_by_another() -> None:
+    rows = {ONLY: 10, OTHER: 10}
+    found = count({TOPIC: 9, "other": 11}, rows, rows)
+    assert [(one.kind, one.where) for one in found] == [(Kind.RECORDS_EXTRA, "other"), (Kind.RECORDS_MISSING, TOPIC)]
+    (found_of_one,) = count({TOPIC: 9}, rows, rows)
+    assert (found_of_one.kind, found_of_one.where) == (Kind.RECORDS_MISSING, TOPIC)
 
+
+def test_topics_that_share_transactions_are_counted_together_or_not_at_all() -> None:
+    rows = {ONLY: 4, ONLY | OTHER: 6, frozenset({"third"}): 2}
+    assert not count({TOPIC: 9, "other": 1, "third": 2}, rows, rows)
+    found = count({TOPIC: 8, "other": 1, "third": 2}, rows, rows)
+    assert [(one.kind, one.where) for one in found] == [(Kind.RECORDS_MISSING, "other, out")]
+    (found_of_one,) = count({TOPIC: 9}, rows, rows)
+    assert found_of_one.kind is Kind.NOT_COMPARED
+    assert "have written to other, too" in found_of_one.text
+
+
+def test_a_report_is_ok_until_an_error_is_found_and_says_each_finding_to_people_and_programs() -> None:
     warning = Finding(Kind.ORPHAN_OPEN, "s.1.w.0", "a [odd] text")
     error = Finding(Kind.DUPLICATES, "t", "doubled")
     assert report().is_ok and report(warning).is_ok and not report(warning, error).is_ok
@@ -127,6 +127,23 @@ def test_a_report_is_ok_until_an_error_is_found_and_says_each_finding_to_people_
     report(warning, error).show(Console(file=shown, width=100))
     assert "warning s.1.w.0: a [odd] text (orphan_open)" in shown.getvalue()
     assert "error t: doubled (duplicates)" in shown.getvalue()
+
+
+def test_what_was_not_compared_is_said_in_the_last_line_and_to_programs() -> None:
+    not_compared = Finding(
+        Kind.NOT_COMPARED, "t", "the number of records (7, with 2 decided rows): the ledger is short"
+    )
+    shown = io.StringIO()
+    report(not_compared).show(Console(file=shown, width=100))
+    last = shown.getvalue().splitlines()[-1]
+    assert last == (
+        "Nothing is wrong in what was compared. Not compared was t: the number of records (7, with 2 decided rows): the "
+        "ledger is short."
+    )
+    facts = report(not_compared).facts()
+    assert (facts["ok"], facts["all_compared"], facts["verdict"]) == (True, False, last)
+    assert report().facts()["all_compared"]
+    assert report().verdict == "Nothing is wrong."
 
 
 def test_every_kind_has_a_severity_and_the_ones_that_break_exactly_once_are_errors() -> None:
