@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import traceback
 from pathlib import Path  # noqa: TC003 - typer reads annotations when it runs
 from typing import Annotated
 
@@ -163,6 +164,17 @@ def verify(  # noqa: PLR0913 - options of a command line
         is_ok = run_verify(described, options, pace, console, typer.echo if as_json else None)
     except TwoPhaseCommitError as error:
         errors.print(f"twopc verify: {error}", style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(2) from error
+    except Exception as error:
+        # Python's own exit status for it is 1, which says that something is wrong with the sink.
+        traceback.print_exc()
+        errors.print(
+            f"twopc verify: {type(error).__name__} ({error}), which it does not expect: nothing is known of the sink. Please "
+            "report this, with the lines above",
+            style="red",
+            markup=False,
+            soft_wrap=True,
+        )
         raise typer.Exit(2) from error
     if not is_ok:
         raise typer.Exit(1)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING
 
-from integration.checkpoint_source import lineage, source_offsets
+from integration.checkpoint_source import decoding, lineage, source_offsets
 from integration.verify.findings import Finding, Kind
 from integration.verify.sources import ranges
 from twopc.binding import Binding
+from twopc.errors import ConfigurationError
 from twopc.files import Subdirectory
 
 if TYPE_CHECKING:
@@ -18,21 +20,47 @@ if TYPE_CHECKING:
     from twopc.files import Files
 
 
+@contextlib.contextmanager
+def _reading(files: Files) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(
+            f"the checkpoint {files.location} cannot be read ({error}): correct --checkpoint or the rights there, or leave it out"
+        ) from error
+
+
 def initial_offsets(files: Files) -> tuple[str, ...] | None:
-    """Where the sources began, as Spark's Kafka source noted it (``sources/<i>/0``); None where one did not."""
+    """Where the sources began, as Spark's Kafka source noted it (``sources/<i>/0``); None where one did not.
+
+    Raises:
+        ConfigurationError: the checkpoint cannot be read.
+    """
+    with _reading(files):
+        return _initial_offsets(files)
+
+
+def _initial_offsets(files: Files) -> tuple[str, ...] | None:
     found: list[str] = []
     for source in range(len(source_offsets(files, 0) or ())):
         # "\0v1\n{…}": the zero byte is for Spark 2.1.0 (SPARK-19517).
-        version, _, text = (files.read(f"sources/{source}/0") or b"").partition(b"\n")
+        name = f"sources/{source}/0"
+        version, _, text = (files.read(name) or b"").partition(b"\n")
         if version != b"\0v1":
             return None
-        found.append(json.dumps(json.loads(text), sort_keys=True, separators=(",", ":")))
+        with decoding(files, name):
+            found.append(json.dumps(json.loads(text), sort_keys=True, separators=(",", ":")))
     return tuple(found) or None
 
 
 def finished_batches(files: Files) -> frozenset[int]:
-    """The batches that the engine has finished (``commits/N``). Of a running query, what is decided is to be read after it."""
-    return frozenset(_batches(files, "commits"))
+    """The batches that the engine has finished (``commits/N``). Of a running query, what is decided is to be read after it.
+
+    Raises:
+        ConfigurationError: the checkpoint cannot be read.
+    """
+    with _reading(files):
+        return frozenset(_batches(files, "commits"))
 
 
 def check_checkpoint(files: Files, finished: Collection[int], history: History, ledger: str) -> Iterator[Finding]:
@@ -45,21 +73,22 @@ def check_checkpoint(files: Files, finished: Collection[int], history: History, 
         ledger: the deciding ledger's name.
 
     Raises:
-        ConfigurationError: there is no checkpoint.
+        ConfigurationError: there is no checkpoint, or it cannot be read.
         DecisionLogDamagedError: its binding cannot be read.
     """
-    of, begin = lineage(files), history.view.begin
-    if begin is not None and of != begin.lineage:
-        yield Finding(
-            Kind.LINEAGE_DIFFERS,
-            files.location,
-            f"it is the checkpoint of query {of}; the ledger's open lineage is {begin.lineage}: give that one's checkpoint",
-        )
-    bound = Binding(Subdirectory(files, "twopc")).log
-    if bound is not None and bound != ledger:
-        yield Finding(Kind.BINDING_DIFFERS, files.location, f"it is bound to {bound}, not to {ledger}")
-    yield from _check_offsets(files, history, of)
-    yield from _check_commits(files, finished, history, of)
+    with _reading(files):
+        of, begin = lineage(files), history.view.begin
+        if begin is not None and of != begin.lineage:
+            yield Finding(
+                Kind.LINEAGE_DIFFERS,
+                files.location,
+                f"it is the checkpoint of query {of}; the ledger's open lineage is {begin.lineage}: give that one's checkpoint",
+            )
+        bound = Binding(Subdirectory(files, "twopc")).log
+        if bound is not None and bound != ledger:
+            yield Finding(Kind.BINDING_DIFFERS, files.location, f"it is bound to {bound}, not to {ledger}")
+        yield from _check_offsets(files, history, of)
+        yield from _check_commits(files, finished, history, of)
 
 
 def _check_offsets(files: Files, history: History, of: str) -> Iterator[Finding]:

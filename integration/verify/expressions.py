@@ -46,10 +46,10 @@ class Expression:
         return b"".join(b"%d:%s" % (len(one), one) for one in found if one is not None) if None not in found else None
 
     def number_of(self, message: Message) -> int | None:
-        """The same as a whole number of 64 bits; None where it is none."""
+        """The same as a whole number of 64 bits, or a JSON string of one; None where it is none."""
         found = self.bytes_of(message)
         try:
-            number = None if found is None else int(found)
+            number = None if found is None else int(found.removeprefix(b'"').removesuffix(b'"'))
         except ValueError:
             return None
         return number if number is not None and _SMALLEST <= number <= _LARGEST else None
@@ -103,12 +103,15 @@ def _json(path: str) -> Part:
         try:
             found: Any = _DECODER.decode(message.value() or b"")
             for step in steps:
+                # Python would also give a string's letters.
+                if not isinstance(found, list if isinstance(step, int) else dict):
+                    return None
                 found = found[step]
-        except (msgspec.DecodeError, KeyError, IndexError, TypeError):
+            # As JSON, so that 5 and "5" are not the same.
+            return None if found is None else msgspec.json.encode(found, order="sorted")
+        # Anybody may write anything: no UTF-8, brackets by the thousand.
+        except (msgspec.DecodeError, KeyError, IndexError, ValueError, RecursionError):
             return None
-        if isinstance(found, str):
-            return found.encode()
-        return None if found is None else msgspec.json.encode(found, order="sorted")
 
     return read
 

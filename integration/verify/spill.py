@@ -6,11 +6,14 @@ small enough to be sorted in memory. 128-bit digests collide among 10 million re
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+
+from twopc.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +33,22 @@ _BUFFER_ROWS: Final = 100_000
 #: That are examined at once; some hundred bytes each while they are.
 _PART_ROWS: Final = 500_000
 _SAMPLE_ROWS: Final = 100_000
+
+
+@contextlib.contextmanager
+def on_disk() -> Iterator[None]:
+    """The body writes to the temporary directory.
+
+    Raises:
+        ConfigurationError: it cannot: there is none, or it is full.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(
+            f"the temporary directory cannot be used ({error}): set TMPDIR to one with room for {_SIGHTING.itemsize} bytes for "
+            "each record and each of --key and --sequence"
+        ) from error
 
 
 class Place(NamedTuple):
@@ -69,7 +88,11 @@ class Spill:
         self._rows = 0
 
     def add(self, identity: bytes, topic: int, partition: int, offset: int, number: int = 0) -> None:
-        """Note a sighting. ``number``: its place in a sequence, of 64 bits."""
+        """Note a sighting. ``number``: its place in a sequence, of 64 bits.
+
+        Raises:
+            ConfigurationError: the disk is full.
+        """
         digest = blake2b(identity, digest_size=_DIGEST_BYTES, salt=topic.to_bytes(2, "little")).digest()
         self._buffers[digest[0] % BUCKETS] += digest + _TAIL.pack(number, topic, partition, offset)
         self._rows += 1
@@ -112,7 +135,7 @@ class Spill:
     def _flush(self) -> None:
         for bucket, buffer in enumerate(self._buffers):
             if buffer:
-                with self._path(bucket).open("ab") as file:
+                with on_disk(), self._path(bucket).open("ab") as file:
                     file.write(buffer)
                 buffer.clear()
         self._rows = 0

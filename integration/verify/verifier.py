@@ -20,6 +20,7 @@ from integration.verify.markers import Markers, missing, settle
 from integration.verify.output import Output, Questions
 from integration.verify.report import Report
 from integration.verify.sources import check_sources, ranges
+from integration.verify.spill import on_disk
 from integration.verify.tally import Tally
 from integration.verify.transactions import check_missing, check_open, check_visible
 from sinks.kafka_committer import incarnation_of
@@ -71,8 +72,9 @@ class Verifier:
     def __init__(self, cluster: Cluster, options: VerifyOptions) -> None:
         self._cluster = cluster
         self._options = options
-        self._scratch = tempfile.TemporaryDirectory(prefix="twopc-verify-", ignore_cleanup_errors=True)
-        self._output = Output(options.questions, Path(self._scratch.name))
+        with on_disk():
+            self._scratch = tempfile.TemporaryDirectory(prefix="twopc-verify-", ignore_cleanup_errors=True)
+            self._output = Output(options.questions, Path(self._scratch.name))
         self._markers = Markers()
         self._tally = Tally()
         self._topics: frozenset[str] = frozenset()

@@ -6,12 +6,17 @@ import io
 from typing import TYPE_CHECKING, Any, cast
 
 from rich.console import Console
+from typer.testing import CliRunner
 
+from integration.cli import app
+from integration.verify import command
 from integration.verify.command import _Watch
 from integration.verify.findings import Finding, Kind
 from integration.verify.report import Report
 
 if TYPE_CHECKING:
+    import pytest
+
     from integration.verify.verifier import Verifier
 
 GAP = Finding(Kind.SEQUENCE_GAPS, "--sequence value", "1 numbers are missing")
@@ -77,3 +82,13 @@ def test_a_gap_is_judged_anew_by_each_look_that_can() -> None:
     assert not concluded((GAP,), (NOT_JUDGED,))[0]
     assert concluded((GAP,), (NOT_JUDGED,), ())[0]
     assert not concluded((NOT_JUDGED,), (GAP,))[0]
+
+
+def test_what_nobody_has_thought_of_is_no_verdict_on_the_sink(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> bool:
+        raise ZeroDivisionError("unthought of")
+
+    monkeypatch.setattr(command, "run_verify", fail)
+    done = CliRunner().invoke(app, ["verify", "--bootstrap-servers", "b:1", "--sink", "s"])
+    assert done.exit_code == 2
+    assert "ZeroDivisionError (unthought of), which it does not expect: nothing is known of the sink" in done.stderr

@@ -23,10 +23,13 @@ def message(
         ("value", JSON),
         ("header:trace-id", b"t1"),
         ("header:other", None),
-        ("json:$.order.id", b"o-1"),
+        ("json:$.order.id", b'"o-1"'),
         ("json:$.order.lines[1].n", b"8"),
         ("json:$.order.lines[2].n", None),
         ("json:$.none", None),
+        ("json:$.order.id[0]", None),  # a string is no list
+        ("json:$.order[0]", None),
+        ("json:$.order.lines.n", None),
         ("json:$.n.deeper", None),
         ("json:$.absent", None),
     ],
@@ -35,9 +38,25 @@ def test_an_expression_gives_what_the_record_has_there_or_nothing(text: str, fou
     assert parse(text).bytes_of(message(headers=[("trace-id", b"t1"), ("trace-id", b"t2")])) == found
 
 
-@pytest.mark.parametrize("value", [None, b"", b"no JSON", b"[1", b"3"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(None, b"", b"no JSON", b"[1", b"3"),
+        b'{"n":"\xff"}',
+        b'{"\xff":1,"n":1}',
+        b'{"n":"\\ud800"}',
+        b'{"n":' + b"[" * 100_000,
+        b'{"n":1e999}',
+    ],
+    ids=lambda value: repr(value)[:20],
+)
 def test_a_value_without_the_path_gives_nothing(value: bytes | None) -> None:
     assert parse("json:$.n").bytes_of(message(value=value)) is None
+
+
+def test_values_of_different_types_are_different() -> None:
+    found = {parse("json:$.n").bytes_of(message(value=b'{"n":%s}' % one)) for one in (b"5", b'"5"', b"[5]", b"5.0")}
+    assert len(found) == 4
 
 
 def test_parts_identify_together_and_do_not_run_into_each_other() -> None:
@@ -51,6 +70,9 @@ def test_parts_identify_together_and_do_not_run_into_each_other() -> None:
     [
         ("json:$.n", JSON, -12),
         ("json:$.odd", JSON, None),
+        ("json:$.n", b'{"n":"17"}', 17),  # as whoever cannot trust JSON with 64 bits writes it
+        ("json:$.n", b'{"n":%d}' % (10**4000), None),
+        ("json:$.n", b'{"n":true}', None),
         ("value", b"0042", 42),
         ("value", b"x", None),
         ("value", b"9223372036854775807", 2**63 - 1),

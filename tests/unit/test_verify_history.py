@@ -173,6 +173,38 @@ def test_a_directory_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
         compared(tmp_path, *THREE)
 
 
+def read_all(checkpoint: Path) -> None:
+    initial_offsets(LocalFiles(checkpoint))
+    compared(checkpoint, *THREE)
+
+
+@pytest.mark.parametrize(
+    ("name", "torn"),
+    [
+        *[("metadata", torn) for torn in (b"", b'{"id":', b"[]", b"{}", b"\xff")],
+        *[("offsets/1", torn) for torn in (b"v1\n{}\n\xff", b'v1\n{}\n{"logOffset":null}')],
+        *[("sources/0/0", torn) for torn in (b'\0v1\n{"in":', b"\0v1\n\xff")],
+    ],
+)
+def test_a_torn_file_of_the_checkpoint_is_named(checkpoint: Path, name: str, torn: bytes) -> None:
+    (checkpoint / name).write_bytes(torn)
+    with pytest.raises(ConfigurationError, match=f"{checkpoint}/{name} cannot be read .*backup"):
+        read_all(checkpoint)
+
+
+@pytest.mark.parametrize("name", ["metadata", "offsets/0", "sources/0/0", "commits"])
+def test_a_checkpoint_that_cannot_be_read_is_refused_with_the_file(checkpoint: Path, name: str) -> None:
+    path = checkpoint / name
+    if path.is_dir():
+        path.rename(checkpoint / "elsewhere")
+        path.write_text("a file")
+    else:
+        path.unlink(missing_ok=True)
+        path.mkdir()
+    with pytest.raises(ConfigurationError, match=f"cannot be read .*{path}"):
+        read_all(checkpoint)
+
+
 @pytest.mark.parametrize(
     ("noted", "found"),
     [(b'\0v1\n{"t": {"1": 0, "0": 2}}', ('{"t":{"0":2,"1":0}}',)), (b"v1\n{}", None), (b"", None)],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from integration.verify import spill
 from integration.verify.spill import EXAMPLES, Place, Spill
+from twopc.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,3 +83,15 @@ def test_what_no_longer_fits_goes_to_the_disk_and_is_found_there(
     assert seen.doubles().examples == ((Place(0, 0, 0), Place(0, 0, 999)),)
     seen.add(b"5", 0, 0, 1000)
     assert seen.doubles().doubled == 2
+
+
+def test_a_full_disk_is_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Spill(tmp_path / "keys")
+    seen.add(b"a", 0, 0, 0)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.open", full)
+    with pytest.raises(ConfigurationError, match=r"No space left.*TMPDIR"):
+        seen.doubles()
