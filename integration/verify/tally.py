@@ -25,13 +25,12 @@ class Tally:
 
     _decided: dict[BatchId, Rows] = field(default_factory=dict)
     _proven: dict[BatchId, Rows] = field(default_factory=dict)
-    _is_complete: bool | None = None
+    _is_complete: bool = True
 
     def note(self, before: History, after: History, sink: KafkaSink, visible: Collection[str]) -> None:
         """Remember a look: what was decided before the output's ends were asked for, and after."""
-        if self._is_complete is None:
-            self._is_complete = before.is_complete
         for history in (before, after):
+            self._is_complete = self._is_complete and self._adjoins(history)
             for key, batch in history.batches.items():
                 decided, proven = Counter[frozenset[str]](), Counter[frozenset[str]]()
                 for _, encoded in batch.handles(sink.name):
@@ -42,6 +41,15 @@ class Tally:
                 self._decided[key] = decided
                 if history is before:
                     self._proven[key] = proven
+
+    def _adjoins(self, history: History) -> bool:
+        """Whether no batch was truncated that was never noted."""
+        if history.is_complete:
+            return True
+        oldest = next(iter(history.batches), None)
+        return oldest is not None and (
+            oldest in self._decided or oldest._replace(batch=oldest.batch - 1) in self._decided
+        )
 
     def rows_of(self, batches: Collection[BatchId]) -> int:
         """Decided rows of some batches."""

@@ -1,0 +1,48 @@
+"""The count over many looks goes on for as long as no batch was truncated unseen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from integration.verify.tally import Tally
+from sinks.kafka import KafkaSink
+from tests.unit.test_log_view import BEGIN, decision, truncation
+from tests.unit.test_verify_history import told
+from twopc.decision import Begin
+
+if TYPE_CHECKING:
+    from integration.verify.history import History
+
+SINK = KafkaSink(name="s", bootstrap_servers="b:1", topic="out")
+TRUNCATED = "the ledger keeps the last decisions only"
+WHOLE = told(BEGIN, decision(0), decision(1))
+NEW_LINEAGE = Begin(lineage="b", first_batch=0, prior_offsets=(), ends="a")
+
+
+def truncated(first: int, last: int, lineage: str = "a") -> History:
+    kept = (decision(number, lineage=lineage) for number in range(first, last + 1))
+    return told(*kept, truncation(9, NEW_LINEAGE if lineage == "b" else BEGIN), start=9)
+
+
+@pytest.mark.parametrize(
+    ("looks", "incomplete"),
+    [
+        ([(WHOLE, WHOLE)], None),
+        ([(WHOLE, WHOLE), (truncated(1, 5), truncated(1, 5))], None),
+        ([(WHOLE, WHOLE), (truncated(2, 5), truncated(4, 8)), (truncated(9, 9), truncated(9, 9))], None),
+        ([(truncated(1, 2), truncated(1, 2))], TRUNCATED),
+        ([(WHOLE, WHOLE), (truncated(3, 5), truncated(3, 5))], TRUNCATED),
+        ([(WHOLE, WHOLE), (truncated(3, 5), truncated(3, 5)), (truncated(4, 6), truncated(4, 6))], TRUNCATED),
+        ([(WHOLE, truncated(3, 5))], TRUNCATED),
+        ([(WHOLE, WHOLE), (truncated(0, 3, "b"), truncated(0, 3, "b"))], TRUNCATED),  # a's last ones are not known
+    ],
+)
+def test_a_batch_that_was_truncated_before_any_look_saw_it_ends_the_count(
+    looks: list[tuple[History, History]], incomplete: str | None
+) -> None:
+    tally = Tally()
+    for before, after in looks:
+        tally.note(before, after, SINK, ())
+    assert tally.comparison(sole_writer=False).incomplete == incomplete
