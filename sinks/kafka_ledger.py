@@ -243,7 +243,7 @@ class KafkaLedger(DecisionLog):
                 )[partition]
                 if stable <= offset:
                     continue
-                rows = self.reader.read(self.name, partition, offset, None, timeout_ms=left_ms)
+                rows = self.reader.read(self.name, partition, offset, None, end=stable, timeout_ms=left_ms)
                 if rows is None:
                     continue
                 if rows and (rows[0].offset, rows[0].value) == (offset, value):

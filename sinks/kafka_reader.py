@@ -95,8 +95,15 @@ class CommittedReader:
             }
         )
 
-    def read(
-        self, topic: str, partition: int, start: int, last: Callable[[Row], bool] | None, *, timeout_ms: float
+    def read(  # noqa: PLR0913 - what a fetch asks for
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        last: Callable[[Row], bool] | None,
+        *,
+        timeout_ms: float,
+        end: int = 0,
     ) -> list[Row] | None:
         """Committed records from ``start`` on.
 
@@ -105,7 +112,8 @@ class CommittedReader:
             partition: its partition.
             start: the first offset.
             last: tells the record to stop at (it is included); None stops at the last stable offset.
-            timeout_ms: how long to wait for that record.
+            timeout_ms: how long to wait for that record, or for ``end``.
+            end: a last stable offset that was seen: a broker that has less is behind, and is asked on. Only without ``last``.
 
         Returns:
             the records; None when the time ran out, or when ``start`` is no longer there.
@@ -125,7 +133,7 @@ class CommittedReader:
                     if last is not None and last(row):
                         return rows
                 elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - a public constant
-                    if last is None:
+                    if last is None and (not end or (message.offset() or 0) >= end):
                         return rows
                 elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001
                     return None

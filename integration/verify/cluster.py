@@ -107,14 +107,15 @@ class Cluster:
             raise DecisionLogDamagedError(f"{self.ledger.name} says that {name} decides, and there is no such topic")
         return Ledgers(name, self._deciding.inspect(), own)
 
-    def markers(self, partition: int, start: int) -> list[tuple[int, Marker]]:
-        """Visible markers from ``start`` on, by offset, up to the last stable offset.
+    def markers(self, partition: int, start: int, end: int) -> list[tuple[int, Marker]]:
+        """Visible markers from ``start`` on, by offset, at least up to ``end``, a last stable offset.
 
         Raises:
             DecisionLogDamagedError: a record there is no marker.
             RetriableError: the brokers did not answer in time.
         """
-        rows = self.ledger.reader.read(self.ledger.name, partition, start, None, timeout_ms=self._timeout_ms)
+        name = self.ledger.name
+        rows = self.ledger.reader.read(name, partition, start, None, end=end, timeout_ms=self._timeout_ms)
         if rows is None:
             raise RetriableError(f"{self.ledger.name}[{partition}] could not be read from {start} on: start again")
         try:

@@ -42,7 +42,7 @@ class Markers:
         for partition, start in self.bounds.starts.items():
             position = max(start, self._positions.get(partition, 0))
             if position < self.bounds.stable[partition]:
-                found = cluster.markers(partition, position)
+                found = cluster.markers(partition, position, self.bounds.stable[partition])
                 self.visible.update({marker.uuid: marker for _, marker in found})
                 self._positions[partition] = max(self.bounds.stable[partition], *(o + 1 for o, _ in found), position)
 

@@ -105,13 +105,19 @@ class Output:
         )
 
     def read_on(self, cluster: Cluster, on_progress: Callable[[int], object]) -> None:
-        """Read what was noted. ``on_progress`` is given a number of records, again and again."""
+        """Read what was noted. ``on_progress`` is given a number of records, again and again.
+
+        Raises:
+            TwoPhaseCommitError: it could not all be read; called again, it goes on.
+        """
         for index, (topic, bounds) in enumerate(self.bounds.items()):
             positions = self._positions[topic]
             timeout_ms = cluster.sink.timeout_ms
             for messages in read_topic(cluster.connection, topic, positions, bounds.stable, timeout_ms=timeout_ms):
                 self.records[topic] += len(messages)
                 self._note(index, topic, messages)
+                # At once: after an error the next look goes on here, and counts nothing twice.
+                positions.update({message.partition() or 0: (message.offset() or 0) + 1 for message in messages})
                 on_progress(len(messages))
             positions.update({p: max(end, positions[p]) for p, end in bounds.stable.items()})
 

@@ -79,8 +79,10 @@ def _within(messages: list[Message], pending: dict[int, int], topic: str) -> lis
             if end is not None and offset >= end - 1:
                 del pending[partition]
         elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - a public constant
-            # The last offset before the end is mostly the end of a transaction, which is no record.
-            pending.pop(partition, None)
+            # The last offset before the end is mostly the end of a transaction, which is no record. An earlier end is that of
+            # a broker that is behind: the records up to the wanted one are still to come.
+            if end is not None and (message.offset() or 0) >= end:
+                del pending[partition]
         elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001
             raise RetriableError(
                 f"{topic}[{partition}]: records were deleted while they were read (retention). Start again, or lengthen "

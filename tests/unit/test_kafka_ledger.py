@@ -27,6 +27,7 @@ class Partition:
     def __init__(self, *rows: Row, stable: tuple[int, ...] = (OFFSET + 3,)) -> None:
         self._rows, self._stable = rows, list(stable)
         self.questions = 0
+        self.read_to: list[int] = []
 
     def offsets(self, *_: Any, committed: bool, **__: Any) -> dict[int, int]:
         self.questions += 1
@@ -34,7 +35,8 @@ class Partition:
             return {0: OFFSET + 3}
         return {0: self._stable.pop(0) if len(self._stable) > 1 else self._stable[0]}
 
-    def read(self, _topic: str, _partition: int, start: int, *_: Any, **__: Any) -> list[Row]:
+    def read(self, _topic: str, _partition: int, start: int, *_: Any, end: int, **__: Any) -> list[Row]:
+        self.read_to.append(end)
         return [row for row in self._rows if start <= row.offset < self._stable[0]]
 
     def close(self) -> None: ...
@@ -55,7 +57,9 @@ def read_back(ledger: KafkaLedger, partition: Partition, monkeypatch: pytest.Mon
 
 
 def test_a_record_that_is_there_was_committed(ledger: KafkaLedger, monkeypatch: pytest.MonkeyPatch) -> None:
-    read_back(ledger, Partition(OURS, NEXT), monkeypatch)
+    partition = Partition(OURS, NEXT)
+    read_back(ledger, partition, monkeypatch)
+    assert partition.read_to == [OFFSET + 3]  # the end of a broker that is behind is not the end
 
 
 def test_a_record_that_is_not_stable_yet_is_waited_for(ledger: KafkaLedger, monkeypatch: pytest.MonkeyPatch) -> None:

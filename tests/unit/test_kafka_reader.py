@@ -28,6 +28,7 @@ class Consumer:
 
     told: tuple[Row | int, ...] = ()
     config: dict[str, Any]
+    at = 3
 
     def __init__(self, config: dict[str, Any]) -> None:
         type(self).config = config
@@ -42,7 +43,8 @@ class Consumer:
             return None
         given = self._left.pop(0)
         if isinstance(given, int):
-            return SimpleNamespace(error=lambda: KafkaError(given))
+            return SimpleNamespace(error=lambda: KafkaError(given), offset=lambda: self.at)
+        self.at = given.offset + 1
         return SimpleNamespace(
             error=lambda: None, offset=lambda: given.offset, key=lambda: given.key, value=lambda: given.value
         )
@@ -55,10 +57,10 @@ def _told(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     Consumer.told = ()
 
 
-def read(*told: Row | int, up_to: Row | None = BARRIER) -> list[Row] | None:
+def read(*told: Row | int, up_to: Row | None = BARRIER, end: int = 0) -> list[Row] | None:
     Consumer.told = told
     last = None if up_to is None else (lambda row: row == up_to)
-    return CommittedReader({}).read("t", 1, 3, last, timeout_ms=TIMEOUT_MS)
+    return CommittedReader({}).read("t", 1, 3, last, timeout_ms=TIMEOUT_MS, end=end)
 
 
 def test_it_reads_what_is_committed_and_is_moved_nowhere() -> None:
@@ -73,6 +75,11 @@ def test_it_ends_with_the_record_that_it_was_to_find_and_not_before() -> None:
 
 def test_without_such_a_record_it_ends_where_the_partition_does() -> None:
     assert read(ROW, END, BARRIER, up_to=None) == [ROW]
+
+
+def test_an_end_below_one_that_was_seen_is_of_a_broker_that_is_behind() -> None:
+    assert read(ROW, END, BARRIER, END, up_to=None, end=6) == [ROW, BARRIER]
+    assert read(ROW, END, up_to=None, end=6) is None
 
 
 @pytest.mark.parametrize("told", [(), (ROW,), (ROW, END)], ids=["silence", "a part", "the end"])

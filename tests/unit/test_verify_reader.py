@@ -1,0 +1,110 @@
+"""A topic is read to where it was to be read to, or the reader says that it was not; and nothing is counted twice."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import pytest
+from confluent_kafka import KafkaError
+
+from integration.verify import reader
+from integration.verify.cluster import Bounds, Cluster
+from integration.verify.expressions import parse
+from integration.verify.output import Output, Questions
+from twopc.errors import RetriableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+END = KafkaError._PARTITION_EOF
+LOST = KafkaError._ALL_BROKERS_DOWN
+STABLE = {0: 10, 1: 3}
+
+
+class Consumer:
+    """Gives what it is told to give, one ``consume`` after the other, then nothing."""
+
+    told: tuple[list[Any], ...] = ()
+    assigned: list[dict[int, int]]
+
+    def __init__(self, _config: dict[str, Any]) -> None: ...
+
+    def assign(self, partitions: list[Any]) -> None:
+        self.assigned.append({one.partition: one.offset for one in partitions})
+
+    def consume(self, _count: int, _timeout_s: float) -> list[Any]:
+        given = type(self).told[:1]
+        type(self).told = self.told[1:]
+        return given[0] if given else []
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def _told(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(reader, "Consumer", Consumer)
+    Consumer.assigned = []
+    yield
+    Consumer.told = ()
+
+
+def at(partition: int, offset: int, error: int | None = None) -> Any:
+    return SimpleNamespace(
+        error=lambda: None if error is None else KafkaError(error),
+        partition=lambda: partition,
+        offset=lambda: offset,
+        value=lambda: b"%d" % (100 * partition + offset),
+    )
+
+
+class Offsets:
+    """Stands in for a cluster of which only offsets are asked."""
+
+    sink = SimpleNamespace(timeout_ms=10)
+    connection: ClassVar[dict[str, Any]] = {}
+
+    def bounds(self, topic: str) -> Bounds:
+        del topic
+        return Bounds(dict.fromkeys(STABLE, 0), STABLE, STABLE)
+
+
+def looked(directory: Path) -> Output:
+    output = Output(Questions(key=parse("value")), directory)
+    output.look(cast("Cluster", Offsets()), frozenset({"out"}))
+    return output
+
+
+def read_on(output: Output, *told: list[Any]) -> None:
+    Consumer.told = told
+    output.read_on(cast("Cluster", Offsets()), lambda _: None)
+
+
+def test_a_topic_is_read_to_its_ends(tmp_path: Path) -> None:
+    output = looked(tmp_path)
+    read_on(output, [at(0, 0), at(1, 2), at(0, 8)], [at(1, 3, END), at(0, 10, END)])
+    assert (output.records, output.unread()) == ({"out": 3}, 0)
+
+
+def test_an_end_before_the_wanted_one_is_a_brokers_that_is_behind(tmp_path: Path) -> None:
+    output = looked(tmp_path)
+    read_on(output, [at(1, 3, END), at(0, 5), at(0, 6, END)], [at(0, 8), at(0, 10, END)])
+    assert (output.records, output.unread()) == ({"out": 2}, 0)
+
+
+def test_what_was_not_reached_is_not_taken_for_read(tmp_path: Path) -> None:
+    output = looked(tmp_path)
+    with pytest.raises(RetriableError, match="no answer"):
+        read_on(output, [at(0, 5), at(0, 6, END)])
+    assert (output.records, output.unread()) == ({"out": 1}, 4 + 3)
+
+
+def test_after_an_error_it_goes_on_where_it_was(tmp_path: Path) -> None:
+    output = looked(tmp_path)
+    with pytest.raises(RetriableError):
+        read_on(output, [at(0, 0), at(0, 1), at(1, 0)], [at(0, 2), at(0, -1, LOST)])
+    read_on(output, [at(0, 2), at(1, 2), at(0, 9)])
+    assert Consumer.assigned == [{0: 0, 1: 0}, {0: 2, 1: 1}]
+    assert output.records == {"out": 6}
+    assert not list(output.check_records(is_settled=True))
