@@ -15,7 +15,7 @@ from integration.verify.findings import Kind, Severity
 from integration.verify.report import show_finding
 from integration.verify.verifier import Verifier
 from sinks.kafka_options import PREFIX
-from twopc.errors import ConfigurationError
+from twopc.errors import ConfigurationError, RetriableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -82,31 +82,36 @@ def run_verify(
         whether nothing was wrong in any look.
 
     Raises:
-        TwoPhaseCommitError: a look could not be taken.
+        TwoPhaseCommitError: the only look, or the last one, could not be taken, and nothing was found wrong before.
     """
     watch = _Watch(console, emit)
-    with contextlib.closing(Cluster(sink)) as cluster, Verifier(cluster, options) as verifier:
-        if not pace.is_online:
-            watch.take(verifier)
-        else:
-            # Ctrl-C is how such a watch is ended: it still says what it saw.
-            with contextlib.suppress(KeyboardInterrupt):
-                _take_many(watch, verifier, pace)
+    try:
+        with contextlib.closing(Cluster(sink)) as cluster, Verifier(cluster, options) as verifier:
+            if not pace.is_online:
+                watch.take(verifier)
+            else:
+                # Ctrl-C is how such a watch is ended: it still says what it saw.
+                with contextlib.suppress(KeyboardInterrupt):
+                    _take_many(watch, verifier, pace)
+    except Exception as error:  # noqa: BLE001 - raised again, unless something wrong was found before: that must not be lost
+        watch.failure = error
     return watch.conclude()
 
 
 class _Watch:
-    """All looks of one command."""
+    """All looks of one command. ``failure``: why the last one could not be taken."""
 
     def __init__(self, console: Console, emit: Callable[[str], object] | None) -> None:
         self._console = console
         self._emit = emit
         self._report: Report | None = None
+        self.failure: Exception | None = None
         self._errors: dict[tuple[str, str], Finding] = {}
 
     def take(self, verifier: Verifier) -> None:
         """One look."""
         self._report = report = _look(verifier, self._console)
+        self.failure = None
         # What was wrong once is wrong; but a gap is judged anew by each look that can, as a later batch may fill it.
         not_judged = {finding.where for finding in report.findings if finding.kind is Kind.NOT_COMPARED}
         self._errors = {
@@ -131,19 +136,35 @@ class _Watch:
             if before is None or finding not in before.findings:
                 show_finding(finding, self._console)
 
+    def tell_failure(self, error: RetriableError, again_s: float) -> None:
+        """A look could not be taken, the next one may be: it goes on where this one was."""
+        self.failure = error
+        self._console.print(
+            f"{time.strftime('%H:%M:%S')} no look: {error}; trying again in {again_s:g} s", markup=False, soft_wrap=True
+        )
+
     @property
     def report(self) -> Report | None:
         """The last look's."""
         return self._report
 
     def conclude(self) -> bool:
-        """Say the last look, and whether nothing was wrong in any."""
+        """Say the last look, and whether nothing was wrong in any.
+
+        Raises:
+            Exception: nothing wrong was found, and the last look failed, or there was none.
+        """
         report = self._report
-        if report is None:  # interrupted before the first look was over
-            return False
-        if self._emit is None:
+        if report is not None and self._emit is None:
             others = [finding for finding in report.findings if finding.kind.severity is not Severity.ERROR]
             replace(report, findings=(*self._errors.values(), *others)).show(self._console)
+        failure = self.failure
+        if report is None and failure is None:
+            failure = RetriableError("it was interrupted before the first look was over: nothing was compared")
+        if failure is not None and not self._errors:
+            raise failure
+        if failure is not None:
+            self._console.print(f"The last look failed: {failure}", markup=False, soft_wrap=True)
         return not self._errors
 
 
@@ -151,8 +172,12 @@ def _take_many(watch: _Watch, verifier: Verifier, pace: Pace) -> None:
     began = time.monotonic()
     while True:
         before = watch.report
-        watch.take(verifier)
-        watch.tell_news(before)
+        try:
+            watch.take(verifier)
+        except RetriableError as error:
+            watch.tell_failure(error, pace.every_s)
+        else:
+            watch.tell_news(before)
         if pace.for_s is not None and time.monotonic() - began + pace.every_s > pace.for_s:
             return
         time.sleep(pace.every_s)

@@ -72,6 +72,7 @@ class Output:
     unidentified: dict[str, int] = field(default_factory=dict)
     _first: dict[str, Bounds] = field(default_factory=dict)
     _positions: dict[str, dict[int, int]] = field(default_factory=dict)
+    _unseen: set[str] = field(default_factory=set)  # topics of which records were deleted before they were read
 
     def __post_init__(self) -> None:
         """Make room for the digests that are wanted."""
@@ -92,8 +93,11 @@ class Output:
                 )
             self.bounds[topic] = bounds
             self._first.setdefault(topic, bounds)
-            positions = self._positions.setdefault(topic, dict(bounds.starts))
-            positions.update({p: bounds.starts[p] for p in bounds.starts.keys() - positions.keys()})
+            positions = self._positions.setdefault(topic, {})
+            for partition, start in bounds.starts.items():
+                if positions.setdefault(partition, start) < start:
+                    positions[partition] = start
+                    self._unseen.add(topic)
             self.records.setdefault(topic, 0)
 
     def unread(self) -> int:
@@ -168,12 +172,12 @@ class Output:
                 f"--sequence {self.questions.sequence.text}",
                 f"{gaps.missing:,} numbers are missing, such as {named}",
             )
-            if is_settled and not any(bounds.held_back for bounds in self.bounds.values()):
-                yield Finding(Kind.SEQUENCE_GAPS, where, text)
+            if self._unseen:
+                yield Finding(Kind.NOT_COMPARED, where, f"{text}: records were deleted before they were read")
+            elif not is_settled or any(bounds.held_back for bounds in self.bounds.values()):
+                yield Finding(Kind.NOT_COMPARED, where, f"{text}: a batch is being written or committed")
             else:
-                yield Finding(
-                    Kind.NOT_COMPARED, where, f"{text}: a batch is being written or committed, they may be in it"
-                )
+                yield Finding(Kind.SEQUENCE_GAPS, where, text)
 
     def check_count(self, cluster: Cluster, expected: Comparison) -> Iterator[Finding]:
         """The number of records against what was decided, topic by topic; says why where that would prove nothing."""
@@ -215,7 +219,7 @@ class Output:
     def _why_not(self, cluster: Cluster, group: frozenset[str], read: frozenset[str]) -> str | None:
         if others := sorted(group - read):
             return f"the same transactions have written to {', '.join(others)}, too"
-        deleted = [topic for topic in sorted(read) if any(self._first[topic].starts.values())]
+        deleted = [topic for topic in sorted(read) if topic in self._unseen or any(self._first[topic].starts.values())]
         if dropped := deleted or [topic for topic in sorted(read) if cluster.is_compacted(topic)]:
             return f"{', '.join(dropped)} has dropped records (retention, compaction)"
         if any(self.bounds[topic].held_back for topic in read):
