@@ -30,27 +30,23 @@ def _reading(files: Files) -> Iterator[None]:
         ) from error
 
 
-def initial_offsets(files: Files) -> tuple[str, ...] | None:
-    """Where the sources began, as Spark's Kafka source noted it (``sources/<i>/0``); None where one did not.
+def initial_offsets(files: Files) -> dict[str, tuple[str, ...]]:
+    """Where the checkpoint's lineage began, as Spark's Kafka source noted it (``sources/<i>/0``); empty where one did not.
 
     Raises:
         ConfigurationError: the checkpoint cannot be read.
     """
-    with _reading(files):
-        return _initial_offsets(files)
-
-
-def _initial_offsets(files: Files) -> tuple[str, ...] | None:
     found: list[str] = []
-    for source in range(len(source_offsets(files, 0) or ())):
-        # "\0v1\n{…}": the zero byte is for Spark 2.1.0 (SPARK-19517).
-        name = f"sources/{source}/0"
-        version, _, text = (files.read(name) or b"").partition(b"\n")
-        if version != b"\0v1":
-            return None
-        with decoding(files, name):
-            found.append(json.dumps(json.loads(text), sort_keys=True, separators=(",", ":")))
-    return tuple(found) or None
+    with _reading(files):
+        for source in range(len(source_offsets(files, 0) or ())):
+            name = f"sources/{source}/0"
+            # "\0v1\n{…}": the zero byte is for Spark 2.1.0 (SPARK-19517).
+            version, _, text = (files.read(name) or b"").partition(b"\n")
+            if version != b"\0v1":
+                return {}
+            with decoding(files, name):
+                found.append(json.dumps(json.loads(text), sort_keys=True, separators=(",", ":")))
+        return {lineage(files): tuple(found)} if found else {}
 
 
 def finished_batches(files: Files) -> frozenset[int]:

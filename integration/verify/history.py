@@ -55,13 +55,15 @@ class History:
         view: what a driver would make of it.
         batches: every kept batch, oldest first.
         take_overs: of the sink's own ledger, by incarnation; those that were truncated away are not there.
-        is_complete: whether it still has every decision since its topic was made.
+        is_complete: whether it still has every decision since its topic was made, and the sink's own ledger has, too.
+        elsewhere: by lineage that another log has decided, that log: the sink ran alone, or with other sinks, before.
     """
 
     view: LogView
     batches: dict[BatchId, Batch]
     take_overs: Mapping[int, TakeOver]
     is_complete: bool
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def last(self) -> BatchId | None:
@@ -76,7 +78,7 @@ def history_of(contents: LogContents, own: LogContents) -> History:
         contents: of the log that decides.
         own: of the sink's own ledger, whose take-over records number its transactional ids.
     """
-    log_start = max((e.record.log_start for e in contents.entries if isinstance(e.record, Truncation)), default=0)
+    log_start = _log_start(contents)
     view, batches = LogView(), dict[BatchId, Batch]()
     for entry in contents.entries:
         if entry.offset < log_start:
@@ -91,7 +93,22 @@ def history_of(contents: LogContents, own: LogContents) -> History:
         view = after
     take_overs = {entry.offset: entry.record for entry in own.entries if isinstance(entry.record, TakeOver)}
     # A log that lost its head to anything but a truncation is damaged.
-    return History(fold(contents), batches, take_overs, is_complete=log_start == 0)
+    is_complete = log_start == _log_start(own) == 0
+    return History(fold(contents), batches, take_overs, is_complete, _elsewhere(take_overs))
+
+
+def _log_start(contents: LogContents) -> int:
+    return max(
+        (entry.record.log_start for entry in contents.entries if isinstance(entry.record, Truncation)), default=0
+    )
+
+
+def _elsewhere(take_overs: Mapping[int, TakeOver]) -> dict[str, str]:
+    if not take_overs:
+        return {}
+    deciding = take_overs[max(take_overs)].deciding_log
+    here = {record.lineage for record in take_overs.values() if record.deciding_log == deciding}
+    return {record.lineage: record.deciding_log for record in take_overs.values() if record.lineage not in here}
 
 
 def _tell(batches: dict[BatchId, Batch], before: LogView, record: Decision | Repair, merged: Decision) -> None:

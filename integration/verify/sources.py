@@ -25,18 +25,18 @@ def records_between(prior: Sequence[str], offsets: Sequence[str]) -> int | None:
 
 
 def check_sources(
-    batches: Mapping[BatchId, Batch], initial: Sequence[str] | None, *, one_to_one: bool
+    batches: Mapping[BatchId, Batch], initial: Mapping[str, Sequence[str]], *, one_to_one: bool
 ) -> Iterator[Finding]:
     """Each batch begins where the one before has ended, and with ``one_to_one`` has as many rows as source records.
 
     Args:
         batches: kept, oldest first.
-        initial: where the query began, from its checkpoint; None where that is not known.
+        initial: by lineage, where a query began, as far as that is known.
         one_to_one: whether a source record is an output row.
     """
     uncounted = []
     for key, batch in batches.items():
-        prior = initial if batch.prior is None and key.batch == 0 else batch.prior
+        prior = initial.get(key.lineage) if batch.prior is None and key.batch == 0 else batch.prior
         offsets = batch.decision.offsets
         if prior is not None and (back := _first_back(prior, offsets)):
             yield Finding(Kind.OFFSETS_RAN_BACK, f"batch {key.batch}", f"{back}: records before it are read again")

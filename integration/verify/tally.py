@@ -25,12 +25,12 @@ class Tally:
 
     _decided: dict[BatchId, Rows] = field(default_factory=dict)
     _proven: dict[BatchId, Rows] = field(default_factory=dict)
-    _is_complete: bool = True
+    _incomplete: str | None = None
 
     def note(self, before: History, after: History, sink: KafkaSink, visible: Collection[str]) -> None:
         """Remember a look: what was decided before the output's ends were asked for, and after."""
         for history in (before, after):
-            self._is_complete = self._is_complete and self._adjoins(history)
+            self._incomplete = self._incomplete or self._why_incomplete(history)
             for key, batch in history.batches.items():
                 decided, proven = Counter[frozenset[str]](), Counter[frozenset[str]]()
                 for _, encoded in batch.handles(sink.name):
@@ -42,14 +42,16 @@ class Tally:
                 if history is before:
                     self._proven[key] = proven
 
-    def _adjoins(self, history: History) -> bool:
-        """Whether no batch was truncated that was never noted."""
-        if history.is_complete:
-            return True
+    def _why_incomplete(self, history: History) -> str | None:
+        """Why some batch of the sink has never been noted; None where all have been."""
+        if history.elsewhere:
+            return f"another ledger has decided before ({', '.join(sorted(set(history.elsewhere.values())))})"
         oldest = next(iter(history.batches), None)
-        return oldest is not None and (
-            oldest in self._decided or oldest._replace(batch=oldest.batch - 1) in self._decided
-        )
+        if history.is_complete or oldest in self._decided:
+            return None
+        if oldest is not None and oldest._replace(batch=oldest.batch - 1) in self._decided:
+            return None
+        return "the ledger keeps the last decisions only"
 
     def rows_of(self, batches: Collection[BatchId]) -> int:
         """Decided rows of some batches."""
@@ -60,7 +62,7 @@ class Tally:
         return Comparison(
             proven=_sum(self._proven.values()),
             decided=_sum(self._decided.values()),
-            incomplete=None if self._is_complete else "the ledger keeps the last decisions only",
+            incomplete=self._incomplete,
             sole_writer=sole_writer,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from integration.verify.decided import is_at
@@ -58,6 +59,7 @@ def check_visible(
 ) -> Iterator[Finding]:
     """Visible transactions that no decision names, or that have other rows than it says."""
     lineages = {lineage for lineage, _ in history.batches}
+    elsewhere = Counter[str]()
     for marker in visible:
         where, named = f"batch {marker.batch}", f"task {marker.task}, transaction {marker.uuid}, {marker.rows} rows"
         one = decided.get(marker.uuid)
@@ -72,10 +74,18 @@ def check_visible(
             yield Finding(
                 Kind.UNDECIDED_VISIBLE, where, f"{named}: replaced by a repair as lost, and yet visible: doubled"
             )
+        elif marker.lineage in history.elsewhere:
+            elsewhere[marker.lineage] += 1
         elif history.is_complete or marker.lineage in lineages:
             yield Finding(
                 Kind.UNDECIDED_VISIBLE, where, f"{named}: visible, and no decision names it: somebody else ended it"
             )
+    for lineage, count in elsewhere.items():
+        yield Finding(
+            Kind.NOT_COMPARED,
+            f"query {lineage}",
+            f"{count:,} visible transactions: {history.elsewhere[lineage]} has decided them, not the ledger that decides now",
+        )
 
 
 def check_open(

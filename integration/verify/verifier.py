@@ -171,7 +171,7 @@ class Verifier:
                 "lost transactions were written anew, as they should be",
             )
         files = self._options.checkpoint
-        initial = None if files is None else initial_offsets(files)
+        initial = {} if files is None else initial_offsets(files)
         yield from check_sources(history.batches, initial, one_to_one=self._options.one_to_one)
         if files is not None:
             yield from check_checkpoint(files, finished, history, ledger)

@@ -21,6 +21,7 @@ from integration.verify.output import Output, Questions
 from integration.verify.verifier import Verifier, VerifyOptions
 from tests.live.pipeline import Tasks, opened
 from tests.live.rules.schedules import Play, crash, playing
+from twopc.checkpoint import Permits
 from twopc.coordinator import Coordinator, Settings
 from twopc.files import LocalFiles
 
@@ -292,6 +293,18 @@ def test_of_two_sinks_the_second_is_judged_by_the_ledger_that_decides(play: Play
         report = look(one)
     assert (report.sink, report.ledger, report.last_batch) == (second.name, play.sink.ledger, 0)
     assert (report.take_overs, report.transactions, report.findings) == (1, 0, ())
+
+
+def test_what_a_sink_wrote_alone_is_not_judged_by_the_ledger_that_it_joined(play: Play, tmp_path: Path) -> None:
+    write(play, ROWS, [["d"]])
+    first = dataclasses.replace(play.sink, name=f"first-{play.name}")
+    settings = Settings(permits=Permits(end_lineage=play.lineage))
+    opened.append(Coordinator([first, play.sink], LocalFiles(tmp_path / "both"), settings=settings))
+    opened[-1].process(play.checkpoint(0, lineage="joined"), Tasks(play, [["e"]]))
+    report = report_of(play)
+    assert (report.ledger, report.transactions, report.visible) == (first.ledger, 1, 1)
+    assert kinds(report) == [Kind.NOT_COMPARED, Kind.NOT_COMPARED]
+    assert report.findings[0].text.startswith(f"3 visible transactions: {play.sink.ledger} has decided them")
 
 
 def test_a_damaged_ledger_is_reported_and_nothing_is_concluded_from_it(play: Play) -> None:

@@ -97,15 +97,23 @@ def test_records_are_counted_where_every_source_is_kafka(
 
 def test_a_batch_that_goes_back_or_has_other_rows_than_its_range_is_found() -> None:
     batches = dict([batch(0, 3, 3, None), batch(1, 5, 1, (at(3),)), batch(2, 4, 0, (at(5),))])
-    found = list(check_sources(batches, None, one_to_one=True))
+    found = list(check_sources(batches, {}, one_to_one=True))
     assert [(one.kind, one.where) for one in found] == [
         (Kind.RANGE_DIFFERS, "batch 1"),
         (Kind.OFFSETS_RAN_BACK, "batch 2"),
         (Kind.RANGE_DIFFERS, "batch 2"),
         (Kind.NOT_COMPARED, "batches 0"),
     ]
-    assert not list(check_sources(dict([batch(0, 3, 3, None)]), (at(0),), one_to_one=True))
-    assert not list(check_sources(dict([batch(0, 3, 9, None)]), None, one_to_one=False))
+    assert not list(check_sources(dict([batch(0, 3, 3, None)]), {"a": (at(0),)}, one_to_one=True))
+    assert not list(check_sources(dict([batch(0, 3, 9, None)]), {}, one_to_one=False))
+
+
+def test_where_a_checkpoint_began_says_nothing_of_another_lineage() -> None:
+    (_, old), (_, new) = batch(0, 3, 3, None), batch(0, 9, 4, None)
+    batches = {BatchId("a", 0): old, BatchId("b", 0): new}
+    assert not list(check_sources(batches, {"b": (at(5),)}, one_to_one=False))
+    (found,) = check_sources(batches, {"a": (at(5),)}, one_to_one=False)
+    assert found.kind is Kind.OFFSETS_RAN_BACK
 
 
 @pytest.mark.parametrize(("numbers", "text"), [([4], "4"), ([1, 2, 3, 7, 9, 10], "1-3, 7, 9-10")])
@@ -207,10 +215,10 @@ def test_a_checkpoint_that_cannot_be_read_is_refused_with_the_file(checkpoint: P
 
 @pytest.mark.parametrize(
     ("noted", "found"),
-    [(b'\0v1\n{"t": {"1": 0, "0": 2}}', ('{"t":{"0":2,"1":0}}',)), (b"v1\n{}", None), (b"", None)],
+    [(b'\0v1\n{"t": {"1": 0, "0": 2}}', {"a": ('{"t":{"0":2,"1":0}}',)}), (b"v1\n{}", {}), (b"", {})],
 )
 def test_where_a_kafka_source_began_is_read_from_sparks_note(
-    checkpoint: Path, noted: bytes, found: tuple[str, ...] | None
+    checkpoint: Path, noted: bytes, found: dict[str, tuple[str, ...]]
 ) -> None:
     (checkpoint / "sources/0/0").write_bytes(noted)
     assert initial_offsets(LocalFiles(checkpoint)) == found

@@ -9,12 +9,14 @@ from integration.verify.decided import Decided
 from integration.verify.findings import Finding, Kind
 from integration.verify.history import BatchId, History, history_of
 from integration.verify.markers import Markers
+from integration.verify.tally import Tally
 from integration.verify.transactions import check_missing, check_open, check_visible
+from sinks.kafka import KafkaSink
 from sinks.kafka_markers import Marker
 from sinks.kafka_transactions import Description
 from sinks.kafka_writer import KafkaHandle
 from tests.unit.test_log_view import BEGIN, decision, truncation
-from twopc.decision import LogContents, LogEntry, Record
+from twopc.decision import Begin, LogContents, LogEntry, Record, TakeOver
 
 ID = BatchId("a", 4)
 LATER = BatchId("a", 5)
@@ -36,7 +38,7 @@ def bounds(start: int = SINCE, stable: int = 20, end: int = 20) -> Bounds:
 
 
 def kept(*records: Record, start: int = 0) -> History:
-    contents = LogContents(start, tuple(LogEntry(start + i, record) for i, record in enumerate(records)))
+    contents = log_of(*records, start=start)
     return history_of(contents, contents)
 
 
@@ -81,6 +83,39 @@ def test_a_coordinator_that_does_not_answer_proves_no_loss() -> None:
 def test_what_is_visible_must_be_decided_with_these_rows(seen: Marker, found: list[Kind]) -> None:
     history = kept(BEGIN, decision(0))
     assert kinds(list(check_visible([seen], decided(), {"replaced": ID}, history))) == found
+
+
+def driven(lineage: str, log: str) -> TakeOver:
+    return TakeOver(lineage=lineage, run="r", deciding_log=log, driver="d", at_ms=0)
+
+
+def log_of(*records: Record, start: int = 0) -> LogContents:
+    return LogContents(start, tuple(LogEntry(start + i, record) for i, record in enumerate(records)))
+
+
+def test_what_another_ledger_has_decided_is_not_judged_by_this_one() -> None:
+    """The sink ran alone (a), then beside others whose ledger decides since (b)."""
+    own = log_of(driven("a", "own"), BEGIN, decision(0), driven("b", "first"))
+    deciding = log_of(driven("b", "first"), Begin(lineage="b", first_batch=0, prior_offsets=()))
+    history = history_of(deciding, own)
+    seen = [marker("x", batch=0), marker("y", batch=0), marker("z", lineage="b"), marker("w", lineage="unheard of")]
+    found = list(check_visible(seen, {}, {}, history))
+    assert sorted((one.kind.value, one.where) for one in found) == [
+        ("not_compared", "query a"),
+        ("undecided_visible", "batch 4"),
+        ("undecided_visible", "batch 4"),
+    ]
+    assert "2 visible transactions: own has decided them, not the ledger that decides now" in found[-1].text
+    tally = Tally()
+    tally.note(history, history, KafkaSink(name="s", bootstrap_servers="b:1", topic="out"), ())
+    assert tally.comparison(sole_writer=True).incomplete == "another ledger has decided before (own)"
+
+
+def test_a_lineage_that_the_own_ledger_may_have_forgotten_is_not_judged() -> None:
+    own = log_of(decision(4), truncation(3), driven("b", "first"), start=3)
+    history = history_of(log_of(Begin(lineage="b", first_batch=0, prior_offsets=())), own)
+    assert not history.is_complete
+    assert not list(check_visible([marker("x", batch=0)], {}, {}, history))
 
 
 def test_what_is_older_than_the_kept_decisions_is_not_judged() -> None:
