@@ -143,14 +143,11 @@ def test_a_sequence_is_judged_when_nothing_is_being_committed(play: Play) -> Non
     assert play.end(seven, commit=True) == "NONE"
     with verifier(play, questions=Questions(sequence=parse("value"))) as one:
         half = look(one)
-        gap = next(finding for finding in half.findings if "numbers are missing" in finding.text)
-        assert (gap.kind, gap.where) == (Kind.NOT_COMPARED, "--sequence value")
-        assert gap.text.startswith("3 numbers are missing, such as 3 to 7 at")
-        assert half.is_ok
+        (gap,) = (finding for finding in half.findings if "numbers are missing, such as 3 to 7" in finding.text)
+        assert gap.kind is Kind.NOT_COMPARED and half.is_ok
         assert play.end(five, commit=True) == "NONE"
-        whole = look(one)
-    assert kinds(whole) == [Kind.SEQUENCE_GAPS]
-    assert whole.findings[0].text.startswith("2 numbers are missing, such as 3 to 5 at")
+        (whole,) = look(one).findings
+    assert whole.kind is Kind.SEQUENCE_GAPS and whole.text.startswith("2 numbers are missing, such as 3 to 5 at")
 
 
 def test_a_sequence_is_not_judged_by_an_output_in_which_a_batch_is_decided_meanwhile(
@@ -161,15 +158,12 @@ def test_a_sequence_is_not_judged_by_an_output_in_which_a_batch_is_decided_meanw
     bounds = Cluster.bounds
 
     def torn(self: Cluster, topic: str) -> Any:
-        """One partition's end is told before the batch, the other ones' after it."""
+        """The end of the partition of "2" is told before the batch, the other ones' after it."""
         before = bounds(self, topic)
-        if len(play.decisions()) == 1:
-            driver.process(play.checkpoint(1), Tasks(play, [["2"], ["3"]]))
-        assert before is not None
+        driver.process(play.checkpoint(1), Tasks(play, [["2"], ["3"]]))
         while (after := bounds(self, topic)) is None or after.held_back:
             pass  # its ends of transactions are being written
-        of_two = 0
-        after.ends[of_two] = after.stable[of_two] = before.ends[of_two]
+        after.ends[0] = after.stable[0] = before.ends[0] if before else 0
         return after
 
     monkeypatch.setattr(Cluster, "bounds", torn)
@@ -304,7 +298,6 @@ def test_what_a_sink_wrote_alone_is_not_judged_by_the_ledger_that_it_joined(play
     report = report_of(play)
     assert (report.ledger, report.transactions, report.visible) == (first.ledger, 1, 1)
     assert kinds(report) == [Kind.NOT_COMPARED, Kind.NOT_COMPARED]
-    assert report.findings[0].text.startswith(f"3 visible transactions: {play.sink.ledger} has decided them")
 
 
 def test_a_damaged_ledger_is_reported_and_nothing_is_concluded_from_it(play: Play) -> None:
