@@ -78,7 +78,8 @@ class Store:
         self.zookeeper = zookeeper
         self.table = f"data-{unique()}"
         self.prefix = unique()
-        self.cluster = Cluster(zookeeper, znode=znode, user="tests", timeout_s=20)
+        self._znode = znode
+        self.cluster = self._connected()
         self.link = HBaseLink(self.cluster, timeout_s=20)
 
     def renamed(self) -> Store:
@@ -165,9 +166,11 @@ class Store:
 
     def _ask_master(self, step: Callable[[Master], None]) -> None:
         """Over a connection of its own: behind one that is kept, an earlier test may have killed HBase."""
-        cluster = Cluster(self.zookeeper, user="tests", timeout_s=20)
-        with contextlib.closing(cluster):
+        with contextlib.closing(self._connected()) as cluster:
             cluster.ask_master(step)
+
+    def _connected(self) -> Cluster:
+        return Cluster(self.zookeeper, znode=self._znode, user="tests", timeout_s=20)
 
     def _is_served(self, table: str) -> bool:
         try:
