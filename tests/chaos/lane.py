@@ -19,7 +19,7 @@ from multiprocessing import Pipe
 from typing import TYPE_CHECKING, Any, Final
 
 from sinks.kafka_transactions import TransactionClient, whoever
-from tests.chaos.processes import await_change, drive, fork, serve_tasks
+from tests.chaos.processes import STRUCK, await_change, drive, fork, serve_tasks
 from tests.chaos.query import Query
 from twopc.errors import FencedError
 
@@ -85,11 +85,10 @@ class Lane:
             return {"hit": True, "error": error, "wrong": ""}
         ends = {pid: await_change(pid) for pid in writers}
         self.sleeping += [([pid], told) for pid, end in ends.items() if end.code is None]
-        died = any(end.code in {None, KILLED} for end in (*ends.values(), found))
-        hit = died or error.startswith(("InjectedFault", "InjectedLoss"))
+        hit = any(end.code in {None, KILLED, STRUCK} for end in (*ends.values(), found))
         expected = _EXPECTED if point else ()  # without a fault there is no reason for any error
         wrong = "" if not error or error.startswith(expected) else error
-        if found.code not in {0, KILLED}:
+        if found.code not in {0, STRUCK, KILLED}:
             wrong = wrong or f"the driver ended with {found.code}"
         return {"hit": hit, "error": error, "wrong": wrong}
 
@@ -103,10 +102,10 @@ class Lane:
             armed = fault if number == 0 else ""
             inherited = [*mine, here]
 
-            def work(there: Any = there, armed: str = armed, inherited: list[Any] = inherited) -> None:
+            def work(there: Any = there, armed: str = armed, inherited: list[Any] = inherited) -> bool:
                 for connection in inherited:  # else nobody would see that the driver is gone
                     connection.close()
-                serve_tasks(there, self.query.sink, staging, armed)
+                return serve_tasks(there, self.query.sink, staging, armed)
 
             pids.append(fork(work))
             there.close()
@@ -132,13 +131,14 @@ class Lane:
         self._run("driver.decided=kill", "driver.decided")
         assert await_change(fork(self._end_some)).code == 0
 
-    def _end_some(self) -> None:
+    def _end_some(self) -> bool:
         client = TransactionClient(self.query.sink.committing_config())
         listed = client.list_open(f"{self.query.name}.").transactional_ids
         tasks = [name for name in listed if not name.endswith(".driver")]
         for transactional_id in tasks[self.chance.choice((0, 0, 1)) :]:  # all of them are lost, or some
             while client.fence([whoever(transactional_id)])[transactional_id] != "NONE":
                 pass
+        return False
 
 
 def main() -> int:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 # Pyarrow imports pandas with the first array that is made of Python's objects: here, once, and not in each forked process.
 pa.array([b""])
 
+#: How a process ends in which a fault has struck, and that has survived it.
+STRUCK: Final = 3
 #: Whoever lives longer is stuck; the trial then fails by its outcome.
 LIFETIME_S: Final = 60
 _SPECULATE_AFTER_S: Final = 0.5
@@ -47,8 +49,8 @@ class Exit(NamedTuple):
     code: int | None
 
 
-def fork(work: Callable[[], None]) -> int:
-    """Run ``work`` in a new process; returns its id."""
+def fork(work: Callable[[], bool]) -> int:
+    """Run ``work`` in a new process, which ends with :data:`STRUCK` if that says so; returns its id."""
     sys.stdout.flush()
     pid = os.fork()
     if pid:
@@ -57,8 +59,7 @@ def fork(work: Callable[[], None]) -> int:
     try:
         die_with_parent()  # also while it is stopped
         signal.alarm(LIFETIME_S)
-        work()
-        code = 0
+        code = STRUCK if work() else 0
     except BaseException:  # noqa: BLE001 - told, and then this process is over
         traceback.print_exc()
     finally:
@@ -77,8 +78,8 @@ def await_change(pid: int, timeout_s: float = LIFETIME_S + 5) -> Exit:
     raise AssertionError(f"process {pid} neither ends nor stops")
 
 
-def serve_tasks(connection: Connection, sink: KafkaSink, staging: str | None, fault: str) -> None:
-    """A writer: task after task, until nobody asks any more."""
+def serve_tasks(connection: Connection, sink: KafkaSink, staging: str | None, fault: str) -> bool:
+    """A writer: task after task, until nobody asks any more. Whether its fault has struck."""
     faults.disarm()
     faults.arm_from(fault)
     with contextlib.suppress(EOFError, OSError):
@@ -91,6 +92,12 @@ def serve_tasks(connection: Connection, sink: KafkaSink, staging: str | None, fa
             except faults.InjectedFault:
                 found = (RetriableError.__name__, "an injected fault")
             connection.send((job, task.partition, found))
+    return _has_struck(fault)
+
+
+def _has_struck(fault: str) -> bool:
+    """A delay, or an error that was made good, shows in nothing else."""
+    return bool(fault) and not faults.is_armed(fault.partition("@")[0])
 
 
 def _write(sink: KafkaSink, task: TaskAttempt, rows: list[bytes], staging: str | None, *, writes: bool) -> TaskReport:
@@ -175,8 +182,8 @@ class Engine:
         return True
 
 
-def drive(query: Query, first: int, count: int, writers: Sequence[Connection], told: Connection, fault: str) -> None:
-    """A driver: batches from ``first`` on. What becomes of each is told to whoever started it."""
+def drive(query: Query, first: int, count: int, writers: Sequence[Connection], told: Connection, fault: str) -> bool:
+    """A driver: batches from ``first`` on. What becomes of each is told to whoever started it. Whether its fault has struck."""
     faults.disarm()
     faults.arm_from(fault)
     staging = Staging(query.staging) if query.staging else None
@@ -190,3 +197,4 @@ def drive(query: Query, first: int, count: int, writers: Sequence[Connection], t
             told.send(("done", batch))
     except (TwoPhaseCommitError, faults.InjectedFault) as error:
         told.send(("failed", f"{type(error).__name__}: {error}"))
+    return _has_struck(fault)
