@@ -104,3 +104,13 @@ def translate(error: KafkaException | SystemError | KafkaError, doing: str) -> T
     kind, remedy = _REMEDIES.get(inner.code(), (RetriableError, ""))
     text = f"{doing}: {inner.str()} ({inner.name()})"
     return kind(f"{text}: {remedy}" if remedy else text)
+
+
+def translate_in_task(error: KafkaException | SystemError | KafkaError, doing: str) -> TwoPhaseCommitError:
+    """As :func:`translate`, of a task's producer: to be fenced is the end of this attempt only.
+
+    Its transaction timed out, it was swept, or an InitProducerId came late. Whether another driver has taken over, a driver is
+    told by its log and not by its tasks.
+    """
+    found = translate(error, doing)
+    return RetriableError(str(found)) if isinstance(found, FencedError) else found

@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 import os
+import sys
 import threading
 import time
 import uuid
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from sinks.kafka_errors import SERVING, translate
+from sinks.kafka_errors import SERVING, translate_in_task
 from twopc.errors import RetriableError
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ client_logger = logging.getLogger("twopc.librdkafka")
 
 #: Seldom enough to cost nothing, often enough not to be waited for long (the writer's last word, see kafka_writer).
 _STATISTICS_INTERVAL_MS: Final = 50
+_NEVER_FREE: Final = sys.maxsize  #: later than any batch that is settled
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def make_ready(
         ready.markers = connect(producer, ledger, timeout_s=timeout_ms / 1000) - 1
         producer.init_transactions(max(0.1, deadline - time.monotonic()))
     except KafkaException as error:
-        raise translate(error, f"initialising the transactional id {transactional_id}") from error
+        raise translate_in_task(error, f"initialising the transactional id {transactional_id}") from error
     while min(ready.identity()) < 0:
         if time.monotonic() > deadline:
             raise RetriableError(f"{transactional_id}: librdkafka told no producer id within {timeout_ms} ms")
@@ -175,7 +177,8 @@ class ProducerStock:
             slot = self._free_slot(settled_through, reserved=slots)
             self._served[slot] = self._in_use_batch  # reserved: not free for another one
             slots.append(slot)
-        self._making = threading.Thread(target=self._make_ahead, args=(slots,), name="twopc-producers", daemon=True)
+        ahead = (slots, self._in_use_batch)
+        self._making = threading.Thread(target=self._make_ahead, args=ahead, name="twopc-producers", daemon=True)
         self._making.start()
 
     def _free_slot(self, settled_through: int, *, reserved: Collection[int] = ()) -> int:
@@ -186,18 +189,22 @@ class ProducerStock:
         return len(self._served)
 
     def _make(self, slot: int) -> ReadyProducer:
+        # Until it is answered, and for ever if it is not: an InitProducerId that comes late aborts what is open under its id.
+        self._served[slot] = _NEVER_FREE
         transactional_id = f"{self._key.sink}.{self._key.incarnation}.{self._worker}.{slot}"
         return make_ready(self._config, transactional_id, slot, self._key.ledger, timeout_ms=self._timeout_ms)
 
-    def _make_ahead(self, slots: list[int]) -> None:
+    def _make_ahead(self, slots: list[int], batch: int) -> None:
         for slot in slots:
             try:
                 ready = self._make(slot)
             except Exception as error:  # noqa: BLE001 - the task that needs one will try again and raise it
-                logger.warning("no producer could be made ahead: %s", error)
+                # As text: whoever keeps log records must not keep a client alive that goes on asking for the id.
+                logger.warning("no producer could be made ahead: %s", str(error))
                 return
             with self._lock:
                 self._ready.append(ready)
+                self._served[slot] = batch
 
 
 #: In the order of their last use.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaException
 
-from sinks.kafka_errors import SERVING, translate
+from sinks.kafka_errors import SERVING, translate_in_task
 from sinks.kafka_markers import marker_of
 from sinks.kafka_producers import ProducerStock, ReadyProducer, drop_quietly
 from twopc.errors import BadRecordError, RetriableError
@@ -94,7 +94,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         try:
             self._ready.producer.begin_transaction()
         except KafkaException as error:
-            raise translate(error, f"beginning {self._ready.transactional_id}") from error
+            raise translate_in_task(error, f"beginning {self._ready.transactional_id}") from error
         point("task.began")
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -121,7 +121,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         try:
             left = ready.producer.flush(self._timeout_s)
         except SERVING as error:
-            raise translate(error, f"{ready.transactional_id}: writing (of {self._rows} rows)") from error
+            raise translate_in_task(error, f"{ready.transactional_id}: writing (of {self._rows} rows)") from error
         self._require_no_errors(ready)
         if left:
             raise RetriableError(
@@ -187,7 +187,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
                     raise RetriableError(f"{topic} took no record for {self._timeout_s:.0f} s") from None
             except KafkaException as error:
                 self._require_no_errors(ready)
-                raise translate(error, f"writing to {topic}") from error
+                raise translate_in_task(error, f"writing to {topic}") from error
             else:
                 return
 
@@ -196,11 +196,11 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         try:
             ready.producer.poll(wait_s)
         except SERVING as error:
-            raise translate(error, f"{ready.transactional_id}: writing (of {self._rows} rows)") from error
+            raise translate_in_task(error, f"{ready.transactional_id}: writing (of {self._rows} rows)") from error
 
     def _require_no_errors(self, ready: ReadyProducer) -> None:
         if ready.errors:
-            raise translate(ready.errors[0], f"{ready.transactional_id}: writing (of {self._rows} rows)")
+            raise translate_in_task(ready.errors[0], f"{ready.transactional_id}: writing (of {self._rows} rows)")
 
     def _written_to(self, ready: ReadyProducer, marker_partition: int) -> tuple[str, ...]:
         """The partitions that librdkafka itself transmitted to, once its statistics cover the whole transaction.

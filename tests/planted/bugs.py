@@ -76,8 +76,8 @@ BUGS: Final = (
         "ignored delivery errors",
         2,
         _WRITER,
-        "        if ready.errors:\n            raise translate(ready.errors[0]",
-        "        if False:\n            raise translate(ready.errors[0]",
+        "        if ready.errors:\n            raise translate_in_task(ready.errors[0]",
+        "        if False:\n            raise translate_in_task(ready.errors[0]",
     ),
     _bug(
         "trust NONE of an unconfirmed transaction",
@@ -132,6 +132,14 @@ BUGS: Final = (
         _PRODUCERS,
         "            if batch <= settled_through and slot not in kept:\n",
         "            if slot not in kept:\n",
+    ),
+    _bug(
+        "an id whose initialisation had no answer is used",
+        5,
+        _PRODUCERS,
+        "        self._served[slot] = _NEVER_FREE\n",
+        "",
+        protocol="tests/nemesis/test_late_init.py",
     ),
     _bug(
         "settled before it is proven",

@@ -26,7 +26,7 @@ from tests.live.pipeline import Tasks, record_batch
 from tests.live.rules.batches import ROWS, VISIBLE, WithOrphan
 from tests.live.rules.schedules import Play, at, crash, die, playing, work_of, writer_of
 from tests.live.services import KafkaService, chosen
-from twopc.errors import CommitBlockedError, ConfigurationError, FencedError
+from twopc.errors import CommitBlockedError, ConfigurationError, RetriableError
 from twopc.faults import InjectedFault
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def test_the_writer_of_a_swept_transaction_is_fenced_wherever_it_is(play: Play) 
     driver.process(play.checkpoint(0), Tasks(play, ROWS))
     assert play.open_transactions() == ()
 
-    with pytest.raises(FencedError):
+    with pytest.raises(RetriableError, match="a newer driver or task has taken the transactional id"):
         zombie.snapshot_state(0)
     zombie.close()
     assert play.open_transactions() == ()

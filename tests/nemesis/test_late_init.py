@@ -1,8 +1,9 @@
-"""A sweep's InitProducerId arrives late: its id is in use again, and the broker aborts what is open, whatever the epoch.
+"""An InitProducerId arrives late: the broker aborts what is open under its id, whatever the epoch.
 
 The one request of ours that no epoch makes harmless (``TransactionCoordinator.scala``, ``prepareInitProducerIdTransit``: a
-transaction that is Ongoing is fenced for any epoch of its producer id). What it aborts is found out before the decision by
-rule 3, and after it by rules 4 and 9.
+transaction that is Ongoing is fenced for any epoch of its producer id). A task's, without an answer, spoils its id, which is
+never used (rule 5). A sweep's may meet its id in use again: what it aborts is found out before the decision by rule 3, and
+after it by rules 4 and 9.
 """
 
 from __future__ import annotations
@@ -57,3 +58,23 @@ def test_what_a_late_sweep_aborts_is_written_again(play: Play, proxy: KafkaProxy
         assert play.visible() == seen(batch + 1)
     assert met is not None, "the id of the late sweep did not serve again, so nothing was tested"
     assert play.open_transactions() == ()
+
+
+def test_an_id_whose_initialisation_had_no_answer_is_never_used(play: Play, proxy: KafkaProxy) -> None:
+    """What the first task has asked for its first id arrives when a later batch's transactions are open."""
+    first_ids = f"{play.name}.*.{'?' * 32}.0"
+    held = proxy.on(Api.INIT_PRODUCER_ID, transactional_id=first_ids, times=float("inf")).hold()
+    driver = play.driver()
+    assert process(driver, play, 0) == (2, 0)
+    held.disarm()
+    [spoiled] = {tid for late in held.hits for tid in late.request.transactional_ids}
+
+    def arrive(_: int) -> None:
+        held.release()
+        assert until(lambda: all(late.response is not None for late in held.hits))
+
+    for batch in (1, 2, 3):
+        assert process(driver, play, batch, between=arrive) == (1, 0)
+        assert play.visible() == seen(batch + 1)
+    assert NONE in {late.answer() for late in held.hits}
+    assert spoiled not in {handle.transactional_id for batch in range(4) for handle in play.decided(batch)}
