@@ -91,5 +91,6 @@ def coordinator(cluster: LocalKafkaCluster, transactional_id: str) -> int:
                 admin.close()
         return bool(found)
 
-    assert until(is_known, _TIMEOUT_S), f"{transactional_id} has no coordinator"
+    # Twice: of a few questions all may go to a node that is paused, which is only told by its silence.
+    assert until(is_known, 2 * _TIMEOUT_S), f"{transactional_id} has no coordinator"
     return found[0]
