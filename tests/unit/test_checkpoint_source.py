@@ -53,6 +53,13 @@ def test_a_counter_that_stands_for_other_files_is_another_offset(
     assert offsets_of(tmp_path / "theirs", source_log, FILES | {1: ["/in/b", "/in/x"]}) != ours
 
 
+def test_the_order_in_which_a_counters_files_were_written_down_is_of_no_account(tmp_path: Path) -> None:
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "theirs").mkdir()
+    ours = offsets_of(tmp_path / "ours", {"1": [1]})
+    assert offsets_of(tmp_path / "theirs", {"2.compact": [2, 1, 0]}, FILES | {1: ["/in/c", "/in/b"]}) == ours
+
+
 def test_every_source_counts(tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets/5").write_text('v1\n{"batchWatermarkMs":0}\n{"t":{"0":7}}\n-\n{"u":{"1":8,"0":9}}')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -22,6 +23,7 @@ GAP = Finding(Kind.SEQUENCE_GAPS, "--sequence value", "1 numbers are missing")
 NOT_JUDGED = Finding(Kind.NOT_COMPARED, GAP.where, "1 numbers are missing: a batch is being committed")
 MOMENTARY = RetriableError("no answer from the brokers")
 LASTING = ConfigurationError("there is no topic out")
+ONLINE = Pace(is_online=True, every_s=0)
 DOUBLE = Finding(Kind.DUPLICATES, "t", "1 records were there before")
 
 
@@ -63,14 +65,13 @@ class Looks:
 
 
 def concluded(
-    monkeypatch: pytest.MonkeyPatch, *told: tuple[Finding, ...] | BaseException, is_online: bool = True
+    monkeypatch: pytest.MonkeyPatch, *told: tuple[Finding, ...] | BaseException, pace: Pace = ONLINE
 ) -> tuple[bool, str]:
     """What the command says in the end, and all that it has shown."""
     looks = Looks(*(one if isinstance(one, BaseException) else report(*one) for one in told))
     monkeypatch.setattr(command, "Cluster", lambda _: io.StringIO())
     monkeypatch.setattr(command, "Verifier", lambda *_: contextlib.nullcontext(looks))
     shown = io.StringIO()
-    pace = Pace(is_online=is_online, every_s=0)
     is_ok = run_verify(cast("Any", None), VerifyOptions(), pace, Console(file=shown, width=200), None)
     return is_ok, shown.getvalue()
 
@@ -121,7 +122,7 @@ def test_a_watch_that_ends_with_a_failure_has_not_found_all_well(
     with pytest.raises(type(failure), match=str(failure)):
         concluded(monkeypatch, (), failure)
     with pytest.raises(type(failure), match=str(failure)):
-        concluded(monkeypatch, failure, is_online=False)
+        concluded(monkeypatch, failure, pace=Pace())
 
 
 def test_a_watch_that_is_interrupted_before_its_first_look_has_compared_nothing(
@@ -139,3 +140,16 @@ def test_what_nobody_has_thought_of_is_no_verdict_on_the_sink(monkeypatch: pytes
     done = CliRunner().invoke(app, ["verify", "--bootstrap-servers", "b:1", "--sink", "s"])
     assert done.exit_code == 2
     assert "ZeroDivisionError (unthought of), which it does not expect: nothing is known of the sink" in done.stderr
+
+
+def test_no_look_begins_after_the_time_that_a_watch_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [1000.0]
+    clock = SimpleNamespace(
+        monotonic=lambda: now_s[0],
+        sleep=lambda seconds: now_s.__setitem__(0, now_s[0] + seconds),
+        strftime=lambda _: "12:00:00",
+    )
+    monkeypatch.setattr(command, "time", clock)
+    pace = Pace(is_online=True, every_s=10, for_s=25)
+    is_ok, shown = concluded(monkeypatch, (), (), (), (), pace=pace)
+    assert (is_ok, shown.count("12:00:00"), now_s) == (True, 3, [1020.0])

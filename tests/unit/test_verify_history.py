@@ -106,6 +106,9 @@ def test_a_batch_that_goes_back_or_has_other_rows_than_its_range_is_found() -> N
     ]
     assert not list(check_sources(dict([batch(0, 3, 3, None)]), {"a": (at(0),)}, one_to_one=True))
     assert not list(check_sources(dict([batch(0, 3, 9, None)]), {}, one_to_one=False))
+    # The decision before it is truncated: it did not begin where the query did.
+    (found_of_kept,) = check_sources(dict([batch(4, 3, 1, None)]), {"a": (at(0),)}, one_to_one=True)
+    assert (found_of_kept.kind, found_of_kept.where) == (Kind.NOT_COMPARED, "batches 4")
 
 
 def test_where_a_checkpoint_began_says_nothing_of_another_lineage() -> None:

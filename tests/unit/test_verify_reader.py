@@ -56,6 +56,7 @@ def at(partition: int, offset: int, error: int | None = None) -> Any:
         error=lambda: None if error is None else KafkaError(error),
         partition=lambda: partition,
         offset=lambda: offset,
+        key=lambda: b"%d" % partition,
         value=lambda: b"%d" % (100 * partition + offset),
     )
 
@@ -66,19 +67,20 @@ class Offsets:
     sink = SimpleNamespace(timeout_ms=10)
     connection: ClassVar[dict[str, Any]] = {}
 
-    def __init__(self, starts: dict[int, int]) -> None:
-        self._starts = starts
+    def __init__(self, starts: dict[int, int], ends: dict[int, int] | None = None) -> None:
+        self._starts, self._ends = starts, ends or STABLE
 
     def bounds(self, topic: str) -> Bounds:
         del topic
-        return Bounds(self._starts, STABLE, STABLE)
+        return Bounds(self._starts, STABLE, self._ends)
 
 
 BEGINNING = cast("Cluster", Offsets({0: 0, 1: 0}))
 
 
-def looked(directory: Path, sequence: str | None = None) -> Output:
-    output = Output(Questions(key=parse("value"), sequence=None if sequence is None else parse(sequence)), directory)
+def looked(directory: Path, sequence: str | None = None, by: str | None = None) -> Output:
+    asked = (None if text is None else parse(text) for text in ("value", sequence, by))
+    output = Output(Questions(*asked), directory)
     output.look(BEGINNING, frozenset({"out"}))
     return output
 
@@ -128,3 +130,28 @@ def test_what_was_deleted_before_it_was_read_is_passed_over_and_not_compared(tmp
     expected = Comparison(proven=everything, decided=everything, incomplete=None, sole_writer=True)
     found = [*output.check_count(BEGINNING, expected), *output.check_records(is_settled=True)]
     assert [one.kind for one in found] == [Kind.NOT_COMPARED, Kind.NOT_COMPARED]
+
+
+@pytest.mark.parametrize(
+    ("is_settled", "ends", "kind"),
+    [
+        (True, STABLE, Kind.SEQUENCE_GAPS),
+        (False, STABLE, Kind.NOT_COMPARED),
+        (True, {0: 10, 1: 4}, Kind.NOT_COMPARED),  # what is missing may be behind an open transaction
+    ],
+)
+def test_a_missing_number_is_a_gap_only_where_nothing_is_on_its_way(
+    *, is_settled: bool, ends: dict[int, int], kind: Kind, tmp_path: Path
+) -> None:
+    output = looked(tmp_path, sequence="value")
+    read_on(output, [at(0, 5), at(0, 7), at(0, 10, END), at(1, 3, END)])
+    output.look(cast("Cluster", Offsets({0: 0, 1: 0}, ends)), frozenset({"out"}))
+    (found,) = output.check_records(is_settled=is_settled)
+    assert (found.kind, "1 numbers are missing" in found.text) == (kind, True)
+
+
+@pytest.mark.parametrize(("by", "kinds"), [(None, [Kind.SEQUENCE_GAPS]), ("key", [])])
+def test_each_group_has_a_sequence_of_its_own(by: str | None, kinds: list[Kind], tmp_path: Path) -> None:
+    output = looked(tmp_path, sequence="value", by=by)
+    read_on(output, [at(0, 8), at(0, 9), at(1, 0), at(1, 1), at(1, 2)])
+    assert [one.kind for one in output.check_records(is_settled=True)] == kinds

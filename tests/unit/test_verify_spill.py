@@ -72,6 +72,14 @@ def test_examples_are_few_and_say_where_the_records_are(tmp_path: Path) -> None:
     assert doubles.examples == tuple((Place(3, 1, offset), Place(3, 1, offset + 1)) for offset in range(EXAMPLES))
 
 
+def test_an_example_names_the_earlier_sighting_first(tmp_path: Path) -> None:
+    seen = Spill(tmp_path / "keys")
+    for partition, offset in ((1, 4), (0, 9), (1, 2), (0, 7)):
+        seen.add(b"same", 0, partition, offset)
+    places = [Place(0, 0, 7), Place(0, 0, 9), Place(0, 1, 2), Place(0, 1, 4)]
+    assert seen.doubles().examples == tuple(pairwise(places))
+
+
 def test_what_no_longer_fits_goes_to_the_disk_and_is_found_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

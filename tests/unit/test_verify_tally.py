@@ -8,9 +8,10 @@ import pytest
 
 from integration.verify.tally import Tally
 from sinks.kafka import KafkaSink
+from sinks.kafka_writer import KafkaHandle
 from tests.unit.test_log_view import BEGIN, decision, truncation
 from tests.unit.test_verify_history import told
-from twopc.decision import Begin
+from twopc.decision import Begin, TaskReport
 
 if TYPE_CHECKING:
     from integration.verify.history import History
@@ -46,3 +47,17 @@ def test_a_batch_that_was_truncated_before_any_look_saw_it_ends_the_count(
     for before, after in looks:
         tally.note(before, after, SINK, ())
     assert tally.comparison(sole_writer=False).incomplete == incomplete
+
+
+def wrote(partition: int, rows: int) -> TaskReport:
+    handle = KafkaHandle(f"u{partition}", f"s.1.w.{partition}", 7, 0, 3, rows, ("out:0", f"{SINK.ledger}:3"))
+    handles = {"s": dict(SINK.encode_handle(handle))}
+    return TaskReport(partition=partition, rows=rows, checksum=0, handles=handles)
+
+
+def test_only_visible_rows_are_proven_and_decided_are_all() -> None:
+    tally = Tally()
+    history = told(BEGIN, decision(0, wrote(0, 5), wrote(1, 7)))
+    tally.note(history, history, SINK, {"u0"})
+    found = tally.comparison(sole_writer=False)
+    assert (found.proven, found.decided) == ({frozenset({"out"}): 5}, {frozenset({"out"}): 12})

@@ -66,6 +66,26 @@ def test_a_row_that_one_sink_cannot_take_is_given_to_none_and_becomes_a_letter()
     assert b"sink 'events': key and value have more than kafka.message.max.bytes=1000" in large["headers"][0]["value"]
 
 
+def test_a_row_that_several_sinks_cannot_take_has_the_first_ones_reason() -> None:
+    screened = screen(batch((b"c" * 1001, None, 3)), [KAFKA, REDIS, LETTERS], VIEWS)
+    (letter,) = VIEWS["letters"].of(screened).to_pylist()
+    assert letter["headers"][0]["value"].startswith(b"sink 'events': ")
+
+
+def test_bytes_are_readable_in_a_letter_however_deep_they_are() -> None:
+    deep = pa.array(
+        [{"text": b"a", "list": [b"b", b"\xff"], "map": [("k", b"c")]}],
+        pa.struct([("text", pa.binary()), ("list", pa.list_(pa.binary())), ("map", pa.map_(pa.string(), pa.binary()))]),
+    )
+    rows = pa.record_batch({"deep": deep, CAUSE: pa.array(["it is bad"])})
+    (letter,) = View(columns=(("deep", 0),), of_bad_rows=True).of(rows).to_pylist()
+    assert json.loads(letter["value"])["deep"] == {
+        "text": "a",
+        "list": ["b", {"base64": base64.b64encode(b"\xff").decode()}],
+        "map": [["k", "c"]],
+    }
+
+
 def test_of_sound_rows_nobody_writes_letters() -> None:
     screened = screen(batch((b"a", "x", 1)), [KAFKA, REDIS, LETTERS], VIEWS)
     assert VIEWS["letters"].of(screened).num_rows == 0

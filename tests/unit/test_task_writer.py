@@ -1,0 +1,122 @@
+"""What a task does with its rows and sends back, in a process that is no Spark worker."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from integration import task_writer
+from integration.task_writer import Job, TaskResult
+from integration.views import CHECKSUM, View
+from sinks.kafka import KafkaSink
+from sinks.redis import RedisSink
+from sinks.redis_mappings import IncrBy
+from tests.unit.fake_sink import FakeSink, FakeWriter, World
+from twopc.decision import Attempt
+from twopc.errors import BadRecordError, RetriableError
+
+if TYPE_CHECKING:
+    from twopc.decision import TaskReport
+
+STAGE, PARTITION = 7, 1
+VALUES = View(columns=(("value", 0),))
+COUNTER = RedisSink(name="totals", url="redis://nowhere", mapping=IncrBy("total", by="value"))
+LETTERS = KafkaSink(name="letters", bootstrap_servers="nowhere:1", topic="bad")
+
+
+@pytest.fixture(autouse=True)
+def _in_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = SimpleNamespace(stageId=lambda: STAGE, partitionId=lambda: PARTITION)
+    monkeypatch.setattr(task_writer, "TaskContext", SimpleNamespace(get=lambda: context))
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def given(*rows: tuple[int | None, int]) -> pa.RecordBatch:
+    """Rows with their hashes."""
+    values, hashes = zip(*rows, strict=True)
+    return pa.record_batch({"0": pa.array(values, pa.int64()), CHECKSUM: pa.array(hashes, pa.int64())})
+
+
+def job(*sinks: Any, only: frozenset[tuple[str, int]] | None = None, bad_rows: str = "") -> Job:
+    return Job(
+        sinks=sinks,
+        lineage="a",
+        batch=0,
+        attempt=Attempt(0, 1),
+        incarnations={sink.name: 0 for sink in sinks},
+        settled_through=-1,
+        only=only,
+        staging=None,
+        views={sink.name: View(columns=VALUES.columns, of_bad_rows=sink.name == bad_rows) for sink in sinks},
+    )
+
+
+def result(made: Job, *batches: pa.RecordBatch) -> TaskResult:
+    (answer,) = made(iter(batches))
+    return msgspec.json.decode(answer.column("result")[0].as_py(), type=TaskResult)
+
+
+def reported(made: Job, *batches: pa.RecordBatch) -> TaskReport:
+    found = result(made, *batches)
+    assert found.report is not None and found.stage == STAGE
+    return found.report
+
+
+def test_a_task_reports_its_rows_over_all_their_arrow_batches(world: World) -> None:
+    report = reported(job(FakeSink(world)), given((1, 5), (2, 6)), given((3, 7)))
+    assert (report.partition, report.rows, report.checksum) == (PARTITION, 3, 18)
+    assert list(report.handles) == ["fake"]
+    assert [one.rows for one in world.store().transactions.values()] == [[1, 2, 3]]
+
+
+def test_a_checksum_has_64_bits_however_many_arrow_batches_there_are(world: World) -> None:
+    assert reported(job(FakeSink(world)), given((1, -1)), given((2, -1))).checksum == 2**64 - 2
+
+
+def test_which_rows_are_bad_is_part_of_the_checksum() -> None:
+    """In a replay with other bad rows one would be in neither place."""
+    nowhere = job(COUNTER, LETTERS, only=frozenset(), bad_rows="letters")
+    sound, first, second = (
+        reported(nowhere, given(*rows)).checksum
+        for rows in ([(1, 5), (2, 6)], [(None, 5), (2, 6)], [(1, 5), (None, 6)])
+    )
+    assert len({sound, first, second}) == 3
+
+
+def test_a_task_writes_only_what_it_is_asked_for_and_reports_all(world: World) -> None:
+    sinks = FakeSink(world, "one"), FakeSink(world, "other")
+    report = reported(job(*sinks, only=frozenset({("one", PARTITION), ("other", PARTITION + 1)})), given((1, 5)))
+    assert (report.rows, report.checksum, list(report.handles)) == (1, 5, ["one"])
+    assert not world.store("other").transactions
+
+
+def test_what_is_handed_over_outlives_its_task(world: World) -> None:
+    reported(job(FakeSink(world)), given((1, 5)))
+    assert [one.state for one in world.store().transactions.values()] == ["prepared"]
+
+
+def test_an_error_that_would_come_again_is_a_result_and_any_other_is_left_to_spark(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(error: Exception) -> None:
+        def write(*_: Any) -> None:
+            raise error
+
+        monkeypatch.setattr(FakeWriter, "write", write)
+
+    fail(BadRecordError("it is too large"))
+    assert result(job(FakeSink(world)), given((1, 5))) == TaskResult(
+        stage=STAGE, error=("BadRecordError", f"task {PARTITION}: it is too large")
+    )
+    fail(RetriableError("no answer"))
+    with pytest.raises(RetriableError, match="no answer"):
+        result(job(FakeSink(world)), given((1, 5)))
+    assert {one.state for one in world.store().transactions.values()} == {"aborted"}

@@ -1,0 +1,211 @@
+"""What a look makes of a sink whose query decides, commits and truncates meanwhile."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import msgspec
+import pytest
+
+from integration.verify import markers
+from integration.verify.cluster import Bounds, Cluster, Ledgers
+from integration.verify.decided import Decided, decided_in, is_at, superseded_in, topics_of
+from integration.verify.findings import Kind
+from integration.verify.history import BatchId
+from integration.verify.markers import Markers, missing, settle
+from integration.verify.verifier import Verifier, VerifyOptions
+from sinks.kafka import KafkaSink
+from sinks.kafka_markers import Marker
+from sinks.kafka_transactions import Description, Listing
+from sinks.kafka_writer import KafkaHandle
+from tests.unit.test_log_view import BEGIN, TAKE_OVER, decision, repair, truncation
+from tests.unit.test_verify_history import told
+from tests.unit.test_verify_transactions import log_of
+from twopc.decision import TaskReport
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from integration.verify.findings import Finding
+    from twopc.decision import LogContents
+
+SINK = KafkaSink(name="s", bootstrap_servers="b:1", topic="out")
+FIRST, LAST = BatchId("a", 0), BatchId("a", 1)
+COMMITTING, COMMITTED, ABORTED = (
+    Description("NONE", state, 7, 0) for state in ("PrepareCommit", "CompleteCommit", "CompleteAbort")
+)
+
+
+def handle(uuid: str, *, incarnation: int = 1, rows: int = 0) -> KafkaHandle:
+    return KafkaHandle(uuid, f"s.{incarnation}.{uuid}.0", 7, 0, 3, rows, ("out:0", f"{SINK.ledger}:3"))
+
+
+def task(uuid: str, **of: int) -> TaskReport:
+    return TaskReport(partition=0, rows=0, checksum=0, handles={"s": dict(SINK.encode_handle(handle(uuid, **of)))})
+
+
+def marker(uuid: str, batch: int = 0) -> Marker:
+    return Marker(uuid=uuid, lineage="a", batch=batch, attempt=(1, 1), task=0, rows=0)
+
+
+class Told:
+    """Stands in for a cluster: each answer is the next one that it was told, the last one again and again."""
+
+    sink = SINK
+    connection: ClassVar[dict[str, Any]] = {}
+
+    def __init__(
+        self,
+        *ledgers: LogContents,
+        visible: Sequence[list[Marker]] = ([],),
+        described: Sequence[dict[str, Description]] = ({},),
+        bounds: Sequence[Bounds] = (),
+    ) -> None:
+        self._ledgers, self._visible, self._described = list(ledgers), list(visible), list(described)
+        self._bounds = list(bounds)
+        self.read: list[tuple[int, int]] = []
+        self.asked = 0
+        self.transactions = SimpleNamespace(describe=self._describe, list_open=lambda _: Listing((), complete=True))
+
+    def ledgers(self) -> Ledgers:
+        contents = _next(self._ledgers)
+        return Ledgers("ledger", contents, contents)
+
+    def marker_bounds(self) -> Bounds:
+        if self._bounds:
+            return cast("Bounds", _next(self._bounds))
+        end = 10 * (len(self.read) + 1)
+        return Bounds({3: 0}, {3: end}, {3: end})
+
+    def markers(self, partition: int, start: int, end: int) -> list[tuple[int, Marker]]:
+        assert partition == 3
+        self.read.append((start, end))
+        return [(start + i, one) for i, one in enumerate(_next(self._visible))]
+
+    def bounds(self, topic: str) -> Bounds:
+        del topic
+        return Bounds({0: 0}, {0: 0}, {0: 0})
+
+    def is_compacted(self, topic: str) -> bool:
+        del topic
+        return False
+
+    def _describe(self, ids: Sequence[str]) -> dict[str, Description]:
+        self.asked += 1
+        found = _next(self._described)
+        return {tid: found.get(tid.split(".")[2], COMMITTED) for tid in ids}
+
+
+def _next(told: list[Any]) -> Any:
+    return told.pop(0) if len(told) > 1 else told[0]
+
+
+def as_cluster(told: Told) -> Cluster:
+    return cast("Cluster", told)
+
+
+def looked(told: Told) -> list[Finding]:
+    with Verifier(as_cluster(told), VerifyOptions()) as verifier:
+        return list(verifier.look(lambda _: None, lambda _: None).findings)
+
+
+def decided(*uuids: str, of: BatchId = LAST) -> dict[str, Decided]:
+    return {uuid: Decided(of, 0, handle(uuid), 0) for uuid in uuids}
+
+
+# -- what decisions name -----------------------------------------------------------------------------------------------
+
+
+def test_a_decided_transaction_has_its_marker_at_or_above_where_its_attempt_began() -> None:
+    made = msgspec.structs.replace(decision(0, task("u")), since={"s": {"markers": {"2": 5, "3": 10}}})
+    found = decided_in(told(BEGIN, made), SINK)
+    assert found == {"u": Decided(FIRST, 0, handle("u"), 10)}
+
+
+def test_only_transactions_of_the_sink_are_replaced() -> None:
+    both = TaskReport(partition=0, rows=0, checksum=0, handles={**task("u").handles, "other": {"t": "x"}})
+    history = told(BEGIN, decision(0, both), decision(0, task("v"), plan="rewrite"))
+    assert superseded_in(history, SINK) == {"u": FIRST}
+
+
+def test_the_ledger_is_no_output() -> None:
+    assert topics_of(handle("u"), SINK) == {"out"}
+
+
+@pytest.mark.parametrize(
+    ("description", "is_there"),
+    [
+        (Description("NONE", "Ongoing", 7, 0), True),
+        (Description("NONE", "Ongoing", 7, 1), False),
+        (Description("NONE", "Ongoing", 8, 0), False),
+        (Description("NO_ANSWER", "Ongoing", 7, 0), False),
+    ],
+)
+def test_a_transaction_is_where_it_was_prepared_only_under_its_own_producer(
+    *, description: Description, is_there: bool
+) -> None:
+    assert is_at(description, handle("u")) is is_there
+
+
+# -- markers -----------------------------------------------------------------------------------------------------------
+
+
+def test_markers_are_read_on_from_where_the_last_look_ended_or_from_what_is_left() -> None:
+    ends = [Bounds({3: start}, {3: end}, {3: end}) for start, end in ((0, 5), (0, 5), (2, 9), (20, 30))]
+    cluster, found = Told(bounds=ends, visible=[[marker("u")], [marker("v")], [marker("w")]]), Markers()
+    for _ in ends:
+        found.read_on(as_cluster(cluster))
+    assert cluster.read == [(0, 5), (5, 9), (20, 30)]
+    assert found.visible.keys() == {"u", "v", "w"}
+
+
+def test_only_batches_before_the_oldest_kept_one_are_forgotten() -> None:
+    found = Markers({uuid: marker(uuid, batch) for uuid, batch in (("u", 3), ("v", 4), ("w", 5))})
+    found.forget([BatchId("a", 4), BatchId("a", 5)])
+    assert found.visible.keys() == {"v", "w"}
+
+
+def test_what_was_committed_while_its_coordinator_was_asked_is_not_missing() -> None:
+    cluster = Told(visible=[[], [marker("u")]], described=[{"u": COMMITTED, "v": ABORTED}])
+    found = Markers()
+    found.read_on(as_cluster(cluster))
+    assert missing(as_cluster(cluster), found, decided("u", "v")) == {"v": ABORTED}
+
+
+def test_the_last_batchs_commits_are_waited_for_until_the_last_of_them_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(markers, "_SETTLE_S", 60.0)
+    cluster = Told(described=[{"v": COMMITTING}, {"v": COMMITTING}, {}])
+    settle(as_cluster(cluster), decided("u", "v"), LAST)
+    assert cluster.asked == 3
+
+
+def test_an_earlier_batch_is_not_waited_for() -> None:
+    cluster = Told(described=[{"old": COMMITTING}, {}])
+    settle(as_cluster(cluster), {**decided("u"), **decided("old", of=FIRST)}, LAST)
+    assert cluster.asked == 1
+
+
+# -- a look ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_truncated_during_a_look_was_decided_all_the_same() -> None:
+    before = log_of(BEGIN, decision(0, task("u")), decision(1, task("v")))
+    after = log_of(decision(1, task("v")), truncation(2), start=2)
+    assert not looked(Told(before, after, visible=[[marker("u", 0), marker("v", 1)]]))
+
+
+def test_what_is_replaced_during_a_look_is_not_called_lost() -> None:
+    before = log_of(BEGIN, decision(0, task("u")))
+    after = log_of(BEGIN, decision(0, task("u")), repair(0, task("v")))
+    found = looked(Told(before, after, described=[{"u": ABORTED}]))
+    assert [one.kind for one in found] == [Kind.REPAIRED]
+
+
+def test_the_present_driver_is_known_by_its_transactions_where_its_take_over_was_truncated() -> None:
+    told_of = log_of(TAKE_OVER, BEGIN, decision(0, task("u", incarnation=8)))
+    open_ones = dict.fromkeys(("w", "x"), Description("NONE", "Ongoing", 9, 0))
+    cluster = Told(told_of, visible=[[marker("u")]], described=[open_ones])
+    cluster.transactions.list_open = lambda _: Listing(("s.5.w.0", "s.8.x.0"), complete=True)
+    found = [(one.kind, one.where) for one in looked(cluster)]
+    assert found == [(Kind.ORPHAN_OPEN, "s.5.w.0"), (Kind.RUNNING_OPEN, "s.8.x.0")]
