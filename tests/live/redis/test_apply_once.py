@@ -10,7 +10,7 @@ import redis
 from redis.client import Pipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from sinks import redis_committer, redis_names, redis_scripts
+from sinks import redis_apply, redis_committer, redis_names, redis_scripts
 from sinks.redis_calls import Call
 from sinks.redis_mappings import IncrBy
 from tests.contract.cases import redis_counters
@@ -236,6 +236,44 @@ def test_what_is_applied_in_part_and_lost_is_never_called_lost(sink: RedisSink, 
     assert driver.committer.commit([handle], since) == {handle: Evidence.UNKNOWN}
 
 
+def test_a_first_chunk_that_failed_halfway_and_is_lost_is_never_called_lost(
+    sink: RedisSink, client: Any, key: str
+) -> None:
+    driver = Driver(sink)
+    since = driver.begin()
+    handle = driver.prepare(ROWS)
+    client.set(f"{key}:2", "no number")
+    assert driver.committer.commit([handle], since) == {handle: Evidence.UNKNOWN}
+    assert int(client.get(f"{key}:1")) == 1
+    client.delete(redis_names.staged(sink.name, redis_names.NO_SLOT, handle.entry))
+    assert driver.committer.commit([handle], since) == {handle: Evidence.UNKNOWN}
+    assert "is applied in part" in driver.committer.obstacles()[0]
+    with contextlib.closing(sink.link()) as link:
+        assert not redis_apply.bury(link, sink.name, handle, since["base"])
+
+
+def test_nothing_is_applied_of_a_decision_that_could_not_be_noted(
+    sink: RedisSink, totals: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who starts from an older copy of the checkpoint would not see it."""
+    driver = Driver(sink)
+    since = driver.begin()
+    handle = driver.prepare(ROWS)
+    execute = Pipeline.execute
+
+    def lossy(pipeline: Any, *arguments: Any, **named: Any) -> Any:
+        if any(words[1] == redis_scripts.NOTE.sha for words, _ in pipeline.command_stack):
+            raise RedisConnectionError("no answer")
+        return execute(pipeline, *arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pipeline, "execute", lossy)
+        assert driver.committer.commit([handle], since) == {handle: Evidence.UNKNOWN}
+    assert totals() == [0, 0, 0]
+    assert "does not answer: no answer" in driver.committer.obstacles()[0]
+    assert driver.committer.commit([handle], since) == {handle: Evidence.COMMITTED}
+
+
 @pytest.mark.parametrize("lost", [1, 2])
 def test_decided_slices_that_are_lost_are_written_again(
     lost: int, client: Any, request: pytest.FixtureRequest, tmp_path: Path
@@ -260,6 +298,7 @@ def test_a_decision_below_the_fence_is_neither_applied_nor_called_lost(sink: Red
     driver.commit([newer], driver.begin())
     assert driver.committer.commit([older], since) == {older: Evidence.UNKNOWN}
     assert totals() == TOTALS
+    assert driver.committer.has_gone_on(since)  # the newest one is noted still
 
 
 def test_an_emptied_server_is_not_taken_for_a_new_one(

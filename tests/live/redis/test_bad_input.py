@@ -11,7 +11,7 @@ import redis
 
 from integration.local_redis import LocalRedis
 from sinks.redis import RedisSink
-from sinks.redis_mappings import HashSet, IncrBy, IncrByFloat, ListPush, Set, SetAdd, SortedSetAdd
+from sinks.redis_mappings import HashIncrBy, HashSet, IncrBy, IncrByFloat, ListPush, Set, SetAdd, SortedSetAdd
 from tests.contract.drivers import Driver
 from tests.live.one_task import OneTask, apply, batch
 from tests.live.redis.support import Decided, left_behind, sink_of, unique
@@ -95,6 +95,13 @@ def test_increments_of_one_step_that_are_too_large_together_stop_the_batch_befor
     with pytest.raises(BadRecordError, match=f"{key}.*over 64 bits"):
         apply(sink_of(redis_server.url, IncrBy("{k}", "v")), batch(k=[key] * 3, v=[2**62] * 3))
     assert client.exists(key) == 0
+
+
+def test_sums_of_keys_and_fields_that_read_alike_are_not_added_up(redis_server: RedisService, client: Any) -> None:
+    key, large = unique(), 3 * 2**61  # twice that is over 64 bits
+    rows = batch(k=[f"{key}a", key], b=[large, 0], ab=[0, large])
+    assert apply(sink_of(redis_server.url, HashIncrBy("{k}", ("b", "ab"))), rows) == [Evidence.COMMITTED]
+    assert (client.hget(f"{key}a", "b"), client.hget(key, "ab")) == (b"%d" % large, b"%d" % large)
 
 
 def test_a_key_that_turns_wrong_after_the_decision_blocks_it_until_it_is_mended(

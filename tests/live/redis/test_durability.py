@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from integration.local_redis import DURABLE, LocalRedis
+from sinks.redis_calls import Safety
 from sinks.redis_mappings import HashIncrBy, ListPush
 from tests.contract.drivers import Driver
 from tests.live.one_task import OneTask, batch
@@ -138,6 +139,31 @@ def test_a_replica_is_no_place_to_write_to(pair: tuple[LocalRedis, LocalRedis]) 
     sink = sink_of(pair[1].url, ListPush("rows", "v"))
     with pytest.raises(ConfigurationError, match="leads to a replica"):
         sink.create_committer().inspect()
+
+
+@pytest.mark.parametrize(
+    ("safety", "asked", "short", "enough"),
+    [
+        (Safety(replicas=2), ("WAIT", 2, 1_000), [0, 1], [2, 3]),
+        (Safety(aof=True, timeout_ms=5), ("WAITAOF", 1, 0, 5), [[0, 0], [0, 2]], [[1, 0]]),
+        (Safety(replicas=2, aof=True), ("WAITAOF", 1, 2, 1_000), [[1, 1], [0, 2]], [[1, 2]]),
+    ],
+)
+def test_a_write_counts_when_all_that_were_asked_for_have_it(
+    safety: Safety, asked: tuple[str | int, ...], short: list[Any], enough: list[Any]
+) -> None:
+    assert safety.command() == asked
+    assert [safety.holds(answer) for answer in (*short, *enough)] == [False] * len(short) + [True] * len(enough)
+
+
+def test_a_wait_may_be_longer_than_a_step(pair: tuple[LocalRedis, LocalRedis]) -> None:
+    primary, replica = pair
+    driver = Driver(sink_of(primary.url, ListPush("rows", "v"), wait_replicas=1, wait_timeout_ms=400, timeout_ms=100))
+    driver.begin()
+    replica.pause()
+    with pytest.raises(RetriableError, match="WAIT answered 0 within 400 ms"):
+        driver.prepare(batch(v=[1]))
+    replica.resume()
 
 
 def test_wait_aof_needs_an_append_only_file() -> None:

@@ -7,6 +7,7 @@ import socket
 import socketserver
 import ssl
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -14,23 +15,32 @@ import pytest
 import redis
 import trustme
 from redis.crc import key_slot
+from redis.sentinel import SentinelManagedSSLConnection
 
 from integration.local_redis import DURABLE, LocalRedis, cluster
+from sinks import redis_apply, redis_names
+from sinks.redis_address import Address
+from sinks.redis_calls import Call
 from sinks.redis_mappings import HashSet, IncrBy, ListPush
 from tests.contract.drivers import Driver
 from tests.live.one_task import apply, batch
 from tests.live.redis.support import Decided, replication, sink_of, unique, until
+from twopc.decision import Attempt
 from twopc.errors import BadRecordError, ConfigurationError, RetriableError
-from twopc.sink import Evidence
+from twopc.sink import Evidence, TaskAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from sinks.redis import RedisSink
+    from sinks.redis_writer import RedisWriter
     from tests.live.redis.services import RedisService
 
 IDS = [number % 40 for number in range(200)]
 TOTALS = dict.fromkeys(range(40), 5)
+#: Numbers whose keys are in slots of their own, whatever comes before: CRC-16 tells apart what differs within 16 bits.
+ONE_SLOT_EACH = (1, 2, 3)
 
 
 def totals(servers: list[LocalRedis], key: str) -> dict[int, int]:
@@ -71,6 +81,71 @@ def test_keys_with_one_hash_tag_are_one_group(redis_cluster: list[LocalRedis]) -
     driver = Driver(sink)
     driver.begin()
     assert [slot for slot, _, _ in driver.prepare(batch(id=IDS)).groups] == [key_slot(key.encode())]
+
+
+def test_slots_of_one_task_may_have_more_chunks_and_fewer(redis_cluster: list[LocalRedis]) -> None:
+    key = unique()
+    few, many = sorted((0, 1), key=lambda number: key_slot(f"{key}:{number}".encode()))
+    assert apply(cluster_sink(redis_cluster, key), batch(id=[few] + 7 * [many])) == [Evidence.COMMITTED]
+    found = totals(redis_cluster, key)
+    assert (found[few], found[many]) == (1, 7)
+
+
+def slices(servers: list[LocalRedis], sink: RedisSink) -> list[str]:
+    """What is staged, and the list of it."""
+    found = [name for server in servers for name in server.ask("KEYS", f"twopc:{sink.name}:*:slice*")]
+    return sorted(name.decode().rpartition("}:")[2].partition(":")[0] for name in found)
+
+
+@pytest.fixture
+def task(redis_cluster: list[LocalRedis]) -> Iterator[tuple[RedisSink, Driver, RedisWriter]]:
+    """A task that wrote to three slots, one after the other, and its driver."""
+    sink = cluster_sink(redis_cluster, unique())
+    driver = Driver(sink)
+    driver.begin()
+    writer = sink.create_writer(TaskAttempt("lineage-a", 0, Attempt(1, 1), 0, driver.incarnation, -1))
+    for number in ONE_SLOT_EACH:
+        writer.write_rows(batch(id=[number]))
+    assert slices(redis_cluster, sink) == ["slice"] * 3 + ["slices"]
+    yield sink, driver, writer
+    writer.hand_over()
+    writer.close()
+
+
+def test_a_task_that_fails_takes_away_what_it_wrote_to_every_slot(
+    task: tuple[RedisSink, Driver, RedisWriter], redis_cluster: list[LocalRedis]
+) -> None:
+    sink, _, writer = task
+    writer.close()
+    assert slices(redis_cluster, sink) == []
+
+
+def test_the_sweep_finds_what_an_orphan_wrote_to_every_slot(
+    task: tuple[RedisSink, Driver, RedisWriter], redis_cluster: list[LocalRedis]
+) -> None:
+    sink, driver, _ = task
+    driver.committer.recover_and_abort([])
+    assert slices(redis_cluster, sink) == ["slices"]
+
+
+def test_a_task_that_is_applied_in_some_slots_and_lost_in_others_is_left_as_it_is(
+    redis_cluster: list[LocalRedis],
+) -> None:
+    """One slot has its rows, one has yet to get them, one has lost them: to bury the second would lose rows for good."""
+    sink = cluster_sink(redis_cluster, unique())
+    driver = Driver(sink)
+    since = driver.begin()
+    handle = driver.prepare(batch(id=list(ONE_SLOT_EACH)))
+    applied, _, lost = handle.groups
+    with contextlib.closing(sink.link()) as link, contextlib.closing(sink.link()) as direct:
+        assert not redis_apply.apply(link, sink.name, replace(handle, groups=(applied,)), since["base"])
+        direct.ask([Call(lost[0], ("DEL", redis_names.staged(sink.name, lost[0], handle.entry)))])
+        assert driver.committer.commit([handle], since) == {handle: Evidence.UNKNOWN}
+        assert "is applied in part" in driver.committer.obstacles()[0]
+        states = redis_apply.look(link, sink.name, [handle], since["base"])
+        assert states == {handle: ["COMMITTED", "PREPARED", "LOST"]}
+        # A driver that wakes may have applied one slot since it was looked at.
+        assert not redis_apply.bury(link, sink.name, handle, since["base"])
 
 
 def test_rows_are_applied_once_where_slots_move_before_the_commit(own_cluster: list[LocalRedis]) -> None:
@@ -116,6 +191,40 @@ def test_a_slot_that_is_halfway_between_two_nodes_holds_its_rows_up_and_doubles_
         server.ask("CLUSTER", "SETSLOT", slot, "NODE", target_id)
     assert task.commit() is Evidence.COMMITTED
     assert totals(own_cluster, key) == TOTALS
+
+
+def test_what_is_on_the_other_side_of_a_moving_slot_already_is_confirmed_there(own_cluster: list[LocalRedis]) -> None:
+    """The slot itself is not there yet: its node answers ASK."""
+    key = unique()
+    driver = Driver(cluster_sink(own_cluster, key, timeout_ms=2_000))
+    since = driver.begin()
+    handle = driver.prepare(batch(id=IDS))
+    slot = min(slot for slot, _, _ in handle.groups)
+    source = next(s for s in own_cluster if s.ask("CLUSTER", "MYID") == _owner(own_cluster, slot))
+    target = next(server for server in own_cluster if server is not source)
+    target_id = target.ask("CLUSTER", "MYID")
+    target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", source.ask("CLUSTER", "MYID"))
+    source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", target_id)
+    for name in source.ask("CLUSTER", "GETKEYSINSLOT", slot, 100):
+        source.ask("MIGRATE", "127.0.0.1", target.port, name, 0, 1000)
+    driver.committer.confirm([handle], 0)
+    for server in (target, source):
+        server.ask("CLUSTER", "SETSLOT", slot, "NODE", target_id)
+    assert driver.commit([handle], since) == [Evidence.COMMITTED]
+    assert totals(own_cluster, key) == TOTALS
+
+
+def test_every_primarys_settings_count(own_cluster: list[LocalRedis]) -> None:
+    sink = cluster_sink(own_cluster, unique())
+    own_cluster[1].ask("CONFIG", "SET", "proto-max-bulk-len", "2mb")
+    with contextlib.closing(sink.link()) as link:
+        assert link.largest_word_bytes() == 2 * 1024 * 1024
+    own_cluster[2].ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    with (
+        contextlib.closing(sink.create_committer()) as committer,
+        pytest.raises(ConfigurationError, match="noeviction"),
+    ):
+        committer.inspect()
 
 
 def test_a_dead_node_leaves_the_outcome_unknown_until_it_is_back(own_cluster: list[LocalRedis]) -> None:
@@ -169,6 +278,21 @@ def test_a_commit_follows_the_primary_that_sentinel_names() -> None:
         first.start()
         until(lambda: task.commit() is Evidence.COMMITTED)
         assert (second.ask("GET", "n"), first.ask("GET", "n")) == (b"200", b"200")
+
+
+def test_behind_sentinel_the_url_gives_user_database_and_tls() -> None:
+    address = Address(
+        "rediss://ann:secret@ignored:1/3", cluster=False, sentinels=(("h", 1),), service="shop", options={}
+    )
+    client: Any = address.connect(socket_timeout_s=1)
+    given = client.connection_pool.connection_kwargs
+    assert client.connection_pool.connection_class is SentinelManagedSSLConnection
+    assert {name: given.get(name) for name in ("username", "password", "db", "host")} == {
+        "username": "ann",
+        "password": "secret",
+        "db": 3,
+        "host": None,
+    }
 
 
 def _is_primary(server: LocalRedis) -> bool:
