@@ -44,6 +44,7 @@ _NOT_HERE: Final = frozenset(
 #: No answer was had: nothing is known of what the broker did.
 NO_ANSWER: Final = "NO_ANSWER"
 NONE: Final = "NONE"
+_BOOTSTRAP_TIMEOUT_MS: Final = 30_000
 CONCURRENT: Final = "ConcurrentTransactionsError"
 #: Somebody has initialised the id since.
 FENCED: Final = frozenset({"ProducerFencedError", "InvalidProducerEpochError"})
@@ -90,25 +91,38 @@ class Listing:
     complete: bool
 
 
+def _connected(config: Mapping[str, Any]) -> KafkaAdminClient:
+    opened: list[KafkaNetClient] = []
+
+    def open_client(**settings: Any) -> KafkaNetClient:
+        opened.append(KafkaNetClient(**settings))
+        return opened[-1]
+
+    try:
+        return KafkaAdminClient(**config, max_in_flight_requests_per_connection=10_000, kafka_client=open_client)
+    except (kafka_errors.KafkaError, ValueError, OSError):
+        for client in opened:  # its constructor leaves thread and sockets behind when it fails
+            client.close()
+            client._manager._net.stop()  # noqa: SLF001 - see the module's docstring
+        raise
+
+
 class TransactionClient:
     """A connection to a cluster's transaction coordinators. Thread-safe: requests run on the admin client's thread."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        opened: list[KafkaNetClient] = []
-
-        def open_client(**settings: Any) -> KafkaNetClient:
-            opened.append(KafkaNetClient(**settings))
-            return opened[-1]
-
-        try:
-            self._admin = KafkaAdminClient(
-                **config, max_in_flight_requests_per_connection=10_000, kafka_client=open_client
-            )
-        except (kafka_errors.KafkaError, ValueError, OSError) as error:
-            for client in opened:  # its constructor leaves thread and sockets behind when it fails
-                client.close()
-                client._manager._net.stop()  # noqa: SLF001 - see the module's docstring
-            raise _unreachable(config, error) from error
+        # kafka-python begins with one of them by chance, and waits for a silent one until the whole time is over
+        # (``KafkaConnectionManager._do_bootstrap``): so it gets its share only, and chance is tried again.
+        servers = len(config["bootstrap_servers"])
+        tries = 2 * servers if servers > 1 else 1
+        share_ms = config.get("bootstrap_timeout_ms", _BOOTSTRAP_TIMEOUT_MS) / tries
+        for left in reversed(range(tries)):
+            try:
+                self._admin = _connected({**config, "bootstrap_timeout_ms": share_ms})
+                break
+            except (kafka_errors.KafkaError, ValueError, OSError) as error:
+                if not left or not isinstance(error, kafka_errors.KafkaTimeoutError):
+                    raise _unreachable(config, error) from error
         self._manager = self._admin._manager  # noqa: SLF001 - the same
         self._coordinators: dict[str, int] = {}
 

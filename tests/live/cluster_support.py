@@ -83,7 +83,7 @@ def coordinator(cluster: LocalKafkaCluster, transactional_id: str) -> int:
             admin = KafkaAdminClient(
                 bootstrap_servers=cluster.bootstrap_servers.split(","),
                 request_timeout_ms=_QUESTION_MS,  # one that is paused may be the first that is asked
-                bootstrap_timeout_ms=4 * _QUESTION_MS,
+                bootstrap_timeout_ms=_QUESTION_MS,
             )
             try:
                 admin._manager.run(ask, admin)
