@@ -5,11 +5,14 @@ from __future__ import annotations
 import atexit
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
+
+import psutil
 
 from integration import server_log
 from integration.guard import GuardedProcess
@@ -22,6 +25,19 @@ if TYPE_CHECKING:
 
 _PORT_ATTEMPTS = 4
 _POLL_S = 0.01
+_STANDS_STILL_WITHIN_S = 10.0
+
+
+def _stands_still(pid: int) -> bool:
+    """Whether each thread is stopped: after the signal a busy one runs on for some milliseconds, and may answer."""
+    if sys.platform != "linux":
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    try:
+        return all(
+            stat.read_text().rpartition(")")[2].split()[0] == "T" for stat in Path(f"/proc/{pid}/task").glob("*/stat")
+        )
+    except (FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+        return False
 
 
 class LocalServer(Startable):
@@ -124,12 +140,18 @@ class LocalServer(Startable):
         self.start()
 
     def pause(self) -> None:
-        """Freeze the process (SIGSTOP): connections stay open and nothing answers.
+        """Freeze the process (SIGSTOP): connections stay open and nothing answers. It stands still when this returns.
 
         Raises:
-            ServiceError: it is not running.
+            ServiceError: it is not running, or does not stop.
         """
-        self._running().signal(signal.SIGSTOP)
+        process = self._running()
+        process.signal(signal.SIGSTOP)
+        deadline = time.monotonic() + _STANDS_STILL_WITHIN_S
+        while process.exit_code is None and not _stands_still(process.pid):
+            if time.monotonic() > deadline:
+                raise ServiceError(f"{self._name}: process {process.pid} does not stop")
+            time.sleep(0.001)
 
     def resume(self) -> None:
         """Let a paused process go on (SIGCONT).

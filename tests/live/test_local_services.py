@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
@@ -20,8 +21,6 @@ from integration.local_services import LocalKafka, ServiceError
 from integration.ports import free_ports
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from confluent_kafka import KafkaError
 
     from tests.live.services import KafkaService
@@ -93,6 +92,18 @@ def test_a_paused_broker_is_silent_and_goes_on_when_resumed(local_kafka: LocalKa
     assert local_kafka.is_running
     local_kafka.resume()
     admin.list_topics(timeout=TIMEOUT_S)
+
+
+def test_a_broker_stands_still_when_pause_returns(local_kafka: LocalKafka) -> None:
+    """A busy thread runs on for some milliseconds after the signal, and may answer what a test sends meanwhile."""
+    for _ in range(10):
+        local_kafka.pause()
+        assert _states_of_threads(local_kafka.pid) == {"T"}
+        local_kafka.resume()
+
+
+def _states_of_threads(pid: int) -> set[str]:
+    return {stat.read_text().rpartition(")")[2].split()[0] for stat in Path(f"/proc/{pid}/task").glob("*/stat")}
 
 
 def test_a_paused_broker_can_be_stopped(tmp_path: Path) -> None:
