@@ -151,7 +151,7 @@ class LocalServer(Startable):
         while process.exit_code is None and not _stands_still(process.pid):
             if time.monotonic() > deadline:
                 raise ServiceError(f"{self._name}: process {process.pid} does not stop")
-            time.sleep(0.001)
+            time.sleep(_POLL_S)
 
     def resume(self) -> None:
         """Let a paused process go on (SIGCONT).

@@ -133,7 +133,7 @@ class CommittedReader:
                     if last is not None and last(row):
                         return rows
                 elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - a public constant
-                    if last is None and (not end or (message.offset() or 0) >= end):
+                    if last is None and (message.offset() or 0) >= end:
                         return rows
                 elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001
                     return None

@@ -168,10 +168,8 @@ class Output:
             )
         if self._numbers is not None and self.questions.sequence is not None and (gaps := self._numbers.gaps()).missing:
             named = "; ".join(f"{low} to {high} at {self._at(place)}" for low, high, place in gaps.examples)
-            where, text = (
-                f"--sequence {self.questions.sequence.text}",
-                f"{gaps.missing:,} numbers are missing, such as {named}",
-            )
+            where = f"--sequence {self.questions.sequence.text}"
+            text = f"{gaps.missing:,} numbers are missing, such as {named}"
             if self._unseen:
                 yield Finding(Kind.NOT_COMPARED, where, f"{text}: records were deleted before they were read")
             elif not is_settled or any(bounds.held_back for bounds in self.bounds.values()):

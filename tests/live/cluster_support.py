@@ -83,7 +83,7 @@ def coordinator(cluster: LocalKafkaCluster, transactional_id: str) -> int:
             admin = KafkaAdminClient(
                 bootstrap_servers=cluster.bootstrap_servers.split(","),
                 request_timeout_ms=_QUESTION_MS,  # one that is paused may be the first that is asked
-                bootstrap_timeout_ms=_QUESTION_MS,
+                bootstrap_timeout_ms=_QUESTION_MS,  # it begins with one by chance, and would wait for that one until the end
             )
             try:
                 admin._manager.run(ask, admin)
@@ -91,6 +91,5 @@ def coordinator(cluster: LocalKafkaCluster, transactional_id: str) -> int:
                 admin.close()
         return bool(found)
 
-    # Twice: of a few questions all may go to a node that is paused, which is only told by its silence.
-    assert until(is_known, 2 * _TIMEOUT_S), f"{transactional_id} has no coordinator"
+    assert until(is_known, _TIMEOUT_S), f"{transactional_id} has no coordinator"
     return found[0]

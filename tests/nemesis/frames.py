@@ -213,9 +213,10 @@ class Response:
 
     def readdressed(self, front: Callable[[str, int], tuple[str, int]]) -> bytes:
         """The payload with ``front(host, port)`` in place of every broker's address."""
-        if not self._addresses:
+        rows = self._addresses
+        if not rows:
             return self.payload  # records among it
-        for row in self._addresses:
+        for row in rows:
             if row.port > 0:  # a refused look-up has no address
                 row.host, row.port = front(row.host, row.port)
         encoded: bytes = self.body.encode(header=True)
