@@ -23,12 +23,12 @@ from hbasedriver.operations import Put as ClientPut
 from rich.console import Console
 from rich.table import Table
 
-from integration.local_hbase import LocalHBase
+from integration.services.hbase import LocalHBase
 from sinks.hbase import HBaseSink
-from sinks.hbase_errors import FAILURES
-from sinks.hbase_mappings import COUNTER, Append, Increment, Mapping, Put
-from sinks.hbase_messages import hbase, name_parts
-from sinks.hbase_ops import Op
+from sinks.hbase.errors import FAILURES
+from sinks.hbase.mappings import COUNTER, Append, Increment, Mapping, Put
+from sinks.hbase.messages import hbase, name_parts
+from sinks.hbase.row_ops import Op
 from twopc.decision import Attempt
 from twopc.sink import Claim, Evidence, TaskAttempt
 

@@ -18,9 +18,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from integration.local_redis import LocalRedis
+from integration.services.redis import LocalRedis
 from sinks.redis import RedisSink
-from sinks.redis_mappings import HashIncrBy, HashSet, IncrBy, ListPush, Set
+from sinks.redis.mappings import HashIncrBy, HashSet, IncrBy, ListPush, Set
 from twopc.decision import Attempt
 from twopc.sink import Claim, Evidence, TaskAttempt
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     import redis
 
-    from sinks.redis_mappings import Mapping
+    from sinks.redis.mappings import Mapping
 
 PIPELINE_ROWS = 1_000
 BATCH_ROWS = 10_000  # Spark's spark.sql.execution.arrow.maxRecordsPerBatch

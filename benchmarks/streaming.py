@@ -22,9 +22,9 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 
-from integration.jars import spark_kafka_jars
-from integration.java import java_home
-from integration.local_services import LocalKafka
+from integration.services.jars import spark_kafka_jars
+from integration.services.java import java_home
+from integration.services.kafka import LocalKafka
 from integration.spark import exactly_once
 from sinks.kafka import KafkaSink
 

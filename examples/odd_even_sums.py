@@ -37,12 +37,12 @@ from rich.console import Console
 from rich.table import Table
 
 from integration.demo.processes import QueryProcesses
-from integration.jars import spark_kafka_jars
-from integration.java import java_home
-from integration.local_hbase import LocalHBase
-from integration.local_redis import LocalRedis
-from integration.local_services import LocalKafka
-from integration.spark_class_data import driver_flags
+from integration.services.hbase import LocalHBase
+from integration.services.jars import spark_kafka_jars
+from integration.services.java import java_home
+from integration.services.kafka import LocalKafka
+from integration.services.redis import LocalRedis
+from integration.services.spark_class_data import driver_flags
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -108,11 +108,11 @@ def _add(key: tuple[str], batches: Iterable[pd.DataFrame], state: GroupState) ->
 def write_exactly_once(sums: DataFrame, spec: Spec) -> Any:
     """Kafka, Redis and HBase by one decision."""
     from integration.spark import exactly_once  # noqa: PLC0415 - only here
-    from sinks import hbase_mappings  # noqa: PLC0415 - the same
     from sinks.hbase import HBaseSink  # noqa: PLC0415 - the same
+    from sinks.hbase import mappings as hbase_mappings  # noqa: PLC0415 - the same
     from sinks.kafka import KafkaSink  # noqa: PLC0415 - the same
     from sinks.redis import RedisSink  # noqa: PLC0415 - the same
-    from sinks.redis_mappings import HashIncrBy, HashSet  # noqa: PLC0415 - the same
+    from sinks.redis.mappings import HashIncrBy, HashSet  # noqa: PLC0415 - the same
 
     name, url = spec.name, spec.redis_url
     events = KafkaSink(name=f"{name}-events", bootstrap_servers=spec.bootstrap_servers, topic=name)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.local_services import LocalKafka
-from sinks import kafka_producers
+from integration.services.kafka import LocalKafka
+from sinks.kafka import producer_pool as kafka_producers
 from tests.live import pipeline
 from tests.live.lending import lent
 from tests.live.services import KafkaService, chosen, kafka_service

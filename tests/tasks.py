@@ -1,10 +1,10 @@
-"""One attempt at a task, for engines without Spark: the steps of ``integration.task_writer``, which needs Spark's context."""
+"""One attempt at a task, for engines without Spark: the steps of ``integration.spark.task``, which needs Spark's context."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from integration.views import View
+from integration.spark.views import View
 from twopc.sink import TaskAttempt
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from integration.class_data import archive_in, class_data_flags
-from integration.java import ServiceError, java_command
+from integration.services.class_data import archive_in, class_data_flags
+from integration.services.java import ServiceError, java_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,9 +10,9 @@ import subprocess
 
 import pytest
 
-from integration.hbase_coordinates import HBASE_VERSION
-from integration.jars import DEFAULT_KAFKA_VERSION
-from integration.local_redis import DURABLE
+from integration.services.hbase_coordinates import HBASE_VERSION
+from integration.services.jars import DEFAULT_KAFKA_VERSION
+from integration.services.redis import DURABLE
 from tests.live.hbase.services import DOCKER_DIRECTORY, PORTS
 from tests.live.services import COMPOSE_FILE, compose_image, container_environment
 

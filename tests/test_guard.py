@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.guard import GuardedProcess
+from integration.services.guard import GuardedProcess
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import tenacity
 
-from integration import jars
-from integration.jars import JarSet, fetch, ivy_file, spark_kafka_set
-from integration.java import ServiceError
+from integration.services import jars
+from integration.services.jars import JarSet, fetch, ivy_file, spark_kafka_set
+from integration.services.java import ServiceError
 
 CONTENT = {"org.a/one/1/one-1.jar": b"first", "org.b/two/2/two-2.jar": b"second"}
 WANTED = JarSet("set-1", "Set 1", ("org.a:one:1",))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration import java
-from integration.java import ServiceError, java_home, trust_arguments
+from integration.services import java
+from integration.services.java import ServiceError, java_home, trust_arguments
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from integration.demo.chaos import BATCHES_A_KILL, Kill
 from integration.demo.processes import QueryProcesses
-from integration.java import ServiceError
+from integration.services.java import ServiceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

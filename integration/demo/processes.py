@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import psutil
 
-from integration.guard import GuardedProcess
-from integration.java import ServiceError
+from integration.services.guard import GuardedProcess
+from integration.services.java import ServiceError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -99,7 +99,7 @@ def run(spec: QuerySpec) -> None:
 def _session(spec: QuerySpec) -> SparkSession:
     from pyspark.sql import SparkSession  # noqa: PLC0415 - its gateway must not start before the environment is right
 
-    from integration.jars import spark_kafka_jars  # noqa: PLC0415 - the same
+    from integration.services.jars import spark_kafka_jars  # noqa: PLC0415 - the same
 
     settings = {
         "spark.jars": ",".join(map(str, spark_kafka_jars())),

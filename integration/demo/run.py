@@ -18,9 +18,9 @@ from integration.demo.query import QuerySpec
 from integration.demo.records import Topics
 from integration.demo.report import Outcome, Report
 from integration.demo.verify import verify
-from integration.java import java_home
-from integration.local_services import LocalKafka
-from integration.spark_class_data import driver_flags
+from integration.services.java import java_home
+from integration.services.kafka import LocalKafka
+from integration.services.spark_class_data import driver_flags
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

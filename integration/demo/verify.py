@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from integration.demo.records import KEYS, Topics, record
-from integration.java import ServiceError
+from integration.services.java import ServiceError
 from integration.verify.reader import read_topic
 from twopc.errors import TwoPhaseCommitError
 

@@ -6,7 +6,7 @@ import contextlib
 import json
 from typing import TYPE_CHECKING
 
-from integration.checkpoint_source import decoding, lineage, source_offsets
+from integration.spark.checkpoint import decoding, lineage, source_offsets
 from integration.verify.findings import Finding, Kind
 from integration.verify.sources import ranges
 from twopc.binding import Binding

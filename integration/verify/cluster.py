@@ -9,12 +9,12 @@ import msgspec
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
 
-from sinks import kafka_ledger_topic as ledger_topic
-from sinks.kafka_errors import error_of, translate
-from sinks.kafka_markers import Marker
-from sinks.kafka_options import connection_config, parse
-from sinks.kafka_reader import offsets
-from sinks.kafka_transactions import TransactionClient
+from sinks.kafka import ledger_topic
+from sinks.kafka.errors import error_of, translate
+from sinks.kafka.markers import Marker
+from sinks.kafka.options import connection_config, parse
+from sinks.kafka.reader import offsets
+from sinks.kafka.transactions import TransactionClient
 from twopc.errors import ConfigurationError, DecisionLogDamagedError, RetriableError, TwoPhaseCommitError
 from twopc.log_view import last_take_over
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sinks.kafka import KafkaSink
-    from sinks.kafka_ledger import KafkaLedger
+    from sinks.kafka.decision_log import KafkaLedger
     from twopc.decision import LogContents
 
 

@@ -14,7 +14,7 @@ from integration.verify.cluster import Cluster
 from integration.verify.findings import Kind, Severity
 from integration.verify.report import show_finding
 from integration.verify.verifier import Verifier
-from sinks.kafka_options import PREFIX
+from sinks.kafka.options import PREFIX
 from twopc.errors import ConfigurationError, RetriableError
 
 if TYPE_CHECKING:

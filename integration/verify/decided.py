@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from sinks import kafka_transactions
+from sinks.kafka import transactions as kafka_transactions
 
 if TYPE_CHECKING:
     from integration.verify.history import BatchId, History
     from sinks.kafka import KafkaSink
-    from sinks.kafka_transactions import Description
-    from sinks.kafka_writer import KafkaHandle
+    from sinks.kafka.transactions import Description
+    from sinks.kafka.writer import KafkaHandle
 
 
 class Decided(NamedTuple):

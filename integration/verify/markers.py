@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from integration.verify.cluster import Cluster
     from integration.verify.decided import Decided
     from integration.verify.history import BatchId
-    from sinks.kafka_markers import Marker
-    from sinks.kafka_transactions import Description
+    from sinks.kafka.markers import Marker
+    from sinks.kafka.transactions import Description
 
 #: How long a commit that is under way may take to reach every partition.
 _SETTLE_S: Final = 5.0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from sinks.kafka_errors import translate
+from sinks.kafka.errors import translate
 from twopc.errors import RetriableError
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from integration.verify.decided import is_at
 from integration.verify.findings import Finding, Kind
-from sinks import kafka_transactions
-from sinks.kafka_committer import incarnation_of
+from sinks.kafka import transactions as kafka_transactions
+from sinks.kafka.committer import incarnation_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from integration.verify.cluster import Bounds
     from integration.verify.decided import Decided
     from integration.verify.history import BatchId, History
-    from sinks.kafka_markers import Marker
-    from sinks.kafka_transactions import Description
+    from sinks.kafka.markers import Marker
+    from sinks.kafka.transactions import Description
 
 
 def check_missing(

@@ -23,7 +23,7 @@ from integration.verify.sources import check_sources, ranges
 from integration.verify.spill import on_disk
 from integration.verify.tally import Tally
 from integration.verify.transactions import check_missing, check_open, check_visible
-from sinks.kafka_committer import incarnation_of
+from sinks.kafka.committer import incarnation_of
 from twopc.errors import ConfigurationError, DecisionLogDamagedError
 from twopc.log_view import LogView
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from integration.verify.cluster import Cluster
     from integration.verify.decided import Decided
-    from sinks.kafka_transactions import Description
+    from sinks.kafka.transactions import Description
     from twopc.files import Files
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from integration.guard import GuardedProcess
+from integration.services.guard import GuardedProcess
 from tests.chaos.query import TASKS, Query
 from tests.checkers.equality import unequal
 from tests.checkers.history import Position, Row

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from typing import TYPE_CHECKING, Any, Final
 
-from sinks.kafka_transactions import TransactionClient, whoever
+from sinks.kafka.transactions import TransactionClient, whoever
 from tests.chaos.processes import STRUCK, await_change, drive, fork, serve_tasks
 from tests.chaos.query import Query
 from twopc.errors import FencedError

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from integration.guard import die_with_parent
-from integration.staging import SliceWriter, Staging
+from integration.services.guard import die_with_parent
+from integration.spark.staging import SliceWriter, Staging
 from tests.tasks import attempt_of, is_wanted, keyed_views, prepare
 from twopc import errors, faults
 from twopc.checkpoint import Checkpoint
@@ -101,7 +101,7 @@ def _has_struck(fault: str) -> bool:
 
 
 def _write(sink: KafkaSink, task: TaskAttempt, rows: list[bytes], staging: str | None, *, writes: bool) -> TaskReport:
-    """As ``integration.task_writer`` does it."""
+    """As ``integration.spark.task`` does it."""
     keys = [row.partition(b":")[0] for row in rows]
     batch = pa.record_batch({"key": pa.array(keys, pa.binary()), "value": pa.array(rows, pa.binary())})
     staged = SliceWriter(staging, task.incarnation, task.checkpoint_id, keyed_views(sink.name)) if staging else None

@@ -1,7 +1,7 @@
 """What a topic's partitions really hold: rows with their producers, and the markers that end transactions.
 
 No consumer tells whose a record is; the batches of a Fetch response do. Asked over kafka-python's admin connection, whose
-``_manager`` is not public (pinned to 3.0.x, as in ``sinks.kafka_transactions``).
+``_manager`` is not public (pinned to 3.0.x, as in ``sinks.kafka.transactions``).
 
 Source: https://kafka.apache.org/documentation/#controlbatch (the key of a control record says which marker it is).
 """

@@ -15,10 +15,10 @@ import redis
 from confluent_kafka.admin import AdminClient
 
 from sinks.hbase import HBaseSink
-from sinks.hbase_mappings import COUNTER, Append, Increment, Put
+from sinks.hbase.mappings import COUNTER, Append, Increment, Put
 from sinks.kafka import KafkaSink
 from sinks.redis import RedisSink
-from sinks.redis_mappings import IncrBy, ListPush, Set
+from sinks.redis.mappings import IncrBy, ListPush, Set
 from tests.contract.guide import SqliteSink, create_tables
 from tests.live import pipeline
 from tests.reader import committed
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from sinks import hbase_mappings
-    from sinks.redis_mappings import Mapping
+    from sinks.hbase import mappings as hbase_mappings
+    from sinks.redis.mappings import Mapping
     from tests.live.hbase.services import HBaseService
     from tests.live.hbase.support import Store
     from tests.live.redis.services import RedisService

@@ -11,7 +11,7 @@ from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError
 from kafka.protocol.metadata import FindCoordinatorRequest
 
-from integration.local_cluster import LocalKafkaCluster
+from integration.services.kafka_cluster import LocalKafkaCluster
 from tests.live.rules.schedules import until
 from tests.live.services import chosen
 

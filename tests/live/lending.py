@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from integration.local_server import LocalServer
+from integration.services.server import LocalServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

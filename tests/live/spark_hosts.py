@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pyspark
 
-from integration.guard import GuardedProcess
-from integration.java import java_home
-from integration.ports import free_ports
+from integration.services.guard import GuardedProcess
+from integration.services.java import java_home
+from integration.services.ports import free_ports
 from tests.live.spark_support import wait_until
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from integration.jars import spark_kafka_jars
-from integration.java import java_home
+from integration.services.jars import spark_kafka_jars
+from integration.services.java import java_home
+from integration.services.spark_class_data import driver_flags
 from integration.spark import ExactlyOnce, exactly_once
-from integration.spark_class_data import driver_flags
 from sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.errors import StreamingQueryException
 
-from integration.guard import GuardedProcess
+from integration.services.guard import GuardedProcess
 from tests.live import spark_query
 from tests.live.pipeline import create_topic
 from tests.live.spark_query import RUNNING, Options, encoded, session

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from sinks import kafka_ledger
-from sinks.kafka_reader import offsets
-from sinks.kafka_transactions import NOT_FOUND
+from sinks.kafka import decision_log as kafka_ledger
+from sinks.kafka.reader import offsets
+from sinks.kafka.transactions import NOT_FOUND
 from tests.checkers.history import Position, Row
 from tests.checkers.verdict import verdict
 from tests.checkers.watcher import Watcher
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from integration.local_cluster import LocalKafkaCluster
+    from integration.services.kafka_cluster import LocalKafkaCluster
     from twopc.coordinator import Coordinator
 
 #: Three brokers on two cores: make whole.

@@ -18,7 +18,7 @@ from integration.demo.pipeline import Pipeline, QueryError
 from integration.demo.query import QuerySpec
 from integration.demo.records import KEYS, Topics, record
 from integration.demo.verify import Verdict, verify
-from integration.java import ServiceError, java_home
+from integration.services.java import ServiceError, java_home
 from twopc.faults import POINTS
 
 if TYPE_CHECKING:

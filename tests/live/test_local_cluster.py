@@ -11,7 +11,7 @@ from tests.live.rules.schedules import until
 from tests.live.test_local_services import TIMEOUT_S, consume, produce
 
 if TYPE_CHECKING:
-    from integration.local_cluster import LocalKafkaCluster
+    from integration.services.kafka_cluster import LocalKafkaCluster
 
 #: Three brokers on two cores: make whole.
 pytestmark = pytest.mark.whole

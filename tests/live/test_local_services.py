@@ -16,9 +16,9 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
-from integration import local_server
-from integration.local_services import LocalKafka, ServiceError
-from integration.ports import free_ports
+from integration.services import server as local_server
+from integration.services.kafka import LocalKafka, ServiceError
+from integration.services.ports import free_ports
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -160,7 +160,7 @@ def test_another_version_keeps_its_given_directory_and_takes_overridden_listener
 
 OWNER = """
 import pathlib, sys, threading
-from integration.local_services import LocalKafka
+from integration.services.kafka import LocalKafka
 kafka = LocalKafka(data_dir=pathlib.Path(sys.argv[1]))
 thread = threading.Thread(target=kafka.start)
 thread.start()

@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
 )
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
-from integration.local_services import LocalKafka
+from integration.services.kafka import LocalKafka
 from tests.live.pipeline import Query, Tasks
 from twopc.errors import ConfigurationError, TwoPhaseCommitError
 

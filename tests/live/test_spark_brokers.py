@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from integration.local_cluster import LocalKafkaCluster
-    from integration.local_services import LocalKafka
+    from integration.services.kafka import LocalKafka
+    from integration.services.kafka_cluster import LocalKafkaCluster
 
 __all__ = ["cluster", "spark", "three_brokers"]
 

@@ -21,8 +21,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from integration.local_services import LocalKafka
-from integration.ports import free_ports
+from integration.services.kafka import LocalKafka
+from integration.services.ports import free_ports
 from integration.spark import exactly_once
 from sinks.kafka import KafkaSink
 from tests.live import spark_query

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from integration.spark_engine import SparkEngine
+from integration.spark.engine import SparkEngine
 from tests.live.spark_support import KILLED, Pipeline, spark
 from twopc.errors import RetriableError
 from twopc.faults import POINTS

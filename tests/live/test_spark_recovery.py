@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from integration.local_services import LocalKafka
-from sinks.kafka_transactions import ProducerIdentity, TransactionClient, whoever
+from integration.services.kafka import LocalKafka
+from sinks.kafka.transactions import ProducerIdentity, TransactionClient, whoever
 from tests.live.pipeline import create_topic
 from tests.live.services import chosen
 from tests.live.spark_support import Pipeline, Run, spark, wait_until

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from integration.local_services import LocalKafka
+from integration.services.kafka import LocalKafka
 from integration.spark import exactly_once
-from sinks.hbase_mappings import Increment
+from sinks.hbase.mappings import Increment
 from sinks.kafka import KafkaSink
-from sinks.kafka_transactions import TransactionClient, whoever
+from sinks.kafka.transactions import TransactionClient, whoever
 from sinks.redis import RedisSink
-from sinks.redis_mappings import IncrBy, ListPush
+from sinks.redis.mappings import IncrBy, ListPush
 from tests.live.hbase.conftest import _shared_store, hbase_server, store
 from tests.live.hbase.support import sink_of as hbase_sink
 from tests.live.pipeline import create_topic

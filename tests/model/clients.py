@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import OffsetSpec
 
-from sinks.kafka_transactions import NO_ANSWER, Description, Listing, ProducerIdentity
+from sinks.kafka.transactions import NO_ANSWER, Description, Listing, ProducerIdentity
 from tests.model.broker import NONE, NOT_FOUND, TopicPartition
 from tests.model.network import NETWORK, RESEND_S, Message
 from tests.model.simulation import LostError
@@ -123,7 +123,7 @@ class _Done:
 
 
 class TransactionClient:
-    """See ``sinks.kafka_transactions``: each request may be lost by itself."""
+    """See ``sinks.kafka.transactions``: each request may be lost by itself."""
 
     cluster_id = "model"
 

@@ -8,7 +8,12 @@ from typing import Any
 import tenacity
 import tenacity.nap
 
-from sinks import kafka_committer, kafka_ledger, kafka_markers, kafka_producers, kafka_reader, kafka_writer
+from sinks.kafka import committer as kafka_committer
+from sinks.kafka import decision_log as kafka_ledger
+from sinks.kafka import markers as kafka_markers
+from sinks.kafka import producer_pool as kafka_producers
+from sinks.kafka import reader as kafka_reader
+from sinks.kafka import writer as kafka_writer
 from tests.model import clients, producer
 from tests.model.clock import Names, Threads, Time
 from tests.model.network import NETWORK
@@ -18,7 +23,7 @@ MARKER_PARTITIONS = 2
 
 
 def _ledger_topic() -> SimpleNamespace:
-    """``sinks.kafka_ledger_topic`` of a ledger that is there, and sound: settings are tested on a real broker."""
+    """``sinks.kafka.ledger_topic`` of a ledger that is there, and sound: settings are tested on a real broker."""
     return SimpleNamespace(
         ABSENT="absent",
         topic_id=lambda _admin, topic, **_: f"id of {topic}",

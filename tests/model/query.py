@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from sinks import kafka_producers
 from sinks.kafka import KafkaSink
+from sinks.kafka import producer_pool as kafka_producers
 from tests.model.simulation import Crash, Process, Simulation
 from tests.tasks import prepare_all
 from twopc import errors
@@ -277,7 +277,7 @@ class _Job:
             self.attempt(partition)
 
     def _write(self, partition: int) -> TaskReport:
-        """As ``integration.task_writer`` does it."""
+        """As ``integration.spark.task`` does it."""
         query, work, rows = self._run.query, self._work, self._rows[partition]
         half = len(rows) // 2
         handles = prepare_all([query.sink], work, partition, [record_batch(rows[:half]), record_batch(rows[half:])])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sinks.kafka_transactions import TransactionClient
+from sinks.kafka.transactions import TransactionClient
 from tests.live.rules.batches import rows_of, seen
 from tests.live.rules.schedules import crash, until
 from tests.nemesis.frames import Api

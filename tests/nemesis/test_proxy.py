@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException, Producer
 from kafka.protocol.consumer import FetchResponse
 from kafka.protocol.producer import ProduceResponse
 
-from sinks.kafka_transactions import TransactionClient
+from sinks.kafka.transactions import TransactionClient
 from tests.live.pipeline import create_topic
 from tests.live.rules.schedules import until
 from tests.nemesis.frames import FENCED, Api, Request, Response, read_frames

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from sinks.kafka_transactions import CONCURRENT
+from sinks.kafka.transactions import CONCURRENT
 from tests.live.cluster_support import cluster, coordinator, leader, replicated_topic, three_brokers
 from tests.live.rules.batches import seen
 from tests.live.services import KafkaService
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from integration.local_cluster import LocalKafkaCluster
+    from integration.services.kafka_cluster import LocalKafkaCluster
     from tests.live.rules.schedules import Play
 
 #: Three brokers on two cores: make whole.

@@ -15,11 +15,11 @@ from tests.planted.sink_bugs import SINK_BUGS
 __all__ = ["BUGS", "QUICK", "Bug", "Edit"]
 
 _COORDINATOR: Final = "twopc/coordinator.py"
-_COMMITTER: Final = "sinks/kafka_committer.py"
-_LEDGER: Final = "sinks/kafka_ledger.py"
-_MARKERS: Final = "sinks/kafka_markers.py"
-_PRODUCERS: Final = "sinks/kafka_producers.py"
-_WRITER: Final = "sinks/kafka_writer.py"
+_COMMITTER: Final = "sinks/kafka/committer.py"
+_LEDGER: Final = "sinks/kafka/decision_log.py"
+_MARKERS: Final = "sinks/kafka/markers.py"
+_PRODUCERS: Final = "sinks/kafka/producer_pool.py"
+_WRITER: Final = "sinks/kafka/writer.py"
 
 BUGS: Final = (
     _bug(
@@ -264,7 +264,7 @@ BUGS: Final = (
     _bug(
         "attempts without the incarnation",
         13,
-        "integration/staging.py",
+        "integration/spark/staging.py",
         'self.name = f"{incarnation}/{batch}/{uuid.uuid4().hex}.arrow"',
         'self.name = f"{incarnation}/{batch}/slice.arrow"',
         model=False,
@@ -295,7 +295,7 @@ BUGS: Final = (
     _bug(
         "two actions on the DataFrame",
         0,
-        "integration/spark_engine.py",
+        "integration/spark/engine.py",
         "        results = self._run(job, timeout_ms=min(limits, default=None))\n",
         "        self._run(job, timeout_ms=min(limits, default=None))\n"
         "        results = self._run(job, timeout_ms=min(limits, default=None))\n",
@@ -305,7 +305,7 @@ BUGS: Final = (
     _bug(
         "a re-run stage is accepted",
         6,
-        "integration/spark_engine.py",
+        "integration/spark/engine.py",
         "        self._require_first_generation({result.stage for result in results}, len(results))\n",
         "",
         model=False,

@@ -6,10 +6,10 @@ from typing import Final
 
 from tests.planted.bug import Bug, one_edit
 
-_COMMITTER: Final = "sinks/kafka_committer.py"
-_LEDGER: Final = "sinks/kafka_ledger.py"
-_READER: Final = "sinks/kafka_reader.py"
-_WRITER: Final = "sinks/kafka_writer.py"
+_COMMITTER: Final = "sinks/kafka/committer.py"
+_LEDGER: Final = "sinks/kafka/decision_log.py"
+_READER: Final = "sinks/kafka/reader.py"
+_WRITER: Final = "sinks/kafka/writer.py"
 
 PROOF_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
@@ -90,15 +90,15 @@ PROOF_BUGS: Final[tuple[Bug, ...]] = (
         "an id that the broker has forgotten was committed",
         4,
         _COMMITTER,
-        "            if answer == kafka_transactions.NONE:\n                proven",
-        '            if answer in {kafka_transactions.NONE, "InvalidProducerIdMappingError"}:\n                proven',
+        "            if answer == transactions.NONE:\n                proven",
+        '            if answer in {transactions.NONE, "InvalidProducerIdMappingError"}:\n                proven',
         protocol="tests/unit/test_kafka_confirm.py",
         model=False,
     ),
     one_edit(
         "one deleted record is not missed",
         4,
-        "sinks/kafka_markers.py",
+        "sinks/kafka/markers.py",
         "    if earliest > start:\n",
         "    if earliest > start + 1:\n",
         protocol="tests/unit/test_kafka_markers.py",

@@ -12,7 +12,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "a bad row is not part of what a replay must repeat",
         9,
-        "integration/task_writer.py",
+        "integration/spark/task.py",
         "                checksum += _BAD * _sum(batch.column(CHECKSUM).filter(payload.column(CAUSE).is_valid()))\n",
         "",
         model=False,
@@ -21,7 +21,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "a bad row is kept from one sink only",
         0,
-        "integration/views.py",
+        "integration/spark/views.py",
         "            return self._named(rows if pc.all(is_good).as_py() else rows.filter(is_good))\n",
         "            return self._named(rows)\n",
         model=False,
@@ -30,7 +30,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "every sink is given the first one's columns",
         0,
-        "integration/task_writer.py",
+        "integration/spark/task.py",
         "                writer.write_rows(self.views[name].of(payload))\n",
         "                writer.write_rows(next(iter(self.views.values())).of(payload))\n",
         model=False,
@@ -57,7 +57,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "Redis notes a decision for the next query, too",
         10,
-        "sinks/redis_scripts.py",
+        "sinks/redis/scripts.py",
         "if redis.call('HGET', KEYS[1], 'lineage') ~= ARGV[3] then redis.call('HDEL', KEYS[1], 'decided') end\n",
         "",
         model=False,
@@ -66,7 +66,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "Redis takes an overtaken slice",
         0,
-        "sinks/redis_scripts.py",
+        "sinks/redis/scripts.py",
         "local wanted = tonumber(ARGV[3])\nif base < fence then return {'STALE'} end\n",
         "local wanted = tonumber(ARGV[3])\n",
         model=False,
@@ -75,7 +75,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "Redis forgets which row it has come to",
         0,
-        "sinks/redis_scripts.py",
+        "sinks/redis/scripts.py",
         "      if at > row + 1 then redis.call('HSET', KEYS[1], uuid, wanted .. ':' .. (at - 1)) end\n",
         "",
         model=False,

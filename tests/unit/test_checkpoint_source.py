@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.checkpoint_source import source_offsets
+from integration.spark.checkpoint import source_offsets
 from twopc.files import LocalFiles
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import inspect
 import re
 from pathlib import Path
 
-from sinks import hbase_mappings
-from sinks.hbase_mappings import Mapping
+from sinks.hbase import mappings as hbase_mappings
+from sinks.hbase.mappings import Mapping
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "hbase.md").read_text()
 
@@ -19,5 +19,5 @@ def test_every_mapping_has_its_row() -> None:
 
 
 def test_every_module_that_it_names_is_there() -> None:
-    named = set(re.findall(r"`(?:sinks/)?(hbase_[a-z]+\.py)`", DOCUMENT))
+    named = set(re.findall(r"`sinks/hbase/([a-z_]+\.py)`", DOCUMENT))
     assert named and all((Path(hbase_mappings.__file__).parent / name).is_file() for name in named)

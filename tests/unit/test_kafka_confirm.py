@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import kafka.errors
 import pytest
 
-from sinks.kafka_committer import KafkaCommitter, _why_not
-from sinks.kafka_transactions import NO_ANSWER, NONE, NOT_FOUND, Description
-from sinks.kafka_writer import KafkaHandle
+from sinks.kafka.committer import KafkaCommitter, _why_not
+from sinks.kafka.transactions import NO_ANSWER, NONE, NOT_FOUND, Description
+from sinks.kafka.writer import KafkaHandle
 from twopc.sink import Evidence
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from sinks import kafka_ledger
-from sinks.kafka_ledger import KafkaLedger
-from sinks.kafka_reader import Row
+from sinks.kafka import decision_log as kafka_ledger
+from sinks.kafka.decision_log import KafkaLedger
+from sinks.kafka.reader import Row
 from twopc.errors import DecisionInDoubtError, FencedError, RetriableError
 
 if TYPE_CHECKING:

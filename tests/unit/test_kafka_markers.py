@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sinks import kafka_markers
-from sinks.kafka_reader import Row
+from sinks.kafka import markers as kafka_markers
+from sinks.kafka.reader import Row
 from twopc.sink import Evidence
 
 if TYPE_CHECKING:

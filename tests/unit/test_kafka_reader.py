@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from sinks import kafka_reader
-from sinks.kafka_reader import CommittedReader, Row, offsets
+from sinks.kafka import reader as kafka_reader
+from sinks.kafka.reader import CommittedReader, Row, offsets
 from twopc.errors import ConfigurationError, RetriableError
 
 if TYPE_CHECKING:

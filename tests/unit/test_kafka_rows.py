@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import types as st
 
-from integration.kafka_rows import kafka_columns
+from integration.spark.kafka_rows import kafka_columns
 from sinks.kafka import KafkaSink
 from twopc.errors import SchemaError
 

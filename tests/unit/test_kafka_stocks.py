@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sinks import kafka_producers
-from sinks.kafka_producers import StockKey, stock_for
+from sinks.kafka import producer_pool as kafka_producers
+from sinks.kafka.producer_pool import StockKey, stock_for
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def test_a_worker_that_outlives_many_queries_keeps_the_stocks_that_it_used_last(
 def test_a_process_that_was_forked_keeps_no_stock_of_its_parents(monkeypatch: pytest.MonkeyPatch) -> None:
     """A producer's threads stay in the parent; and both would use one transactional id."""
     parents = stock_for(key_of("s"), timeout_ms=1)
-    monkeypatch.setattr("sinks.kafka_producers.os.getpid", lambda: -1)
+    monkeypatch.setattr("sinks.kafka.producer_pool.os.getpid", lambda: -1)
     childs = stock_for(key_of("s"), timeout_ms=1)
     assert childs is not parents
     assert childs._worker != parents._worker

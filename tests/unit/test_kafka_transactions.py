@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import kafka.errors as kafka_errors
 
-from sinks.kafka_transactions import NO_ANSWER, NONE, ProducerIdentity, TransactionClient
+from sinks.kafka.transactions import NO_ANSWER, NONE, ProducerIdentity, TransactionClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable

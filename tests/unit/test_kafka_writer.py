@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sinks.kafka_producers import ReadyProducer
-from sinks.kafka_writer import KafkaWriter
+from sinks.kafka.producer_pool import ReadyProducer
+from sinks.kafka.writer import KafkaWriter
 from twopc.decision import Attempt
 from twopc.errors import RetriableError
 from twopc.sink import TaskAttempt

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sinks.redis_columns import keys, parse_template, texts
+from sinks.redis.columns import keys, parse_template, texts
 from twopc.errors import ConfigurationError
 
 

@@ -6,8 +6,8 @@ import inspect
 import re
 from pathlib import Path
 
-from sinks import redis_mappings
-from sinks.redis_mappings import Mapping
+from sinks.redis import mappings as redis_mappings
+from sinks.redis.mappings import Mapping
 from tests.live.redis.test_topology import RIGHTS
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "redis.md").read_text()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from integration.staging import SliceWriter, Staging, open_location
-from integration.views import View
+from integration.spark.staging import SliceWriter, Staging, open_location
+from integration.spark.views import View
 from twopc.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from integration import task_writer
-from integration.task_writer import Job, TaskResult
-from integration.views import CHECKSUM, View
+from integration.spark import task as task_writer
+from integration.spark.task import Job, TaskResult
+from integration.spark.views import CHECKSUM, View
 from sinks.kafka import KafkaSink
 from sinks.redis import RedisSink
-from sinks.redis_mappings import IncrBy
+from sinks.redis.mappings import IncrBy
 from tests.unit.fake_sink import FakeSink, FakeWriter, World
 from twopc.decision import Attempt
 from twopc.errors import BadRecordError, RetriableError

@@ -16,9 +16,9 @@ from integration.verify.history import BatchId
 from integration.verify.markers import Markers, missing, settle
 from integration.verify.verifier import Verifier, VerifyOptions
 from sinks.kafka import KafkaSink
-from sinks.kafka_markers import Marker
-from sinks.kafka_transactions import Description, Listing
-from sinks.kafka_writer import KafkaHandle
+from sinks.kafka.markers import Marker
+from sinks.kafka.transactions import Description, Listing
+from sinks.kafka.writer import KafkaHandle
 from tests.unit.test_log_view import BEGIN, TAKE_OVER, decision, repair, truncation
 from tests.unit.test_verify_history import told
 from tests.unit.test_verify_transactions import log_of

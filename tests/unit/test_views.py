@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from integration.dead_letters import CAUSE, bad_rows, screen
-from integration.staging import SliceWriter, Staging
-from integration.task_writer import Job
-from integration.views import CHECKSUM, View
+from integration.spark.dead_letters import CAUSE, bad_rows, screen
+from integration.spark.staging import SliceWriter, Staging
+from integration.spark.task import Job
+from integration.spark.views import CHECKSUM, View
 from sinks.kafka import KafkaSink
-from sinks.kafka_records import require_writable
+from sinks.kafka.records import require_writable
 from sinks.redis import RedisSink
-from sinks.redis_mappings import IncrBy
+from sinks.redis.mappings import IncrBy
 from twopc.decision import Attempt
 from twopc.errors import BadRecordError
 

@@ -13,7 +13,7 @@ from tests.live.lending import lent
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from integration.local_hbase import LocalHBase
+    from integration.services.hbase import LocalHBase
 
 
 @pytest.fixture(scope="session")

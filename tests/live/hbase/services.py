@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from integration.local_hbase import LocalHBase, ServiceError
+from integration.services.hbase import LocalHBase, ServiceError
 from tests.live.services import COMPOSE_FILE
 
 if TYPE_CHECKING:

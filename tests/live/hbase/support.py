@@ -9,27 +9,27 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from sinks import hbase_link
 from sinks.hbase import HBaseSink
-from sinks.hbase_apply import Applier
-from sinks.hbase_cluster import Cluster
-from sinks.hbase_errors import FAILURES
-from sinks.hbase_fence import Fence
-from sinks.hbase_link import HBaseLink
-from sinks.hbase_mappings import COUNTER
-from sinks.hbase_messages import hbase, name_parts
-from sinks.hbase_ops import Op, cells_of, put
-from sinks.hbase_staging import STATE, slices_prefix
+from sinks.hbase import client as hbase_link
+from sinks.hbase.apply import Applier
+from sinks.hbase.client import HBaseLink
+from sinks.hbase.cluster import Cluster
+from sinks.hbase.errors import FAILURES
+from sinks.hbase.fence import Fence
+from sinks.hbase.mappings import COUNTER
+from sinks.hbase.messages import hbase, name_parts
+from sinks.hbase.row_ops import Op, cells_of, put
+from sinks.hbase.staging import STATE, slices_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pytest
 
-    from sinks.hbase_connection import Master, RegionServer
-    from sinks.hbase_mappings import Mapping
-    from sinks.hbase_ops import Cell, Column
-    from sinks.hbase_writer import HBaseHandle
+    from sinks.hbase.connection import Master, RegionServer
+    from sinks.hbase.mappings import Mapping
+    from sinks.hbase.row_ops import Cell, Column
+    from sinks.hbase.writer import HBaseHandle
 
 FAMILY = b"d"
 _DEADLINE_S = 60

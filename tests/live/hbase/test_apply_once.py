@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sinks.hbase_apply import marker_qualifier
-from sinks.hbase_connection import Master, RegionServer
-from sinks.hbase_mappings import Append, Increment, Put
-from sinks.hbase_ops import Op, delete
+from sinks.hbase.apply import marker_qualifier
+from sinks.hbase.connection import Master, RegionServer
+from sinks.hbase.mappings import Append, Increment, Put
+from sinks.hbase.row_ops import Op, delete
 from tests.contract.cases import hbase_counters
 from tests.contract.drivers import Driver, Query, all_rows
 from tests.live.hbase.support import FAMILY, Sleeper, lose_answers, sink_of
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sinks.hbase import HBaseSink
-    from sinks.hbase_writer import HBaseHandle
+    from sinks.hbase.writer import HBaseHandle
     from tests.live.hbase.support import Store
 
 ROWS = batch(id=[1, 2, 3, 1, 2, 1, 1], n=[1, 1, 1, 1, 1, 1, 1])

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from sinks.hbase import HBaseSink
-from sinks.hbase_mappings import COUNTER, Append, Delete, Increment, Mapping, Put
+from sinks.hbase.mappings import COUNTER, Append, Delete, Increment, Mapping, Put
 from tests.contract.drivers import Driver
 from tests.live.hbase.support import sink_of, unique
 from tests.live.one_task import OneTask, apply, batch

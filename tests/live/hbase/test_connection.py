@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sinks import hbase_cluster
-from sinks.hbase_cluster import Cluster
-from sinks.hbase_connection import RegionServer
-from sinks.hbase_errors import AbsentTableError
-from sinks.hbase_link import HBaseLink
-from sinks.hbase_mappings import Put
-from sinks.hbase_messages import client
-from sinks.hbase_ops import look
-from sinks.hbase_zookeeper import locate_master, locate_meta
+from sinks.hbase import cluster as hbase_cluster
+from sinks.hbase.client import HBaseLink
+from sinks.hbase.cluster import Cluster
+from sinks.hbase.connection import RegionServer
+from sinks.hbase.errors import AbsentTableError
+from sinks.hbase.mappings import Put
+from sinks.hbase.messages import client
+from sinks.hbase.row_ops import look
+from sinks.hbase.zookeeper import locate_master, locate_meta
 from tests.live.hbase.support import sink_of, until
 from twopc.errors import RetriableError
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sinks.hbase_mappings import Delete, Put
-from sinks.hbase_ops import Op, put
+from sinks.hbase.mappings import Delete, Put
+from sinks.hbase.row_ops import Op, put
 from tests.contract.drivers import Driver
 from tests.live.hbase.support import FAMILY, Sleeper, sink_of
 from tests.live.one_task import apply, batch

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from integration import local_server
-from integration.local_hbase import LocalHBase, ServiceError
-from integration.ports import HOST, free_ports
-from sinks.hbase_mappings import Put
-from sinks.hbase_ops import look
-from sinks.hbase_zookeeper import locate_master
+from integration.services import server as local_server
+from integration.services.hbase import LocalHBase, ServiceError
+from integration.services.ports import HOST, free_ports
+from sinks.hbase.mappings import Put
+from sinks.hbase.row_ops import look
+from sinks.hbase.zookeeper import locate_master
 from tests.contract.drivers import Driver
 from tests.live.hbase.support import Store, sink_of
 from tests.live.one_task import apply, batch

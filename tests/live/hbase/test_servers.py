@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sinks.hbase_apply import Applier
-from sinks.hbase_mappings import COUNTER, Append, Increment, Put
+from sinks.hbase.apply import Applier
+from sinks.hbase.mappings import COUNTER, Append, Increment, Put
 from tests.contract.drivers import Driver
 from tests.live.hbase.support import FAMILY, sink_of, until
 from tests.live.one_task import OneTask, batch
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from integration.local_hbase import LocalHBase
-    from sinks.hbase_mappings import Mapping
+    from integration.services.hbase import LocalHBase
+    from sinks.hbase.mappings import Mapping
     from tests.live.hbase.support import Store
 
 _KEYS = 100

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sinks.hbase_apply import Applier
-from sinks.hbase_connection import RegionServer
-from sinks.hbase_fence import Fence
-from sinks.hbase_mappings import COUNTER, Append, Increment, Put
+from sinks.hbase.apply import Applier
+from sinks.hbase.connection import RegionServer
+from sinks.hbase.fence import Fence
+from sinks.hbase.mappings import COUNTER, Append, Increment, Put
 from tests.contract.drivers import Driver
 from tests.live.hbase.support import lose_answers, sink_of
 from tests.live.one_task import batch
@@ -19,7 +19,7 @@ from twopc.sink import Evidence
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sinks.hbase_mappings import Mapping
+    from sinks.hbase.mappings import Mapping
     from tests.live.hbase.support import Store
 
 CHUNKS = 4

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration import local_redis
+from integration.services import redis as local_redis
 from tests.live.lending import lent
 from tests.live.redis.services import RedisService, chosen, redis_service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from integration.local_redis import LocalRedis
+    from integration.services.redis import LocalRedis
 
 
 @pytest.fixture(scope="session")

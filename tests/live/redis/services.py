@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from integration.local_redis import LocalRedis, ServiceError
+from integration.services.redis import LocalRedis, ServiceError
 from tests.live.services import compose_image
 
 if TYPE_CHECKING:

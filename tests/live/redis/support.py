@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from integration.local_redis import LocalRedis
-    from sinks.redis_mappings import Mapping
+    from integration.services.redis import LocalRedis
+    from sinks.redis.mappings import Mapping
     from twopc.sink import Evidence
 
 _DEADLINE_S = 60

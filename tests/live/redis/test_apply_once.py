@@ -10,9 +10,12 @@ import redis
 from redis.client import Pipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from sinks import redis_apply, redis_committer, redis_names, redis_scripts
-from sinks.redis_calls import Call
-from sinks.redis_mappings import IncrBy
+from sinks.redis import apply as redis_apply
+from sinks.redis import committer as redis_committer
+from sinks.redis import keys as redis_names
+from sinks.redis import scripts as redis_scripts
+from sinks.redis.calls import Call
+from sinks.redis.mappings import IncrBy
 from tests.contract.cases import redis_counters
 from tests.contract.drivers import Driver, Query, all_rows
 from tests.live.one_task import batch
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sinks.redis import RedisSink
-    from sinks.redis_writer import RedisHandle
+    from sinks.redis.writer import RedisHandle
     from tests.live.redis.services import RedisService
 
 ROWS = batch(id=[1, 2, 3, 1, 2, 1, 1])

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 import redis
 
-from integration.local_redis import LocalRedis
+from integration.services.redis import LocalRedis
 from sinks.redis import RedisSink
-from sinks.redis_mappings import HashIncrBy, HashSet, IncrBy, IncrByFloat, ListPush, Set, SetAdd, SortedSetAdd
+from sinks.redis.mappings import HashIncrBy, HashSet, IncrBy, IncrByFloat, ListPush, Set, SetAdd, SortedSetAdd
 from tests.contract.drivers import Driver
 from tests.live.one_task import OneTask, apply, batch
 from tests.live.redis.support import Decided, left_behind, sink_of, unique
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from sinks.redis_mappings import Mapping
+    from sinks.redis.mappings import Mapping
     from tests.live.redis.services import RedisService
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
-from sinks.redis_mappings import (
+from sinks.redis.mappings import (
     Delete,
     Expire,
     HashIncrBy,

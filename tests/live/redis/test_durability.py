@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from integration.local_redis import DURABLE, LocalRedis
-from sinks.redis_calls import Safety
-from sinks.redis_mappings import HashIncrBy, ListPush
+from integration.services.redis import DURABLE, LocalRedis
+from sinks.redis.calls import Safety
+from sinks.redis.mappings import HashIncrBy, ListPush
 from tests.contract.drivers import Driver
 from tests.live.one_task import OneTask, batch
 from tests.live.redis.support import Decided, replication, sink_of, until

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from integration import local_server
-from integration.local_redis import LocalRedis, ServiceError
-from integration.ports import HOST, free_ports
+from integration.services import server as local_server
+from integration.services.ports import HOST, free_ports
+from integration.services.redis import LocalRedis, ServiceError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,11 +17,12 @@ import trustme
 from redis.crc import key_slot
 from redis.sentinel import SentinelManagedSSLConnection
 
-from integration.local_redis import DURABLE, LocalRedis, cluster
-from sinks import redis_apply, redis_names
-from sinks.redis_address import Address
-from sinks.redis_calls import Call
-from sinks.redis_mappings import HashSet, IncrBy, ListPush
+from integration.services.redis import DURABLE, LocalRedis, cluster
+from sinks.redis import apply as redis_apply
+from sinks.redis import keys as redis_names
+from sinks.redis.address import Address
+from sinks.redis.calls import Call
+from sinks.redis.mappings import HashSet, IncrBy, ListPush
 from tests.contract.drivers import Driver
 from tests.live.one_task import apply, batch
 from tests.live.redis.support import Decided, replication, sink_of, unique, until
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sinks.redis import RedisSink
-    from sinks.redis_writer import RedisWriter
+    from sinks.redis.writer import RedisWriter
     from tests.live.redis.services import RedisService
 
 IDS = [number % 40 for number in range(200)]

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 
-from sinks import kafka_producers
-from sinks.kafka_ledger import KafkaLedger
-from sinks.kafka_transactions import Description, ProducerIdentity, TransactionClient, whoever
-from sinks.kafka_writer import KafkaHandle
+from sinks.kafka import producer_pool as kafka_producers
+from sinks.kafka.decision_log import KafkaLedger
+from sinks.kafka.transactions import Description, ProducerIdentity, TransactionClient, whoever
+from sinks.kafka.writer import KafkaHandle
 from tests.live.pipeline import Query, Tasks
 from tests.reader import consumer_of, counted, read_to_end
 from tests.tasks import attempt_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from sinks.kafka_writer import KafkaWriter
+    from sinks.kafka.writer import KafkaWriter
     from tests.live.services import KafkaService
     from twopc.coordinator import Coordinator
     from twopc.decision import TaskReport

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sinks import kafka_ledger
+from sinks.kafka import decision_log as kafka_ledger
 from tests.live.pipeline import Tasks
 from tests.live.rules.schedules import Play, at, crash, playing
 from twopc.errors import FencedError, RetriableError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sinks import kafka_writer
+from sinks.kafka import writer as kafka_writer
 from tests.live.pipeline import Tasks, create_topic, record_batch
 from tests.live.rules.schedules import Play, at, playing, until, work_of, writer_of
 from twopc.errors import BadRecordError, RetriableError, TwoPhaseCommitError
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from integration.local_services import LocalKafka
-    from sinks.kafka_writer import KafkaHandle
+    from integration.services.kafka import LocalKafka
+    from sinks.kafka.writer import KafkaHandle
     from tests.live.services import KafkaService
 
 LARGE = "x" * 20_000

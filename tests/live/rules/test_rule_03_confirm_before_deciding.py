@@ -21,7 +21,7 @@ from twopc import coordinator
 from twopc.errors import PrepareTimeoutError, RetriableError
 
 if TYPE_CHECKING:
-    from sinks.kafka_writer import KafkaHandle
+    from sinks.kafka.writer import KafkaHandle
     from twopc.decision import TaskReport
     from twopc.engine import Work
 

@@ -14,9 +14,11 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from integration.local_services import LocalKafka
-from sinks import kafka_ledger, kafka_markers, kafka_reader
-from sinks.kafka_transactions import NO_ANSWER, TransactionClient
+from integration.services.kafka import LocalKafka
+from sinks.kafka import decision_log as kafka_ledger
+from sinks.kafka import markers as kafka_markers
+from sinks.kafka import reader as kafka_reader
+from sinks.kafka.transactions import NO_ANSWER, TransactionClient
 from tests.live.pipeline import Tasks
 from tests.live.rules.batches import ROWS, VISIBLE, WithOrphan
 from tests.live.rules.schedules import Play, at, crash, playing, until
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from sinks.kafka_transactions import ProducerIdentity
+    from sinks.kafka.transactions import ProducerIdentity
     from twopc.decision import TaskReport
     from twopc.engine import Work
 
@@ -250,7 +252,7 @@ def test_a_commit_whose_answer_was_lost_is_asked_again_until_it_is_proven(
 ) -> None:
     """Catches NO_ANSWER that is not asked again: without a marker search each would be in doubt."""
     asked = lose_answers(monkeypatch, 3)
-    monkeypatch.setattr("sinks.kafka_markers.search", lambda *_, **__: pytest.fail("the answer proves it"))
+    monkeypatch.setattr("sinks.kafka.markers.search", lambda *_, **__: pytest.fail("the answer proves it"))
     play.driver().process(play.checkpoint(0), Tasks(play, ROWS))
     assert len(asked) >= 4
     assert play.visible() == VISIBLE

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from sinks import kafka_producers
+from sinks.kafka import producer_pool as kafka_producers
 from tests.live.pipeline import Tasks, prepare_task
 from tests.live.rules.batches import rows_of, seen
 from tests.live.rules.schedules import Play, at, crash, work_of, writer_of
 from twopc.errors import RetriableError
 
 if TYPE_CHECKING:
-    from sinks.kafka_producers import ProducerStock
-    from sinks.kafka_writer import KafkaHandle
+    from sinks.kafka.producer_pool import ProducerStock
+    from sinks.kafka.writer import KafkaHandle
     from twopc.decision import TaskReport
     from twopc.engine import Work
 

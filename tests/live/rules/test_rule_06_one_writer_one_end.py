@@ -20,7 +20,7 @@ from twopc.decision import TaskReport
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from sinks.kafka_writer import KafkaHandle
+    from sinks.kafka.writer import KafkaHandle
     from twopc.engine import Work
 
 

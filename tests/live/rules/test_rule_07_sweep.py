@@ -20,8 +20,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from integration.local_services import LocalKafka
-from sinks.kafka_transactions import NO_ANSWER, Listing, TransactionClient
+from integration.services.kafka import LocalKafka
+from sinks.kafka.transactions import NO_ANSWER, Listing, TransactionClient
 from tests.live.pipeline import Tasks, record_batch
 from tests.live.rules.batches import ROWS, VISIBLE, WithOrphan
 from tests.live.rules.schedules import Play, at, crash, die, playing, work_of, writer_of
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from sinks.kafka_transactions import ProducerIdentity
+    from sinks.kafka.transactions import ProducerIdentity
     from twopc.coordinator import Coordinator
 
 

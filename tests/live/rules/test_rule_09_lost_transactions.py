@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.staging import SliceWriter, Staging
+from integration.spark.staging import SliceWriter, Staging
 from tests.live.pipeline import Tasks, record_batch
 from tests.live.rules.schedules import Play, at, crash, die, playing, until
 from tests.tasks import keyed_views
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from sinks.kafka_writer import KafkaHandle
+    from sinks.kafka.writer import KafkaHandle
     from tests.live.services import KafkaService
 
 ROWS = (("a", "b"), ("c",), ("d", "e"))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import TopicPartition
 
-from integration.checkpoint_source import lineage, source_offsets
+from integration.spark.checkpoint import lineage, source_offsets
 from tests.live.pipeline import Tasks, opened
 from tests.live.rules.schedules import Play, crash
 from tests.reader import consumer_of, read_to_end

@@ -15,8 +15,8 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from sinks import kafka_ledger_topic
-from sinks.kafka_transactions import TransactionClient
+from sinks.kafka import ledger_topic as kafka_ledger_topic
+from sinks.kafka.transactions import TransactionClient
 from tests.live.pipeline import Tasks, opened
 from tests.live.rules.schedules import Play, at, crash, die, playing, until
 from twopc.checkpoint import Checkpoint

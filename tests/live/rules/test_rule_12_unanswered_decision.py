@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from sinks import kafka_ledger
-from sinks.kafka_ledger import KafkaLedger
+from sinks.kafka import decision_log as kafka_ledger
+from sinks.kafka.decision_log import KafkaLedger
 from tests.live.pipeline import Tasks
 from tests.live.rules.schedules import Play, at, playing, spied_read_backs, until
 from twopc.errors import DecisionInDoubtError, FencedError, RetriableError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Producer
 
-    from integration.local_services import LocalKafka
+    from integration.services.kafka import LocalKafka
     from tests.live.services import KafkaService
     from twopc.coordinator import Coordinator
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from integration.staging import SliceWriter, Staging
-from sinks.kafka_markers import Marker
+from integration.spark.staging import SliceWriter, Staging
+from sinks.kafka.markers import Marker
 from tests.live.pipeline import Tasks, checksum_of, prepare_task, record_batch
 from tests.live.rules.schedules import Play, at, crash, die
 from tests.reader import committed
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from sinks.kafka_writer import KafkaHandle
+    from sinks.kafka.writer import KafkaHandle
     from twopc.coordinator import Work
 
 

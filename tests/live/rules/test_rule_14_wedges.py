@@ -25,10 +25,10 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from sinks import kafka_ledger_topic
-from sinks.kafka_ledger import KafkaLedger
-from sinks.kafka_ledger_topic import MARKER_PARTITIONS, TRANSACTION_LOG
-from sinks.kafka_reader import offsets
+from sinks.kafka import ledger_topic as kafka_ledger_topic
+from sinks.kafka.decision_log import KafkaLedger
+from sinks.kafka.ledger_topic import MARKER_PARTITIONS, TRANSACTION_LOG
+from sinks.kafka.reader import offsets
 from tests.live.pipeline import Tasks, create_topic, opened
 from tests.live.rules.schedules import Play, at, crash, die, playing, until
 from tests.reader import committed
@@ -138,7 +138,7 @@ def test_one_copy_is_warned_of_below_min_insync_replicas_2_and_not_above(
     play: Play, admin: AdminClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Rule 14. Caught mutation: the warning is missing, or comes always."""
-    with caplog.at_level(logging.WARNING, "sinks.kafka_ledger_topic"):
+    with caplog.at_level(logging.WARNING, "sinks.kafka.ledger_topic"):
         play.driver().initialize_state(play.checkpoint(0))
         warned = [text for text in caplog.messages if "min.insync.replicas" in text]
         assert any(text.startswith(f"{play.sink.ledger} has min.insync.replicas=1") for text in warned)
@@ -263,7 +263,7 @@ def test_a_changed_partition_count_of_the_output_is_warned_of(
 ) -> None:
     """Rule 14. Caught mutation: ``KafkaCommitter.initialize_state`` does not compare with the decision's count."""
     play.driver().process(play.checkpoint(0), Tasks(play, [["0"]]))
-    with caplog.at_level(logging.WARNING, "sinks.kafka_committer"):
+    with caplog.at_level(logging.WARNING, "sinks.kafka.committer"):
         play.driver().process(play.checkpoint(1), Tasks(play, [["1"]]))
         assert not any("keys move" in text for text in caplog.messages)
         admin.create_partitions([NewPartitions(play.topic, 6)])[play.topic].result()

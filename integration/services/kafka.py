@@ -1,0 +1,202 @@
+"""A real Kafka broker on this machine without Docker: `with LocalKafka() as kafka: ... kafka.bootstrap_servers`.
+
+One KRaft node of the jars that `integration.services.jars` fetches, in its own process, on free ports of 127.0.0.1.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import uuid
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from integration.services.class_data import FAST_START, archive_in, class_data_flags
+from integration.services.jars import DEFAULT_KAFKA_VERSION, kafka_jars
+from integration.services.java import ServiceError, cache_dir, java_command
+from integration.services.ports import HOST
+from integration.services.server import LocalServer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+__all__ = ["LocalKafka", "ServiceError", "new_cluster_id"]
+
+_NODE_ID = 1
+_CONTROLLER = "CONTROLLER"
+_PLAINTEXT = "PLAINTEXT"
+
+ONE_NODE_PROPERTIES: Mapping[str, str] = {
+    "auto.create.topics.enable": "false",
+    "group.initial.rebalance.delay.ms": "0",
+    # One node: internal topics cannot have the three replicas that Kafka wants by default.
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "4",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    # After kill -9 the controller waits for the end of the dead broker's session: restart in 4 s instead of 11 s.
+    "broker.session.timeout.ms": "2000",
+    "broker.heartbeat.interval.ms": "500",
+}
+
+_LOG4J = """\
+log4j.rootLogger=INFO, out
+log4j.appender.out=org.apache.log4j.ConsoleAppender
+log4j.appender.out.layout=org.apache.log4j.PatternLayout
+log4j.appender.out.layout.ConversionPattern=[%d] %p %m (%c)%n
+"""
+_FORMAT_TIMEOUT_S = 60
+_METADATA_TIMEOUT_S = 0.5
+
+
+def new_cluster_id() -> str:
+    """Return a base64 UUID as Kafka wants it."""
+    # "A" first: an identifier that begins with "-" would be read as an option.
+    return "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
+
+
+class LocalKafka(LocalServer):
+    """A single broker that is also its controller, owned by this process: it ends when its owner ends, even by kill -9.
+
+    Attributes:
+        version: Kafka version of the broker.
+        data_dir: everything the broker writes; `broker.log` in it is the log of the format step and every run.
+        properties: all broker properties but the addresses; changes apply at the next start.
+    """
+
+    _LOG = "broker.log"
+
+    def __init__(  # noqa: PLR0913 - keyword-only settings, each with a default
+        self,
+        *,
+        version: str = DEFAULT_KAFKA_VERSION,
+        data_dir: Path | None = None,
+        properties: Mapping[str, str] | None = None,
+        listeners: Mapping[str, str] | None = None,
+        cluster_id: str | None = None,
+        heap: str = "512m",
+        jvm_flags: tuple[str, ...] | None = None,
+        start_timeout_s: float = 90,
+    ) -> None:
+        """Describe a broker; nothing is started yet.
+
+        Args:
+            version: a Kafka version from 3.3 on that the registry has.
+            data_dir: kept directory, may hold data of an earlier run; by default a temporary one, removed by `close`.
+            properties: broker properties that override or add to the defaults, `listeners` included.
+            listeners: more listeners beside PLAINTEXT, name -> security protocol, such as {"SASL": "SASL_PLAINTEXT"};
+                each gets a port, see `address`. What the protocol needs goes into `properties`.
+            cluster_id: what a new data directory is formatted with, a base64 UUID; by default a new one.
+            heap: maximal Java heap (`-Xmx`).
+            jvm_flags: further flags of the JVM; by default those for a quick start. Give `()` where throughput is
+                measured.
+            start_timeout_s: how long one start may take, in seconds.
+        """
+        self._listeners = {_PLAINTEXT: _PLAINTEXT, **(listeners or {}), _CONTROLLER: _PLAINTEXT}
+        super().__init__(
+            f"Kafka {version}", ports=tuple(self._listeners), data_dir=data_dir, start_timeout_s=start_timeout_s
+        )
+        self.version = version
+        self.properties = {**ONE_NODE_PROPERTIES, **(properties or {})}
+        self._cluster_id = cluster_id or new_cluster_id()
+        self._heap = heap
+        self._jvm_flags = jvm_flags
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """`host:port` of the PLAINTEXT listener."""
+        return self.address(_PLAINTEXT)
+
+    def address(self, listener: str) -> str:
+        """Return `host:port` of a listener by its name, the same over restarts.
+
+        Raises:
+            ServiceError: no such listener, or the broker was never started (ports are chosen at the first start).
+        """
+        for entry in self._effective_properties().get("listeners", "").split(","):
+            name, _, address = entry.strip().partition("://")
+            if name == listener:
+                return address
+        raise ServiceError(f"Kafka has no address for listener {listener!r} (is it started?)")
+
+    def _effective_properties(self) -> dict[str, str]:
+        """Return what goes into server.properties; the caller's properties win, addresses included."""
+        addresses: dict[str, str] = {}
+        if self._ports:
+            addresses = {
+                "listeners": ",".join(f"{name}://{HOST}:{port}" for name, port in self._ports.items()),
+                "controller.quorum.voters": f"{_NODE_ID}@{HOST}:{self._ports[_CONTROLLER]}",
+            }
+        return {
+            "process.roles": "broker,controller",
+            "node.id": str(_NODE_ID),
+            "controller.listener.names": _CONTROLLER,
+            "listener.security.protocol.map": ",".join(f"{n}:{protocol}" for n, protocol in self._listeners.items()),
+            "log.dirs": str(self.data_dir / "logs"),
+            **addresses,
+            **self.properties,
+        }
+
+    def _program(self) -> list[str]:
+        jars = kafka_jars(self.version)
+        flags = self._jvm_flags if self._jvm_flags is not None else (*FAST_START, *_class_data(self.version))
+        logging = f"-Dlog4j.configuration=file:{self.data_dir}/log4j.properties"
+        return [str(java_command()), f"-Xmx{self._heap}", *flags, logging, "-cp", ":".join(map(str, jars))]
+
+    def _launch(self, program: list[str]) -> None:
+        """Format the data directory when it is new, start the broker, and return when it answers for all its topics."""
+        (self.data_dir / "log4j.properties").write_text(_LOG4J)
+        config = self.data_dir / "server.properties"
+        config.write_text("".join(f"{k}={_escaped(v)}\n" for k, v in self._effective_properties().items()))
+        meta = self.data_dir / "logs" / "meta.properties"
+        if not meta.exists():
+            self._format([*program, "kafka.tools.StorageTool", "format", "-t", self._cluster_id, "-c", str(config)])
+        cluster_id = next(line[11:] for line in meta.read_text().splitlines() if line.startswith("cluster.id="))
+        admin = AdminClient(
+            {
+                "bootstrap.servers": self.bootstrap_servers,
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 100,
+                "log_level": 0,  # Refused connections are what is expected here.
+            }
+        )
+        self._serve([*program, "kafka.Kafka", str(config)], lambda: self._is_ready(admin, cluster_id))
+
+    def _format(self, command: list[str]) -> None:
+        code = self._run(command).wait(_FORMAT_TIMEOUT_S)
+        if code != 0:
+            raise ServiceError(f"could not format {self.data_dir} (exit code {code})")
+
+    def _is_ready(self, admin: AdminClient, cluster_id: str) -> bool:
+        """Whether this very cluster answers, with its broker in service and a leader everywhere."""
+        try:
+            metadata = admin.list_topics(timeout=_METADATA_TIMEOUT_S)
+        except KafkaException:
+            return False
+        node_id = int(self._effective_properties()["node.id"])
+        leaders = [part.leader for topic in metadata.topics.values() for part in topic.partitions.values()]
+        return metadata.cluster_id == cluster_id and node_id in metadata.brokers and all(n >= 0 for n in leaders)
+
+
+@functools.cache
+def _class_data(version: str) -> tuple[str, ...]:
+    """Flags for Kafka's archive of class data, made by a broker that is started and stopped, once."""
+    if version != DEFAULT_KAFKA_VERSION:
+        return ()  # started too seldom to pay for it
+
+    def train(flags: Sequence[str]) -> None:
+        with LocalKafka(version=version, jvm_flags=(*FAST_START, *flags)) as kafka:
+            kafka.stop()
+
+    return class_data_flags(archive_in(cache_dir() / "class-data", f"kafka-{version}"), train)
+
+
+def _escaped(value: str) -> str:
+    """Return a value as a Java properties file wants it."""
+    return value.replace("\\", "\\\\").replace("\n", "\\n\\\n")

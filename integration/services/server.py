@@ -1,0 +1,210 @@
+"""The life of a server on this machine without Docker: started, stopped, killed, paused, and ended with its owner."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from abc import abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import psutil
+
+from integration.services import server_log
+from integration.services.guard import GuardedProcess
+from integration.services.java import ServiceError
+from integration.services.ports import free_ports
+from integration.services.startable import Startable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_PORT_ATTEMPTS = 4
+_POLL_S = 0.01
+_STANDS_STILL_WITHIN_S = 10.0
+
+
+def _stands_still(pid: int) -> bool:
+    """Whether each thread is stopped: after the signal a busy one runs on for some milliseconds, and may answer."""
+    if sys.platform != "linux":
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    try:
+        return all(
+            stat.read_text().rpartition(")")[2].split()[0] == "T" for stat in Path(f"/proc/{pid}/task").glob("*/stat")
+        )
+    except (FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+        return False
+
+
+class LocalServer(Startable):
+    """One server process, owned by this process: it ends when its owner ends, even by kill -9.
+
+    A subclass says how one start goes: `_program` and `_launch`.
+
+    Attributes:
+        data_dir: everything the server writes, its log included.
+    """
+
+    _LOG: ClassVar[str] = "server.log"
+    #: What the log says where somebody else has taken a port.
+    _PORT_TAKEN: ClassVar[tuple[str, ...]] = ("Address already in use",)
+    _STOP_TIMEOUT_S: ClassVar[float] = 20
+
+    def __init__(self, name: str, *, ports: Sequence[str], data_dir: Path | None, start_timeout_s: float) -> None:
+        """Describe a server; nothing is started yet.
+
+        Args:
+            name: what messages call it.
+            ports: a name for each port that it listens on.
+            data_dir: kept directory, may hold data of an earlier run; without one a temporary one, removed by `close`.
+            start_timeout_s: how long one start may take, in seconds.
+        """
+        self._name = name
+        self._port_names = tuple(ports)
+        self._ports: dict[str, int] = {}
+        self._is_temporary = data_dir is None
+        prefix = f"twopc-{name.replace(' ', '-').lower()}-"
+        self.data_dir = data_dir.absolute() if data_dir else Path(tempfile.mkdtemp(prefix=prefix))
+        self._start_timeout_s = start_timeout_s
+        self._process: GuardedProcess | None = None
+        self._has_served = False
+
+    @property
+    def log_path(self) -> Path:
+        """The log of every run, appended to."""
+        return self.data_dir / self._LOG
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server itself, not of its guard.
+
+        Raises:
+            ServiceError: it is not running.
+        """
+        return self._running().pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process is there (it may be paused)."""
+        return self._process is not None and self._process.exit_code is None
+
+    def start(self) -> None:
+        """Start, and return when it serves. Ports are chosen at the first start and stay the same over restarts.
+
+        Raises:
+            ServiceError: it ended or was not ready in time; quotes the end of its log.
+        """
+        if self.is_running:
+            raise ServiceError(f"{self._name} is already running (process {self.pid})")
+        program = self._program()
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        atexit.register(self.close)
+        for further_attempts in reversed(range(_PORT_ATTEMPTS)):
+            if not self._has_served:
+                self._ports = dict(zip(self._port_names, free_ports(len(self._port_names)), strict=True))
+            log_start = server_log.size(self.log_path)
+            try:
+                self._launch(program)
+            except ServiceError as error:
+                self.kill()
+                log = server_log.text_since(self.log_path, log_start)
+                # Between the look for a free port and its use somebody else may have taken it.
+                is_taken = any(words in log for words in self._PORT_TAKEN)
+                if further_attempts and not self._has_served and is_taken:
+                    continue
+                raise ServiceError(f"{self._name}: {error}. End of {self.log_path}:\n{server_log.tail(log)}") from error
+            self._has_served = True
+            return
+
+    def stop(self) -> None:
+        """End the server as an operator would (SIGTERM) and wait for its end; it need not be running."""
+        if self._process:
+            self._process.terminate(self._STOP_TIMEOUT_S)
+
+    def kill(self) -> None:
+        """End the server as a crash would (SIGKILL) and wait for its end; it need not be running."""
+        if self._process:
+            self._process.kill()
+
+    def restart(self) -> None:
+        """Start again on the same data and ports, after `stop()` if it is still running.
+
+        Raises:
+            ServiceError: see `start`.
+        """
+        self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        """Freeze the process (SIGSTOP): connections stay open and nothing answers. It stands still when this returns.
+
+        Raises:
+            ServiceError: it is not running, or does not stop.
+        """
+        process = self._running()
+        process.signal(signal.SIGSTOP)
+        deadline = time.monotonic() + _STANDS_STILL_WITHIN_S
+        while process.exit_code is None and not _stands_still(process.pid):
+            if time.monotonic() > deadline:
+                raise ServiceError(f"{self._name}: process {process.pid} does not stop")
+            time.sleep(_POLL_S)
+
+    def resume(self) -> None:
+        """Let a paused process go on (SIGCONT).
+
+        Raises:
+            ServiceError: it is not running.
+        """
+        self._running().signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """End the server and remove its data directory if it is a temporary one."""
+        self.stop()
+        atexit.unregister(self.close)
+        if self._is_temporary:
+            shutil.rmtree(self.data_dir, ignore_errors=True)
+
+    @abstractmethod
+    def _program(self) -> list[str]:
+        """The command up to what `_launch` adds to it.
+
+        Raises:
+            ServiceError: it cannot be had; there is no server yet whose log could say more.
+        """
+
+    @abstractmethod
+    def _launch(self, program: list[str]) -> None:
+        """Configure the server for the ports in `_ports`, and `_serve`.
+
+        Raises:
+            ServiceError: it ended or was not ready in time.
+        """
+
+    def _run(self, command: list[str]) -> GuardedProcess:
+        """Start a process; it is the one that `stop` and `kill` end from now on."""
+        try:
+            self._process = GuardedProcess(command, log=self.log_path, cwd=self.data_dir)
+        except OSError as error:
+            raise ServiceError(str(error)) from error
+        return self._process
+
+    def _serve(self, command: list[str], is_ready: Callable[[], bool]) -> None:
+        """Start the server's process, and ask until it is ready."""
+        process = self._run(command)
+        deadline = time.monotonic() + self._start_timeout_s
+        while process.exit_code is None:
+            if time.monotonic() > deadline:
+                raise ServiceError(f"not ready after {self._start_timeout_s:g} s")
+            if is_ready():
+                return
+            time.sleep(_POLL_S)
+        raise ServiceError(f"ended at start with exit code {process.exit_code}")
+
+    def _running(self) -> GuardedProcess:
+        if self._process is None or self._process.exit_code is not None:
+            raise ServiceError(f"{self._name} is not running")
+        return self._process

@@ -1,0 +1,113 @@
+"""Markers: the record that every task transaction carries in the ledger, and what is proven by finding it or not.
+
+A marker that a ``read_committed`` reader sees proves its transaction committed. Its absence proves the transaction lost
+only in front of a *barrier*, a record that the driver has written behind it (rule 4): an open transaction hides the
+barrier, a stale leader has none, and what was deleted is not absent.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from confluent_kafka.admin import OffsetSpec
+
+from sinks.kafka import ledger_topic
+from sinks.kafka.reader import Row, offsets
+from twopc.faults import point
+from twopc.sink import Evidence
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sinks.kafka.decision_log import KafkaLedger
+    from twopc.sink import TaskAttempt
+
+logger = logging.getLogger(__name__)
+
+_BARRIER: Final = b"barrier"
+
+
+class Marker(msgspec.Struct, frozen=True, kw_only=True):
+    """A task transaction's own name, written inside it."""
+
+    uuid: str
+    lineage: str
+    batch: int
+    attempt: tuple[int, int]
+    task: int
+    rows: int
+
+
+def marker_of(transaction: str, task: TaskAttempt, rows: int) -> bytes:
+    """The marker's value; its key is the transaction's UUID."""
+    return msgspec.json.encode(
+        Marker(
+            uuid=transaction,
+            lineage=task.lineage,
+            batch=task.checkpoint_id,
+            attempt=(task.attempt.incarnation, task.attempt.counter),
+            task=task.partition,
+            rows=rows,
+        )
+    )
+
+
+def ends(ledger: KafkaLedger, *, timeout_ms: float) -> dict[str, int]:
+    """The ends of the marker partitions: no marker of an attempt that begins now lies below.
+
+    The last stable offset rather than the end: it is never higher, and one request has it for all.
+    """
+    partitions = ledger_topic.marker_partitions(ledger.admin, ledger.name, timeout_ms=timeout_ms)
+    found = offsets(ledger.admin, ledger.name, partitions, OffsetSpec.latest(), committed=True, timeout_ms=timeout_ms)
+    return {str(partition): offset for partition, offset in found.items()}
+
+
+def search(
+    ledger: KafkaLedger, wanted: Mapping[int, Sequence[str]], since: Mapping[str, int], *, timeout_ms: float
+) -> dict[str, Evidence]:
+    """What the markers prove of each transaction.
+
+    Args:
+        ledger: of the sink; its driver producer writes the barriers.
+        wanted: transactions' UUIDs by marker partition.
+        since: by marker partition, the offset from which on their markers can lie.
+        timeout_ms: for each partition.
+
+    Raises:
+        FencedError: a newer driver has taken over; nothing was proven.
+    """
+    found: dict[str, Evidence] = {}
+    for partition, transactions in wanted.items():
+        seen = _read_to_barrier(ledger, partition, since.get(str(partition), 0), timeout_ms)
+        for transaction in transactions:
+            if seen is None:
+                found[transaction] = Evidence.UNKNOWN
+            else:
+                found[transaction] = Evidence.COMMITTED if transaction.encode() in seen else Evidence.ABORTED
+    return found
+
+
+def _read_to_barrier(ledger: KafkaLedger, partition: int, start: int, timeout_ms: float) -> set[bytes] | None:
+    """The keys of the committed records between ``start`` and a new barrier; None when that could not be established."""
+    earliest = offsets(ledger.admin, ledger.name, [partition], OffsetSpec.earliest(), timeout_ms=timeout_ms)[partition]
+    if earliest > start:
+        logger.error(
+            "%s/%d starts at %d, above %d where the markers begin: they were deleted, which proves nothing",
+            ledger.name,
+            partition,
+            earliest,
+            start,
+        )
+        return None
+    barrier = _BARRIER + b" " + uuid.uuid4().hex.encode()
+    ledger.write([(partition, barrier)])
+    point("driver.barred")
+
+    def is_barrier(row: Row) -> bool:
+        return row.value == barrier
+
+    rows = ledger.reader.read(ledger.name, partition, start, is_barrier, timeout_ms=timeout_ms)
+    return None if rows is None else {row.key for row in rows if row.key is not None}

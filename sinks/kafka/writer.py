@@ -1,0 +1,239 @@
+"""Pre-commit: a task's rows and its marker in one transaction of a producer that is used once and then dropped."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import KafkaException
+
+from sinks.kafka.errors import SERVING, translate_in_task
+from sinks.kafka.markers import marker_of
+from sinks.kafka.producer_pool import ProducerStock, ReadyProducer, drop_quietly
+from twopc.errors import BadRecordError, RetriableError
+from twopc.faults import point
+from twopc.sink import SinkWriter, TaskAttempt
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+_ABORT_TIMEOUT_MS: Final = 5_000
+_POLL_EVERY_ROWS: Final = 1_000
+
+
+@dataclass(frozen=True)
+class KafkaHandle:
+    """All that another process needs to commit a prepared Kafka transaction, and to prove what became of it.
+
+    Attributes:
+        uuid: the transaction's UUID, the key of its marker.
+        transactional_id: its producer's id.
+        producer_id: from the producer's own statistics.
+        producer_epoch: the same; one transaction lives at it (rule 5).
+        marker_partition: the ledger partition that holds its marker.
+        rows: records written, without the marker.
+        partitions: what it wrote to, as ``topic:0-3,7``, the marker's included.
+    """
+
+    uuid: str
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    marker_partition: int
+    rows: int
+    partitions: tuple[str, ...]
+
+    @property
+    def transaction(self) -> str:
+        """Its name in messages."""
+        return f"{self.transactional_id} ({self.uuid})"
+
+    def topic_partitions(self) -> frozenset[str]:
+        """What it wrote to, as ``topic:partition``."""
+        return frozenset(
+            f"{topic}:{partition}"
+            for topic, _, ranges in (entry.rpartition(":") for entry in self.partitions)
+            for low, _, high in (piece.partition("-") for piece in ranges.split(","))
+            for partition in range(int(low), int(high or low) + 1)
+        )
+
+
+class KafkaWriter(SinkWriter[KafkaHandle]):
+    """See :class:`SinkWriter`. Rows have the columns of Spark's own Kafka writer, normalised by the engine.
+
+    ``key``, ``value`` (binary, may be null), ``topic`` (string), ``partition`` (int32), ``headers``
+    (list of struct ``key``, ``value``), ``timestamp`` (int64, ms since the epoch); all but ``value`` may be absent.
+    """
+
+    def __init__(
+        self, task: TaskAttempt, stock: ProducerStock, *, topic: str | None, ledger: str, timeout_ms: float
+    ) -> None:
+        self._task = task
+        self._stock = stock
+        self._topic = topic
+        self._ledger = ledger
+        self._timeout_s = timeout_ms / 1000
+        self._ready: ReadyProducer | None = None
+        self._rows = 0
+
+    @property
+    def _producer_of(self) -> ReadyProducer:
+        if self._ready is None:
+            raise AssertionError("begin_transaction comes first")
+        return self._ready
+
+    def begin_transaction(self) -> None:
+        """See :class:`SinkWriter`."""
+        self._ready = self._stock.take(self._task.checkpoint_id, self._task.settled_through)
+        try:
+            self._ready.producer.begin_transaction()
+        except KafkaException as error:
+            raise translate_in_task(error, f"beginning {self._ready.transactional_id}") from error
+        point("task.began")
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """See :class:`SinkWriter`. Never more rows in memory than librdkafka's queue holds."""
+        ready = self._producer_of
+        for done, (topic, fields) in enumerate(self._messages(rows), start=1):
+            self._enqueue(ready, topic, fields)
+            if done % _POLL_EVERY_ROWS == 0:
+                self._serve(ready, 0)
+        self._serve(ready, 0)
+        self._rows += rows.num_rows
+        self._require_no_errors(ready)
+
+    def pre_commit(self) -> KafkaHandle:
+        """See :class:`SinkWriter`. A vote needs no delivery error, nothing left, and every row transmitted (rule 2)."""
+        ready = self._producer_of
+        point("task.written")
+        transaction = uuid.uuid4().hex
+        marker = marker_of(transaction, self._task, self._rows)
+        marker_partition = 1 + self._task.partition % ready.markers
+        self._enqueue(
+            ready, self._ledger, {"key": transaction.encode(), "value": marker, "partition": marker_partition}
+        )
+        try:
+            left = ready.producer.flush(self._timeout_s)
+        except SERVING as error:
+            raise translate_in_task(error, f"{ready.transactional_id}: writing (of {self._rows} rows)") from error
+        self._require_no_errors(ready)
+        if left:
+            raise RetriableError(
+                f"{ready.transactional_id}: {left} of {self._rows} records were not acknowledged within {self._timeout_s:.0f} s"
+            )
+        point("task.flushed")
+        producer_id, producer_epoch = ready.identity()
+        handle = KafkaHandle(
+            uuid=transaction,
+            transactional_id=ready.transactional_id,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            marker_partition=marker_partition,
+            rows=self._rows,
+            partitions=self._written_to(ready, marker_partition),
+        )
+        point("task.prepared")
+        return handle
+
+    def hand_over(self) -> None:
+        """See :class:`SinkWriter`. Dropping the producer sends no abort: the transaction stays prepared."""
+        super().hand_over()
+        self._ready = None
+
+    def abort(self) -> None:
+        """See :class:`SinkWriter`."""
+        if self._ready is not None:
+            drop_quietly(self._ready, _ABORT_TIMEOUT_MS)
+            self._ready = None
+
+    def close(self) -> None:
+        """See :class:`SinkWriter`. Then the idle worker makes producers ready for its next tasks."""
+        super().close()
+        self._stock.replenish(self._task.settled_through)
+
+    def _messages(self, rows: pa.RecordBatch) -> Any:
+        names = [name for name in ("key", "value", "partition", "headers", "timestamp") if name in rows.schema.names]
+        columns = [rows.column(name).to_pylist() for name in names]
+        topics = [self._topic] * rows.num_rows if self._topic is not None else rows.column("topic").to_pylist()
+        if names == ["key", "value"]:
+            for topic, key, value in zip(topics, *columns, strict=True):
+                yield topic, {"key": key, "value": value}
+            return
+        for topic, *values in zip(topics, *columns, strict=True):
+            fields = {name: value for name, value in zip(names, values, strict=True) if value is not None}
+            if "headers" in fields:
+                fields["headers"] = [(header["key"], header["value"]) for header in fields["headers"]]
+            yield topic, fields
+
+    def _enqueue(self, ready: ReadyProducer, topic: str | None, fields: dict[str, Any]) -> None:
+        if topic is None:
+            raise BadRecordError("a row has null in the column 'topic', and the sink has no topic of its own")
+        deadline = None
+        while True:
+            try:
+                ready.producer.produce(topic, **fields)
+            except BufferError:
+                # The queue is full: that bounds the task's memory. Wait for the broker, not for ever.
+                deadline = deadline or time.monotonic() + self._timeout_s
+                self._serve(ready, 0.05)
+                self._require_no_errors(ready)
+                if time.monotonic() > deadline:
+                    raise RetriableError(f"{topic} took no record for {self._timeout_s:.0f} s") from None
+            except KafkaException as error:
+                self._require_no_errors(ready)
+                raise translate_in_task(error, f"writing to {topic}") from error
+            else:
+                return
+
+    def _serve(self, ready: ReadyProducer, wait_s: float) -> None:
+        """Serve delivery reports and statistics."""
+        try:
+            ready.producer.poll(wait_s)
+        except SERVING as error:
+            raise translate_in_task(error, f"{ready.transactional_id}: writing (of {self._rows} rows)") from error
+
+    def _require_no_errors(self, ready: ReadyProducer) -> None:
+        if ready.errors:
+            raise translate_in_task(ready.errors[0], f"{ready.transactional_id}: writing (of {self._rows} rows)")
+
+    def _written_to(self, ready: ReadyProducer, marker_partition: int) -> tuple[str, ...]:
+        """The partitions that librdkafka itself transmitted to, once its statistics cover the whole transaction.
+
+        The marker goes last: statistics that show it transmitted and nothing queued cover every row before it.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        while time.monotonic() < deadline:
+            statistics = ready.statistics or {}
+            sent = _transmitted(statistics)
+            complete = sum(count for ranges in sent.values() for count in ranges.values()) > self._rows
+            if complete and statistics.get("msg_cnt") == 0 and marker_partition in sent.get(self._ledger, {}):
+                return tuple(f"{topic}:{_ranges(sorted(counts))}" for topic, counts in sorted(sent.items()))
+            self._serve(ready, 0.01)
+        raise RetriableError(
+            f"{ready.transactional_id}: librdkafka accounts for fewer records than the {self._rows} it was given"
+        )
+
+
+def _transmitted(statistics: dict[str, Any]) -> dict[str, dict[int, int]]:
+    sent: dict[str, dict[int, int]] = defaultdict(dict)
+    for topic, facts in statistics.get("topics", {}).items():
+        for number, partition in facts.get("partitions", {}).items():
+            if partition.get("txmsgs", 0) > 0 and int(number) >= 0:
+                sent[topic][int(number)] = partition["txmsgs"]
+    return sent
+
+
+def _ranges(numbers: list[int]) -> str:
+    pieces: list[list[int]] = []
+    for number in numbers:
+        if pieces and number == pieces[-1][-1] + 1:
+            pieces[-1] = [pieces[-1][0], number]
+        else:
+            pieces.append([number])
+    return ",".join("-".join(map(str, piece)) for piece in pieces)

@@ -1,0 +1,82 @@
+r"""Chunks: the commands of a slice, in the form in which they are staged and in which the scripts read them.
+
+``<command> <words> <commands>\n``, the lengths of all words as 32-bit big-endian integers, then the words. A chunk says
+itself what it does, so that a decided one is applied as it was meant even if the query's code has changed since.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from redis.crc import key_slot
+
+from sinks.redis.keys import NO_SLOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+@dataclass(frozen=True)
+class Commands:
+    """Commands of one kind.
+
+    Attributes:
+        name: such as ``HSET``.
+        words: how many arguments each has, the key included, which is the first.
+        flat: the arguments of all, one after the other.
+    """
+
+    name: str
+    words: int
+    flat: Sequence[bytes]
+
+    @property
+    def count(self) -> int:
+        """How many commands these are."""
+        return len(self.flat) // self.words
+
+    def part(self, start: int, stop: int) -> Commands:
+        """The commands from ``start`` on, up to ``stop``."""
+        return replace(self, flat=self.flat[start * self.words : stop * self.words])
+
+
+class Chunk(NamedTuple):
+    """A chunk to stage.
+
+    Attributes:
+        commands: how many are in it.
+        data: what is stored.
+    """
+
+    commands: int
+    data: bytes
+
+
+def cut(commands: Commands, *, max_commands: int, max_bytes: int) -> Iterator[Chunk]:
+    """Chunks of at most so many commands and bytes; a single larger command is a chunk of its own."""
+    for start in range(0, commands.count, max_commands):
+        yield from _halve(commands.part(start, start + max_commands), max_bytes)
+
+
+def by_slot(commands: Commands, *, cluster: bool) -> dict[int, Commands]:
+    """The commands of each slot, in their order."""
+    if not cluster:
+        return {NO_SLOT: commands}
+    width = commands.words
+    found: dict[int, list[bytes]] = {}
+    for at in range(0, len(commands.flat), width):
+        found.setdefault(key_slot(commands.flat[at]), []).extend(commands.flat[at : at + width])
+    return {slot: replace(commands, flat=flat) for slot, flat in found.items()}
+
+
+def _halve(commands: Commands, max_bytes: int) -> Iterator[Chunk]:
+    lengths = list(map(len, commands.flat))
+    if sum(lengths) <= max_bytes or commands.count == 1:
+        head = f"{commands.name} {commands.words} {commands.count}\n".encode()
+        yield Chunk(commands.count, b"".join([head, struct.pack(f">{len(lengths)}I", *lengths), *commands.flat]))
+        return
+    middle = commands.count // 2
+    yield from _halve(commands.part(0, middle), max_bytes)
+    yield from _halve(commands.part(middle, commands.count), max_bytes)
