@@ -29,8 +29,8 @@ from sinks.hbase.errors import FAILURES
 from sinks.hbase.mappings import COUNTER, Append, Increment, Mapping, Put
 from sinks.hbase.messages import hbase, name_parts
 from sinks.hbase.row_ops import Op
-from twopc.decision import Attempt
-from twopc.sink import Claim, Evidence, TaskAttempt
+from twopc.attempt import Attempt, Claim, TaskAttempt
+from twopc.handle import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,10 +85,10 @@ def with_sink(sink: HBaseSink, batches: list[pa.RecordBatch]) -> list[float]:
     """Seconds for these rows by the sink, up to the end of each step: staged, confirmed, applied."""
     committer = sink.create_committer()
     committer.inspect()
-    incarnation = committer.take_over(Claim("bench", uuid.uuid4().hex, "none"))
+    driver_epoch = committer.acquire(Claim("bench", uuid.uuid4().hex, "none"))
     began = time.perf_counter()
-    since = committer.begin_attempt()
-    writer = sink.create_writer(TaskAttempt("bench", 0, Attempt(0, 0), 0, incarnation, -1))
+    scan_start = committer.begin_attempt()
+    writer = sink.create_writer(TaskAttempt("bench", 0, Attempt(0, 0), 0, driver_epoch, -1))
     for batch in batches:
         writer.write_rows(batch)
     handle = writer.snapshot_state(0)
@@ -99,8 +99,8 @@ def with_sink(sink: HBaseSink, batches: list[pa.RecordBatch]) -> list[float]:
     ends = [time.perf_counter() - began]
     committer.confirm([handle], 0)
     ends.append(time.perf_counter() - began)
-    if committer.commit([handle], since) != {handle: Evidence.COMMITTED}:
-        raise AssertionError(f"not committed: {committer.obstacles()}")
+    if committer.commit([handle], scan_start) != {handle: Evidence.COMMITTED}:
+        raise AssertionError(f"not committed: {committer.blockers()}")
     ends.append(time.perf_counter() - began)
     committer.close()
     return ends

@@ -21,8 +21,8 @@ from rich.table import Table
 from integration.services.redis import LocalRedis
 from sinks.redis import RedisSink
 from sinks.redis.mappings import HashIncrBy, HashSet, IncrBy, ListPush, Set
-from twopc.decision import Attempt
-from twopc.sink import Claim, Evidence, TaskAttempt
+from twopc.attempt import Attempt, Claim, TaskAttempt
+from twopc.handle import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,11 +72,11 @@ def with_sink(url: str, mapping: Callable[[str], Mapping], batches: list[pa.Reco
     sink = RedisSink(name=name, url=url, mapping=mapping(name))
     committer = sink.create_committer()
     committer.inspect()
-    incarnation = committer.take_over(Claim("bench", uuid.uuid4().hex, "none"))
+    driver_epoch = committer.acquire(Claim("bench", uuid.uuid4().hex, "none"))
     began = time.perf_counter()
     ends = []
-    since = committer.begin_attempt()
-    writer = sink.create_writer(TaskAttempt("bench", 0, Attempt(0, 0), 0, incarnation, -1))
+    scan_start = committer.begin_attempt()
+    writer = sink.create_writer(TaskAttempt("bench", 0, Attempt(0, 0), 0, driver_epoch, -1))
     for batch in batches:
         writer.write_rows(batch)
     handle = writer.snapshot_state(0)
@@ -87,7 +87,7 @@ def with_sink(url: str, mapping: Callable[[str], Mapping], batches: list[pa.Reco
     ends.append(time.perf_counter() - began)
     committer.confirm([handle], 0)
     ends.append(time.perf_counter() - began)
-    found = committer.commit([handle], since)
+    found = committer.commit([handle], scan_start)
     ends.append(time.perf_counter() - began)
     if found != {handle: Evidence.COMMITTED}:
         raise AssertionError(f"not committed: {found}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from integration.services.kafka import LocalKafka
-from sinks.kafka import producer_pool as kafka_producers
+from sinks.kafka import producer_pool
 from tests.live import pipeline
 from tests.live.lending import lent
 from tests.live.services import KafkaService, chosen, kafka_service
@@ -46,7 +46,7 @@ def _nothing_stays_open() -> Iterator[None]:
     yield
     while pipeline.opened:
         pipeline.opened.pop().close()
-    kafka_producers._stocks.clear()
+    producer_pool._pools.clear()
 
 
 @pytest.fixture

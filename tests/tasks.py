@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from integration.spark.views import View
-from twopc.sink import TaskAttempt
+from twopc.attempt import TaskAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -13,24 +13,25 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from twopc.engine import Work
-    from twopc.sink import HandleT, TwoPhaseCommitSink
+    from twopc.handle import HandleT
+    from twopc.sink import TwoPhaseCommitSink
 
 
 def attempt_of(work: Work, sink: str, partition: int) -> TaskAttempt:
     """What the sink of that name is told of one task of ``work``."""
     return TaskAttempt(
-        lineage=work.checkpoint.lineage,
-        checkpoint_id=work.checkpoint.batch,
+        query_id=work.batch.query_id,
+        batch_id=work.batch.batch_id,
         attempt=work.attempt,
         partition=partition,
-        incarnation=work.incarnations[sink],
-        settled_through=work.settled_through,
+        driver_epoch=work.driver_epochs[sink],
+        committed_through=work.committed_through,
     )
 
 
 def is_wanted(work: Work, sink: str, partition: int) -> bool:
     """Whether the task is to write into the sink of that name; it is evaluated and reported in any case (rule 9)."""
-    return work.only is None or (sink, partition) in work.only
+    return work.only_tasks is None or (sink, partition) in work.only_tasks
 
 
 def keyed_views(*sinks: str) -> dict[str, View]:
@@ -44,7 +45,7 @@ def prepare(sink: TwoPhaseCommitSink[HandleT], task: TaskAttempt, batches: Itera
     try:
         for rows in batches:
             writer.write_rows(rows)
-        handle = writer.snapshot_state(task.checkpoint_id)
+        handle = writer.snapshot_state(task.batch_id)
         writer.hand_over()
     finally:
         writer.close()

@@ -8,7 +8,7 @@ import sqlite3
 from pathlib import Path
 
 from tests.contract import guide
-from twopc import faults
+from twopc import crash_points
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -17,7 +17,7 @@ def test_the_guide_to_writing_a_sink_works_as_it_stands(tmp_path: Path) -> None:
     try:
         exec(guide.code(), {"__name__": "writing_a_sink", "directory": str(tmp_path)})  # noqa: S102 - our own document
     finally:
-        faults.disarm()
+        crash_points.disarm()
     with contextlib.closing(sqlite3.connect(tmp_path / "payments.db")) as db:
         assert db.execute("SELECT count(*), sum(cents) FROM payments").fetchone() == (4, 1000)
         assert db.execute("SELECT count(*) FROM twopc_staged").fetchone() == (0,)
@@ -26,7 +26,7 @@ def test_the_guide_to_writing_a_sink_works_as_it_stands(tmp_path: Path) -> None:
 def test_the_protocol_document_numbers_every_fault_point_in_order() -> None:
     text = (DOCS / "protocol.md").read_text()
     listed = re.findall(r"^\| (\d+) \| `((?:driver|task)\.[a-z_]+)` \|", text, re.MULTILINE)
-    assert [name for _, name in listed] == [*faults.POINTS, *faults.OCCASIONAL]
+    assert [name for _, name in listed] == [*crash_points.POINTS, *crash_points.OCCASIONAL]
     assert [int(number) for number, _ in listed] == list(range(1, 1 + len(listed)))
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from twopc.crash_points import crash_point
 from twopc.errors import DecisionLogDamagedError, RefusedStartError
-from twopc.faults import point
 
 if TYPE_CHECKING:
     from twopc.files import Files
@@ -98,7 +98,7 @@ class Binding:
                 raise self._refused("another driver has just bound it to other sinks: stop that one, or this one")
             return
         self._number, self._bound = self._number + 1, current
-        point("driver.bound")
+        crash_point("driver.bound")
 
     def _load(self) -> tuple[int, Bound | None]:
         names = [name for name in self._files.names("") if name.startswith(_PREFIX)]

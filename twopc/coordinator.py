@@ -9,31 +9,32 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from twopc import repair
+from twopc.attempt import Attempt, Claim, TaskKey
+from twopc.batch import Batch, Position, locate
 from twopc.binding import FORMAT as BINDING_FORMAT
 from twopc.binding import Binding, Bound
-from twopc.checkpoint import Checkpoint, Position, locate
-from twopc.decision import Attempt, Begin, Decision, Record, Repair, TaskReport, Truncation
-from twopc.engine import Engine, Slot, Snapshot, Work
+from twopc.crash_points import crash_point
+from twopc.engine import Engine, Snapshot, Work
 from twopc.errors import DecisionInDoubtError, InDoubtError, RetriableError
-from twopc.faults import point
+from twopc.handle import Evidence
 from twopc.log_view import LogView, fold, fold_more
-from twopc.masters import require_newest, require_no_other_master, require_not_driven_by_another
+from twopc.ownership import require_newest, require_no_other_master, require_not_driven_by_another
+from twopc.records import Begin, Decision, Record, Repair, TaskReport, Truncation
 from twopc.recovery import Action, Case, Outcome, lookup, outcome_of
 from twopc.refusals import blocked, damaged, refusal
 from twopc.registers import RegisterLog
 from twopc.settings import Settings
-from twopc.sink import Claim, Evidence
-from twopc.state import CheckpointState, move_checkpoint
+from twopc.state import BatchState, move_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twopc.decision import DecisionLog
+    from twopc.committer import SinkCommitter
+    from twopc.decision_log import DecisionLog
     from twopc.files import Files
     from twopc.repair import StagedRows
-    from twopc.sink import SinkCommitter, TwoPhaseCommitSink
+    from twopc.sink import TwoPhaseCommitSink
 
-__all__ = ["Coordinator", "Engine", "Settings", "Slot", "Work"]
 
 logger = logging.getLogger(__name__)
 
@@ -73,16 +74,16 @@ class Coordinator:
         self._doubt: DecisionInDoubtError | None = None
         self._bound: Bound  # from initialize_state on
         self._drove: dict[str, str | None] = {}
-        self._evidence: dict[Slot, Evidence] = {}
-        self._incarnations: dict[str, int] = {}
-        self._log_incarnation = -1
+        self._evidence: dict[TaskKey, Evidence] = {}
+        self._driver_epochs: dict[str, int] = {}
+        self._log_epoch = -1
         self._counter = 0
-        self._settled_through = -1
-        self.state = CheckpointState.UNDECIDED
+        self._committed_through = -1
+        self.state = BatchState.UNDECIDED
 
     # -- the flow ------------------------------------------------------------------------------------------------------
 
-    def process(self, checkpoint: Checkpoint, engine: Engine) -> None:
+    def process(self, batch: Batch, engine: Engine) -> None:
         """Bring one batch to the point where every sink shows all of it, once. Returning is the proof of that.
 
         Raises:
@@ -91,10 +92,10 @@ class Coordinator:
         if self._doubt is not None:
             raise self._doubt  # rule 12: only a restart finds out, and nothing is decided before
         if self._view is None:
-            self.initialize_state(checkpoint)
+            self.initialize_state(batch)
         evaluated, losses = False, 0
         while True:
-            case, position = self._lookup(checkpoint)
+            case, position = self._lookup(batch)
             losses += case.action in _AFTER_A_LOSS
             if losses > _MAX_LOSSES:
                 raise self._in_doubt(
@@ -103,73 +104,71 @@ class Coordinator:
             if case.action is Action.EVALUATE:
                 if not evaluated:
                     engine.evaluate()
-                self._settle(checkpoint.batch)
+                self._settle(batch.batch_id)
                 return
             if case.action in {Action.WRITE, Action.REWRITE}:
-                self._decide(checkpoint, self.snapshot_state(checkpoint, engine), plan=case.action.value)
+                self._decide(batch, self.snapshot_state(batch, engine), plan=case.action.value)
             elif case.action is Action.REPAIR:
-                self._decide_repair(self._replay_lost(checkpoint, engine))
+                self._decide_repair(self._replay_lost(batch, engine))
             elif case.action is Action.PUBLISH:
                 self._decide_repair(self._publish_staged())
             else:
-                raise self._stop(case, position, checkpoint)
+                raise self._stop(case, position, batch)
             evaluated = evaluated or case.action is not Action.PUBLISH
             self.notify_checkpoint_complete()
 
     # -- step 0: recovery ----------------------------------------------------------------------------------------------
 
-    def initialize_state(self, checkpoint: Checkpoint) -> None:
+    def initialize_state(self, batch: Batch) -> None:
         """Take over: check read-only, fence, read what the log says now, check again, finish, sweep (rule 1)."""
         self._drove = {name: committer.inspect() for name, committer in self._committers.items()}
-        require_not_driven_by_another(self._drove, checkpoint, self._settings.permits)
+        require_not_driven_by_another(self._drove, batch, self._settings.overrides)
         self._binding.check(self._bound_now(), add_sink=self._settings.add_sink)
         decided = self._log.inspect()
-        self._require_startable(fold(decided), checkpoint)
-        require_no_other_master(self._committers.values(), self._log, decided, checkpoint, self._settings.permits)
-        point("driver.inspected")
+        self._require_startable(fold(decided), batch)
+        require_no_other_master(self._committers.values(), self._log, decided, batch, self._settings.overrides)
+        crash_point("driver.inspected")
 
-        claim = Claim(lineage=checkpoint.lineage, run=self._run, deciding_log=self._log.name)
-        self._log_incarnation = self._log.take_over(claim)
-        self._incarnations = {name: committer.take_over(claim) for name, committer in self._committers.items()}
+        claim = Claim(query_id=batch.query_id, run=self._run, deciding_log=self._log.name)
+        self._log_epoch = self._log.acquire(claim)
+        self._driver_epochs = {name: committer.acquire(claim) for name, committer in self._committers.items()}
         view = fold(self._log.read())
-        point("driver.taken_over")
+        crash_point("driver.acquired")
 
         self._bound = self._bound_now()
         self._binding.check(self._bound, add_sink=self._settings.add_sink)
-        self._require_startable(view, checkpoint)
+        self._require_startable(view, batch)
         for name, committer in self._committers.items():
             found = committer.initialize_state(*self._decided_by(view, name))
             self._note(view, name, found)
-        ours = view.begin is not None and view.begin.lineage == checkpoint.lineage
+        ours = view.begin is not None and view.begin.query_id == batch.query_id
         if ours and view.highest_batch is not None and outcome_of(self._evidence.values()) is Outcome.COMMITTED:
-            self._settled_through = view.highest_batch
+            self._committed_through = view.highest_batch
         self._view = view
-        point("driver.recovered")
+        crash_point("driver.recovered")
 
     # -- steps 1 to 3 --------------------------------------------------------------------------------------------------
 
-    def snapshot_state(
-        self, checkpoint: Checkpoint, engine: Engine, *, only: frozenset[Slot] | None = None
-    ) -> Snapshot:
+    def snapshot_state(self, batch: Batch, engine: Engine, *, only_tasks: frozenset[TaskKey] | None = None) -> Snapshot:
         """Pre-commit in every task, collect the handles, and confirm each (rule 3)."""
-        if self.state in {CheckpointState.COMMITTED, CheckpointState.PREPARED}:
-            self.state = CheckpointState.UNDECIDED  # a new batch, or an attempt that came to nothing
+        if self.state in {BatchState.COMMITTED, BatchState.PREPARED}:
+            self.state = BatchState.UNDECIDED  # a new batch, or an attempt that came to nothing
         for remaining in reversed(range(self._settings.max_attempts)):
             self._counter += 1
             work = Work(
-                checkpoint=checkpoint,
-                attempt=Attempt(self._log_incarnation, self._counter),
-                incarnations=self._incarnations,
-                settled_through=self._settled_through,
-                only=only,
+                batch=batch,
+                attempt=Attempt(self._log_epoch, self._counter),
+                driver_epochs=self._driver_epochs,
+                committed_through=self._committed_through,
+                only_tasks=only_tasks,
                 timeout_ms=self._timeout_ms,
             )
             tasks: Sequence[TaskReport] = ()
             began = time.monotonic()
             try:
-                since = {name: dict(committer.begin_attempt()) for name, committer in self._committers.items()}
+                scan_start = {name: dict(committer.begin_attempt()) for name, committer in self._committers.items()}
                 tasks = tuple(sorted(engine.prepare(work), key=lambda task: task.partition))
-                point("driver.prepared")
+                crash_point("driver.prepared")
                 self._confirm(tasks, began)
             except BaseException as error:
                 for name, committer in self._committers.items():
@@ -177,33 +176,33 @@ class Coordinator:
                 self._sweep()  # whatever else the attempt left open would hold back every reader of the output
                 if not isinstance(error, RetriableError) or not remaining:
                     raise
-                logger.warning("attempt %s at batch %d failed, trying again: %s", work.attempt, checkpoint.batch, error)
+                logger.warning("attempt %s at batch %d failed, trying again: %s", work.attempt, batch.batch_id, error)
                 continue
-            self.state = move_checkpoint(self.state, CheckpointState.PREPARED)
-            point("driver.confirmed")
-            return Snapshot(work.attempt, tasks, since)
+            self.state = move_batch(self.state, BatchState.PREPARED)
+            crash_point("driver.confirmed")
+            return Snapshot(work.attempt, tasks, scan_start)
         raise AssertionError("unreachable: the last attempt raises")
 
-    def _decide(self, checkpoint: Checkpoint, snapshot: Snapshot, *, plan: str) -> None:
+    def _decide(self, batch: Batch, snapshot: Snapshot, *, plan: str) -> None:
         """The commit point: one record, durable when this returns."""
         self._binding.bind(self._bound)
         records: list[Record] = []
         begin = self._current.begin
-        if begin is None or begin.lineage != checkpoint.lineage:
-            prior = checkpoint.offsets_of(checkpoint.batch - 1) if checkpoint.batch > 0 else None
-            ends = None if begin is None else begin.lineage
+        if begin is None or begin.query_id != batch.query_id:
+            prior = batch.offsets_of(batch.batch_id - 1) if batch.batch_id > 0 else None
+            ends = None if begin is None else begin.query_id
             records.append(
-                Begin(lineage=checkpoint.lineage, first_batch=checkpoint.batch, prior_offsets=prior or (), ends=ends)
+                Begin(query_id=batch.query_id, first_batch=batch.batch_id, prior_offsets=prior or (), ends=ends)
             )
         records.append(
             Decision(
-                lineage=checkpoint.lineage,
-                batch=checkpoint.batch,
+                query_id=batch.query_id,
+                batch_id=batch.batch_id,
                 attempt=snapshot.attempt,
-                offsets=checkpoint.offsets,
+                offsets=batch.offsets,
                 tasks=snapshot.tasks,
-                since=snapshot.since,
-                plan=plan,
+                scan_start=snapshot.scan_start,
+                kind=plan,
             )
         )
         self._append(records)
@@ -215,25 +214,29 @@ class Coordinator:
         tasks = tuple(task for task in snapshot.tasks if task.handles)
         if {(name, task.partition) for task in tasks for name in task.handles} != self._lost():
             raise AssertionError("a repair replaces exactly what was lost")
-        self._append([Repair(lineage=decision.lineage, batch=decision.batch, attempt=snapshot.attempt, tasks=tasks)])
+        self._append(
+            [Repair(query_id=decision.query_id, batch_id=decision.batch_id, attempt=snapshot.attempt, tasks=tasks)]
+        )
         self._decided(tasks)
 
     def _decided(self, tasks: Sequence[TaskReport]) -> None:
         # From here on nothing is proven until it is proven: not even if the commit below is cut short.
         self._evidence |= {(name, task.partition): Evidence.UNKNOWN for task in tasks for name in task.handles}
-        self.state = move_checkpoint(self.state, CheckpointState.DECIDED)
-        point("driver.decided")
+        self.state = move_batch(self.state, BatchState.DECIDED)
+        crash_point("driver.decided")
 
     def notify_checkpoint_complete(self) -> None:
         """Commit what is decided, all in flight together, until each is proven one way or the other."""
         for name, committer in self._committers.items():
-            handles, since = self._decided_by(self._current, name)
-            self._note(self._current, name, committer.notify_checkpoint_complete(self._decision.batch, handles, since))
+            handles, scan_start = self._decided_by(self._current, name)
+            self._note(
+                self._current, name, committer.notify_checkpoint_complete(self._decision.batch_id, handles, scan_start)
+            )
         outcome = outcome_of(self._evidence.values())
         if outcome is not Outcome.UNKNOWN:
-            reached = CheckpointState.COMMITTED if outcome is Outcome.COMMITTED else CheckpointState.LOST
-            self.state = move_checkpoint(self.state, reached)
-        point("driver.committed")
+            reached = BatchState.COMMITTED if outcome is Outcome.COMMITTED else BatchState.LOST
+            self.state = move_batch(self.state, reached)
+        crash_point("driver.committed")
 
     # -- the steps' small parts ----------------------------------------------------------------------------------------
 
@@ -258,29 +261,29 @@ class Coordinator:
         sinks = {name: dict(committer.binding()) for name, committer in self._committers.items()}
         return Bound(format=BINDING_FORMAT, log=self._log.name, log_identity=self._log.identity(), sinks=sinks)
 
-    def _lookup(self, checkpoint: Checkpoint) -> tuple[Case, Position]:
-        position = locate(self._current, checkpoint, self._settings.permits)
+    def _lookup(self, batch: Batch) -> tuple[Case, Position]:
+        position = locate(self._current, batch, self._settings.overrides)
         outcome = outcome_of(self._evidence.values())
         staged = self._staging is not None and repair.all_staged(self._current.decision, self._lost(), self._staging)
         return lookup(self._current.status, outcome, position, staged=staged), position
 
-    def _require_startable(self, view: LogView, checkpoint: Checkpoint) -> None:
-        position = locate(view, checkpoint, self._settings.permits)
+    def _require_startable(self, view: LogView, batch: Batch) -> None:
+        position = locate(view, batch, self._settings.overrides)
         case = lookup(view.status, Outcome.COMMITTED, position, staged=False)
         if case.action in {Action.REFUSE, Action.DAMAGED}:
-            raise self._stop(case, position, checkpoint, view)
-        require_newest(self._committers, self._drove, view, checkpoint, self._settings.permits)
+            raise self._stop(case, position, batch, view)
+        require_newest(self._committers, self._drove, view, batch, self._settings.overrides)
 
-    def _stop(self, case: Case, position: Position, checkpoint: Checkpoint, view: LogView | None = None) -> Exception:
+    def _stop(self, case: Case, position: Position, batch: Batch, view: LogView | None = None) -> Exception:
         view = view or self._current
         if case.action is Action.REFUSE:
-            return refusal(position, case.label, view, checkpoint, self._log.name)
+            return refusal(position, case.label, view, batch, self._log.name)
         if case.action is Action.DAMAGED:
             return damaged(view, self._log.name)
         if case.action is Action.BLOCKED:
             unproven = [self._name_of(slot) for slot, found in self._evidence.items() if found is Evidence.UNKNOWN]
-            obstacles = [what for committer in self._committers.values() for what in committer.obstacles()]
-            return blocked(self._decision.batch, unproven, obstacles)
+            blockers = [what for committer in self._committers.values() for what in committer.blockers()]
+            return blocked(self._decision.batch_id, unproven, blockers)
         return self._in_doubt("the engine has gone on, so there is no replay to write them from")
 
     def _in_doubt(self, why: str) -> InDoubtError:
@@ -300,7 +303,7 @@ class Coordinator:
     def _decided_by(self, view: LogView, name: str) -> tuple[list[Any], dict[str, Any]]:
         if view.decision is None:
             return [], {}
-        return self._handles(name, view.decision.tasks), view.decision.since.get(name, {})
+        return self._handles(name, view.decision.tasks), view.decision.scan_start.get(name, {})
 
     def _note(self, view: LogView, name: str, found: Any) -> None:
         tasks = view.decision.tasks if view.decision else ()
@@ -309,28 +312,28 @@ class Coordinator:
             if name in task.handles:
                 self._evidence[name, task.partition] = found[self._sinks[name].decode_handle(task.handles[name])]
 
-    def _lost(self) -> frozenset[Slot]:
+    def _lost(self) -> frozenset[TaskKey]:
         return frozenset(slot for slot, found in self._evidence.items() if found is Evidence.ABORTED)
 
-    def _name_of(self, slot: Slot) -> str:
+    def _name_of(self, slot: TaskKey) -> str:
         name, partition = slot
         task = next(task for task in self._decision.tasks if task.partition == partition)
         transaction: str = self._sinks[name].decode_handle(task.handles[name]).transaction
         return transaction
 
-    def _replay_lost(self, checkpoint: Checkpoint, engine: Engine) -> Snapshot:
+    def _replay_lost(self, batch: Batch, engine: Engine) -> Snapshot:
         """Write what was lost from the replay, wherever the replay has it (rule 9)."""
         lost = self._lost()
         order: dict[int, int] = {}
         for _ in range(_MAX_LOSSES):
-            only = frozenset((name, order.get(partition, partition)) for name, partition in lost)
-            snapshot = self.snapshot_state(checkpoint, engine, only=only)
+            only_tasks = frozenset((name, order.get(partition, partition)) for name, partition in lost)
+            snapshot = self.snapshot_state(batch, engine, only_tasks=only_tasks)
             try:
                 found = repair.match_rows(self._current, snapshot.tasks, self._evidence, self._name_of, expected=order)
             except InDoubtError:
                 self._sweep()
                 raise
-            if only == {(name, found[partition]) for name, partition in lost}:
+            if only_tasks == {(name, found[partition]) for name, partition in lost}:
                 return replace(snapshot, tasks=repair.as_decided(snapshot.tasks, found))
             self._sweep()  # what was written belongs to other tasks of the decision
             order = found
@@ -338,7 +341,7 @@ class Coordinator:
 
     def _publish_staged(self) -> Snapshot:
         self._counter += 1
-        attempt = Attempt(self._log_incarnation, self._counter)
+        attempt = Attempt(self._log_epoch, self._counter)
         if self._staging is None:
             raise AssertionError("nothing was staged")
         began = time.monotonic()
@@ -349,14 +352,14 @@ class Coordinator:
                 self._staging,
                 sinks=self._sinks,
                 attempt=attempt,
-                incarnations=self._incarnations,
-                settled_through=self._settled_through,
+                driver_epochs=self._driver_epochs,
+                committed_through=self._committed_through,
             )
             self._confirm(tasks, began)
         except BaseException:
             self._sweep()
             raise
-        self.state = move_checkpoint(self.state, CheckpointState.PREPARED)
+        self.state = move_batch(self.state, BatchState.PREPARED)
         return Snapshot(attempt, tasks, {})
 
     def _confirm(self, tasks: Sequence[TaskReport], began: float) -> None:
@@ -370,11 +373,11 @@ class Coordinator:
     def _settle(self, batch: int) -> None:
         """Every transaction of ``batch`` is proven: sweep its orphans, and drop what nobody needs any more."""
         self._sweep()
-        self._settled_through = batch
+        self._committed_through = batch
         if self._staging is not None:
-            self._staging.settle(self._log_incarnation, batch)
+            self._staging.release(self._log_epoch, batch)
         self._truncate()
-        point("driver.swept")
+        crash_point("driver.swept")
 
     def _truncate(self) -> None:
         """Drop decisions beyond twice ``keep_batches``, down to ``keep_batches``: seldom, so that it costs nothing."""
@@ -388,10 +391,10 @@ class Coordinator:
         except RetriableError as error:
             logger.warning("the decision log keeps more than it needs until the next batch: %s", error)
             return
-        point("driver.truncating")
+        crash_point("driver.truncating")
         self._log.truncate(log_start)
         for name, committer in self._committers.items():
-            committer.forget(oldest.since.get(name, {}))
+            committer.forget(oldest.scan_start.get(name, {}))
 
     def close(self) -> None:
         """Release connections. Ends no transaction."""

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twopc.checkpoint import Checkpoint
-    from twopc.decision import Attempt, TaskReport
-
-#: A transaction: the sink's name and the task's partition.
-Slot = tuple[str, int]
+    from twopc.attempt import Attempt, TaskKey
+    from twopc.batch import Batch
+    from twopc.records import TaskReport
 
 
 @dataclass(frozen=True)
@@ -20,19 +18,19 @@ class Work:
     """One attempt at a batch, as the engine gives it to its tasks.
 
     Attributes:
-        checkpoint: the batch.
+        batch: the batch.
         attempt: names the attempt.
-        incarnations: by sink name.
-        settled_through: the highest batch of which every transaction is proven.
-        only: write these alone, but evaluate and report every task (rule 9); None writes all.
+        driver_epochs: by sink name.
+        committed_through: the highest batch of which every transaction is proven.
+        only_tasks: write these alone, but evaluate and report every task (rule 9); None writes all.
         timeout_ms: how long pre-commit may take in all; None where no sink's transactions expire.
     """
 
-    checkpoint: Checkpoint
+    batch: Batch
     attempt: Attempt
-    incarnations: dict[str, int]
-    settled_through: int
-    only: frozenset[Slot] | None
+    driver_epochs: dict[str, int]
+    committed_through: int
+    only_tasks: frozenset[TaskKey] | None
     timeout_ms: float | None
 
 
@@ -43,12 +41,12 @@ class Snapshot:
     Attributes:
         attempt: which one.
         tasks: the report of every task, handles included.
-        since: what each sink's ``begin_attempt`` returned.
+        scan_start: what each sink's ``begin_attempt`` returned.
     """
 
     attempt: Attempt
     tasks: tuple[TaskReport, ...]
-    since: dict[str, dict[str, Any]]
+    scan_start: dict[str, dict[str, Any]]
 
 
 class Engine(Protocol):

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from twopc.decision import Begin, Decision, LogEntry, Repair, TakeOver, Truncation
 from twopc.errors import DecisionLogDamagedError
+from twopc.records import Acquired, Begin, Decision, LogEntry, Repair, Truncation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twopc.decision import LogContents, Record, TaskReport
+    from twopc.records import LogContents, Record, TaskReport
 
 
 class LogStatus(Enum):
@@ -59,7 +59,7 @@ class LogView:
     def highest_batch(self) -> int | None:
         """H: the highest decided batch; a begin record counts as the decision before its first batch."""
         if self.decision is not None:
-            return self.decision.batch
+            return self.decision.batch_id
         return None if self.begin is None else self.begin.first_batch - 1
 
     @property
@@ -118,18 +118,22 @@ def fold_more(view: LogView, offset: int, records: Sequence[Record]) -> LogView:
 def _require_successor(view: LogView, decision: Decision, offset: int) -> None:
     """A batch follows its predecessor, or itself where it was lost and written anew; anything else was lost between."""
     last, begin = view.decision, view.begin
-    if last is not None and (decision.lineage != last.lineage or decision.batch - last.batch not in {0, 1}):
+    if last is not None and (decision.query_id != last.query_id or decision.batch_id - last.batch_id not in {0, 1}):
         raise DecisionLogDamagedError(
-            f"the decision of batch {decision.batch} at {offset} does not follow that of batch {last.batch}"
+            f"the decision of batch {decision.batch_id} at {offset} does not follow that of batch {last.batch_id}"
         )
-    if last is None and begin is not None and (decision.lineage, decision.batch) != (begin.lineage, begin.first_batch):
+    if (
+        last is None
+        and begin is not None
+        and (decision.query_id, decision.batch_id) != (begin.query_id, begin.first_batch)
+    ):
         raise DecisionLogDamagedError(
-            f"the decision of batch {decision.batch} at {offset} is not the first of its lineage, batch {begin.first_batch}"
+            f"the decision of batch {decision.batch_id} at {offset} is not the first of its lineage, batch {begin.first_batch}"
         )
 
 
 def _merge(decision: Decision | None, repair: Repair, offset: int) -> Decision:
-    if decision is None or decision.batch != repair.batch or decision.lineage != repair.lineage:
+    if decision is None or decision.batch_id != repair.batch_id or decision.query_id != repair.query_id:
         raise DecisionLogDamagedError(f"the repair record at {offset} belongs to no decision")
     replaced = {task.partition: task for task in repair.tasks}
     if not replaced.keys() <= {task.partition for task in decision.tasks}:
@@ -145,7 +149,7 @@ def _merge_task(task: TaskReport, repair: TaskReport | None) -> TaskReport:
     return msgspec.structs.replace(task, handles={**task.handles, **repair.handles})
 
 
-def last_take_over(contents: LogContents) -> TakeOver | None:
+def last_acquired(contents: LogContents) -> Acquired | None:
     """The newest take-over record: who drove last."""
-    found = [entry.record for entry in contents.entries if isinstance(entry.record, TakeOver)]
+    found = [entry.record for entry in contents.entries if isinstance(entry.record, Acquired)]
     return found[-1] if found else None

@@ -9,9 +9,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from twopc.checkpoint import Position
+from twopc.batch import Position
+from twopc.handle import Evidence
 from twopc.log_view import LogStatus
-from twopc.sink import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,7 +70,7 @@ _REFUSALS: Final = {
     Position.REWOUND: "checkpoint rewound",
     Position.COPIED: "another history",
     Position.GAP: "gap",
-    Position.NEW_LINEAGE: "name in use",
+    Position.NEW_QUERY: "name in use",
     Position.UNADOPTED: "checkpoint older than the sink",
     Position.ENDED: "lineage ended",
 }

@@ -22,14 +22,16 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from twopc.decision import DecisionLog, LogContents, LogEntry, Record, TakeOver, Truncation, decode, encode
+from twopc.codec import decode, encode
+from twopc.decision_log import DecisionLog
 from twopc.errors import DecisionInDoubtError, DecisionLogDamagedError, FencedError, RetriableError
+from twopc.records import Acquired, LogContents, LogEntry, Record, Truncation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from twopc.attempt import Claim
     from twopc.files import Files
-    from twopc.sink import Claim
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +47,7 @@ class _Own(NamedTuple):
     """What this driver knows of its own writing."""
 
     run: str
-    incarnation: int
+    driver_epoch: int
     last: int
 
 
@@ -70,12 +72,12 @@ class RegisterLog(DecisionLog):
         """See :class:`DecisionLog`."""
         return self._contents(None)
 
-    def take_over(self, claim: Claim) -> int:
+    def acquire(self, claim: Claim) -> int:
         """See :class:`DecisionLog`. The first free register becomes this driver's take-over record."""
         if self._own is not None and self._own.run == claim.run:
-            return self._own.incarnation
-        record = TakeOver(
-            lineage=claim.lineage,
+            return self._own.driver_epoch
+        record = Acquired(
+            query_id=claim.query_id,
             run=claim.run,
             deciding_log=claim.deciding_log,
             driver=f"{socket.gethostname()}:{os.getpid()}",
@@ -164,7 +166,7 @@ class RegisterLog(DecisionLog):
         driver = "another driver"
         with contextlib.suppress(Exception):  # only to say who; that it is taken is certain
             for _, record in self._load(number) or ():
-                if isinstance(record, TakeOver):
+                if isinstance(record, Acquired):
                     driver = f"{record.driver} (run {record.run})"
         return FencedError(f"{self._where(number)}: {driver} has taken over this checkpoint; this run must stop")
 
@@ -186,7 +188,7 @@ class RegisterLog(DecisionLog):
             numbers = self._numbers()
             if own is not None and max(numbers, default=-1) > own.last:
                 raise self._fenced(own.last + 1)
-            last = max(numbers, default=-1) if own is None else own.incarnation
+            last = max(numbers, default=-1) if own is None else own.driver_epoch
             found: dict[int, list[LogEntry]] = {}
             floor = 0
             for number in reversed(numbers):

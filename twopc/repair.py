@@ -6,18 +6,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from twopc.decision import TaskReport
+from twopc.attempt import TaskAttempt
 from twopc.errors import InDoubtError
-from twopc.sink import Evidence, TaskAttempt
+from twopc.handle import Evidence
+from twopc.records import TaskReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
-    from twopc.decision import Attempt, Decision
-    from twopc.engine import Slot
+    from twopc.attempt import Attempt, TaskKey
     from twopc.log_view import LogView
+    from twopc.records import Decision
     from twopc.sink import TwoPhaseCommitSink
 
 
@@ -30,15 +31,15 @@ class StagedRows(Protocol):
     def read(self, name: str, sink: str) -> Iterator[pa.RecordBatch]:
         """Its rows, as that sink's writer takes them; memory does not grow with the slice."""
 
-    def settle(self, incarnation: int, batch: int) -> None:
+    def release(self, driver_epoch: int, batch: int) -> None:
         """Drop what this driver and earlier ones staged up to ``batch``: it is proven. Best effort, raises nothing."""
 
 
 def match_rows(
     view: LogView,
     replayed: Sequence[TaskReport],
-    evidence: Mapping[Slot, Evidence],
-    name_of: Callable[[Slot], str],
+    evidence: Mapping[TaskKey, Evidence],
+    name_of: Callable[[TaskKey], str],
     *,
     expected: Mapping[int, int],
 ) -> dict[int, int]:
@@ -94,7 +95,7 @@ def as_decided(replayed: Sequence[TaskReport], found: Mapping[int, int]) -> tupl
 
 
 def in_doubt(
-    decision: Decision, evidence: Mapping[Slot, Evidence], name_of: Callable[[Slot], str], why: str
+    decision: Decision, evidence: Mapping[TaskKey, Evidence], name_of: Callable[[TaskKey], str], why: str
 ) -> InDoubtError:
     """The error that names every transaction of the decision by what became of it."""
 
@@ -102,14 +103,14 @@ def in_doubt(
         return [name_of(slot) for slot, found in sorted(evidence.items()) if found is what]
 
     return InDoubtError(
-        f"batch {decision.batch} is decided and some of its transactions are lost: {why}. Nothing more was written",
+        f"batch {decision.batch_id} is decided and some of its transactions are lost: {why}. Nothing more was written",
         committed=named(Evidence.COMMITTED),
         lost=named(Evidence.ABORTED),
         unknown=named(Evidence.UNKNOWN),
     )
 
 
-def all_staged(decision: Decision | None, lost: Collection[Slot], staging: StagedRows) -> bool:
+def all_staged(decision: Decision | None, lost: Collection[TaskKey], staging: StagedRows) -> bool:
     """Whether everything that was lost can be written from staged rows."""
     if decision is None or not lost:
         return False
@@ -121,13 +122,13 @@ def all_staged(decision: Decision | None, lost: Collection[Slot], staging: Stage
 
 def publish(  # noqa: PLR0913 - all that names a transaction
     decision: Decision,
-    lost: Collection[Slot],
+    lost: Collection[TaskKey],
     staging: StagedRows,
     *,
     sinks: Mapping[str, TwoPhaseCommitSink[Any]],
     attempt: Attempt,
-    incarnations: Mapping[str, int],
-    settled_through: int,
+    driver_epochs: Mapping[str, int],
+    committed_through: int,
 ) -> tuple[TaskReport, ...]:
     """Pre-commit the lost transactions again, from the staged rows, in this process."""
     repaired = []
@@ -135,12 +136,12 @@ def publish(  # noqa: PLR0913 - all that names a transaction
         handles = {}
         for name in sorted(name for name, partition in lost if partition == task.partition):
             identity = TaskAttempt(
-                lineage=decision.lineage,
-                checkpoint_id=decision.batch,
+                query_id=decision.query_id,
+                batch_id=decision.batch_id,
                 attempt=attempt,
                 partition=task.partition,
-                incarnation=incarnations[name],
-                settled_through=settled_through,
+                driver_epoch=driver_epochs[name],
+                committed_through=committed_through,
             )
             handles[name] = _publish_one(sinks[name], identity, staging.read(str(task.staged), name))
         if handles:
@@ -163,7 +164,7 @@ def _publish_one(
     try:
         for batch in rows:
             writer.write_rows(batch)
-        handle = writer.snapshot_state(identity.checkpoint_id)
+        handle = writer.snapshot_state(identity.batch_id)
         writer.hand_over()
     finally:
         writer.close()

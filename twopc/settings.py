@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from twopc.checkpoint import Permits
+from twopc.batch import Overrides
 from twopc.errors import ConfigurationError
 
 
@@ -13,7 +13,7 @@ class Settings:
     """How a coordinator behaves.
 
     Attributes:
-        permits: what the user has allowed by name.
+        overrides: what the user has allowed by name.
         add_sink: a sink that may join a bound checkpoint.
         max_attempts: how often a batch is prepared before its error is the query's.
         keep_batches: decisions kept, the last one included; at least as many as the engine keeps batches.
@@ -22,7 +22,7 @@ class Settings:
         ConfigurationError: a count below one.
     """
 
-    permits: Permits = field(default_factory=Permits)
+    overrides: Overrides = field(default_factory=Overrides)
     add_sink: str | None = None
     max_attempts: int = 3
     keep_batches: int = 100

@@ -29,7 +29,7 @@ ALLOWED_TRANSITIONS: Final[dict[TransactionState, frozenset[TransactionState]]] 
 }
 
 
-class CheckpointState(Enum):
+class BatchState(Enum):
     """Where a checkpoint (a batch) stands, seen from the coordinator."""
 
     UNDECIDED = "undecided"  #: nothing is decided; whatever was prepared will be swept
@@ -39,12 +39,12 @@ class CheckpointState(Enum):
     LOST = "lost"  #: decided, and at least one of its transactions is proven lost
 
 
-CHECKPOINT_TRANSITIONS: Final[dict[CheckpointState, frozenset[CheckpointState]]] = {
-    CheckpointState.UNDECIDED: frozenset({CheckpointState.PREPARED}),
-    CheckpointState.PREPARED: frozenset({CheckpointState.DECIDED}),
-    CheckpointState.DECIDED: frozenset({CheckpointState.COMMITTED, CheckpointState.LOST}),
-    CheckpointState.LOST: frozenset({CheckpointState.PREPARED}),
-    CheckpointState.COMMITTED: frozenset(),
+BATCH_TRANSITIONS: Final[dict[BatchState, frozenset[BatchState]]] = {
+    BatchState.UNDECIDED: frozenset({BatchState.PREPARED}),
+    BatchState.PREPARED: frozenset({BatchState.DECIDED}),
+    BatchState.DECIDED: frozenset({BatchState.COMMITTED, BatchState.LOST}),
+    BatchState.LOST: frozenset({BatchState.PREPARED}),
+    BatchState.COMMITTED: frozenset(),
 }
 
 
@@ -59,12 +59,12 @@ def move(current: TransactionState, to: TransactionState) -> TransactionState:
     return to
 
 
-def move_checkpoint(current: CheckpointState, to: CheckpointState) -> CheckpointState:
+def move_batch(current: BatchState, to: BatchState) -> BatchState:
     """The one mutator of a checkpoint's state: returns ``to``.
 
     Raises:
         AssertionError: ``to`` cannot follow ``current``.
     """
-    if to not in CHECKPOINT_TRANSITIONS[current]:
+    if to not in BATCH_TRANSITIONS[current]:
         raise AssertionError(f"a checkpoint that is {current.value} cannot become {to.value}")
     return to

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
-from twopc.faults import POINTS
+from twopc.crash_points import POINTS
 
 #: Every fourth kill comes from outside, at a moment that no step of the protocol knows of.
 _OUTSIDE_SHARE: Final = 0.25
@@ -70,5 +70,5 @@ def _outside(chance: random.Random) -> Kill:
 
 
 def _passage(name: str, chance: random.Random) -> int:
-    once_a_run = name in {"driver.inspected", "driver.taken_over", "driver.recovered"}
+    once_a_run = name in {"driver.inspected", "driver.acquired", "driver.recovered"}
     return 1 if once_a_run else chance.randint(1, BATCHES_A_KILL)

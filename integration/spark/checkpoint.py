@@ -34,7 +34,7 @@ def decoding(files: Files, name: str) -> Iterator[None]:
         ) from error
 
 
-def lineage(files: Files) -> str:
+def query_id(files: Files) -> str:
     """The query's id, which survives restarts.
 
     Raises:

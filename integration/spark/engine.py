@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from integration.spark.frame import Rows
     from integration.spark.staging import Staging
-    from twopc.coordinator import Work
-    from twopc.decision import TaskReport
+    from twopc.engine import Work
+    from twopc.records import TaskReport
     from twopc.sink import TwoPhaseCommitSink
 
 logger = logging.getLogger(__name__)
@@ -62,12 +62,12 @@ class SparkEngine:
         """See :class:`Engine`."""
         job = Job(
             sinks=self._sinks,
-            lineage=work.checkpoint.lineage,
-            batch=work.checkpoint.batch,
+            query_id=work.batch.query_id,
+            batch_id=work.batch.batch_id,
             attempt=work.attempt,
-            incarnations=work.incarnations,
-            settled_through=work.settled_through,
-            only=work.only,
+            driver_epochs=work.driver_epochs,
+            committed_through=work.committed_through,
+            only_tasks=work.only_tasks,
             staging=None if self._staging is None else self._staging.location,
             views=self._rows.views,
         )
@@ -103,7 +103,7 @@ class SparkEngine:
         except Exception as error:
             if expired.is_set():
                 raise PrepareTimeoutError(
-                    f"batch {job.batch} was not written within {timeout_ms:.0f} ms and was cancelled: its transactions would "
+                    f"batch {job.batch_id} was not written within {timeout_ms:.0f} ms and was cancelled: its transactions would "
                     "expire. Raise kafka.transaction.timeout.ms (and the brokers' transaction.max.timeout.ms) or "
                     "prepare_timeout_ms, or make batches smaller (maxOffsetsPerTrigger)"
                 ) from error

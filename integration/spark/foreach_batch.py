@@ -12,10 +12,11 @@ from integration.spark.frame import arrange
 from integration.spark.hadoop_files import open_files
 from integration.spark.staging import Staging, open_location
 from sinks.kafka import KafkaSink
-from twopc.checkpoint import Checkpoint, Permits
-from twopc.coordinator import Coordinator, Settings
+from twopc.batch import Batch, Overrides
+from twopc.coordinator import Coordinator
 from twopc.errors import ConfigurationError
 from twopc.files import Subdirectory
+from twopc.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,8 +43,8 @@ class Options:
     Attributes:
         staging_location: where rows are kept with ``staging=True``; by default beside the checkpoint. A path that the
             driver and every worker share.
-        adopt_lineage: the id of a query whose checkpoint lived before the sink, to take it over from where it is.
-        end_lineage: the id of the query that this one ends and replaces under the same sink name.
+        adopt_query_id: the id of a query whose checkpoint lived before the sink, to take it over from where it is.
+        end_query_id: the id of the query that this one ends and replaces under the same sink name.
         add_sink: the name of a sink that joins a checkpoint which was bound without it.
         max_attempts: how often a batch is prepared before its error stops the query.
         prepare_timeout_ms: cancel an attempt that takes longer; by default as long as the sinks' transactions allow.
@@ -55,8 +56,8 @@ class Options:
     """
 
     staging_location: str | None = None
-    adopt_lineage: str | None = None
-    end_lineage: str | None = None
+    adopt_query_id: str | None = None
+    end_query_id: str | None = None
     add_sink: str | None = None
     max_attempts: int = 3
     prepare_timeout_ms: float | None = None
@@ -160,20 +161,20 @@ class ExactlyOnce:
             self._coordinator.close()
         self._coordinator = None
 
-    def _checkpoint(self, context: SparkContext, files: Files, batch: int) -> Checkpoint:
-        lineage = checkpoint_source.lineage(files)
+    def _checkpoint(self, context: SparkContext, files: Files, batch: int) -> Batch:
+        query_id = checkpoint_source.query_id(files)
         query = context.getLocalProperty(_QUERY_ID)
-        if query != lineage:
+        if query != query_id:
             raise ConfigurationError(
-                f"checkpoint_location={self._location!r} belongs to query {lineage}, this is query {query}: give "
+                f"checkpoint_location={self._location!r} belongs to query {query_id}, this is query {query}: give "
                 "exactly_once() the same path as .option('checkpointLocation', …)"
             )
         offsets = checkpoint_source.source_offsets(files, batch)
         if offsets is None:
             raise ConfigurationError(f"{files.location}/offsets has no batch {batch}: is it this query's checkpoint?")
-        return Checkpoint(
-            lineage=lineage,
-            batch=batch,
+        return Batch(
+            query_id=query_id,
+            batch_id=batch,
             offsets=offsets,
             offsets_of=lambda other: checkpoint_source.source_offsets(files, other),
         )
@@ -192,7 +193,7 @@ class ExactlyOnce:
         self.close()
         retained = int(context.getConf().get(_RETAINED, _RETAINED_DEFAULT) or _RETAINED_DEFAULT)
         settings = Settings(
-            permits=Permits(adopt_lineage=self._options.adopt_lineage, end_lineage=self._options.end_lineage),
+            overrides=Overrides(adopt_query_id=self._options.adopt_query_id, end_query_id=self._options.end_query_id),
             add_sink=self._options.add_sink,
             max_attempts=self._options.max_attempts,
             keep_batches=max(retained, int(_RETAINED_DEFAULT)),

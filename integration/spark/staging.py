@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyarrow import fs
 
 from integration.spark.views import View, inscribe, inscribed
+from twopc.crash_points import crash_point
 from twopc.errors import ConfigurationError
-from twopc.faults import point
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -48,10 +48,10 @@ def open_location(location: str) -> tuple[fs.FileSystem, str]:
 class SliceWriter:
     """Keeps one task attempt's rows."""
 
-    def __init__(self, location: str, incarnation: int, batch: int, views: Mapping[str, View]) -> None:
+    def __init__(self, location: str, driver_epoch: int, batch: int, views: Mapping[str, View]) -> None:
         self._views = views
         self._filesystem, root = open_location(location)
-        self.name = f"{incarnation}/{batch}/{uuid.uuid4().hex}.arrow"
+        self.name = f"{driver_epoch}/{batch}/{uuid.uuid4().hex}.arrow"
         self._path = f"{root}/{self.name}"
         self._sink: pa.NativeFile | None = None
         self._writer: pa.RecordBatchFileWriter | None = None
@@ -72,7 +72,7 @@ class SliceWriter:
         self._sink.close()
         if isinstance(self._filesystem, fs.LocalFileSystem):
             _fsync(self._path)
-        point("task.staged")
+        crash_point("task.staged")
         return self.name
 
 
@@ -96,13 +96,13 @@ class Staging:
             for index in range(reader.num_record_batches):
                 yield view.of(reader.get_batch(index))
 
-    def settle(self, incarnation: int, batch: int) -> None:
+    def release(self, driver_epoch: int, batch: int) -> None:
         """See :class:`StagedRows`. Slices of later incarnations belong to a successor: they are left alone."""
         filesystem, root = open_location(self.location)
         try:
             for older in _numbered(filesystem, root):
-                for done in _numbered(filesystem, f"{root}/{older}") if older <= incarnation else ():
-                    if older < incarnation or done <= batch:
+                for done in _numbered(filesystem, f"{root}/{older}") if older <= driver_epoch else ():
+                    if older < driver_epoch or done <= batch:
                         filesystem.delete_dir(f"{root}/{older}/{done}")
         except OSError as error:
             logger.warning("staged rows of batch %d could not be dropped, the next batch tries again: %s", batch, error)

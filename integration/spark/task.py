@@ -17,15 +17,16 @@ from pyspark import TaskContext
 from integration.spark.dead_letters import CAUSE, screen
 from integration.spark.staging import SliceWriter
 from integration.spark.views import CHECKSUM
-from twopc.decision import Attempt, TaskReport
+from twopc.attempt import Attempt, TaskAttempt
 from twopc.errors import FatalError
-from twopc.sink import TaskAttempt
+from twopc.records import TaskReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from integration.spark.views import View
-    from twopc.sink import SinkWriter, TwoPhaseCommitSink
+    from twopc.sink import TwoPhaseCommitSink
+    from twopc.writer import SinkWriter
 
 
 #: Odd, so that no sum of it vanishes.
@@ -48,12 +49,12 @@ class Job:
     """What every task of an attempt is given; pickled into the closure."""
 
     sinks: tuple[TwoPhaseCommitSink[Any], ...]
-    lineage: str
-    batch: int
+    query_id: str
+    batch_id: int
     attempt: Attempt
-    incarnations: dict[str, int]
-    settled_through: int
-    only: frozenset[tuple[str, int]] | None
+    driver_epochs: dict[str, int]
+    committed_through: int
+    only_tasks: frozenset[tuple[str, int]] | None
     staging: str | None
     views: dict[str, View]
 
@@ -81,23 +82,25 @@ class Job:
         return {
             sink.name: sink.create_writer(
                 TaskAttempt(
-                    lineage=self.lineage,
-                    checkpoint_id=self.batch,
+                    query_id=self.query_id,
+                    batch_id=self.batch_id,
                     attempt=self.attempt,
                     partition=partition,
-                    incarnation=self.incarnations[sink.name],
-                    settled_through=self.settled_through,
+                    driver_epoch=self.driver_epochs[sink.name],
+                    committed_through=self.committed_through,
                 )
             )
             for sink in self.sinks
-            if self.only is None or (sink.name, partition) in self.only
+            if self.only_tasks is None or (sink.name, partition) in self.only_tasks
         }
 
     def _run(
         self, partition: int, batches: Iterator[pa.RecordBatch], writers: dict[str, SinkWriter[Any]]
     ) -> TaskReport:
         rows, checksum = 0, 0
-        staged = SliceWriter(self.staging, self.attempt.incarnation, self.batch, self.views) if self.staging else None
+        staged = (
+            SliceWriter(self.staging, self.attempt.driver_epoch, self.batch_id, self.views) if self.staging else None
+        )
         dead_letters = any(view.of_bad_rows for view in self.views.values())
         for batch in batches:
             rows += batch.num_rows
@@ -114,7 +117,7 @@ class Job:
         handles = {
             sink.name: sink.encode_handle(handle)
             for sink in self.sinks
-            if sink.name in writers and (handle := writers[sink.name].snapshot_state(self.batch)) is not None
+            if sink.name in writers and (handle := writers[sink.name].snapshot_state(self.batch_id)) is not None
         }
         return TaskReport(
             partition=partition,

@@ -6,7 +6,7 @@ import contextlib
 import json
 from typing import TYPE_CHECKING
 
-from integration.spark.checkpoint import decoding, lineage, source_offsets
+from integration.spark.checkpoint import decoding, query_id, source_offsets
 from integration.verify.findings import Finding, Kind
 from integration.verify.sources import ranges
 from twopc.binding import Binding
@@ -46,7 +46,7 @@ def initial_offsets(files: Files) -> dict[str, tuple[str, ...]]:
                 return {}
             with decoding(files, name):
                 found.append(json.dumps(json.loads(text), sort_keys=True, separators=(",", ":")))
-        return {lineage(files): tuple(found)} if found else {}
+        return {query_id(files): tuple(found)} if found else {}
 
 
 def finished_batches(files: Files) -> frozenset[int]:
@@ -73,12 +73,12 @@ def check_checkpoint(files: Files, finished: Collection[int], history: History, 
         DecisionLogDamagedError: its binding cannot be read.
     """
     with _reading(files):
-        of, begin = lineage(files), history.view.begin
-        if begin is not None and of != begin.lineage:
+        of, begin = query_id(files), history.view.begin
+        if begin is not None and of != begin.query_id:
             yield Finding(
                 Kind.LINEAGE_DIFFERS,
                 files.location,
-                f"it is the checkpoint of query {of}; the ledger's open lineage is {begin.lineage}: give that one's checkpoint",
+                f"it is the checkpoint of query {of}; the ledger's open lineage is {begin.query_id}: give that one's checkpoint",
             )
         bound = Binding(Subdirectory(files, "twopc")).log
         if bound is not None and bound != ledger:
@@ -90,7 +90,7 @@ def check_checkpoint(files: Files, finished: Collection[int], history: History, 
 def _check_offsets(files: Files, history: History, of: str) -> Iterator[Finding]:
     absent = []
     for key, batch in history.batches.items():
-        if key.lineage != of:
+        if key.query_id != of:
             continue
         planned = source_offsets(files, key.batch)
         if planned is None:
@@ -113,7 +113,7 @@ def _check_offsets(files: Files, history: History, of: str) -> Iterator[Finding]
 
 
 def _check_commits(files: Files, finished: Collection[int], history: History, of: str) -> Iterator[Finding]:
-    decided = [key.batch for key in history.batches if key.lineage == of]
+    decided = [key.batch for key in history.batches if key.query_id == of]
     if not decided:
         return
     if beyond := sorted(batch for batch in finished if batch > decided[-1]):

@@ -11,19 +11,19 @@ from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
 
 from sinks.kafka import ledger_topic
 from sinks.kafka.errors import error_of, translate
-from sinks.kafka.markers import Marker
+from sinks.kafka.markers import Marker, decode_marker
 from sinks.kafka.options import connection_config, parse
 from sinks.kafka.reader import offsets
 from sinks.kafka.transactions import TransactionClient
 from twopc.errors import ConfigurationError, DecisionLogDamagedError, RetriableError, TwoPhaseCommitError
-from twopc.log_view import last_take_over
+from twopc.log_view import last_acquired
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sinks.kafka import KafkaSink
-    from sinks.kafka.decision_log import KafkaLedger
-    from twopc.decision import LogContents
+    from sinks.kafka.decision_log import KafkaDecisionLog
+    from twopc.records import LogContents
 
 
 class Bounds(NamedTuple):
@@ -67,8 +67,8 @@ class Cluster:
         self.connection = connection_config(sink.bootstrap_servers, parse(sink.options))
         # First the client that says in one line whom it does not reach; librdkafka goes on asking, and logs each time.
         self.transactions = TransactionClient(sink.committing_config())
-        self.ledger = sink.create_ledger()
-        self._deciding: KafkaLedger | None = None
+        self.ledger = sink.create_decision_log()
+        self._deciding: KafkaDecisionLog | None = None
         self._timeout_ms = sink.timeout_ms
         try:
             self._require_ledger()
@@ -97,12 +97,12 @@ class Cluster:
             DecisionLogDamagedError: a record is torn or altered.
         """
         own = self.ledger.inspect()
-        take_over = last_take_over(own)
-        name = self.ledger.name if take_over is None else take_over.deciding_log
+        acquire = last_acquired(own)
+        name = self.ledger.name if acquire is None else acquire.deciding_log
         if name == self.ledger.name:
             return Ledgers(name, own, own)
         if self._deciding is None:
-            self._deciding = dataclasses.replace(self.sink, ledger_topic=name).create_ledger()
+            self._deciding = dataclasses.replace(self.sink, ledger_topic=name).create_decision_log()
         if self._deciding.identity() == ledger_topic.ABSENT:
             raise DecisionLogDamagedError(f"{self.ledger.name} says that {name} decides, and there is no such topic")
         return Ledgers(name, self._deciding.inspect(), own)
@@ -120,7 +120,7 @@ class Cluster:
             raise RetriableError(f"{self.ledger.name}[{partition}] could not be read from {start} on: start again")
         try:
             # A record without a key is a driver's barrier.
-            return [(row.offset, msgspec.json.decode(row.value, type=Marker)) for row in rows if row.key is not None]
+            return [(row.offset, decode_marker(row.value)) for row in rows if row.key is not None]
         except msgspec.DecodeError as error:
             raise DecisionLogDamagedError(
                 f"{self.ledger.name}[{partition}] holds a record that is no marker ({error})"

@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 
 class Decided(NamedTuple):
-    """A transaction that a decision names; its marker lies at ``since`` or above."""
+    """A transaction that a decision names; its marker lies at ``scan_start`` or above."""
 
     id: BatchId
     task: int
     handle: KafkaHandle
-    since: int
+    scan_start: int
 
 
 def decided_in(history: History, sink: KafkaSink) -> dict[str, Decided]:
     """By UUID, the transactions of the sink that are decided and were not replaced."""
     found = {}
     for key, batch in history.batches.items():
-        since = batch.decision.since.get(sink.name, {}).get("markers", {})
+        scan_start = batch.decision.scan_start.get(sink.name, {}).get("markers", {})
         for task, encoded in batch.handles(sink.name):
             handle = sink.decode_handle(encoded)
-            found[handle.uuid] = Decided(key, task, handle, since.get(str(handle.marker_partition), 0))
+            found[handle.uuid] = Decided(key, task, handle, scan_start.get(str(handle.marker_partition), 0))
     return found
 
 

@@ -18,7 +18,7 @@ class Kind(Enum):
     """Every kind of finding, by its name in JSON."""
 
     LEDGER_DAMAGED = "ledger_damaged"  #: decisions are missing, torn or altered
-    LINEAGE_DIFFERS = "lineage_differs"  #: the checkpoint is another query's
+    LINEAGE_DIFFERS = "query_differs"  #: the checkpoint is another query's
     BINDING_DIFFERS = "binding_differs"  #: the checkpoint is bound to another ledger
     OFFSETS_DIFFER = "offsets_differ"  #: the checkpoint plans other source offsets than were decided (rule 10)
     OFFSETS_RAN_BACK = "offsets_ran_back"  #: a batch ends before the one before it

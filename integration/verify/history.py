@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from twopc.decision import Decision, Repair, TakeOver, Truncation
 from twopc.errors import DecisionLogDamagedError
 from twopc.log_view import LogView, fold, fold_entry
+from twopc.records import Acquired, Decision, Repair, Truncation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from twopc.decision import LogContents
+    from twopc.records import LogContents
 
 
 class BatchId(NamedTuple):
     """A batch number means something within a lineage only."""
 
-    lineage: str
+    query_id: str
     batch: int
 
 
@@ -54,14 +54,14 @@ class History:
     Attributes:
         view: what a driver would make of it.
         batches: every kept batch, oldest first.
-        take_overs: of the sink's own ledger, by incarnation; those that were truncated away are not there.
+        acquisitions: of the sink's own ledger, by incarnation; those that were truncated away are not there.
         is_complete: whether it still has every decision since its topic was made, and the sink's own ledger has, too.
         elsewhere: by lineage that another log has decided, that log: the sink ran alone, or with other sinks, before.
     """
 
     view: LogView
     batches: dict[BatchId, Batch]
-    take_overs: Mapping[int, TakeOver]
+    acquisitions: Mapping[int, Acquired]
     is_complete: bool
     elsewhere: Mapping[str, str] = field(default_factory=dict)
 
@@ -91,10 +91,10 @@ def history_of(contents: LogContents, own: LogContents) -> History:
         if isinstance(record, Decision | Repair) and after.decision is not None:
             _tell(batches, view, record, after.decision)
         view = after
-    take_overs = {entry.offset: entry.record for entry in own.entries if isinstance(entry.record, TakeOver)}
+    acquisitions = {entry.offset: entry.record for entry in own.entries if isinstance(entry.record, Acquired)}
     # A log that lost its head to anything but a truncation is damaged.
     is_complete = log_start == _log_start(own) == 0
-    return History(fold(contents), batches, take_overs, is_complete, _elsewhere(take_overs))
+    return History(fold(contents), batches, acquisitions, is_complete, _elsewhere(acquisitions))
 
 
 def _log_start(contents: LogContents) -> int:
@@ -103,19 +103,19 @@ def _log_start(contents: LogContents) -> int:
     )
 
 
-def _elsewhere(take_overs: Mapping[int, TakeOver]) -> dict[str, str]:
-    if not take_overs:
+def _elsewhere(acquisitions: Mapping[int, Acquired]) -> dict[str, str]:
+    if not acquisitions:
         return {}
-    deciding = take_overs[max(take_overs)].deciding_log
-    here = {record.lineage for record in take_overs.values() if record.deciding_log == deciding}
-    return {record.lineage: record.deciding_log for record in take_overs.values() if record.lineage not in here}
+    deciding = acquisitions[max(acquisitions)].deciding_log
+    here = {record.query_id for record in acquisitions.values() if record.deciding_log == deciding}
+    return {record.query_id: record.deciding_log for record in acquisitions.values() if record.query_id not in here}
 
 
 def _tell(batches: dict[BatchId, Batch], before: LogView, record: Decision | Repair, merged: Decision) -> None:
-    key = BatchId(record.lineage, record.batch)
+    key = BatchId(record.query_id, record.batch_id)
     known = batches.get(key)
     if known is None:
-        follows = before.highest_batch == record.batch - 1
+        follows = before.highest_batch == record.batch_id - 1
         batches[key] = Batch(merged, before.highest_offsets if follows and before.highest_offsets else None)
         return
     replaced = {task.partition: task.handles for task in record.tasks}

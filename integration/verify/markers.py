@@ -49,12 +49,12 @@ class Markers:
     def forget(self, kept: Collection[BatchId]) -> None:
         """Drop the markers of batches before the kept ones of their lineage: nothing is decided of them any more."""
         oldest: dict[str, int] = {}
-        for lineage, batch in kept:
-            oldest[lineage] = min(batch, oldest.get(lineage, batch))
-        self.visible = {u: m for u, m in self.visible.items() if m.batch >= oldest.get(m.lineage, 0)}
+        for query_id, batch in kept:
+            oldest[query_id] = min(batch, oldest.get(query_id, batch))
+        self.visible = {u: m for u, m in self.visible.items() if m.batch_id >= oldest.get(m.query_id, 0)}
 
 
-def settle(cluster: Cluster, decided: Mapping[str, Decided], last: BatchId | None) -> None:
+def release(cluster: Cluster, decided: Mapping[str, Decided], last: BatchId | None) -> None:
     """Wait while the last batch's commits are under way: the coordinator knows when every partition has them."""
     ids = {one.handle.transactional_id: one.handle for one in decided.values() if one.id == last}
 

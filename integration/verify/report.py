@@ -26,9 +26,9 @@ class Report:
     Attributes:
         sink: its name.
         ledger: the topic that decides.
-        lineage: the id of the query that the ledger is open for; None where it has none.
-        incarnation: of the driver that took over last; None where its record was truncated away.
-        take_overs: that the ledger keeps.
+        query_id: the id of the query that the ledger is open for; None where it has none.
+        driver_epoch: of the driver that took over last; None where its record was truncated away.
+        acquisitions: that the ledger keeps.
         first_batch: the oldest kept decision's; None without any.
         last_batch: the newest's.
         complete: whether the ledger keeps every decision since its topic was made.
@@ -47,9 +47,9 @@ class Report:
 
     sink: str
     ledger: str
-    lineage: str | None
-    incarnation: int | None
-    take_overs: int
+    query_id: str | None
+    driver_epoch: int | None
+    acquisitions: int
     first_batch: int | None
     last_batch: int | None
     complete: bool
@@ -105,8 +105,8 @@ class Report:
         kept = "none" if self.first_batch is None else f"{self.first_batch} to {self.last_batch}"
         for title, value in (
             ("ledger", self.ledger),
-            ("query (lineage)", self.lineage or "none"),
-            ("drivers that took over", f"{self.take_overs:,}"),
+            ("query (lineage)", self.query_id or "none"),
+            ("drivers that took over", f"{self.acquisitions:,}"),
             ("decided batches", kept if self.complete else f"{kept} (older ones are truncated)"),
             ("rewritten, repaired", f"{self.rewritten:,}, {self.repaired:,}"),
             ("transactions decided", f"{self.transactions:,}"),

@@ -36,7 +36,7 @@ def check_sources(
     """
     uncounted = []
     for key, batch in batches.items():
-        prior = initial.get(key.lineage) if batch.prior is None and key.batch == 0 else batch.prior
+        prior = initial.get(key.query_id) if batch.prior is None and key.batch == 0 else batch.prior
         offsets = batch.decision.offsets
         if prior is not None and (back := _first_back(prior, offsets)):
             yield Finding(Kind.OFFSETS_RAN_BACK, f"batch {key.batch}", f"{back}: records before it are read again")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from integration.verify.decided import is_at
 from integration.verify.findings import Finding, Kind
 from sinks.kafka import transactions as kafka_transactions
-from sinks.kafka.committer import incarnation_of
+from sinks.kafka.committer import driver_epoch_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -37,7 +37,7 @@ def check_missing(
                 yield Finding(Kind.DECIDED_LATE, where, f"{named}: still open although later batches were decided")
         elif description.error == kafka_transactions.NO_ANSWER:
             yield Finding(Kind.DECIDED_UNKNOWN, where, f"{named}: its coordinator does not answer; look again later")
-        elif bounds.starts.get(partition, 0) > one.since:
+        elif bounds.starts.get(partition, 0) > one.scan_start:
             yield Finding(
                 Kind.DECIDED_UNKNOWN, where, f"{named}: its marker was deleted, so nothing can be told of its commit"
             )
@@ -58,10 +58,10 @@ def check_visible(
     visible: Iterable[Marker], decided: Mapping[str, Decided], superseded: Mapping[str, BatchId], history: History
 ) -> Iterator[Finding]:
     """Visible transactions that no decision names, or that have other rows than it says."""
-    lineages = {lineage for lineage, _ in history.batches}
+    query_ids = {query_id for query_id, _ in history.batches}
     elsewhere = Counter[str]()
     for marker in visible:
-        where, named = f"batch {marker.batch}", f"task {marker.task}, transaction {marker.uuid}, {marker.rows} rows"
+        where, named = f"batch {marker.batch_id}", f"task {marker.task}, transaction {marker.uuid}, {marker.rows} rows"
         one = decided.get(marker.uuid)
         if one is not None:
             if marker.rows != one.handle.rows:
@@ -74,31 +74,31 @@ def check_visible(
             yield Finding(
                 Kind.UNDECIDED_VISIBLE, where, f"{named}: replaced by a repair as lost, and yet visible: doubled"
             )
-        elif marker.lineage in history.elsewhere:
-            elsewhere[marker.lineage] += 1
-        elif history.is_complete or marker.lineage in lineages:
+        elif marker.query_id in history.elsewhere:
+            elsewhere[marker.query_id] += 1
+        elif history.is_complete or marker.query_id in query_ids:
             yield Finding(
                 Kind.UNDECIDED_VISIBLE, where, f"{named}: visible, and no decision names it: somebody else ended it"
             )
-    for lineage, count in elsewhere.items():
+    for query_id, count in elsewhere.items():
         yield Finding(
             Kind.NOT_COMPARED,
-            f"query {lineage}",
-            f"{count:,} visible transactions: {history.elsewhere[lineage]} has decided them, not the ledger that decides now",
+            f"query {query_id}",
+            f"{count:,} visible transactions: {history.elsewhere[query_id]} has decided them, not the ledger that decides now",
         )
 
 
 def check_open(
-    described: Mapping[str, Description], decided: Mapping[str, Decided], *, incarnation: int
+    described: Mapping[str, Description], decided: Mapping[str, Decided], *, driver_epoch: int
 ) -> Iterator[Finding]:
-    """Open transactions of the sink that nobody has decided. ``incarnation``: the present driver's."""
+    """Open transactions of the sink that nobody has decided. ``driver_epoch``: the present driver's."""
     handles = {one.handle.transactional_id: one.handle for one in decided.values()}
     for tid, description in described.items():
-        of = incarnation_of(tid)
+        of = driver_epoch_of(tid)
         is_decided = tid in handles and is_at(description, handles[tid])
         if of is None or is_decided or description.state != "Ongoing":
             continue  # the driver's own, or one of check_missing, or ended in the meantime
-        if of < incarnation:
+        if of < driver_epoch:
             yield Finding(
                 Kind.ORPHAN_OPEN, tid, "a former driver's, undecided: it holds readers back until a driver sweeps it"
             )

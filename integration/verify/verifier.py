@@ -16,14 +16,14 @@ from integration.verify.checkpoint import check_checkpoint, finished_batches, in
 from integration.verify.decided import decided_in, superseded_in, topics_of
 from integration.verify.findings import Finding, Kind
 from integration.verify.history import History, history_of
-from integration.verify.markers import Markers, missing, settle
+from integration.verify.markers import Markers, missing, release
 from integration.verify.output import Output, Questions
 from integration.verify.report import Report
 from integration.verify.sources import check_sources, ranges
 from integration.verify.spill import on_disk
 from integration.verify.tally import Tally
 from integration.verify.transactions import check_missing, check_open, check_visible
-from sinks.kafka.committer import incarnation_of
+from sinks.kafka.committer import driver_epoch_of
 from twopc.errors import ConfigurationError, DecisionLogDamagedError
 from twopc.log_view import LogView
 
@@ -126,7 +126,7 @@ class Verifier:
         still = {uuid: found for uuid, found in absent.items() if uuid in decided}
         findings += check_missing(still, decided, self._markers.bounds, before.last)
         findings += check_visible(visible.values(), known, superseded_in(after, sink), after)
-        findings += check_open(described, decided, incarnation=_incarnation(after, decided))
+        findings += check_open(described, decided, driver_epoch=_driver_epoch(after, decided))
         if not listing.complete:
             some = "a broker did not list its open transactions: there may be more; look again when all brokers answer"
             findings.append(Finding(Kind.LISTING_INCOMPLETE, sink.name, some))
@@ -143,11 +143,11 @@ class Verifier:
 
     def _read_markers(self, before: History, required: Mapping[str, Decided]) -> dict[str, Description]:
         """Read them, up to what was decided before; returns the decided transactions that are not visible."""
-        settle(self._cluster, required, before.last)
+        release(self._cluster, required, before.last)
         self._markers.read_on(self._cluster)
         absent = missing(self._cluster, self._markers, required)
         if absent:
-            settle(self._cluster, required, before.last)  # one was committed only now: the output must have it, too
+            release(self._cluster, required, before.last)  # one was committed only now: the output must have it, too
         if not before.is_complete:
             self._markers.forget(before.batches.keys())
         return absent
@@ -184,9 +184,9 @@ class Verifier:
         return Report(
             sink=self._cluster.sink.name,
             ledger=ledger,
-            lineage=None if begin is None else begin.lineage,
-            incarnation=max(history.take_overs, default=None),
-            take_overs=len(history.take_overs),
+            query_id=None if begin is None else begin.query_id,
+            driver_epoch=max(history.acquisitions, default=None),
+            acquisitions=len(history.acquisitions),
             first_batch=next(iter(batches)).batch if batches else None,
             last_batch=None if last is None else last.batch,
             complete=history.is_complete,
@@ -211,7 +211,7 @@ class Verifier:
         return self._report(nothing, name, Transactions(0, 0, 0), seconds, [finding])
 
 
-def _incarnation(history: History, decided: Mapping[str, Decided]) -> int:
+def _driver_epoch(history: History, decided: Mapping[str, Decided]) -> int:
     """The present driver's; its take-over record may be truncated, its transactions tell it, too."""
-    of = (incarnation_of(one.handle.transactional_id) for one in decided.values())
-    return max([*history.take_overs, *(number for number in of if number is not None)], default=-1)
+    of = (driver_epoch_of(one.handle.transactional_id) for one in decided.values())
+    return max([*history.acquisitions, *(number for number in of if number is not None)], default=-1)

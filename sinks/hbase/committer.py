@@ -14,16 +14,17 @@ from sinks.hbase.fence import Fence, state_of, top_of
 from sinks.hbase.messages import name_parts
 from sinks.hbase.preflight import require_usable
 from sinks.hbase.writer import HBaseHandle
+from twopc.committer import SinkCommitter
+from twopc.crash_points import crash_point
 from twopc.errors import RetriableError
-from twopc.faults import point
-from twopc.sink import Evidence, SinkCommitter
+from twopc.handle import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from sinks.hbase.row_ops import Op
     from sinks.hbase.sink import HBaseSink
-    from twopc.sink import Claim
+    from twopc.attempt import Claim
 
 logger = logging.getLogger(__name__)
 
@@ -42,9 +43,9 @@ class HBaseCommitter(SinkCommitter[HBaseHandle]):
         self._applier = Applier(self._link, self._fence, table=self._table, sink=sink.name)
         self._run = ""
         self._seen: int | None = None
-        self._incarnation = -1
+        self._driver_epoch = -1
         self._last_top = 0
-        self._obstacles: list[str] = []
+        self._blockers: list[str] = []
 
     def binding(self) -> Mapping[str, str]:
         """See :class:`SinkCommitter`: the sink's id in its own table, which goes where its data goes."""
@@ -58,25 +59,25 @@ class HBaseCommitter(SinkCommitter[HBaseHandle]):
         state = self._do("reading who drove it", self._read_control)
         # Once: a later look could show a successor, whom a repeated take-over must not throw out.
         if self._seen is None:
-            self._seen = state.incarnation
-        return state.lineage or None
+            self._seen = state.driver_epoch
+        return state.query_id or None
 
-    def has_gone_on(self, since: Mapping[str, Any]) -> bool:
+    def has_newer_decision(self, scan_start: Mapping[str, Any]) -> bool:
         """See :class:`SinkCommitter`."""
-        return self._do("reading its newest decision", self._read_control).decided > int(since.get("base", 0))
+        return self._do("reading its newest decision", self._read_control).decided > int(scan_start.get("base", 0))
 
-    def take_over(self, claim: Claim) -> int:
+    def acquire(self, claim: Claim) -> int:
         """See :class:`SinkCommitter`."""
         if self._seen is None:
             raise AssertionError("inspect comes first")
         seen = self._seen
         self._make_table()
-        state = self._do("taking over", lambda: self._control.take_over(claim, seen=seen))
+        state = self._do("taking over", lambda: self._control.acquire(claim, seen=seen))
         self._run = claim.run
-        if state.incarnation != self._incarnation:
-            self._incarnation = state.incarnation
-            point("driver.fenced")
-        return self._incarnation
+        if state.driver_epoch != self._driver_epoch:
+            self._driver_epoch = state.driver_epoch
+            crash_point("driver.fenced")
+        return self._driver_epoch
 
     def begin_attempt(self) -> dict[str, Any]:
         """See :class:`SinkCommitter`: the attempt's version, above all that is in the tables, and the time in ms."""
@@ -96,10 +97,10 @@ class HBaseCommitter(SinkCommitter[HBaseHandle]):
             if staging.fold(staging.digests_of(answer)) != handle.checksum:
                 raise RetriableError(f"{handle.transaction} cannot be decided: it is not whole any more")
 
-    def commit(self, handles: Sequence[HBaseHandle], since: Mapping[str, Any]) -> dict[HBaseHandle, Evidence]:
+    def commit(self, handles: Sequence[HBaseHandle], scan_start: Mapping[str, Any]) -> dict[HBaseHandle, Evidence]:
         """See :class:`SinkCommitter`: one slice after the other, each that is whole."""
-        base = int(since["base"])
-        self._obstacles = []
+        base = int(scan_start["base"])
+        self._blockers = []
         self._last_top = max(self._last_top, top_of(handles, base))
         try:
             self._control.note(self._run, base)
@@ -109,40 +110,40 @@ class HBaseCommitter(SinkCommitter[HBaseHandle]):
                 # A slice of which something is missing is not applied in part: it may be proven lost and be written anew.
                 if states[handle] == "WHOLE":
                     self._apply(handle, base)
-                point("driver.committing")
-                if handle.operation == "APPEND" and self._obstacles:
+                crash_point("driver.committing")
+                if handle.operation == "APPEND" and self._blockers:
                     break  # what the next tasks append comes behind what is still to come of this one
         except FAILURES as error:
-            self._obstacles.append(self._what(f"HBase does not answer: {error}"))
-        found = self.evidence(handles, since)
+            self._blockers.append(self._what(f"HBase does not answer: {error}"))
+        found = self.evidence(handles, scan_start)
         done = [handle for handle, evidence in found.items() if evidence is Evidence.COMMITTED]
         self._remove([self._row(handle) for handle in done], "removing what is applied")
         return found
 
-    def obstacles(self) -> Sequence[str]:
+    def blockers(self) -> Sequence[str]:
         """See :class:`SinkCommitter`."""
-        return self._obstacles
+        return self._blockers
 
     def abort(self, handles: Sequence[HBaseHandle]) -> None:
         """See :class:`SinkCommitter`."""
         self._remove([self._row(handle) for handle in handles], "aborting")
 
-    def evidence(self, handles: Sequence[HBaseHandle], since: Mapping[str, Any]) -> dict[HBaseHandle, Evidence]:
+    def evidence(self, handles: Sequence[HBaseHandle], scan_start: Mapping[str, Any]) -> dict[HBaseHandle, Evidence]:
         """See :class:`SinkCommitter`: by the progress that is noted when a chunk's last row has answered."""
-        base = int(since["base"])
+        base = int(scan_start["base"])
         try:
             states = self._look(handles, base)
             return {handle: self._judge(handle, states[handle], base) for handle in handles}
         except FAILURES as error:
-            self._obstacles.append(self._what(f"HBase does not answer: {error}"))
+            self._blockers.append(self._what(f"HBase does not answer: {error}"))
             return dict.fromkeys(handles, Evidence.UNKNOWN)
 
     def initialize_state(
-        self, decided: Sequence[HBaseHandle], since: Mapping[str, Any]
+        self, decided: Sequence[HBaseHandle], scan_start: Mapping[str, Any]
     ) -> Mapping[HBaseHandle, Evidence]:
         """See :class:`SinkCommitter`; later versions go above the last decision's, whatever the clock says."""
-        self._last_top = top_of(decided, int(since.get("base", 0)))
-        return super().initialize_state(decided, since)
+        self._last_top = top_of(decided, int(scan_start.get("base", 0)))
+        return super().initialize_state(decided, scan_start)
 
     def recover_and_abort(self, decided: Collection[HBaseHandle]) -> None:
         """See :class:`SinkCommitter`: slices up to one's own incarnation that nobody has decided."""
@@ -153,9 +154,9 @@ class HBaseCommitter(SinkCommitter[HBaseHandle]):
         except FAILURES as error:
             self._report("sweeping", error)
             return
-        orphans = [row for row in rows if row not in spared and staging.incarnation_of(row) <= self._incarnation]
+        orphans = [row for row in rows if row not in spared and staging.driver_epoch_of(row) <= self._driver_epoch]
         if orphans:
-            point("driver.sweeping")
+            crash_point("driver.sweeping")
             self._remove(orphans, "sweeping")
 
     def close(self) -> None:
@@ -166,7 +167,7 @@ class HBaseCommitter(SinkCommitter[HBaseHandle]):
 
     def _apply(self, handle: HBaseHandle, base: int) -> None:
         failed = self._applier.apply(handle, base)
-        self._obstacles += [self._what(f"{handle.transaction} is not applied: {one}") for one in failed]
+        self._blockers += [self._what(f"{handle.transaction} is not applied: {one}") for one in failed]
 
     def _look(self, handles: Sequence[HBaseHandle], base: int) -> dict[HBaseHandle, str]:
         """How it stands with each slice, in a word."""
@@ -187,7 +188,7 @@ class HBaseCommitter(SinkCommitter[HBaseHandle]):
         if state == "STALE":
             if self._control.read().run != self._run:
                 raise self._control.fenced()
-            self._obstacles.append(
+            self._blockers.append(
                 self._what(
                     f"{handle.transaction}: there was a later decision than version {base}, so this checkpoint is older"
                 )
@@ -199,7 +200,7 @@ class HBaseCommitter(SinkCommitter[HBaseHandle]):
                 self._remove([self._row(handle)], "removing what is lost")
                 return Evidence.ABORTED
         elif state == "TORN":
-            self._obstacles.append(self._what(f"{handle.transaction} is applied in part, and the rest is gone"))
+            self._blockers.append(self._what(f"{handle.transaction} is applied in part, and the rest is gone"))
         return Evidence.UNKNOWN
 
     def _read_control(self) -> State:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from sinks.hbase.client import HBaseLink
     from sinks.hbase.row_ops import Column
-    from twopc.sink import Claim
+    from twopc.attempt import Claim
 
 _CELL: Final[Column] = (STATE, b"state")
 
@@ -28,8 +28,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         id: of the sink in this HBase; it goes where the data goes.
         run: of the driver.
-        lineage: its query's id.
-        incarnation: how often the sink was taken over.
+        query_id: its query's id.
+        driver_epoch: how often the sink was taken over.
         version: the highest that was given out.
         decided: that of this lineage's newest decision.
         revision: how often the cell was written; its timestamp, so that clocks do not matter.
@@ -37,11 +37,21 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str = ""
     run: str = ""
-    lineage: str = ""
-    incarnation: int = 0
+    query_id: str = ""
+    driver_epoch: int = 0
     version: int = 0
     decided: int = 0
     revision: int = 0
+
+
+#: The names that fields had in version 0.1; both are read.
+_FORMER_NAMES: Final = {"lineage": "query_id", "incarnation": "driver_epoch"}
+
+
+def decode_state(data: bytes) -> State:
+    """Read the cell, whichever version wrote it."""
+    fields = msgspec.json.decode(data, type=dict[str, object])
+    return msgspec.convert({_FORMER_NAMES.get(name, name): field for name, field in fields.items()}, State)
 
 
 class Control:
@@ -61,7 +71,7 @@ class Control:
         """What it holds; all empty where there is none yet."""
         return self._read()[0]
 
-    def take_over(self, claim: Claim, *, seen: int) -> State:
+    def acquire(self, claim: Claim, *, seen: int) -> State:
         """Become the driver, if nobody else did since incarnation ``seen``. Repeating it is harmless.
 
         Raises:
@@ -71,7 +81,7 @@ class Control:
             state, data = self._read()
             if state.run == claim.run:
                 return state
-            if state.incarnation != seen:
+            if state.driver_epoch != seen:
                 raise self.fenced()
             self._swap(
                 data,
@@ -79,9 +89,9 @@ class Control:
                     state,
                     id=state.id or uuid.uuid4().hex,
                     run=claim.run,
-                    lineage=claim.lineage,
-                    decided=state.decided if state.lineage == claim.lineage else 0,
-                    incarnation=seen + 1,
+                    query_id=claim.query_id,
+                    decided=state.decided if state.query_id == claim.query_id else 0,
+                    driver_epoch=seen + 1,
                     revision=state.revision + 1,
                 ),
             )
@@ -127,7 +137,7 @@ class Control:
         if isinstance(answer, Exception):
             raise answer
         cell = cells_of(answer).get(_CELL)
-        return (State(), None) if cell is None else (msgspec.json.decode(cell.value, type=State), cell.value)
+        return (State(), None) if cell is None else (decode_state(cell.value), cell.value)
 
     def _swap(self, seen: bytes | None, state: State) -> bool:
         mutation = put(self._row, {_CELL: msgspec.json.encode(state)}, at_ms=state.revision)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from sinks.hbase.committer import HBaseCommitter
-    from twopc.sink import TaskAttempt
+    from twopc.attempt import TaskAttempt
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _TABLE: Final = re.compile(r"([A-Za-z0-9_]+:)?[A-Za-z0-9_][A-Za-z0-9_.-]*")

@@ -41,12 +41,12 @@ def slices_prefix(sink: str) -> bytes:
     return f"{sink}/slice/".encode()
 
 
-def slice_row(sink: str, incarnation: int, uuid: str) -> bytes:
+def slice_row(sink: str, driver_epoch: int, uuid: str) -> bytes:
     """A slice's row."""
-    return slices_prefix(sink) + f"{incarnation:020d}/{uuid}".encode()
+    return slices_prefix(sink) + f"{driver_epoch:020d}/{uuid}".encode()
 
 
-def incarnation_of(row: bytes) -> int:
+def driver_epoch_of(row: bytes) -> int:
     """The incarnation in whose time a slice was written."""
     return int(row.split(b"/")[-2])
 

@@ -11,9 +11,9 @@ from sinks.hbase import staging
 from sinks.hbase.errors import translate
 from sinks.hbase.mappings import Increment, add
 from sinks.hbase.row_ops import cells_of, look
+from twopc.crash_points import crash_point
 from twopc.errors import BadRecordError, RetriableError
-from twopc.faults import point
-from twopc.sink import SinkWriter
+from twopc.writer import SinkWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sinks.hbase.messages import Message
     from sinks.hbase.row_ops import Op
     from sinks.hbase.sink import HBaseSink
-    from twopc.sink import TaskAttempt
+    from twopc.attempt import TaskAttempt
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class HBaseHandle:
 
     Attributes:
         uuid: names it for ever.
-        incarnation: of the sink, when it was written.
+        driver_epoch: of the sink, when it was written.
         partition: of the task; orders the slices of a decision.
         table: that it goes to.
         operation: what is done there, in HBase's word.
@@ -49,7 +49,7 @@ class HBaseHandle:
     """
 
     uuid: str
-    incarnation: int
+    driver_epoch: int
     partition: int
     table: str
     operation: str
@@ -61,11 +61,11 @@ class HBaseHandle:
     @property
     def transaction(self) -> str:
         """See :class:`Handle`."""
-        return f"slice {self.incarnation}:{self.uuid} ({self.rows} rows)"
+        return f"slice {self.driver_epoch}:{self.uuid} ({self.rows} rows)"
 
     def row(self, sink: str) -> bytes:
         """Its row in the sink's own table."""
-        return staging.slice_row(sink, self.incarnation, self.uuid)
+        return staging.slice_row(sink, self.driver_epoch, self.uuid)
 
 
 class HBaseWriter(SinkWriter[HBaseHandle]):
@@ -75,7 +75,7 @@ class HBaseWriter(SinkWriter[HBaseHandle]):
         self._sink = sink
         self._task = task
         self._uuid = uuid.uuid4().hex
-        self._row = staging.slice_row(sink.name, task.incarnation, self._uuid)
+        self._row = staging.slice_row(sink.name, task.driver_epoch, self._uuid)
         self._link = sink.link()
         self._rows = 0
         self._digests: list[bytes] = []
@@ -84,7 +84,7 @@ class HBaseWriter(SinkWriter[HBaseHandle]):
     def begin_transaction(self) -> None:
         """See :class:`SinkWriter`."""
         self._ask([staging.open_slice(self._sink.staging_table, self._row)], "opening its slice")
-        point("task.began")
+        crash_point("task.began")
 
     def write(self, rows: pa.RecordBatch) -> None:
         """See :class:`SinkWriter`. Nothing is kept: memory is that of one batch."""
@@ -99,11 +99,11 @@ class HBaseWriter(SinkWriter[HBaseHandle]):
 
     def pre_commit(self) -> HBaseHandle:
         """See :class:`SinkWriter`: every chunk is acknowledged already."""
-        point("task.written")
-        point("task.flushed")
+        crash_point("task.written")
+        crash_point("task.flushed")
         return HBaseHandle(
             uuid=self._uuid,
-            incarnation=self._task.incarnation,
+            driver_epoch=self._task.driver_epoch,
             partition=self._task.partition,
             table=self._sink.table,
             operation=self._sink.mapping.operation,

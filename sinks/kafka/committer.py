@@ -11,16 +11,17 @@ from confluent_kafka import KafkaException, TopicCollection
 from sinks.kafka import markers, transactions
 from sinks.kafka.transactions import Description, ProducerIdentity, TransactionClient
 from sinks.kafka.writer import KafkaHandle
+from twopc.committer import SinkCommitter
+from twopc.crash_points import crash_point, is_armed
 from twopc.errors import ConfigurationError, DecisionInDoubtError, PrepareTimeoutError, RetriableError
-from twopc.faults import is_armed, point
-from twopc.sink import Evidence, SinkCommitter
+from twopc.handle import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from sinks.kafka.decision_log import KafkaLedger
+    from sinks.kafka.decision_log import KafkaDecisionLog
     from sinks.kafka.sink import KafkaSink
-    from twopc.sink import Claim
+    from twopc.attempt import Claim
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +37,8 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         self._sink = sink
         self._timeout_ms = sink.timeout_ms
         self._client = TransactionClient(sink.committing_config())
-        self._ledger = sink.create_ledger()
-        self._incarnation = -1
+        self._ledger = sink.create_decision_log()
+        self._driver_epoch = -1
 
     def binding(self) -> Mapping[str, str]:
         """See :class:`SinkCommitter`: the cluster and the ledger, by their ids."""
@@ -47,7 +48,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
             "ledger_id": self._ledger.identity(),
         }
 
-    def decision_log(self) -> KafkaLedger:
+    def decision_log(self) -> KafkaDecisionLog:
         """See :class:`SinkCommitter`: partition 0 of the ledger."""
         return self._ledger
 
@@ -68,10 +69,10 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
                 f"to it: allow Describe and Write on transactional ids with the prefix '{self._sink.name}.'"
             )
 
-    def take_over(self, claim: Claim) -> int:
+    def acquire(self, claim: Claim) -> int:
         """See :class:`SinkCommitter`."""
-        self._incarnation = self._ledger.take_over(claim)
-        return self._incarnation
+        self._driver_epoch = self._ledger.acquire(claim)
+        return self._driver_epoch
 
     def begin_attempt(self) -> dict[str, Any]:
         """See :class:`SinkCommitter`: where the markers will begin, and the output's partition count."""
@@ -94,7 +95,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
             if reason:
                 raise RetriableError(f"{handle.transaction} cannot be decided: {reason}")
 
-    def commit(self, handles: Sequence[KafkaHandle], since: Mapping[str, Any]) -> dict[KafkaHandle, Evidence]:
+    def commit(self, handles: Sequence[KafkaHandle], scan_start: Mapping[str, Any]) -> dict[KafkaHandle, Evidence]:
         """See :class:`SinkCommitter`: NONE proves, CONCURRENT_TRANSACTIONS asks again, all else is for the markers (rule 4)."""
         proven: dict[KafkaHandle, Evidence] = {}
         by_id = {handle.transactional_id: handle for handle in handles}
@@ -104,7 +105,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
 
         if is_armed("driver.committing"):  # all are in flight together, unless a test wants to stop in between
             self._until_answered([handles[0].transactional_id], end)
-            point("driver.committing")
+            crash_point("driver.committing")
         answers = self._until_answered(by_id, end)
         for tid, answer in answers.items():
             if answer == transactions.NONE:
@@ -113,7 +114,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         if unclear:
             named = ", ".join(f"{handle.transaction}: {answers[handle.transactional_id]}" for handle in unclear)
             logger.warning("not proven by their commit, looking for their markers: %s", named)
-            proven.update(self.evidence(unclear, since))
+            proven.update(self.evidence(unclear, scan_start))
         self._await_visible([handle for handle, found in proven.items() if found is Evidence.COMMITTED])
         return proven
 
@@ -136,7 +137,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         """See :class:`SinkCommitter`: by fencing, so that the writer is stopped wherever it is (rule 7)."""
         self._fence([_identity(handle) for handle in handles])
 
-    def evidence(self, handles: Sequence[KafkaHandle], since: Mapping[str, Any]) -> dict[KafkaHandle, Evidence]:
+    def evidence(self, handles: Sequence[KafkaHandle], scan_start: Mapping[str, Any]) -> dict[KafkaHandle, Evidence]:
         """See :class:`SinkCommitter`: by the markers alone."""
         wanted: dict[int, list[str]] = {}
         for handle in handles:
@@ -145,15 +146,15 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         for _ in range(2):
             # First, as a dead driver's orphan would hold back the last stable offset until the time is out; of earlier
             # incarnations only, as one's own may still be decided.
-            self._sweep(spared=handles, below=self._incarnation)
-            found = self._search(wanted, since)
+            self._sweep(spared=handles, below=self._driver_epoch)
+            found = self._search(wanted, scan_start)
             if Evidence.UNKNOWN not in found.values():
                 break
         return {handle: found[handle.uuid] for handle in handles}
 
-    def _search(self, wanted: Mapping[int, Sequence[str]], since: Mapping[str, Any]) -> Mapping[str, Evidence]:
+    def _search(self, wanted: Mapping[int, Sequence[str]], scan_start: Mapping[str, Any]) -> Mapping[str, Evidence]:
         try:
-            return markers.search(self._ledger, wanted, since.get("markers", {}), timeout_ms=self._timeout_ms / 2)
+            return markers.search(self._ledger, wanted, scan_start.get("markers", {}), timeout_ms=self._timeout_ms / 2)
         except (RetriableError, ConfigurationError, DecisionInDoubtError) as error:
             # Not being able to look proves nothing; an unanswered barrier decides nothing. Being fenced goes through.
             logger.warning("the markers of sink %r cannot be read: %s", self._sink.name, error)
@@ -161,13 +162,13 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
 
     def recover_and_abort(self, decided: Collection[KafkaHandle]) -> None:
         """See :class:`SinkCommitter`: rule 7."""
-        self._sweep(spared=decided, below=self._incarnation + 1)
+        self._sweep(spared=decided, below=self._driver_epoch + 1)
 
     def initialize_state(
-        self, decided: Sequence[KafkaHandle], since: Mapping[str, Any]
+        self, decided: Sequence[KafkaHandle], scan_start: Mapping[str, Any]
     ) -> Mapping[KafkaHandle, Evidence]:
         """See :class:`SinkCommitter`; warns when the output's partition count has changed since (rule 14)."""
-        before, now = since.get("outputs", {}), self._outputs()
+        before, now = scan_start.get("outputs", {}), self._outputs()
         for topic in sorted(set(before) & set(now)):
             if before[topic] != now[topic]:
                 logger.warning(
@@ -177,11 +178,11 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
                     before[topic],
                     now[topic],
                 )
-        return super().initialize_state(decided, since)
+        return super().initialize_state(decided, scan_start)
 
-    def forget(self, kept_since: Mapping[str, Any]) -> None:
+    def forget(self, kept_scan_start: Mapping[str, Any]) -> None:
         """See :class:`SinkCommitter`: markers below the oldest kept decision."""
-        starts = {int(partition): offset for partition, offset in kept_since.get("markers", {}).items()}
+        starts = {int(partition): offset for partition, offset in kept_scan_start.get("markers", {}).items()}
         if starts:
             self._ledger.delete_before(starts)
 
@@ -207,7 +208,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         """Fence every open transaction of incarnations below ``below``, except the spared; never a driver's."""
         listing = self._client.list_open(f"{self._sink.name}.")
         candidates = [
-            tid for tid in listing.transactional_ids if (of := incarnation_of(tid)) is not None and of < below
+            tid for tid in listing.transactional_ids if (of := driver_epoch_of(tid)) is not None and of < below
         ]
         found = self._client.describe(candidates)
         # Each at the epoch that it has now: its worker may use the id again before the sweep comes to it. And spared by
@@ -222,7 +223,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         if orphans:
             named = ", ".join(orphan.transactional_id for orphan in orphans)
             logger.warning("sweeping transactions that nobody has decided: %s", named)
-            point("driver.sweeping")
+            crash_point("driver.sweeping")
         if self._fence(orphans) or len(opened) < len(candidates) or not listing.complete:
             logger.warning("the sweep of sink %r is incomplete; it is repeated with the next batch", self._sink.name)
 
@@ -249,8 +250,8 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         return answers
 
 
-def incarnation_of(transactional_id: str) -> int | None:
-    """The incarnation in a task's transactional id ``<sink>.<incarnation>.<worker>.<k>``; None for any other id."""
+def driver_epoch_of(transactional_id: str) -> int | None:
+    """The incarnation in a task's transactional id ``<sink>.<driver_epoch>.<worker>.<k>``; None for any other id."""
     parts = transactional_id.split(".")
     if len(parts) != 4 or not parts[1].isdigit():  # noqa: PLR2004 - the four parts
         return None

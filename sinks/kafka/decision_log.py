@@ -21,7 +21,9 @@ from sinks.kafka.ledger_topic import DRIVER_PARTITION
 from sinks.kafka.options import connection_config, producer_config
 from sinks.kafka.producer_pool import client_logger, connect
 from sinks.kafka.reader import CommittedReader, Row, offsets
-from twopc.decision import DecisionLog, LogContents, Record, TakeOver, decode, encode
+from twopc.codec import decode, encode
+from twopc.crash_points import crash_point
+from twopc.decision_log import DecisionLog
 from twopc.errors import (
     ConfigurationError,
     DecisionInDoubtError,
@@ -29,14 +31,14 @@ from twopc.errors import (
     FencedError,
     RetriableError,
 )
-from twopc.faults import point
+from twopc.records import Acquired, LogContents, Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from confluent_kafka import Message
 
-    from twopc.sink import Claim
+    from twopc.attempt import Claim
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +57,7 @@ _SILENCE_MS: Final = 10_000
 _SHORTEST_SILENCE_MS: Final = 2_000
 
 
-class KafkaLedger(DecisionLog):
+class KafkaDecisionLog(DecisionLog):
     """Decisions in partition 0 of ``topic``; also the way to write barriers into the marker partitions."""
 
     def __init__(
@@ -83,7 +85,7 @@ class KafkaLedger(DecisionLog):
         self.reader = CommittedReader(connection)
         self._producer: Producer | None = None
         self._run: str | None = None
-        self._incarnation = -1
+        self._driver_epoch = -1
         self._frame_bytes = _FRAME_BYTES
         self._topic_id = ""
 
@@ -109,10 +111,10 @@ class KafkaLedger(DecisionLog):
             return LogContents(0, ())
         return self._contents(until=None)
 
-    def take_over(self, claim: Claim) -> int:
+    def acquire(self, claim: Claim) -> int:
         """See :class:`DecisionLog`. Initialising the driver's id fences whoever drove before (rule 1)."""
         if self._run == claim.run:
-            return self._incarnation
+            return self._driver_epoch
         self._topic_id = ledger_topic.ensure(self.admin, self.name, timeout_ms=self._timeout_ms)
         ledger_topic.require_safe(self.admin, self.name, timeout_ms=self._timeout_ms)
         limit = ledger_topic.batch_limit(self.admin, self.name, timeout_ms=self._timeout_ms)
@@ -123,26 +125,26 @@ class KafkaLedger(DecisionLog):
             self._producer.init_transactions(self._timeout_ms / 1000)
         except KafkaException as error:
             raise translate(error, f"taking over the ledger {self.name} as {self._transactional_id}") from error
-        point("driver.fenced")
-        record = TakeOver(
-            lineage=claim.lineage,
+        crash_point("driver.fenced")
+        record = Acquired(
+            query_id=claim.query_id,
             run=claim.run,
             deciding_log=claim.deciding_log,
             driver=f"{socket.gethostname()}:{os.getpid()}",
             at_ms=int(time.time() * 1000),
         )
-        self._incarnation = self.append([record])
+        self._driver_epoch = self.append([record])
         self._run = claim.run
-        return self._incarnation
+        return self._driver_epoch
 
     def read(self) -> LogContents:
         """See :class:`DecisionLog`: up to the own take-over record, so that no stale leader can hide a decision."""
-        return self._contents(until=self._incarnation)
+        return self._contents(until=self._driver_epoch)
 
     def append(self, records: Sequence[Record]) -> int:
         """See :class:`DecisionLog`."""
         frames = [frame for record in records for frame in encode(record, max_bytes=self._frame_bytes)]
-        fault = "driver.deciding" if not isinstance(records[0], TakeOver) else None
+        fault = "driver.deciding" if not isinstance(records[0], Acquired) else None
         return self.write([(DRIVER_PARTITION, frame) for frame in frames], fault=fault)
 
     def truncate(self, log_start: int) -> None:
@@ -185,7 +187,7 @@ class KafkaLedger(DecisionLog):
                 raise DecisionInDoubtError(f"{refused}; and it could not be aborted. Restart the query") from error
             raise refused from error
         if fault:
-            point(fault)
+            crash_point(fault)
         began = time.monotonic()
         self._commit(producer)
         first = written[0].offset()

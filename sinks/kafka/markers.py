@@ -16,14 +16,14 @@ from confluent_kafka.admin import OffsetSpec
 
 from sinks.kafka import ledger_topic
 from sinks.kafka.reader import Row, offsets
-from twopc.faults import point
-from twopc.sink import Evidence
+from twopc.crash_points import crash_point
+from twopc.handle import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sinks.kafka.decision_log import KafkaLedger
-    from twopc.sink import TaskAttempt
+    from sinks.kafka.decision_log import KafkaDecisionLog
+    from twopc.attempt import TaskAttempt
 
 logger = logging.getLogger(__name__)
 
@@ -34,11 +34,25 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True):
     """A task transaction's own name, written inside it."""
 
     uuid: str
-    lineage: str
-    batch: int
+    query_id: str
+    batch_id: int
     attempt: tuple[int, int]
     task: int
     rows: int
+
+
+#: The names that fields had in markers of version 0.1; both are read.
+_FORMER_NAMES: Final = {"lineage": "query_id", "batch": "batch_id"}
+
+
+def decode_marker(value: bytes) -> Marker:
+    """Read a marker back, whichever version wrote it.
+
+    Raises:
+        msgspec.DecodeError: the value is not a marker.
+    """
+    fields = msgspec.json.decode(value, type=dict[str, object])
+    return msgspec.convert({_FORMER_NAMES.get(name, name): field for name, field in fields.items()}, Marker)
 
 
 def marker_of(transaction: str, task: TaskAttempt, rows: int) -> bytes:
@@ -46,16 +60,16 @@ def marker_of(transaction: str, task: TaskAttempt, rows: int) -> bytes:
     return msgspec.json.encode(
         Marker(
             uuid=transaction,
-            lineage=task.lineage,
-            batch=task.checkpoint_id,
-            attempt=(task.attempt.incarnation, task.attempt.counter),
+            query_id=task.query_id,
+            batch_id=task.batch_id,
+            attempt=(task.attempt.driver_epoch, task.attempt.counter),
             task=task.partition,
             rows=rows,
         )
     )
 
 
-def ends(ledger: KafkaLedger, *, timeout_ms: float) -> dict[str, int]:
+def ends(ledger: KafkaDecisionLog, *, timeout_ms: float) -> dict[str, int]:
     """The ends of the marker partitions: no marker of an attempt that begins now lies below.
 
     The last stable offset rather than the end: it is never higher, and one request has it for all.
@@ -66,14 +80,14 @@ def ends(ledger: KafkaLedger, *, timeout_ms: float) -> dict[str, int]:
 
 
 def search(
-    ledger: KafkaLedger, wanted: Mapping[int, Sequence[str]], since: Mapping[str, int], *, timeout_ms: float
+    ledger: KafkaDecisionLog, wanted: Mapping[int, Sequence[str]], scan_start: Mapping[str, int], *, timeout_ms: float
 ) -> dict[str, Evidence]:
     """What the markers prove of each transaction.
 
     Args:
         ledger: of the sink; its driver producer writes the barriers.
         wanted: transactions' UUIDs by marker partition.
-        since: by marker partition, the offset from which on their markers can lie.
+        scan_start: by marker partition, the offset from which on their markers can lie.
         timeout_ms: for each partition.
 
     Raises:
@@ -81,7 +95,7 @@ def search(
     """
     found: dict[str, Evidence] = {}
     for partition, transactions in wanted.items():
-        seen = _read_to_barrier(ledger, partition, since.get(str(partition), 0), timeout_ms)
+        seen = _read_to_barrier(ledger, partition, scan_start.get(str(partition), 0), timeout_ms)
         for transaction in transactions:
             if seen is None:
                 found[transaction] = Evidence.UNKNOWN
@@ -90,7 +104,7 @@ def search(
     return found
 
 
-def _read_to_barrier(ledger: KafkaLedger, partition: int, start: int, timeout_ms: float) -> set[bytes] | None:
+def _read_to_barrier(ledger: KafkaDecisionLog, partition: int, start: int, timeout_ms: float) -> set[bytes] | None:
     """The keys of the committed records between ``start`` and a new barrier; None when that could not be established."""
     earliest = offsets(ledger.admin, ledger.name, [partition], OffsetSpec.earliest(), timeout_ms=timeout_ms)[partition]
     if earliest > start:
@@ -104,7 +118,7 @@ def _read_to_barrier(ledger: KafkaLedger, partition: int, start: int, timeout_ms
         return None
     barrier = _BARRIER + b" " + uuid.uuid4().hex.encode()
     ledger.write([(partition, barrier)])
-    point("driver.barred")
+    crash_point("driver.barred")
 
     def is_barrier(row: Row) -> bool:
         return row.value == barrier

@@ -36,11 +36,11 @@ _NEVER_FREE: Final = sys.maxsize  #: later than any batch that is settled
 
 
 @dataclass(frozen=True)
-class StockKey:
+class PoolKey:
     """What a stock of producers belongs to: one incarnation of one sink, with one set of options."""
 
     sink: str
-    incarnation: int
+    driver_epoch: int
     ledger: str
     config: tuple[tuple[str, Any], ...]
 
@@ -127,10 +127,10 @@ def make_ready(
     return ready
 
 
-class ProducerStock:
-    """Ready producers of one :class:`StockKey` in this process."""
+class ProducerPool:
+    """Ready producers of one :class:`PoolKey` in this process."""
 
-    def __init__(self, key: StockKey, *, timeout_ms: float) -> None:
+    def __init__(self, key: PoolKey, *, timeout_ms: float) -> None:
         self._key = key
         self._config = dict(key.config)
         self._timeout_ms = timeout_ms
@@ -142,12 +142,12 @@ class ProducerStock:
         self._in_use_batch = -1
         self._used = 0
 
-    def take(self, batch: int, settled_through: int) -> ReadyProducer:
+    def take(self, batch: int, committed_through: int) -> ReadyProducer:
         """A producer for one transaction of ``batch``, ready if one was made ahead.
 
         Args:
             batch: the batch it will serve.
-            settled_through: up to which batch the driver has proven everything.
+            committed_through: up to which batch the driver has proven everything.
 
         Raises:
             TwoPhaseCommitError: see :func:`make_ready`.
@@ -161,11 +161,11 @@ class ProducerStock:
         with self._lock:
             ready = self._ready.pop() if self._ready else None
         if ready is None:
-            ready = self._make(self._free_slot(settled_through))
+            ready = self._make(self._free_slot(committed_through))
         self._served[ready.slot] = batch
         return ready
 
-    def replenish(self, settled_through: int) -> None:
+    def replenish(self, committed_through: int) -> None:
         """Make as many ready as the last batch used, in the background. Called when a task is done."""
         if self._making is not None and self._making.is_alive():
             return
@@ -174,24 +174,24 @@ class ProducerStock:
             return
         slots: list[int] = []
         for _ in range(missing):
-            slot = self._free_slot(settled_through, reserved=slots)
+            slot = self._free_slot(committed_through, reserved=slots)
             self._served[slot] = self._in_use_batch  # reserved: not free for another one
             slots.append(slot)
         ahead = (slots, self._in_use_batch)
         self._making = threading.Thread(target=self._make_ahead, args=ahead, name="twopc-producers", daemon=True)
         self._making.start()
 
-    def _free_slot(self, settled_through: int, *, reserved: Collection[int] = ()) -> int:
+    def _free_slot(self, committed_through: int, *, reserved: Collection[int] = ()) -> int:
         kept = {ready.slot for ready in self._ready}.union(reserved)
         for slot, batch in self._served.items():
-            if batch <= settled_through and slot not in kept:
+            if batch <= committed_through and slot not in kept:
                 return slot
         return len(self._served)
 
     def _make(self, slot: int) -> ReadyProducer:
         # Until it is answered, and for ever if it is not: an InitProducerId that comes late aborts what is open under its id.
         self._served[slot] = _NEVER_FREE
-        transactional_id = f"{self._key.sink}.{self._key.incarnation}.{self._worker}.{slot}"
+        transactional_id = f"{self._key.sink}.{self._key.driver_epoch}.{self._worker}.{slot}"
         return make_ready(self._config, transactional_id, slot, self._key.ledger, timeout_ms=self._timeout_ms)
 
     def _make_ahead(self, slots: list[int], batch: int) -> None:
@@ -208,20 +208,20 @@ class ProducerStock:
 
 
 #: In the order of their last use.
-_stocks: dict[str, tuple[int, StockKey, ProducerStock]] = {}
+_pools: dict[str, tuple[int, PoolKey, ProducerPool]] = {}
 #: A worker outlives many queries; each idle producer is three threads, some MB, and twenty statistics a second.
-_MOST_STOCKS: Final = 8
+_MOST_POOLS: Final = 8
 
 
-def stock_for(key: StockKey, *, timeout_ms: float) -> ProducerStock:
+def pool_for(key: PoolKey, *, timeout_ms: float) -> ProducerPool:
     """This process's stock for ``key``. One of an earlier incarnation, inherited over a fork, or long unused is forgotten."""
-    pid, held, stock = _stocks.pop(key.sink, (0, None, None))
-    if stock is None or held != key or pid != os.getpid():
-        stock = ProducerStock(key, timeout_ms=timeout_ms)
-    _stocks[key.sink] = (os.getpid(), key, stock)
-    if len(_stocks) > _MOST_STOCKS:
-        del _stocks[next(iter(_stocks))]
-    return stock
+    pid, held, pool = _pools.pop(key.sink, (0, None, None))
+    if pool is None or held != key or pid != os.getpid():
+        pool = ProducerPool(key, timeout_ms=timeout_ms)
+    _pools[key.sink] = (os.getpid(), key, pool)
+    if len(_pools) > _MOST_POOLS:
+        del _pools[next(iter(_pools))]
+    return pool
 
 
 def drop_quietly(ready: ReadyProducer, timeout_ms: float) -> None:

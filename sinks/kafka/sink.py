@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from sinks.kafka import options
-from sinks.kafka.producer_pool import StockKey, stock_for
+from sinks.kafka.producer_pool import PoolKey, pool_for
 from sinks.kafka.writer import KafkaHandle, KafkaWriter
 from twopc.errors import ConfigurationError
 from twopc.sink import TwoPhaseCommitSink
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from sinks.kafka.committer import KafkaCommitter
-    from sinks.kafka.decision_log import KafkaLedger
-    from twopc.sink import TaskAttempt
+    from sinks.kafka.decision_log import KafkaDecisionLog
+    from twopc.attempt import TaskAttempt
 
 # No dot: transactional ids are found by the prefix "<name>.".
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
@@ -112,9 +112,9 @@ class KafkaSink(TwoPhaseCommitSink[KafkaHandle]):
     def create_writer(self, task: TaskAttempt) -> KafkaWriter:
         """See :class:`TwoPhaseCommitSink`."""
         config = options.producer_config(self.bootstrap_servers, self._parsed())
-        key = StockKey(self.name, task.incarnation, self.ledger, tuple(sorted(config.items())))
-        stock = stock_for(key, timeout_ms=self.timeout_ms)
-        return KafkaWriter(task, stock, topic=self.topic, ledger=self.ledger, timeout_ms=self.timeout_ms)
+        key = PoolKey(self.name, task.driver_epoch, self.ledger, tuple(sorted(config.items())))
+        pool = pool_for(key, timeout_ms=self.timeout_ms)
+        return KafkaWriter(task, pool, topic=self.topic, ledger=self.ledger, timeout_ms=self.timeout_ms)
 
     def create_committer(self) -> KafkaCommitter:
         """See :class:`TwoPhaseCommitSink`."""
@@ -122,11 +122,11 @@ class KafkaSink(TwoPhaseCommitSink[KafkaHandle]):
 
         return KafkaCommitter(self)
 
-    def create_ledger(self) -> KafkaLedger:
+    def create_decision_log(self) -> KafkaDecisionLog:
         """The ledger, not yet taken over."""
-        from sinks.kafka.decision_log import KafkaLedger  # noqa: PLC0415 - the same
+        from sinks.kafka.decision_log import KafkaDecisionLog  # noqa: PLC0415 - the same
 
-        return KafkaLedger(self.name, self.ledger, self.bootstrap_servers, self._parsed(), self.timeout_ms)
+        return KafkaDecisionLog(self.name, self.ledger, self.bootstrap_servers, self._parsed(), self.timeout_ms)
 
     def committing_config(self) -> dict[str, Any]:
         """The connection of the client that commits."""

@@ -13,13 +13,15 @@ from confluent_kafka import KafkaException
 
 from sinks.kafka.errors import SERVING, translate_in_task
 from sinks.kafka.markers import marker_of
-from sinks.kafka.producer_pool import ProducerStock, ReadyProducer, drop_quietly
+from sinks.kafka.producer_pool import ProducerPool, ReadyProducer, drop_quietly
+from twopc.crash_points import crash_point
 from twopc.errors import BadRecordError, RetriableError
-from twopc.faults import point
-from twopc.sink import SinkWriter, TaskAttempt
+from twopc.writer import SinkWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from twopc.attempt import TaskAttempt
 
 logger = logging.getLogger(__name__)
 
@@ -72,10 +74,10 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
     """
 
     def __init__(
-        self, task: TaskAttempt, stock: ProducerStock, *, topic: str | None, ledger: str, timeout_ms: float
+        self, task: TaskAttempt, pool: ProducerPool, *, topic: str | None, ledger: str, timeout_ms: float
     ) -> None:
         self._task = task
-        self._stock = stock
+        self._pool = pool
         self._topic = topic
         self._ledger = ledger
         self._timeout_s = timeout_ms / 1000
@@ -90,12 +92,12 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
 
     def begin_transaction(self) -> None:
         """See :class:`SinkWriter`."""
-        self._ready = self._stock.take(self._task.checkpoint_id, self._task.settled_through)
+        self._ready = self._pool.take(self._task.batch_id, self._task.committed_through)
         try:
             self._ready.producer.begin_transaction()
         except KafkaException as error:
             raise translate_in_task(error, f"beginning {self._ready.transactional_id}") from error
-        point("task.began")
+        crash_point("task.began")
 
     def write(self, rows: pa.RecordBatch) -> None:
         """See :class:`SinkWriter`. Never more rows in memory than librdkafka's queue holds."""
@@ -111,7 +113,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
     def pre_commit(self) -> KafkaHandle:
         """See :class:`SinkWriter`. A vote needs no delivery error, nothing left, and every row transmitted (rule 2)."""
         ready = self._producer_of
-        point("task.written")
+        crash_point("task.written")
         transaction = uuid.uuid4().hex
         marker = marker_of(transaction, self._task, self._rows)
         marker_partition = 1 + self._task.partition % ready.markers
@@ -127,7 +129,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             raise RetriableError(
                 f"{ready.transactional_id}: {left} of {self._rows} records were not acknowledged within {self._timeout_s:.0f} s"
             )
-        point("task.flushed")
+        crash_point("task.flushed")
         producer_id, producer_epoch = ready.identity()
         handle = KafkaHandle(
             uuid=transaction,
@@ -138,7 +140,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             rows=self._rows,
             partitions=self._written_to(ready, marker_partition),
         )
-        point("task.prepared")
+        crash_point("task.prepared")
         return handle
 
     def hand_over(self) -> None:
@@ -155,7 +157,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
     def close(self) -> None:
         """See :class:`SinkWriter`. Then the idle worker makes producers ready for its next tasks."""
         super().close()
-        self._stock.replenish(self._task.settled_through)
+        self._pool.replenish(self._task.committed_through)
 
     def _messages(self, rows: pa.RecordBatch) -> Any:
         names = [name for name in ("key", "value", "partition", "headers", "timestamp") if name in rows.schema.names]

@@ -13,15 +13,16 @@ from sinks.redis.calls import FAILURES, Call
 from sinks.redis.errors import translate
 from sinks.redis.preflight import require_usable
 from sinks.redis.writer import RedisHandle, fold, forget_entry, unstage
+from twopc.committer import SinkCommitter
+from twopc.crash_points import crash_point
 from twopc.errors import BadRecordError, FencedError, RetriableError
-from twopc.faults import point
-from twopc.sink import Evidence, SinkCommitter
+from twopc.handle import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from sinks.redis.sink import RedisSink
-    from twopc.sink import Claim
+    from twopc.attempt import Claim
 
 logger = logging.getLogger(__name__)
 
@@ -41,9 +42,9 @@ class RedisCommitter(SinkCommitter[RedisHandle]):
         self._slot = keys.slot_of_control(sink.name)
         self._run = ""
         self._seen: str | None = None
-        self._incarnation = -1
+        self._driver_epoch = -1
         self._last_version = 0
-        self._obstacles: list[str] = []
+        self._blockers: list[str] = []
 
     def binding(self) -> Mapping[str, str]:
         """See :class:`SinkCommitter`: the sink's id in this Redis, which goes where its data goes."""
@@ -56,33 +57,33 @@ class RedisCommitter(SinkCommitter[RedisHandle]):
             require_usable(self._sink, self._link.facts())
         except FAILURES as error:
             raise translate(error, f"sink {self._name!r}, reading the server's settings") from error
-        last, incarnation = self._ask_one(("HMGET", self._control, "lineage", "incarnation"), "reading who drove it")
+        last, driver_epoch = self._ask_one(("HMGET", self._control, "lineage", "incarnation"), "reading who drove it")
         # Once: a later look could show a successor, whom a repeated take-over must not throw out.
         if self._seen is None:
-            self._seen = (incarnation or b"0").decode()
+            self._seen = (driver_epoch or b"0").decode()
         return last.decode() if last else None
 
-    def has_gone_on(self, since: Mapping[str, Any]) -> bool:
+    def has_newer_decision(self, scan_start: Mapping[str, Any]) -> bool:
         """See :class:`SinkCommitter`."""
         decided = self._ask_one(("HGET", self._control, "decided"), "reading its newest decision")
-        return int(decided or 0) > int(since.get("base", 0))
+        return int(decided or 0) > int(scan_start.get("base", 0))
 
-    def take_over(self, claim: Claim) -> int:
+    def acquire(self, claim: Claim) -> int:
         """See :class:`SinkCommitter`."""
         if self._seen is None:
             raise AssertionError("inspect comes first")
         taken = self._ask_one(
-            (self._control, claim.run, self._seen, claim.lineage, uuid.uuid4().hex),
+            (self._control, claim.run, self._seen, claim.query_id, uuid.uuid4().hex),
             "taking over",
-            script=scripts.TAKE_OVER,
+            script=scripts.ACQUIRE,
         )
         if not taken:
             raise self._fenced()
         self._run = claim.run
-        if taken != self._incarnation:
-            self._incarnation = int(taken)
-            point("driver.fenced")
-        return self._incarnation
+        if taken != self._driver_epoch:
+            self._driver_epoch = int(taken)
+            crash_point("driver.fenced")
+        return self._driver_epoch
 
     def begin_attempt(self) -> dict[str, Any]:
         """See :class:`SinkCommitter`: the attempt's version, above every earlier one and the time in ms."""
@@ -116,19 +117,19 @@ class RedisCommitter(SinkCommitter[RedisHandle]):
             if fold(digests) != handle.checksum:
                 raise RetriableError(f"{handle.transaction} cannot be decided: it is not whole any more")
 
-    def commit(self, handles: Sequence[RedisHandle], since: Mapping[str, Any]) -> dict[RedisHandle, Evidence]:
+    def commit(self, handles: Sequence[RedisHandle], scan_start: Mapping[str, Any]) -> dict[RedisHandle, Evidence]:
         """See :class:`SinkCommitter`: one slice after the other, so that a replay meets them in the same order."""
-        version = int(since["base"])
-        self._obstacles = []
+        version = int(scan_start["base"])
+        self._blockers = []
         if self._note(version):
             self._apply(handles, version)
-        found = self.evidence(handles, since)
+        found = self.evidence(handles, scan_start)
         self._link.ask([forget_entry(self._name, h.entry) for h, e in found.items() if e is Evidence.COMMITTED])
         return found
 
-    def obstacles(self) -> Sequence[str]:
+    def blockers(self) -> Sequence[str]:
         """See :class:`SinkCommitter`."""
-        return self._obstacles
+        return self._blockers
 
     def abort(self, handles: Sequence[RedisHandle]) -> None:
         """See :class:`SinkCommitter`."""
@@ -139,18 +140,18 @@ class RedisCommitter(SinkCommitter[RedisHandle]):
         ]
         self._report("aborting", self._link.ask(calls))
 
-    def evidence(self, handles: Sequence[RedisHandle], since: Mapping[str, Any]) -> dict[RedisHandle, Evidence]:
+    def evidence(self, handles: Sequence[RedisHandle], scan_start: Mapping[str, Any]) -> dict[RedisHandle, Evidence]:
         """See :class:`SinkCommitter`: by the markers, which are written in the same step as the data."""
-        version = int(since["base"])
+        version = int(scan_start["base"])
         states = look(self._link, self._name, handles, version, durable=True)
         return {handle: self._judge(handle, set(states[handle]), version) for handle in handles}
 
     def initialize_state(
-        self, decided: Sequence[RedisHandle], since: Mapping[str, Any]
+        self, decided: Sequence[RedisHandle], scan_start: Mapping[str, Any]
     ) -> Mapping[RedisHandle, Evidence]:
         """See :class:`SinkCommitter`; later versions go above the last decision's, whatever the clock says."""
-        self._last_version = int(since.get("base", 0))
-        return super().initialize_state(decided, since)
+        self._last_version = int(scan_start.get("base", 0))
+        return super().initialize_state(decided, scan_start)
 
     def recover_and_abort(self, decided: Collection[RedisHandle]) -> None:
         """See :class:`SinkCommitter`: slices up to one's own incarnation that nobody has decided."""
@@ -162,11 +163,11 @@ class RedisCommitter(SinkCommitter[RedisHandle]):
         spared = {handle.entry for handle in decided}
         entries = {entry.decode(): value.decode() for entry, value in listed.items()}
         orphans = {
-            e: v for e, v in entries.items() if e not in spared and int(e.partition(":")[0]) <= self._incarnation
+            e: v for e, v in entries.items() if e not in spared and int(e.partition(":")[0]) <= self._driver_epoch
         }
         if not orphans:
             return
-        point("driver.sweeping")
+        crash_point("driver.sweeping")
         self._report("sweeping", self._link.ask([call for entry in orphans.items() for call in self._sweep(*entry)]))
 
     def close(self) -> None:
@@ -181,7 +182,7 @@ class RedisCommitter(SinkCommitter[RedisHandle]):
         if noted == 0:
             raise self._fenced()
         if isinstance(noted, Exception):
-            self._obstacles.append(f"sink {self._name!r}: Redis does not answer: {noted}")
+            self._blockers.append(f"sink {self._name!r}: Redis does not answer: {noted}")
         return not isinstance(noted, Exception)
 
     def _apply(self, handles: Sequence[RedisHandle], version: int) -> None:
@@ -190,15 +191,15 @@ class RedisCommitter(SinkCommitter[RedisHandle]):
             # A slice of which something is missing is not applied in part: it may be proven lost and be written anew.
             if _WHOLE.issuperset(states[handle]) and set(states[handle]) != {"COMMITTED"}:
                 for failure in apply(self._link, self._name, handle, version):
-                    self._obstacles.append(f"sink {self._name!r}, {handle.transaction} is not applied: {failure}")
-            point("driver.committing")
+                    self._blockers.append(f"sink {self._name!r}, {handle.transaction} is not applied: {failure}")
+            crash_point("driver.committing")
 
     def _judge(self, handle: RedisHandle, states: set[str], version: int) -> Evidence:
         if states == {"COMMITTED"}:
             return Evidence.COMMITTED
         if "STALE" in states:
             self._require_driving()
-            self._obstacles.append(
+            self._blockers.append(
                 f"sink {self._name!r}, {handle.transaction}: Redis has had a later decision than version {version}, so this "
                 "checkpoint is older than its output"
             )
@@ -207,9 +208,7 @@ class RedisCommitter(SinkCommitter[RedisHandle]):
             if bury(self._link, self._name, handle, version):
                 return Evidence.ABORTED
         elif states & {"LOST", "TORN"}:
-            self._obstacles.append(
-                f"sink {self._name!r}, {handle.transaction} is applied in part, and the rest is gone"
-            )
+            self._blockers.append(f"sink {self._name!r}, {handle.transaction} is applied in part, and the rest is gone")
         return Evidence.UNKNOWN
 
     def _require_driving(self) -> None:

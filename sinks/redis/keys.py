@@ -18,7 +18,7 @@ SLOTS: Final = 16_384
 
 
 def control(sink: str) -> str:
-    """A hash: who drives the sink (``run``, ``lineage``, ``incarnation``), its ``id``; ``version``: the highest given out.
+    """A hash: who drives the sink (``run``, ``query_id``, ``driver_epoch``), its ``id``; ``version``: the highest given out.
 
     ``decided``: that of this lineage's newest decision.
     """
@@ -26,7 +26,7 @@ def control(sink: str) -> str:
 
 
 def slices(sink: str) -> str:
-    """A hash, ``<incarnation>:<uuid>`` -> the slots of that slice: what the sweep looks through."""
+    """A hash, ``<driver_epoch>:<uuid>`` -> the slots of that slice: what the sweep looks through."""
     return f"{PREFIX}{sink}:{{{sink}}}:slices"
 
 

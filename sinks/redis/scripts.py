@@ -170,7 +170,7 @@ return {redis.sha1hex(chunk)}
 )
 
 #: KEYS control; ARGV run, the incarnation seen before, lineage, a fresh id. 0: somebody else was faster.
-TAKE_OVER: Final = _script(
+ACQUIRE: Final = _script(
     """
 local incarnation = redis.call('HGET', KEYS[1], 'incarnation') or '0'
 if redis.call('HGET', KEYS[1], 'run') == ARGV[1] then return tonumber(incarnation) end

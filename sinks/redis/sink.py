@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from redis.cluster import RedisCluster
 
     from sinks.redis.committer import RedisCommitter
-    from twopc.sink import TaskAttempt
+    from twopc.attempt import TaskAttempt
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _SCHEMES: Final = ("redis", "rediss", "unix")

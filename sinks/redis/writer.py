@@ -12,16 +12,16 @@ from sinks.redis import keys
 from sinks.redis.calls import Call
 from sinks.redis.chunks import by_slot, cut
 from sinks.redis.errors import translate
+from twopc.crash_points import crash_point
 from twopc.errors import BadRecordError
-from twopc.faults import point
-from twopc.sink import SinkWriter
+from twopc.writer import SinkWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from sinks.redis.chunks import Chunk, Commands
     from sinks.redis.sink import RedisSink
-    from twopc.sink import TaskAttempt
+    from twopc.attempt import TaskAttempt
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class RedisHandle:
 
     Attributes:
         uuid: names it for ever.
-        incarnation: of the sink, when it was written.
+        driver_epoch: of the sink, when it was written.
         groups: for each slot its number (-1 without a cluster), its chunks, and about how many small commands they are
             worth, by count or size: by this the driver measures how much it sends at once.
         rows: rows of the task.
@@ -44,7 +44,7 @@ class RedisHandle:
     """
 
     uuid: str
-    incarnation: int
+    driver_epoch: int
     groups: tuple[tuple[int, int, int], ...]
     rows: int
     checksum: str
@@ -52,7 +52,7 @@ class RedisHandle:
     @property
     def entry(self) -> str:
         """Its field among the sink's slices."""
-        return f"{self.incarnation}:{self.uuid}"
+        return f"{self.driver_epoch}:{self.uuid}"
 
     @property
     def transaction(self) -> str:
@@ -65,9 +65,9 @@ class RedisWriter(SinkWriter[RedisHandle]):
 
     def __init__(self, task: TaskAttempt, sink: RedisSink) -> None:
         self._sink = sink
-        self._incarnation = task.incarnation
+        self._driver_epoch = task.driver_epoch
         self._uuid = uuid.uuid4().hex
-        self._entry = f"{task.incarnation}:{self._uuid}"
+        self._entry = f"{task.driver_epoch}:{self._uuid}"
         self._link = sink.link()
         self._rows = 0
         self._groups: dict[int, list[int]] = {}  # slot -> chunks, weight
@@ -77,7 +77,7 @@ class RedisWriter(SinkWriter[RedisHandle]):
     def begin_transaction(self) -> None:
         """See :class:`SinkWriter`. The entry comes first: the sweep finds a slice only by it."""
         self._stage([self._register()])
-        point("task.began")
+        crash_point("task.began")
 
     def write(self, rows: pa.RecordBatch) -> None:
         """See :class:`SinkWriter`. Nothing is kept: memory is that of one batch."""
@@ -92,11 +92,11 @@ class RedisWriter(SinkWriter[RedisHandle]):
 
     def pre_commit(self) -> RedisHandle:
         """See :class:`SinkWriter`: every chunk is acknowledged already."""
-        point("task.written")
-        point("task.flushed")
+        crash_point("task.written")
+        crash_point("task.flushed")
         groups = tuple((slot, chunks, weight) for slot, (chunks, weight) in sorted(self._groups.items()))
         checksum = fold(digest for slot, _, _ in groups for digest in self._digests[slot])
-        return RedisHandle(self._uuid, self._incarnation, groups, self._rows, checksum)
+        return RedisHandle(self._uuid, self._driver_epoch, groups, self._rows, checksum)
 
     def abort(self) -> None:
         """See :class:`SinkWriter`."""

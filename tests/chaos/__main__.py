@@ -32,7 +32,7 @@ from tests.checkers.verdict import verdict
 from tests.checkers.watcher import Watcher
 from tests.live.pipeline import create_topic
 from tests.live.services import chosen, kafka_service
-from twopc.faults import OCCASIONAL, POINTS
+from twopc.crash_points import OCCASIONAL, POINTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,12 +93,12 @@ def plan(points: Sequence[str], trials: int, seed: int, bootstrap_servers: str, 
             action = chance.choice(_ACTIONS) if number else "kill"
             drawn[kind or chance.choice(("rows", "shuffle"))].append((point, action))
     played = []
-    for kind, faults in drawn.items():
-        chance.shuffle(faults)
+    for kind, crash_points in drawn.items():
+        chance.shuffle(crash_points)
         # Orphans are what a driver leaves that dies before its decision.
         ordered = [
             trial
-            for point, action in faults
+            for point, action in crash_points
             for trial in ([("driver.confirmed", "kill")] if point == "driver.sweeping" else []) + [(point, action)]
         ]
         played.append(Played(queries[kind], ordered, chance.getrandbits(32)))

@@ -16,20 +16,21 @@ import pyarrow as pa
 from integration.services.guard import die_with_parent
 from integration.spark.staging import SliceWriter, Staging
 from tests.tasks import attempt_of, is_wanted, keyed_views, prepare
-from twopc import errors, faults
-from twopc.checkpoint import Checkpoint
-from twopc.coordinator import Coordinator, Settings
-from twopc.decision import TaskReport
+from twopc import crash_points, errors
+from twopc.batch import Batch
+from twopc.coordinator import Coordinator
 from twopc.errors import FatalError, RetriableError, TwoPhaseCommitError
 from twopc.files import LocalFiles
+from twopc.records import TaskReport
+from twopc.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sinks.kafka import KafkaSink
     from tests.chaos.query import Query
+    from twopc.attempt import TaskAttempt
     from twopc.engine import Work
-    from twopc.sink import TaskAttempt
 
 # Pyarrow imports pandas with the first array that is made of Python's objects: here, once, and not in each forked process.
 pa.array([b""])
@@ -80,8 +81,8 @@ def await_change(pid: int, timeout_s: float = LIFETIME_S + 5) -> Exit:
 
 def serve_tasks(connection: Connection, sink: KafkaSink, staging: str | None, fault: str) -> bool:
     """A writer: task after task, until nobody asks any more. Whether its fault has struck."""
-    faults.disarm()
-    faults.arm_from(fault)
+    crash_points.disarm()
+    crash_points.arm_from(fault)
     with contextlib.suppress(EOFError, OSError):
         while True:
             job, task, rows, writes = connection.recv()
@@ -89,7 +90,7 @@ def serve_tasks(connection: Connection, sink: KafkaSink, staging: str | None, fa
                 found: Any = _write(sink, task, rows, staging, writes=writes)
             except TwoPhaseCommitError as error:
                 found = (RetriableError.__name__ if error.retriable else type(error).__name__, str(error))
-            except faults.InjectedFault:
+            except crash_points.InjectedFault:
                 found = (RetriableError.__name__, "an injected fault")
             connection.send((job, task.partition, found))
     return _has_struck(fault)
@@ -97,14 +98,14 @@ def serve_tasks(connection: Connection, sink: KafkaSink, staging: str | None, fa
 
 def _has_struck(fault: str) -> bool:
     """A delay, or an error that was made good, shows in nothing else."""
-    return bool(fault) and not faults.is_armed(fault.partition("@")[0])
+    return bool(fault) and not crash_points.is_armed(fault.partition("@")[0])
 
 
 def _write(sink: KafkaSink, task: TaskAttempt, rows: list[bytes], staging: str | None, *, writes: bool) -> TaskReport:
     """As ``integration.spark.task`` does it."""
     keys = [row.partition(b":")[0] for row in rows]
     batch = pa.record_batch({"key": pa.array(keys, pa.binary()), "value": pa.array(rows, pa.binary())})
-    staged = SliceWriter(staging, task.incarnation, task.checkpoint_id, keyed_views(sink.name)) if staging else None
+    staged = SliceWriter(staging, task.driver_epoch, task.batch_id, keyed_views(sink.name)) if staging else None
     if staged is not None and rows:
         staged.write(batch)
     handle = prepare(sink, task, [batch]) if writes else None
@@ -129,7 +130,7 @@ class Engine:
 
     def prepare(self, work: Work) -> list[TaskReport]:
         self._jobs.append(len(self._jobs))
-        rows = self._query.split(work.checkpoint.batch, work.attempt)
+        rows = self._query.split(work.batch.batch_id, work.attempt)
         waiting = list(range(len(rows)))
         running = dict[Any, int]()
         tried_again = set[int]()
@@ -184,17 +185,17 @@ class Engine:
 
 def drive(query: Query, first: int, count: int, writers: Sequence[Connection], told: Connection, fault: str) -> bool:
     """A driver: batches from ``first`` on. What becomes of each is told to whoever started it. Whether its fault has struck."""
-    faults.disarm()
-    faults.arm_from(fault)
+    crash_points.disarm()
+    crash_points.arm_from(fault)
     staging = Staging(query.staging) if query.staging else None
     settings = Settings(keep_batches=query.keep_batches)
     coordinator = Coordinator([query.sink], LocalFiles(query.root / "twopc"), settings=settings, staging=staging)
     jobs: list[int] = []
     try:
         for batch in range(first, first + count):
-            checkpoint = Checkpoint(query.lineage, batch, query.offsets_of(batch) or (), query.offsets_of)
+            checkpoint = Batch(query.query_id, batch, query.offsets_of(batch) or (), query.offsets_of)
             coordinator.process(checkpoint, Engine(query, writers, jobs))
             told.send(("done", batch))
-    except (TwoPhaseCommitError, faults.InjectedFault) as error:
+    except (TwoPhaseCommitError, crash_points.InjectedFault) as error:
         told.send(("failed", f"{type(error).__name__}: {error}"))
     return _has_struck(fault)

@@ -12,7 +12,7 @@ from sinks.kafka import KafkaSink
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from twopc.decision import Attempt
+    from twopc.attempt import Attempt
 
 TASKS: Final = 2
 _ROWS: Final = 3
@@ -48,7 +48,7 @@ class Query:
         return str(self.root / "staging") if self.staged else None
 
     @property
-    def lineage(self) -> str:
+    def query_id(self) -> str:
         return f"lineage-{self.name}"
 
     @property

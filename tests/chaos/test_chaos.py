@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.chaos.__main__ import plan, replayed
-from twopc.decision import Attempt
-from twopc.faults import OCCASIONAL, POINTS
+from twopc.attempt import Attempt
+from twopc.crash_points import OCCASIONAL, POINTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

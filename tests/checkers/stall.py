@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 def stalled(samples: Sequence[StableOffset], *, bound_s: float) -> list[Violation]:
     """Each time that a partition's last stable offset stood still below its end for longer than ``bound_s``."""
-    since: dict[int, StableOffset] = {}
+    scan_start: dict[int, StableOffset] = {}
     longest: dict[tuple[int, int], tuple[float, StableOffset, StableOffset]] = {}
     for sample in sorted(samples, key=lambda sample: sample.at_s):
-        began = since.get(sample.partition)
+        began = scan_start.get(sample.partition)
         if began is not None and (stood_s := sample.at_s - began.at_s) > bound_s:
             longest[sample.partition, began.stable] = stood_s, began, sample
         if sample.stable >= sample.end:
-            since.pop(sample.partition, None)
+            scan_start.pop(sample.partition, None)
         elif began is None or sample.stable > began.stable:
-            since[sample.partition] = sample
+            scan_start[sample.partition] = sample
     return [
         Violation("stall", f"partition {partition} stood still at {stable} for {stood_s:.1f} s", (began, ended))
         for (partition, stable), (stood_s, began, ended) in sorted(longest.items())

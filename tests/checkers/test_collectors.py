@@ -121,7 +121,7 @@ def test_a_run_in_which_nothing_went_wrong_is_found_without_fault(kafka: KafkaSe
     with Watcher(kafka.bootstrap_servers, play.topic) as watcher:
         driver = play.driver()
         for batch in (0, 1):
-            driver.process(play.checkpoint(batch), Tasks(play, rows_of(batch)))
+            driver.process(play.batch(batch), Tasks(play, rows_of(batch)))
         play.forget_worker()
         assert verdict(play.sink, kafka.bootstrap_servers, watcher, ROWS, stall_bound_s=5) == []
 
@@ -133,7 +133,7 @@ def test_a_row_that_somebody_else_wrote_and_an_open_transaction_are_found_in_a_r
     with Watcher(kafka.bootstrap_servers, play.topic) as watcher:
         driver = play.driver()
         for batch in (0, 1):
-            driver.process(play.checkpoint(batch), Tasks(play, rows_of(batch)))
+            driver.process(play.batch(batch), Tasks(play, rows_of(batch)))
         stranger = producer_of(kafka, f"{play.name}.stranger")
         stranger.begin_transaction()
         stranger.produce(play.topic, "0:0", key="0:0")

@@ -15,7 +15,7 @@ from tests.checkers.order import inverted
 from tests.checkers.stall import stalled
 from tests.checkers.watcher import Watcher
 from tests.checkers.whole_transactions import torn
-from twopc.decision import Decision, Record, Repair
+from twopc.records import Decision, Record, Repair
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -77,7 +77,7 @@ def _left_open(sink: KafkaSink, bootstrap_servers: str) -> list[Violation]:
 
 def decided_of(sink: KafkaSink) -> list[Decided]:
     """The handles that hold, of every batch that the ledger decides."""
-    ledger = sink.create_ledger()
+    ledger = sink.create_decision_log()
     try:
         return _holding(sink, [entry.record for entry in ledger.inspect().entries])
     finally:
@@ -95,7 +95,7 @@ def _holding(sink: KafkaSink, records: Iterable[Record]) -> list[Decided]:
             for task in record.tasks
             if sink.name in task.handles
         }
-        of_batch = held.setdefault((record.lineage, record.batch), {})
+        of_batch = held.setdefault((record.query_id, record.batch_id), {})
         if isinstance(record, Decision):
             of_batch.clear()
         of_batch |= {

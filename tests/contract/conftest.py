@@ -9,7 +9,7 @@ import pytest
 from tests.contract.cases import SINKS, Case
 from tests.live.hbase.conftest import _shared_store, hbase_server, store
 from tests.live.redis.conftest import redis_cluster, redis_server
-from twopc import faults
+from twopc import crash_points
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +26,6 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 @pytest.fixture(autouse=True)
 def _no_faults_left_armed() -> Iterator[None]:
-    faults.disarm()
+    crash_points.disarm()
     yield
-    faults.disarm()
+    crash_points.disarm()

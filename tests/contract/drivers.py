@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from tests.live import pipeline
 from tests.tasks import attempt_of, is_wanted
 from tests.unit.fake_sink import DecidingFiles
-from twopc.checkpoint import Checkpoint
-from twopc.coordinator import Coordinator, Settings, Work
-from twopc.decision import Attempt, TaskReport
-from twopc.faults import point
-from twopc.sink import Claim, TaskAttempt
+from twopc.attempt import Attempt, Claim, TaskAttempt
+from twopc.batch import Batch
+from twopc.coordinator import Coordinator
+from twopc.crash_points import crash_point
+from twopc.records import TaskReport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tests.contract.cases import Case
+    from twopc.engine import Work
+    from twopc.settings import Settings
     from twopc.sink import TwoPhaseCommitSink
 
-LINEAGE = "lineage-a"
+QUERY_ID = "lineage-a"
 #: Closed at the end of the test.
 opened: list[Any] = pipeline.opened
 
@@ -35,7 +37,7 @@ class Driver:
     Attributes:
         committer: has taken over.
         claim: with which.
-        incarnation: which it was given.
+        driver_epoch: which it was given.
     """
 
     def __init__(self, sink: TwoPhaseCommitSink[Any]) -> None:
@@ -45,8 +47,8 @@ class Driver:
         opened.append(self)
         self.committer.inspect()
         log = self.committer.decision_log()
-        self.claim = Claim(LINEAGE, uuid.uuid4().hex, log.name if log else "registers")
-        self.incarnation = self.committer.take_over(self.claim)
+        self.claim = Claim(QUERY_ID, uuid.uuid4().hex, log.name if log else "registers")
+        self.driver_epoch = self.committer.acquire(self.claim)
         if log:
             log.read()
 
@@ -57,13 +59,13 @@ class Driver:
     def prepare(self, rows: pa.RecordBatch, *, partition: int = 0) -> Any:
         """One task: its handle."""
         self._counter += 1
-        task = TaskAttempt(LINEAGE, 0, Attempt(self.incarnation, self._counter), partition, self.incarnation, -1)
+        task = TaskAttempt(QUERY_ID, 0, Attempt(self.driver_epoch, self._counter), partition, self.driver_epoch, -1)
         return run_task(self._sink, task, rows)
 
-    def commit(self, handles: Sequence[Any], since: Mapping[str, Any]) -> list[Any]:
+    def commit(self, handles: Sequence[Any], scan_start: Mapping[str, Any]) -> list[Any]:
         """Confirm and commit: the evidence, in the order of the handles."""
         self.committer.confirm(handles, 0)
-        found = self.committer.commit(handles, since)
+        found = self.committer.commit(handles, scan_start)
         return [found[handle] for handle in handles]
 
     def close(self) -> None:
@@ -78,7 +80,7 @@ class Engine:
         self.evaluated = 0
 
     def prepare(self, work: Work) -> list[TaskReport]:
-        return [self._task(work, partition, rows) for partition, rows in enumerate(rows_of(work.checkpoint.batch))]
+        return [self._task(work, partition, rows) for partition, rows in enumerate(rows_of(work.batch.batch_id))]
 
     def evaluate(self) -> None:
         self.evaluated += 1
@@ -96,8 +98,8 @@ def run_task(sink: TwoPhaseCommitSink[Any], task: TaskAttempt, rows: pa.RecordBa
     """One task attempt up to its handle. Not in a ``finally``: a dead process closes nothing."""
     writer = sink.create_writer(task)
     writer.write_rows(rows)
-    handle = writer.snapshot_state(task.checkpoint_id)
-    point("task.prepared")
+    handle = writer.snapshot_state(task.batch_id)
+    crash_point("task.prepared")
     writer.hand_over()
     writer.close()
     return handle
@@ -111,16 +113,16 @@ def all_rows(*batches: int) -> list[int]:
     return sorted(row for batch in batches for rows in rows_of(batch) for row in rows)
 
 
-def checkpoint(batch: int, lineage: str = LINEAGE) -> Checkpoint:
-    return Checkpoint(lineage, batch, (f"offset-{batch}",), lambda of: (f"offset-{of}",))
+def batch_of(batch: int, query_id: str = QUERY_ID) -> Batch:
+    return Batch(query_id, batch, (f"offset-{batch}",), lambda of: (f"offset-{of}",))
 
 
 class Query:
     """A query over one sink: every :meth:`run` is a new run of it, over the same checkpoint."""
 
-    def __init__(self, case: Case, directory: Path, *, lineage: str = LINEAGE) -> None:
+    def __init__(self, case: Case, directory: Path, *, query_id: str = QUERY_ID) -> None:
         self._case = case
-        self._lineage = lineage
+        self._query_id = query_id
         self._directory = directory / "checkpoint"
         self._directory.mkdir(parents=True, exist_ok=True)
 
@@ -137,7 +139,7 @@ class Query:
         """The next batches of a run."""
         engine = Engine(self._case)
         for batch in batches:
-            coordinator.process(checkpoint(batch, self._lineage), engine)
+            coordinator.process(batch_of(batch, self._query_id), engine)
         return engine
 
     def copied(self, directory: Path) -> Query:

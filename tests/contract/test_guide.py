@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.contract import cases
-from tests.contract.drivers import LINEAGE, Driver
-from twopc import faults
-from twopc.decision import Attempt
+from tests.contract.drivers import QUERY_ID, Driver
+from twopc import crash_points
+from twopc.attempt import Attempt, Claim, TaskAttempt
 from twopc.errors import ConfigurationError, FencedError, RetriableError
-from twopc.sink import Claim, Evidence, TaskAttempt
+from twopc.handle import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,12 +42,12 @@ def test_a_driver_overtaken_after_its_decision_publishes_nothing_that_its_succes
     guide: cases.Case,
 ) -> None:
     loser = Driver(guide.sink)
-    since = loser.begin()
+    scan_start = loser.begin()
     handle = loser.prepare(guide.rows(ROWS))
     loser.committer.confirm([handle], 0)
     winner = Driver(guide.sink)
     with pytest.raises(FencedError):
-        loser.committer.commit([handle], since)
+        loser.committer.commit([handle], scan_start)
     assert guide.visible() == []
     winner.committer.initialize_state([], {})  # a copied checkpoint knows nothing of that decision
     winner.commit([winner.prepare(guide.rows(ROWS))], winner.begin())
@@ -70,7 +70,7 @@ def test_a_driver_that_looked_before_another_took_over_does_not_throw_that_one_o
     winner = Driver(guide.sink)
     late.inspect()
     with pytest.raises(FencedError):
-        late.take_over(Claim(LINEAGE, "late", "registers"))
+        late.acquire(Claim(QUERY_ID, "late", "registers"))
     winner.begin()
 
 
@@ -78,9 +78,9 @@ def test_the_next_driver_is_told_which_query_drove_the_sink(guide: cases.Case) -
     first = guide.sink.create_committer()
     assert first.inspect() is None
     assert first.binding() == {"id": ""}
-    first.take_over(Claim(LINEAGE, "run", "registers"))
+    first.acquire(Claim(QUERY_ID, "run", "registers"))
     second = guide.sink.create_committer()
-    assert second.inspect() == LINEAGE
+    assert second.inspect() == QUERY_ID
     assert second.binding() == first.binding() != {"id": ""}
 
 
@@ -96,7 +96,7 @@ def test_a_database_without_the_tables_is_refused_before_anybody_is_fenced(guide
 @pytest.mark.parametrize("step", ["write", "vote"])
 def test_a_task_that_was_swept_goes_no_further(step: str, guide: cases.Case) -> None:
     driver = Driver(guide.sink)
-    task = TaskAttempt(LINEAGE, 0, Attempt(driver.incarnation, 1), 0, driver.incarnation, -1)
+    task = TaskAttempt(QUERY_ID, 0, Attempt(driver.driver_epoch, 1), 0, driver.driver_epoch, -1)
     writer = guide.sink.create_writer(task)
     writer.write_rows(guide.rows(ROWS))
     driver.committer.recover_and_abort([])
@@ -122,37 +122,37 @@ def test_a_transaction_that_somebody_has_harmed_is_not_decided(harm: str, guide:
 
 def test_what_is_in_the_way_of_a_commit_is_named_and_the_commit_follows_when_it_is_gone(guide: cases.Case) -> None:
     driver = Driver(guide.sink)
-    since = driver.begin()
+    scan_start = driver.begin()
     handles = [driver.prepare(guide.rows([number])) for number in ROWS]
     _execute(guide, "CREATE UNIQUE INDEX once ON payments (cents)")
     _execute(guide, "INSERT INTO payments VALUES ('somebody else', 2)")
-    assert driver.commit(handles, since) == [Evidence.UNKNOWN] * 3
-    [obstacle] = driver.committer.obstacles()
+    assert driver.commit(handles, scan_start) == [Evidence.UNKNOWN] * 3
+    [obstacle] = driver.committer.blockers()
     assert "UNIQUE constraint failed: payments.cents" in obstacle
     assert guide.visible() == [2]
     _execute(guide, "DELETE FROM payments")
-    assert driver.commit(handles, since) == [Evidence.COMMITTED] * 3
-    assert (guide.visible(), driver.committer.obstacles()) == (ROWS, [])
+    assert driver.commit(handles, scan_start) == [Evidence.COMMITTED] * 3
+    assert (guide.visible(), driver.committer.blockers()) == (ROWS, [])
 
 
 def test_a_process_that_dies_in_the_middle_of_a_commit_has_committed_nothing(guide: cases.Case) -> None:
     driver = Driver(guide.sink)
-    since = driver.begin()
+    scan_start = driver.begin()
     handles = [driver.prepare(guide.rows([number])) for number in ROWS]
     spawn = multiprocessing.get_context("spawn")
-    child = spawn.Process(target=_take_over_and_die, args=(guide.sink, handles, since))
+    child = spawn.Process(target=_acquire_and_die, args=(guide.sink, handles, scan_start))
     child.start()
     child.join(DEATH_TIMEOUT_S)
     assert child.exitcode == -signal.SIGKILL
     assert guide.visible() == []
-    found = Driver(guide.sink).committer.initialize_state(handles, since)
+    found = Driver(guide.sink).committer.initialize_state(handles, scan_start)
     assert set(found.values()) == {Evidence.COMMITTED}
     assert guide.visible() == ROWS
 
 
-def _take_over_and_die(sink: Any, handles: list[Any], since: Mapping[str, Any]) -> None:
-    faults.arm_from("driver.committing@2=kill")
-    Driver(sink).committer.commit(handles, since)
+def _acquire_and_die(sink: Any, handles: list[Any], scan_start: Mapping[str, Any]) -> None:
+    crash_points.arm_from("driver.committing@2=kill")
+    Driver(sink).committer.commit(handles, scan_start)
 
 
 def test_states_are_forgotten_with_their_decisions_and_nothing_forgotten_comes_back(guide: cases.Case) -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from tests.contract.drivers import Driver, run_task
 from tests.tasks import attempt_of
-from twopc.decision import TaskReport
+from twopc.records import TaskReport
 
 if TYPE_CHECKING:
     from twopc.engine import Work
@@ -24,9 +24,9 @@ def batch(**columns: Any) -> pa.RecordBatch:
 def apply(sink: TwoPhaseCommitSink[Any], *tasks: pa.RecordBatch) -> list[Any]:
     """One batch of a new driver, decided and committed: its evidence."""
     driver = Driver(sink)
-    since = driver.begin()
+    scan_start = driver.begin()
     handles = [driver.prepare(rows, partition=number) for number, rows in enumerate(tasks)]
-    return driver.commit(handles, since)
+    return driver.commit(handles, scan_start)
 
 
 class OneTask:

@@ -11,17 +11,19 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from sinks.kafka import KafkaSink
 from tests.reader import committed
 from tests.tasks import attempt_of, prepare, prepare_all
-from twopc.checkpoint import Checkpoint
-from twopc.coordinator import Coordinator, Settings, Work
-from twopc.decision import TaskReport
+from twopc.batch import Batch
+from twopc.coordinator import Coordinator
 from twopc.files import LocalFiles
+from twopc.records import TaskReport
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from twopc.engine import Work
     from twopc.repair import StagedRows
+    from twopc.settings import Settings
 
 
 def create_topic(
@@ -49,7 +51,7 @@ class Query:
         self.bootstrap_servers = bootstrap_servers
         self.root = root
         self.name = f"q{uuid.uuid4().hex[:10]}"
-        self.lineage = f"lineage-{self.name}"
+        self.query_id = f"lineage-{self.name}"
         self.topic = create_topic(bootstrap_servers, f"{self.name}-out")
         self.sink = KafkaSink(
             name=self.name,
@@ -63,12 +65,10 @@ class Query:
         opened.append(Coordinator([self.sink], LocalFiles(self.root / "twopc"), settings=settings, staging=staging))
         return opened[-1]
 
-    def checkpoint(
-        self, batch: int, *, offsets: tuple[str, ...] | None = None, lineage: str | None = None
-    ) -> Checkpoint:
+    def batch(self, batch: int, *, offsets: tuple[str, ...] | None = None, query_id: str | None = None) -> Batch:
         """Batch ``batch`` of this query, as its engine would present it; its offsets are remembered."""
         self.offsets[batch] = offsets or self.offsets.get(batch) or (f"offset-{batch}",)
-        return Checkpoint(lineage or self.lineage, batch, self.offsets[batch], self.offsets.get)
+        return Batch(query_id or self.query_id, batch, self.offsets[batch], self.offsets.get)
 
     def visible(self) -> Counter[str]:
         """What readers of the output see."""

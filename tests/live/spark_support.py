@@ -25,7 +25,7 @@ from tests.live import spark_query
 from tests.live.pipeline import create_topic
 from tests.live.spark_query import RUNNING, Options, encoded, session
 from tests.reader import committed, records
-from twopc import faults
+from twopc import crash_points
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -201,11 +201,11 @@ class Pipeline:
 
     def fail_at(self, spark: SparkSession, point: str, **options: Any) -> None:
         """End the driver's work by an error at a fault point, which leaves what a crash there leaves."""
-        faults.arm_from(f"{point}=raise")
+        crash_points.arm_from(f"{point}=raise")
         try:
             assert "InjectedFault" in self.fail(spark, **options)
         finally:
-            faults.disarm()
+            crash_points.disarm()
 
     def process(self, spark_faults: str = "", *, after: Pipeline | None = None, **options: Any) -> Run:
         """Start it as a process, ``after`` another one in the same."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from sinks.kafka import decision_log as kafka_ledger
+from sinks.kafka import decision_log
 from sinks.kafka.reader import offsets
 from sinks.kafka.transactions import NOT_FOUND
 from tests.checkers.history import Position, Row
@@ -72,7 +72,7 @@ class Replicated(Play):
         while True:
             try:
                 self._driving = self._driving or self.driver()
-                self._driving.process(self.checkpoint(batch), Tasks(self, self.rows(batch)))
+                self._driving.process(self.batch(batch), Tasks(self, self.rows(batch)))
             except _RESTART as error:
                 self._driving = None
                 errors.append(f"{type(error).__name__}: {error}")
@@ -226,7 +226,7 @@ def test_a_decision_is_committed_by_the_successor_of_a_coordinator_that_is_silen
     assert not any("DecisionInDoubt" in error for error in told), told
 
 
-def test_a_decision_in_doubt_is_settled_by_a_restart_when_its_coordinator_wakes_after_it_was_replaced(
+def test_a_decision_in_doubt_is_proven_by_a_restart_when_its_coordinator_wakes_after_it_was_replaced(
     play: Replicated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rule 12. The request is with a node that coordinates no longer when it goes on.
@@ -238,18 +238,18 @@ def test_a_decision_in_doubt_is_settled_by_a_restart_when_its_coordinator_wakes_
         doubtful, engine = play.running(), Tasks(play, play.rows(1))
         old = _driver_coordinator(play)
         with monkeypatch.context() as patched:
-            patched.setattr(kafka_ledger, "_DRIVER_TRANSACTION_TIMEOUT_MS", 500)  # before it asks the successor
+            patched.setattr(decision_log, "_DRIVER_TRANSACTION_TIMEOUT_MS", 500)  # before it asks the successor
             with at("driver.deciding", play.cluster[old].pause), pytest.raises(DecisionInDoubtError):
-                doubtful.process(play.checkpoint(1), engine)
+                doubtful.process(play.batch(1), engine)
         assert until(lambda: _driver_coordinator(play) != old, 30)
         play.cluster[old].resume()
         with pytest.raises(DecisionInDoubtError):
-            doubtful.process(play.checkpoint(1), engine)
+            doubtful.process(play.batch(1), engine)
         assert (engine.prepared, engine.evaluated) == (1, 0)
         play.restart()
         play.operate(1)
         play.operate(2)
-        assert [decision.batch for decision in play.decisions()] == [0, 1, 2]
+        assert [decision.batch_id for decision in play.decisions()] == [0, 1, 2]
 
 
 @pytest.mark.timeout(3600)

@@ -19,7 +19,7 @@ from integration.demo.query import QuerySpec
 from integration.demo.records import KEYS, Topics, record
 from integration.demo.verify import Verdict, verify
 from integration.services.java import ServiceError, java_home
-from twopc.faults import POINTS
+from twopc.crash_points import POINTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -125,10 +125,10 @@ def test_the_documented_rights_suffice_over_scram_and_tls(
 ) -> None:
     query = secure_query(secured, tmp_path, authority)
     allow(secured, *documented_rights(query))
-    query.driver().process(query.checkpoint(0), Tasks(query, ROWS))
+    query.driver().process(query.batch(0), Tasks(query, ROWS))
     restarted = query.driver()
-    restarted.process(query.checkpoint(0), Tasks(query, ROWS))
-    restarted.process(query.checkpoint(1), Tasks(query, [["d"]]))
+    restarted.process(query.batch(0), Tasks(query, ROWS))
+    restarted.process(query.batch(1), Tasks(query, [["d"]]))
     assert query.visible() == {"a": 1, "b": 1, "c": 1, "d": 1}
 
 
@@ -144,10 +144,10 @@ def test_a_denied_transactional_id_stops_the_query_by_name_and_after_the_remedy_
     with pytest.raises(
         ConfigurationError, match=rf"(?s)Describe.*{query.name}\.|Write and Describe on the transactional"
     ):
-        query.driver().process(query.checkpoint(0), Tasks(query, ROWS))
+        query.driver().process(query.batch(0), Tasks(query, ROWS))
     assert query.visible() == {}
     allow(secured, *withheld)
-    query.driver().process(query.checkpoint(0), Tasks(query, ROWS))
+    query.driver().process(query.batch(0), Tasks(query, ROWS))
     assert query.visible() == {"a": 1, "b": 1, "c": 1}
 
 
@@ -157,7 +157,7 @@ def test_a_denied_output_topic_is_named_and_nothing_becomes_visible(
     query = secure_query(secured, tmp_path, authority)
     allow(secured, *(r for r in documented_rights(query) if r[1] != query.topic))
     with pytest.raises(ConfigurationError, match=rf"(?s){query.topic}|Write and Describe on it"):
-        query.driver().process(query.checkpoint(0), Tasks(query, ROWS))
+        query.driver().process(query.batch(0), Tasks(query, ROWS))
     assert query.visible() == {}
 
 
@@ -171,7 +171,7 @@ def test_wrong_credentials_name_the_settings_to_check(
 ) -> None:
     query = secure_query(secured, tmp_path, authority, **wrong)
     with pytest.raises(TwoPhaseCommitError, match=r"kafka\.(sasl|security)"):
-        query.driver().process(query.checkpoint(0), Tasks(query, ROWS))
+        query.driver().process(query.batch(0), Tasks(query, ROWS))
 
 
 def test_a_certificate_of_another_authority_is_refused(
@@ -181,7 +181,7 @@ def test_a_certificate_of_another_authority_is_refused(
     trustme.CA().cert_pem.write_to_path(other)
     query = secure_query(secured, tmp_path, authority, **{"kafka.ssl.ca.location": str(other)})
     with pytest.raises(TwoPhaseCommitError, match=r"kafka\.(ssl|security)"):
-        query.driver().process(query.checkpoint(0), Tasks(query, ROWS))
+        query.driver().process(query.batch(0), Tasks(query, ROWS))
 
 
 def test_a_password_is_in_no_representation_of_the_sink(

@@ -12,8 +12,8 @@ import pytest
 
 from integration.spark.engine import SparkEngine
 from tests.live.spark_support import KILLED, Pipeline, spark
+from twopc.crash_points import POINTS
 from twopc.errors import RetriableError
-from twopc.faults import POINTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -157,10 +157,10 @@ def engine_with(*told: Any) -> SparkEngine:
 
 
 @contextlib.contextmanager
-def worker_faults(spark: SparkSession, faults: str) -> Iterator[None]:
+def worker_faults(spark: SparkSession, crash_points: str) -> Iterator[None]:
     """Workers of their own that have these faults armed, each of them anew."""
     environment = spark.sparkContext.environment
-    environment["TWOPC_FAULTS"] = faults
+    environment["TWOPC_FAULTS"] = crash_points
     try:
         yield
     finally:

@@ -197,7 +197,7 @@ def test_an_older_checkpoint_that_was_restored_is_refused_and_writes_nothing(
             shutil.copytree(pipeline.options.checkpoint, backup)
     message = pipeline.fail(spark, checkpoint=str(backup))
     assert "RefusedStartError: checkpoint rewound" in message
-    assert "end_lineage=" in message
+    assert "end_query_id=" in message
     pipeline.feed(20)
     pipeline.run(spark)
     pipeline.require_exactly_once()

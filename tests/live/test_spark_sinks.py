@@ -25,7 +25,7 @@ from tests.live.pipeline import create_topic
 from tests.live.redis.conftest import redis_server
 from tests.live.spark_support import message_of, spark
 from tests.reader import committed, records
-from twopc import faults
+from twopc import crash_points
 from twopc.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -95,12 +95,12 @@ class Query:
 
     def fail_at(self, point: str) -> None:
         """End the driver's work by an error, which leaves what a crash there leaves."""
-        faults.arm_from(f"{point}=raise")
+        crash_points.arm_from(f"{point}=raise")
         try:
             with pytest.raises(StreamingQueryException, match="InjectedFault"):
                 self.run()
         finally:
-            faults.disarm()
+            crash_points.disarm()
 
     def run_over_a_crash_at(self, point: str) -> None:
         """:data:`BATCHES`, of which the second is not brought to its end at once."""
@@ -209,12 +209,14 @@ def test_kafka_shows_a_batch_before_redis_does(
     query = Query(spark, tmp_path, (totals, events))
     query.feed(*BATCHES[0])
     seen: list[Any] = []
-    faults.arm("driver.committing", lambda: None)
-    faults.arm("driver.committing", lambda: seen.append(counters(redis_server, totals.mapping.key.partition(":")[0])))
+    crash_points.arm("driver.committing", lambda: None)
+    crash_points.arm(
+        "driver.committing", lambda: seen.append(counters(redis_server, totals.mapping.key.partition(":")[0]))
+    )
     try:
         query.run()
     finally:
-        faults.disarm()
+        crash_points.disarm()
     assert seen == [{}]
     assert sum(values(events).values()) == 2
 

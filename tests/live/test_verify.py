@@ -21,9 +21,10 @@ from integration.verify.output import Output, Questions
 from integration.verify.verifier import Verifier, VerifyOptions
 from tests.live.pipeline import Tasks, opened
 from tests.live.rules.schedules import Play, crash, playing
-from twopc.checkpoint import Permits
-from twopc.coordinator import Coordinator, Settings
+from twopc.batch import Overrides
+from twopc.coordinator import Coordinator
 from twopc.files import LocalFiles
+from twopc.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -68,14 +69,14 @@ def kinds(report: Report) -> list[Kind]:
 def write(play: Play, *batches: Sequence[Sequence[str]], first: int = 0, **settings: Any) -> None:
     driver = play.driver(Settings(**settings) if settings else None)
     for number, rows in enumerate(batches, start=first):
-        driver.process(play.checkpoint(number), Tasks(play, rows))
+        driver.process(play.batch(number), Tasks(play, rows))
 
 
 def spark_checkpoint(play: Play, path: Path, batches: int, *, ends: Sequence[int] = ()) -> LocalFiles:
     """The files that Spark would have left, with a Kafka source of one partition."""
     for directory in ("offsets", "commits", "sources/0"):
         (path / directory).mkdir(parents=True)
-    (path / "metadata").write_text(json.dumps({"id": play.lineage}))
+    (path / "metadata").write_text(json.dumps({"id": play.query_id}))
     (path / "sources/0/0").write_text('\0v1\n{"in":{"0":0}}')
     for batch in range(batches):
         offset = {"in": {"0": ends[batch] if ends else 3 * (batch + 1)}}
@@ -99,20 +100,20 @@ def test_a_healthy_sink_has_nothing_wrong(play: Play, tmp_path: Path) -> None:
         sole_writer=True,
     )
     assert report.findings == ()
-    assert (report.lineage, report.topics, report.records, report.rows) == (play.lineage, (play.topic,), 6, 6)
+    assert (report.query_id, report.topics, report.records, report.rows) == (play.query_id, (play.topic,), 6, 6)
     assert (report.transactions, report.visible, report.open, report.first_batch, report.last_batch) == (4, 4, 0, 0, 1)
     assert report.is_ok and report.complete
 
 
 def test_verifying_fences_nobody_and_writes_nothing(play: Play) -> None:
     driver = play.driver()
-    driver.process(play.checkpoint(0), Tasks(play, ROWS))
-    ledger = play.sink.create_ledger()
+    driver.process(play.batch(0), Tasks(play, ROWS))
+    ledger = play.sink.create_decision_log()
     before = ledger.inspect()
     report_of(play)
     assert ledger.inspect() == before
     ledger.close()
-    driver.process(play.checkpoint(1), Tasks(play, [["d"]]))
+    driver.process(play.batch(1), Tasks(play, [["d"]]))
     assert report_of(play).last_batch == 1
 
 
@@ -154,13 +155,13 @@ def test_a_sequence_is_not_judged_by_an_output_in_which_a_batch_is_decided_meanw
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = play.driver()
-    driver.process(play.checkpoint(0), Tasks(play, [["1"]]))
+    driver.process(play.batch(0), Tasks(play, [["1"]]))
     bounds = Cluster.bounds
 
     def torn(self: Cluster, topic: str) -> Any:
         """The end of the partition of "2" is told before the batch, the other ones' after it."""
         before = bounds(self, topic)
-        driver.process(play.checkpoint(1), Tasks(play, [["2"], ["3"]]))
+        driver.process(play.batch(1), Tasks(play, [["2"], ["3"]]))
         while (after := bounds(self, topic)) is None or after.held_back:
             pass  # its ends of transactions are being written
         after.ends[0] = after.stable[0] = before.ends[0] if before else 0
@@ -186,7 +187,7 @@ def test_a_batch_decided_and_not_committed_is_told_from_a_lost_one(play: Play) -
     assert kinds(lost) == [Kind.DECIDED_LOST, Kind.DECIDED_LOST]
     assert not lost.is_ok
 
-    play.driver().process(play.checkpoint(1), Tasks(play, [["d"], ["e"]]))
+    play.driver().process(play.batch(1), Tasks(play, [["d"], ["e"]]))
     mended = report_of(play, questions=Questions(key=parse("key")))
     assert kinds(mended) == [Kind.REPAIRED]
     assert (mended.records, mended.rewritten) == (5, 1)
@@ -195,7 +196,7 @@ def test_a_batch_decided_and_not_committed_is_told_from_a_lost_one(play: Play) -
 def test_a_partly_lost_batch_is_repaired_and_its_replaced_transaction_stays_out(play: Play) -> None:
     crash(play.driver(), play, 0, [["a"], ["b"]], "driver.decided")
     play.fence(play.decided(0)[0].transactional_id)
-    play.driver().process(play.checkpoint(0), Tasks(play, [["a"], ["b"]]))
+    play.driver().process(play.batch(0), Tasks(play, [["a"], ["b"]]))
     report = report_of(play, questions=Questions(key=parse("key")))
     assert kinds(report) == [Kind.REPAIRED]
     assert (report.repaired, report.transactions, report.visible, report.records) == (1, 2, 2, 2)
@@ -216,7 +217,7 @@ def test_a_transaction_that_nobody_decided_and_somebody_committed_is_an_error(pl
 def test_a_former_drivers_open_transaction_is_an_orphan(play: Play) -> None:
     write(play, ROWS)
     crash(play.driver(), play, 1, [["d"]], "driver.confirmed")
-    crash(play.driver(), play, 1, [["d"]], "driver.taken_over")
+    crash(play.driver(), play, 1, [["d"]], "driver.acquired")
     report = report_of(play)
     assert Kind.ORPHAN_OPEN in kinds(report)
     assert all(finding.kind.severity is not Severity.ERROR for finding in report.findings)
@@ -237,14 +238,14 @@ def test_batches_that_end_while_the_output_is_read_are_finished_and_decided(
     path = tmp_path / "checkpoint"
     kafka_offsets(play, 3, 6, 9, 12)
     driver = play.driver(Settings(keep_batches=2))
-    driver.process(play.checkpoint(0), Tasks(play, ROWS))
+    driver.process(play.batch(0), Tasks(play, ROWS))
     files = spark_checkpoint(play, path, 1)
     read_on = Output.read_on
 
     def read_meanwhile(self: Output, *arguments: Any) -> None:
         for number in range(1, 4):
             (path / "offsets" / str(number)).write_text(f"v1\n{{}}\n{play.offsets[number][0]}")
-            driver.process(play.checkpoint(number), Tasks(play, ROWS))
+            driver.process(play.batch(number), Tasks(play, ROWS))
             (path / "commits" / str(number)).write_text("v1\n{}")
         for directory in ("offsets", "commits"):
             (path / directory / "0").unlink()  # Spark drops old ones
@@ -263,10 +264,10 @@ def test_truncated_decisions_are_not_compared_and_nothing_older_is_called_undeci
 
 def test_a_later_look_reads_only_what_is_new_and_sees_doubles_with_what_is_old(play: Play) -> None:
     driver = play.driver()
-    driver.process(play.checkpoint(0), Tasks(play, ROWS))
+    driver.process(play.batch(0), Tasks(play, ROWS))
     with verifier(play, questions=Questions(key=parse("key"))) as one:
         assert look(one).findings == ()
-        driver.process(play.checkpoint(1), Tasks(play, [["d"], ["a"]]))
+        driver.process(play.batch(1), Tasks(play, [["d"], ["a"]]))
         read: list[int] = []
         report = one.look(lambda _: None, read.append)
     assert (sum(read), report.records, report.last_batch) == (2, 5, 1)
@@ -274,27 +275,27 @@ def test_a_later_look_reads_only_what_is_new_and_sees_doubles_with_what_is_old(p
 
 
 def test_a_sink_that_has_decided_nothing_yet_has_nothing_wrong(play: Play) -> None:
-    crash(play.driver(), play, 0, ROWS, "driver.taken_over")
+    crash(play.driver(), play, 0, ROWS, "driver.acquired")
     report = report_of(play, questions=Questions(key=parse("key")))
-    assert (report.findings, report.last_batch, report.take_overs, report.records) == ((), None, 1, None)
+    assert (report.findings, report.last_batch, report.acquisitions, report.records) == ((), None, 1, None)
 
 
 def test_of_two_sinks_the_second_is_judged_by_the_ledger_that_decides(play: Play, tmp_path: Path) -> None:
     second = dataclasses.replace(play.sink, name=f"{play.name}-second")
     opened.append(Coordinator([play.sink, second], LocalFiles(tmp_path / "both")))
-    opened[-1].process(play.checkpoint(0), Tasks(play, ROWS))
+    opened[-1].process(play.batch(0), Tasks(play, ROWS))
     with contextlib.closing(Cluster(second)) as cluster, Verifier(cluster, VerifyOptions()) as one:
         report = look(one)
     assert (report.sink, report.ledger, report.last_batch) == (second.name, play.sink.ledger, 0)
-    assert (report.take_overs, report.transactions, report.findings) == (1, 0, ())
+    assert (report.acquisitions, report.transactions, report.findings) == (1, 0, ())
 
 
 def test_what_a_sink_wrote_alone_is_not_judged_by_the_ledger_that_it_joined(play: Play, tmp_path: Path) -> None:
     write(play, ROWS, [["d"]])
     first = dataclasses.replace(play.sink, name=f"first-{play.name}")
-    settings = Settings(permits=Permits(end_lineage=play.lineage))
+    settings = Settings(overrides=Overrides(end_query_id=play.query_id))
     opened.append(Coordinator([first, play.sink], LocalFiles(tmp_path / "both"), settings=settings))
-    opened[-1].process(play.checkpoint(0, lineage="joined"), Tasks(play, [["e"]]))
+    opened[-1].process(play.batch(0, query_id="joined"), Tasks(play, [["e"]]))
     report = report_of(play)
     assert (report.ledger, report.transactions, report.visible) == (first.ledger, 1, 1)
     assert kinds(report) == [Kind.NOT_COMPARED, Kind.NOT_COMPARED]
@@ -357,12 +358,12 @@ def test_ctrl_c_ends_an_online_look_with_what_it_saw(play: Play) -> None:
 
 def test_a_query_that_writes_while_we_look_is_never_called_wrong(play: Play) -> None:
     driver = play.driver()
-    driver.process(play.checkpoint(0), Tasks(play, [["0"], ["-1"]]))
+    driver.process(play.batch(0), Tasks(play, [["0"], ["-1"]]))
     last = 30
 
     def run() -> None:
         for number in range(1, last + 1):
-            driver.process(play.checkpoint(number), Tasks(play, [[str(number)], [str(-number - 1)]]))
+            driver.process(play.batch(number), Tasks(play, [[str(number)], [str(-number - 1)]]))
 
     looks: list[Report] = []
     with ThreadPoolExecutor(1) as pool, verifier(play, questions=Questions(key=parse("key"))) as one:

@@ -13,7 +13,7 @@ from tests.model.judge import ROGUE, Judge
 from tests.model.nemesis import Fault, Nemesis
 from tests.model.network import NETWORK
 from tests.model.patches import MARKER_PARTITIONS
-from tests.model.query import LEDGER, OUTPUT, ModelViolation, Query, Shape, use_stocks_of
+from tests.model.query import LEDGER, OUTPUT, ModelViolation, Query, Shape, use_pools_of
 from tests.model.simulation import JUMP_MS, Crash, Process, Simulation, Strand
 from twopc.errors import (
     DecisionInDoubtError,
@@ -80,7 +80,7 @@ class History:
             self.simulation, budget=chance.choice((1, 2, 3, 4, 6, 8, 12)), rate=chance.choice((0.02, 0.06, 0.15))
         )
         self.simulation.strike = self._strike
-        self.simulation.on_move = use_stocks_of
+        self.simulation.on_move = use_pools_of
         NETWORK.begin(self.simulation)
         self.query = Query(self.simulation, self.shape)
         self.started = 0

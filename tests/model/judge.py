@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from tests.model.network import NETWORK
 from tests.model.query import LEDGER, OUTPUT, ModelViolation
-from twopc.decision import Decision, Repair, decode
+from twopc.codec import decode
+from twopc.records import Decision, Repair
 
 if TYPE_CHECKING:
     from tests.model.broker import Cluster, Entry, Transaction

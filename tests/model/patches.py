@@ -9,9 +9,8 @@ import tenacity
 import tenacity.nap
 
 from sinks.kafka import committer as kafka_committer
-from sinks.kafka import decision_log as kafka_ledger
+from sinks.kafka import decision_log, producer_pool
 from sinks.kafka import markers as kafka_markers
-from sinks.kafka import producer_pool as kafka_producers
 from sinks.kafka import reader as kafka_reader
 from sinks.kafka import writer as kafka_writer
 from tests.model import clients, producer
@@ -41,7 +40,7 @@ def install() -> None:
     replaced: list[tuple[Any, dict[str, Any]]] = [
         (kafka_committer, {"TransactionClient": clients.TransactionClient, "time": time}),
         (
-            kafka_ledger,
+            decision_log,
             {
                 "AdminClient": clients.AdminClient,
                 "Producer": producer.Producer,
@@ -50,8 +49,8 @@ def install() -> None:
             },
         ),
         (kafka_markers, {"ledger_topic": topic, "uuid": names}),
-        (kafka_producers, {"Producer": producer.Producer, "time": time, "uuid": names}),
-        (kafka_producers, {"threading": Threads(lambda: NETWORK.simulation)}),
+        (producer_pool, {"Producer": producer.Producer, "time": time, "uuid": names}),
+        (producer_pool, {"threading": Threads(lambda: NETWORK.simulation)}),
         (kafka_reader, {"Consumer": clients.Consumer, "time": time}),
         (kafka_writer, {"time": time, "uuid": names}),
         (coordinator, {"time": time, "uuid": names}),

@@ -13,22 +13,24 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from sinks.kafka import KafkaSink
-from sinks.kafka import producer_pool as kafka_producers
+from sinks.kafka import KafkaSink, producer_pool
 from tests.model.simulation import Crash, Process, Simulation
 from tests.tasks import prepare_all
 from twopc import errors
-from twopc.checkpoint import Checkpoint
-from twopc.coordinator import Coordinator, Settings, Work
-from twopc.decision import TaskReport
+from twopc.batch import Batch
+from twopc.coordinator import Coordinator
 from twopc.errors import FatalError, PrepareTimeoutError, RetriableError, TwoPhaseCommitError
+from twopc.records import TaskReport
+from twopc.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from twopc.engine import Work
+
 OUTPUT: Final = "out"
 LEDGER: Final = "twopc-ledger-m"
-LINEAGE: Final = "lineage-a"
+QUERY_ID: Final = "lineage-a"
 TRANSACTION_TIMEOUT_MS: Final = 60_000
 _TASK_ATTEMPTS: Final = 3
 _SPECULATED: Final = 0.1
@@ -105,11 +107,11 @@ class Staging:
         del sink  # there is one
         yield record_batch(self._simulation.request("file", lambda: self._slices[name]))
 
-    def settle(self, incarnation: int, batch: int) -> None:
+    def release(self, driver_epoch: int, batch: int) -> None:
         def drop() -> None:
             for name in list(self._slices):
                 of, number, _ = name.split("/")
-                if int(of) <= incarnation and int(number) <= batch:
+                if int(of) <= driver_epoch and int(number) <= batch:
                     del self._slices[name]
 
         self._simulation.request("file", drop)
@@ -152,7 +154,7 @@ class Query:
         coordinator = Coordinator([self.sink], files, settings=settings, staging=staging)
         run = Run(self, process)
         while (batch := self._planned(batches)) is not None:
-            checkpoint = Checkpoint(LINEAGE, batch, kept.offsets_of(batch) or (), kept.offsets_of)
+            checkpoint = Batch(QUERY_ID, batch, kept.offsets_of(batch) or (), kept.offsets_of)
             coordinator.process(checkpoint, Engine(run, batch))
             if batch not in kept.states:
                 raise ModelViolation(f"batch {batch} was never evaluated to its end: it has no state version")
@@ -284,7 +286,7 @@ class _Job:
         staged = None
         if query.shape.staged:
             slice_id = query.simulation.chance.getrandbits(64)
-            name = f"{work.incarnations[query.sink.name]}/{work.checkpoint.batch}/{slice_id:x}"
+            name = f"{work.driver_epochs[query.sink.name]}/{work.batch.batch_id}/{slice_id:x}"
             query.simulation.request("file", lambda: query.kept.staged.setdefault(name, rows))
             staged = name
         checksum = sum(map(_hashed, rows)) % 2**64
@@ -297,6 +299,6 @@ def _hashed(row: int) -> int:
     return int.from_bytes(hashlib.blake2b(b"%d" % row, digest_size=8).digest(), "big")
 
 
-def use_stocks_of(process: Process) -> None:
+def use_pools_of(process: Process) -> None:
     """Each process has its own copy of the product's module state."""
-    kafka_producers._stocks = process.stocks
+    producer_pool._pools = process.pools

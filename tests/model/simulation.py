@@ -47,12 +47,12 @@ class EndlessError(AssertionError):
 
 @dataclass(eq=False)
 class Process:
-    """What dies as one. ``stocks`` is the product's module state, of which each real process has its own."""
+    """What dies as one. ``pools`` is the product's module state, of which each real process has its own."""
 
     name: str
     alive: bool = True
     paused: bool = False
-    stocks: dict[str, Any] = field(default_factory=dict)
+    pools: dict[str, Any] = field(default_factory=dict)
 
 
 class Strand:

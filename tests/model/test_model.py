@@ -30,6 +30,6 @@ def test_no_history_loses_doubles_or_tears_anything(tell: Callable[[str], None])
 
 def test_a_seed_plays_the_same_history_again() -> None:
     played = [run_model("--seed", "7000", "--histories", "50", "--processes", "1").stdout for _ in range(2)]
-    faults = [[line for line in text.splitlines() if line.startswith("faults: ")] for text in played]
-    assert faults[0] == faults[1]
-    assert len(faults[0]) == 1
+    crash_points = [[line for line in text.splitlines() if line.startswith("faults: ")] for text in played]
+    assert crash_points[0] == crash_points[1]
+    assert len(crash_points[0]) == 1

@@ -157,10 +157,10 @@ class KafkaProxy:
         with self._lock:
             rules = list(self._rules)
         due = [rule for rule in rules if rule.is_due(exchange.request)]  # each counts for itself
-        faults = [rule for rule in due if rule.fault is not Fault.NOTHING][:1]
-        for rule in [*faults, *(rule for rule in due if rule.fault is Fault.NOTHING)]:
+        crash_points = [rule for rule in due if rule.fault is not Fault.NOTHING][:1]
+        for rule in [*crash_points, *(rule for rule in due if rule.fault is Fault.NOTHING)]:
             rule.act(exchange)
-        return faults[0] if faults else None
+        return crash_points[0] if crash_points else None
 
     def _front(self, host: str, port: int) -> tuple[str, int]:
         """Where clients reach a broker."""

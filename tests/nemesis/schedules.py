@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from tests.live.rules.schedules import Play
     from tests.nemesis.proxy import KafkaProxy
     from twopc.coordinator import Coordinator
-    from twopc.decision import TaskReport
     from twopc.engine import Work
+    from twopc.records import TaskReport
 
 
 def of_tasks(play: Play) -> str:
-    """The transactional ids of a query's tasks: ``<sink>.<incarnation>.<worker>.<k>``, a worker being a UUID."""
+    """The transactional ids of a query's tasks: ``<sink>.<driver_epoch>.<worker>.<k>``, a worker being a UUID."""
     return f"{play.name}.*.{'?' * 32}.*"
 
 
@@ -33,7 +33,7 @@ def of_driver(play: Play) -> str:
 def rivals(play: Play) -> tuple[Coordinator, Coordinator]:
     """Who will lose, and has taken over; and its successor, which has not done anything yet."""
     loser, successor = play.driver(), play.driver()
-    loser.initialize_state(play.checkpoint(0))
+    loser.initialize_state(play.batch(0))
     return loser, successor
 
 
@@ -42,7 +42,7 @@ def process(
 ) -> tuple[int, int]:
     """One batch; returns how often it was prepared and how often it was evaluated into nothing."""
     tasks = Tasks(play, rows_of(batch), between=between)
-    driver.process(play.checkpoint(batch), tasks)
+    driver.process(play.batch(batch), tasks)
     return tasks.prepared, tasks.evaluated
 
 

@@ -39,7 +39,7 @@ def test_a_decision_whose_commit_the_network_hits_is_read_back_and_is_not_taken_
 ) -> None:
     read_back = spied_read_backs(monkeypatch)
     driver = play.driver()
-    driver.initialize_state(play.checkpoint(0))
+    driver.initialize_state(play.batch(0))
     read_back.clear()
     rule = inject(proxy.on(Api.END_TXN, transactional_id=of_driver(play), committed=True))
     assert process(driver, play, 0) == (1, 0)
@@ -71,7 +71,7 @@ def test_a_decision_that_arrives_after_a_successor_took_over_is_fenced_and_doubl
     assert late.answer() in FENCED
     assert isinstance(losing.exception(30), FencedError)
     assert process(successor, play, 1) == (1, 0)
-    assert [decision.attempt.incarnation for decision in play.decisions()] == [successor._log_incarnation] * 2
+    assert [decision.attempt.driver_epoch for decision in play.decisions()] == [successor._log_epoch] * 2
     assert play.visible() == seen(2)
 
 
@@ -87,7 +87,7 @@ def test_a_decision_that_was_taken_is_committed_by_whoever_comes_although_its_dr
     assert process(successor, play, 0) == (0, 1)
     assert losing.exception(60) is None or isinstance(losing.exception(), FencedError)
     assert process(successor, play, 1) == (1, 0)
-    assert [decision.batch for decision in play.decisions()] == [0, 1]
+    assert [decision.batch_id for decision in play.decisions()] == [0, 1]
     assert play.visible() == seen(2)
 
 

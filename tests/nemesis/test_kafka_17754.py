@@ -98,7 +98,7 @@ def test_a_late_commit_of_the_driver_ends_its_next_decision_which_was_to_be_comm
 ) -> None:
     """Rule 12: the commit of decision N was answered at the second try. The first arrives when N+1 is written."""
     driver = play.driver()
-    driver.initialize_state(play.checkpoint(0))
+    driver.initialize_state(play.batch(0))
     held = proxy.on(Api.END_TXN, transactional_id=of_driver(play), nth=batch + 1).hold()
     for number in range(batch + 1):
         process(driver, play, number)
@@ -111,7 +111,7 @@ def test_a_late_commit_of_the_driver_ends_its_next_decision_which_was_to_be_comm
     with at("driver.deciding", arrive):
         process(driver, play, batch + 1)
     process(driver, play, batch + 2)
-    assert [decision.batch for decision in play.decisions()] == list(range(batch + 3))
+    assert [decision.batch_id for decision in play.decisions()] == list(range(batch + 3))
     assert play.visible() == seen(batch + 3)
 
 
@@ -125,14 +125,14 @@ def test_a_late_commit_of_the_driver_leaves_no_part_of_its_next_decision_in_the_
     """
     with_small_ledger(play)
     driver = play.driver()
-    driver.initialize_state(play.checkpoint(0))
+    driver.initialize_state(play.batch(0))
     held = proxy.on(Api.END_TXN, transactional_id=of_driver(play)).hold()
     process(driver, play, 0)
     late = held.wait()
     written = proxy.on(Api.PRODUCE, transactional_id=of_driver(play), times=parts_written).watch()
     waiting = proxy.on(Api.PRODUCE, transactional_id=of_driver(play), nth=parts_written + 1).hold()
     play.offsets[1] = ("x" * 30_000,)  # cut in four parts
-    deciding = elsewhere.submit(driver.process, play.checkpoint(1), Tasks(play, rows_of(1)))
+    deciding = elsewhere.submit(driver.process, play.batch(1), Tasks(play, rows_of(1)))
     waiting.wait()
     if parts_written:
         written.wait().wait()
@@ -160,12 +160,12 @@ def test_a_decision_that_a_late_commit_has_published_is_not_told_as_not_written(
     Whoever believes that it was not written may sweep what is decided. It is in doubt until a restart reads it.
     """
     driver = play.driver()
-    driver.initialize_state(play.checkpoint(0))
+    driver.initialize_state(play.batch(0))
     held = proxy.on(Api.END_TXN, transactional_id=of_driver(play)).hold()
     process(driver, play, 0)
     late = held.wait()
     unheard = proxy.on(Api.PRODUCE, transactional_id=of_driver(play)).drop_response()
-    deciding = elsewhere.submit(driver.process, play.checkpoint(1), Tasks(play, rows_of(1)))
+    deciding = elsewhere.submit(driver.process, play.batch(1), Tasks(play, rows_of(1)))
     unheard.wait().wait()
     held.release()
     assert late.answer() == NONE

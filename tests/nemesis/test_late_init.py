@@ -30,7 +30,7 @@ def hold_a_sweep(play: Play, proxy: KafkaProxy, driver: Coordinator) -> Rule:
     held = proxy.on(
         Api.INIT_PRODUCER_ID, transactional_id=of_tasks(play), where=lambda request: request.body.producer_id >= 0
     ).hold()
-    driver.process(play.checkpoint(0), VoidFirst(play, 0))
+    driver.process(play.batch(0), VoidFirst(play, 0))
     return held
 
 

@@ -55,7 +55,7 @@ def test_a_sweep_that_the_network_hits_is_made_complete(
     assert len(orphans) == 2
     rule = inject(proxy.on(Api.INIT_PRODUCER_ID, where=lambda request: request.transactional_ids[0] in orphans))
     driver = play.driver()
-    driver.initialize_state(play.checkpoint(0))
+    driver.initialize_state(play.batch(0))
     assert rule.injected == 1
     assert until(lambda: play.open_transactions() == ())
     process(driver, play, 0)
@@ -120,7 +120,7 @@ def test_a_drivers_request_that_arrives_twice_and_late_stops_it_at_worst(
         driver = play.driver()
         assert process(driver, play, 1) == (1, 0)
     process(driver, play, 2)
-    assert [decision.batch for decision in play.decisions()] == [0, 1, 2]
+    assert [decision.batch_id for decision in play.decisions()] == [0, 1, 2]
     assert play.visible() == seen(3)
     assert play.open_transactions() == ()
 

@@ -77,7 +77,7 @@ def test_whatever_the_network_does_every_row_is_there_once_and_nothing_is_left_b
             done = False
             while not done:
                 try:
-                    driver.process(play.checkpoint(batch), Tasks(play, rows_of(batch)))
+                    driver.process(play.batch(batch), Tasks(play, rows_of(batch)))
                     done = True
                 except TwoPhaseCommitError:
                     restarts += 1

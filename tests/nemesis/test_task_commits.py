@@ -119,7 +119,7 @@ def test_commits_of_a_predecessor_come_again_after_a_successor_has_written(play:
 def test_an_end_of_a_swept_transaction_commits_and_aborts_nothing(play: Play) -> None:
     """Forged or late: EndTxn, both ways, for what was swept, while the ids of that worker serve later batches."""
     driver, tasks = play.driver(), VoidFirst(play, 0)
-    driver.process(play.checkpoint(0), tasks)
+    driver.process(play.batch(0), tasks)
     answers: set[str] = set()
 
     def forge(_: int) -> None:

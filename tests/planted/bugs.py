@@ -29,7 +29,7 @@ BUGS: Final = (
         "        self._binding.bind(self._bound)\n",
         "        self._binding.bind(self._bound)\n"
         "        for name, committer in self._committers.items():\n"
-        "            committer.commit(self._handles(name, snapshot.tasks), snapshot.since.get(name, {}))\n",
+        "            committer.commit(self._handles(name, snapshot.tasks), snapshot.scan_start.get(name, {}))\n",
     ),
     _bug(
         "skip recovery",
@@ -51,8 +51,8 @@ BUGS: Final = (
         (
             Edit(
                 _COORDINATOR,
-                "        self._require_startable(fold(decided), checkpoint)\n",
-                "        before = fold(decided)\n        self._require_startable(before, checkpoint)\n",
+                "        self._require_startable(fold(decided), batch)\n",
+                "        before = fold(decided)\n        self._require_startable(before, batch)\n",
             ),
             Edit(_COORDINATOR, "        view = fold(self._log.read())\n", "        view = before\n"),
         ),
@@ -61,7 +61,7 @@ BUGS: Final = (
         "fence before the read-only checks",
         1,
         _COORDINATOR,
-        "        self._require_startable(fold(decided), checkpoint)\n",
+        "        self._require_startable(fold(decided), batch)\n",
         "",
         protocol="tests/live/rules/test_rule_10_not_the_same_batch.py",
     ),
@@ -69,7 +69,7 @@ BUGS: Final = (
         "ledger read without waiting for the own record",
         1,
         _LEDGER,
-        "return self._contents(until=self._incarnation)",
+        "return self._contents(until=self._driver_epoch)",
         "return self._contents(until=None)",
     ),
     _bug(
@@ -119,9 +119,9 @@ BUGS: Final = (
         (
             Edit(
                 _COORDINATOR,
-                '                point("driver.prepared")\n',
-                '                point("driver.prepared")\n'
-                "                since = {n: dict(committer.begin_attempt()) for n, committer in self._committers.items()}\n",
+                '                crash_point("driver.prepared")\n',
+                '                crash_point("driver.prepared")\n'
+                "                scan_start = {n: dict(c.begin_attempt()) for n, c in self._committers.items()}\n",
             ),
             Edit(_MARKERS, "OffsetSpec.latest(), committed=True,", "OffsetSpec.latest(), committed=False,"),
         ),
@@ -130,7 +130,7 @@ BUGS: Final = (
         "an id initialised again before its batch is settled",
         5,
         _PRODUCERS,
-        "            if batch <= settled_through and slot not in kept:\n",
+        "            if batch <= committed_through and slot not in kept:\n",
         "            if slot not in kept:\n",
     ),
     _bug(
@@ -145,8 +145,8 @@ BUGS: Final = (
         "settled before it is proven",
         5,
         _COORDINATOR,
-        "                settled_through=self._settled_through,\n                only=only,\n",
-        "                settled_through=checkpoint.batch,\n                only=only,\n",
+        "                committed_through=self._committed_through,\n                only_tasks=only_tasks,\n",
+        "                committed_through=batch.batch_id,\n                only_tasks=only_tasks,\n",
     ),
     Bug(
         "a producer used for two transactions",
@@ -160,11 +160,11 @@ BUGS: Final = (
         ),
     ),
     _bug(
-        "a stock kept over a restart",
+        "a pool kept over a restart",
         5,
         _PRODUCERS,
-        "    if stock is None or held != key or pid != os.getpid():\n",
-        "    if stock is None or pid != os.getpid():\n",
+        "    if pool is None or held != key or pid != os.getpid():\n",
+        "    if pool is None or pid != os.getpid():\n",
     ),
     _bug(
         "shared transactional ids",
@@ -178,7 +178,7 @@ BUGS: Final = (
         6,
         (
             Edit(
-                "twopc/sink.py",
+                "twopc/writer.py",
                 "            self.state = move(self.state, TransactionState.HANDED_OVER)\n",
                 "            pass\n",
             ),
@@ -193,11 +193,11 @@ BUGS: Final = (
         "lambda ids: self._client.end([by_id[tid] for tid in ids], commit=False)",
     ),
     _bug(
-        "sweep of a later incarnation",
+        "sweep of a later driver_epoch",
         7,
         _COMMITTER,
-        "if (of := incarnation_of(tid)) is not None and of < below",
-        "if incarnation_of(tid) is not None",
+        "if (of := driver_epoch_of(tid)) is not None and of < below",
+        "if driver_epoch_of(tid) is not None",
     ),
     _bug(
         "no sweep",
@@ -217,8 +217,8 @@ BUGS: Final = (
         "sweep of what is decided",
         7,
         _COMMITTER,
-        "        self._sweep(spared=decided, below=self._incarnation + 1)\n",
-        "        self._sweep(spared=(), below=self._incarnation + 1)\n",
+        "        self._sweep(spared=decided, below=self._driver_epoch + 1)\n",
+        "        self._sweep(spared=(), below=self._driver_epoch + 1)\n",
     ),
     _bug(
         "repair that forgets a repair",
@@ -237,8 +237,8 @@ BUGS: Final = (
     _bug(
         "skip of a decided batch without comparing source offsets",
         10,
-        "twopc/checkpoint.py",
-        "        return Position.SAME if checkpoint.offsets == view.highest_offsets else Position.COPIED\n",
+        "twopc/batch.py",
+        "        return Position.SAME if batch.offsets == view.highest_offsets else Position.COPIED\n",
         "        return Position.SAME\n",
     ),
     _bug(
@@ -262,11 +262,11 @@ BUGS: Final = (
         "a slow commit is taken at its word", 12, _LEDGER, "_SLOW_COMMIT_S: Final = 0.05", "_SLOW_COMMIT_S: Final = 1e9"
     ),
     _bug(
-        "attempts without the incarnation",
+        "attempts without the driver_epoch",
         13,
         "integration/spark/staging.py",
-        'self.name = f"{incarnation}/{batch}/{uuid.uuid4().hex}.arrow"',
-        'self.name = f"{incarnation}/{batch}/slice.arrow"',
+        'self.name = f"{driver_epoch}/{batch}/{uuid.uuid4().hex}.arrow"',
+        'self.name = f"{driver_epoch}/{batch}/slice.arrow"',
         model=False,
     ),
     Bug(
@@ -274,14 +274,14 @@ BUGS: Final = (
         14,
         (
             # Each of a frame's check and the record's would do for what is altered; together they tell torn from altered.
-            Edit("twopc/decision.py", "    if hashlib.sha256(body).hexdigest() != digest:\n", "    if False:\n"),
+            Edit("twopc/codec.py", "    if hashlib.sha256(body).hexdigest() != digest:\n", "    if False:\n"),
             Edit(
-                "twopc/decision.py",
+                "twopc/codec.py",
                 '    if _check(f"{written} {digest} {index}/{total}", body) != check:\n',
                 "    if False:\n",
             ),
         ),
-        protocol="tests/unit/test_decision.py",
+        protocol="tests/unit/test_codec.py",
         model=False,
     ),
     _bug(
@@ -316,16 +316,16 @@ BUGS: Final = (
         1,
         _COORDINATOR,
         "run=self._run, deciding_log",
-        "run=checkpoint.lineage, deciding_log",
+        "run=batch.query_id, deciding_log",
         model=False,
         protocol="tests/unit/test_coordinator.py -k name_of_its_own",
     ),
     _bug(
-        "any end_lineage gives a sink away",
+        "any end_query_id gives a sink away",
         10,
-        "twopc/masters.py",
-        "permits.end_lineage == last.lineage",
-        "permits.end_lineage is not None",
+        "twopc/ownership.py",
+        "overrides.end_query_id == last.query_id",
+        "overrides.end_query_id is not None",
         model=False,
         protocol="tests/unit/test_masters.py",
     ),

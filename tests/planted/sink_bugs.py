@@ -49,7 +49,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "an older copy of the registers is the log",
         10,
         _COORDINATOR,
-        "        require_newest(self._committers, self._drove, view, checkpoint, self._settings.permits)\n",
+        "        require_newest(self._committers, self._drove, view, batch, self._settings.overrides)\n",
         "",
         model=False,
         protocol="tests/contract/test_contract.py -k older_copy",

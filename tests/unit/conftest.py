@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.unit.fake_sink import Cluster
-from twopc import faults
+from twopc import crash_points
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +22,6 @@ def cluster(tmp_path: Path) -> Cluster:
 
 @pytest.fixture(autouse=True)
 def _no_faults_left_armed() -> Iterator[None]:
-    faults.disarm()
+    crash_points.disarm()
     yield
-    faults.disarm()
+    crash_points.disarm()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.fake_sink import Cluster, Crash, Query
-from twopc import faults
-from twopc.faults import InjectedFault, arm
+from twopc import crash_points
+from twopc.crash_points import InjectedFault, arm
 from twopc.files import LocalFiles
 from twopc.registers import RegisterLog
 
 OTHER = "lineage-b"
-DRIVER_POINTS = [name for name in faults.POINTS if name.startswith("driver.")]
+DRIVER_POINTS = [name for name in crash_points.POINTS if name.startswith("driver.")]
 
 
 def records(cluster: Cluster, kind: type) -> list[object]:
@@ -29,7 +29,7 @@ def die_at(cluster: Cluster, query: Query, point: str, batch: int, *, passage: i
     arm(point, cluster.world.crash, passage=passage)
     with pytest.raises(Crash):
         query.run(batch)
-    faults.disarm()
+    crash_points.disarm()
 
 
 def fail() -> None:

@@ -12,23 +12,28 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tests.tasks import prepare_all
-from twopc.checkpoint import Checkpoint
-from twopc.coordinator import Coordinator, Settings, Work
-from twopc.decision import TaskReport
+from twopc.batch import Batch
+from twopc.committer import SinkCommitter
+from twopc.coordinator import Coordinator
+from twopc.crash_points import crash_point
 from twopc.errors import RetriableError
-from twopc.faults import point
 from twopc.files import Files, LocalFiles
+from twopc.handle import Evidence
+from twopc.records import TaskReport
 from twopc.registers import RegisterLog
-from twopc.sink import Claim, Evidence, SinkCommitter, SinkWriter, TwoPhaseCommitSink
+from twopc.sink import TwoPhaseCommitSink
+from twopc.writer import SinkWriter
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from twopc.decision import DecisionLog
-    from twopc.sink import TaskAttempt
+    from twopc.attempt import Claim, TaskAttempt
+    from twopc.decision_log import DecisionLog
+    from twopc.engine import Work
+    from twopc.settings import Settings
 
-LINEAGE = "lineage-a"
+QUERY_ID = "lineage-a"
 PARTITIONS = 3
 
 
@@ -40,7 +45,7 @@ class Crash(BaseException):
 class Transaction:
     """One transaction in the outside world."""
 
-    incarnation: int
+    driver_epoch: int
     state: str = "open"
     rows: list[int] = field(default_factory=list)
 
@@ -50,7 +55,7 @@ class Store:
     """What one sink has outside every process."""
 
     transactions: dict[str, Transaction] = field(default_factory=dict)
-    incarnation: int = 0
+    driver_epoch: int = 0
     unreachable: bool = False
     refused_confirmations: int = 0
     expire_on_commit: int = 0
@@ -95,21 +100,21 @@ class FakeWriter(SinkWriter[FakeHandle]):
         self._world, self._generation = world, world.generation
         self._store = world.store(sink)
         self._task = task
-        self._name = f"{sink}.{task.incarnation}.{len(self._store.transactions)}"
+        self._name = f"{sink}.{task.driver_epoch}.{len(self._store.transactions)}"
 
     def begin_transaction(self) -> None:
-        self._store.transactions[self._name] = Transaction(self._task.incarnation)
-        point("task.began")
+        self._store.transactions[self._name] = Transaction(self._task.driver_epoch)
+        crash_point("task.began")
 
     def write(self, rows: pa.RecordBatch) -> None:
         values: list[int] = rows.column("value").to_pylist()  # type: ignore[assignment]
         self._store.transactions[self._name].rows += values
-        point("task.written")
+        crash_point("task.written")
 
     def pre_commit(self) -> FakeHandle:
         self._store.transactions[self._name].state = "prepared"
-        point("task.flushed")
-        point("task.prepared")
+        crash_point("task.flushed")
+        crash_point("task.prepared")
         return FakeHandle(self._name)
 
     def abort(self) -> None:
@@ -128,7 +133,7 @@ class FakeCommitter(SinkCommitter[FakeHandle]):
         self._world, self._generation = world, world.generation
         self._sink, self._run = sink, ""
         self._log = OwnLog(world.logs[sink]) if sink in world.logs else None
-        self.incarnation = -1
+        self.driver_epoch = -1
 
     @property
     def _store(self) -> Store:
@@ -145,13 +150,13 @@ class FakeCommitter(SinkCommitter[FakeHandle]):
     def inspect(self) -> None:
         """Nothing to refuse."""
 
-    def take_over(self, claim: Claim) -> int:
+    def acquire(self, claim: Claim) -> int:
         if self._run != claim.run:
             self._run = claim.run
-            self._store.incarnation += 1
-            self.incarnation = self._store.incarnation
-            point("driver.fenced")
-        return self.incarnation
+            self._store.driver_epoch += 1
+            self.driver_epoch = self._store.driver_epoch
+            crash_point("driver.fenced")
+        return self.driver_epoch
 
     def begin_attempt(self) -> Mapping[str, Any]:
         return {"at": len(self._store.transactions)}
@@ -164,7 +169,7 @@ class FakeCommitter(SinkCommitter[FakeHandle]):
         if any(self._store.transactions[handle.transaction].state != "prepared" for handle in handles):
             raise RetriableError("a transaction is gone")
 
-    def commit(self, handles: Sequence[FakeHandle], since: Mapping[str, Any]) -> Mapping[FakeHandle, Evidence]:
+    def commit(self, handles: Sequence[FakeHandle], scan_start: Mapping[str, Any]) -> Mapping[FakeHandle, Evidence]:
         if self._store.expire_on_commit:
             self._store.expire_on_commit -= 1
             self._store.expire()
@@ -172,15 +177,15 @@ class FakeCommitter(SinkCommitter[FakeHandle]):
             transaction = self._store.transactions[handle.transaction]
             if transaction.state == "prepared" and not self._store.unreachable:
                 transaction.state = "committed"
-            point("driver.committing")
-        return self.evidence(handles, since)
+            crash_point("driver.committing")
+        return self.evidence(handles, scan_start)
 
     def abort(self, handles: Sequence[FakeHandle]) -> None:
         for handle in handles:
             self._store.transactions[handle.transaction].state = "aborted"
 
-    def evidence(self, handles: Sequence[FakeHandle], since: Mapping[str, Any]) -> Mapping[FakeHandle, Evidence]:
-        assert "at" in since
+    def evidence(self, handles: Sequence[FakeHandle], scan_start: Mapping[str, Any]) -> Mapping[FakeHandle, Evidence]:
+        assert "at" in scan_start
         known = {"committed": Evidence.COMMITTED, "aborted": Evidence.ABORTED}
         return {h: known.get(self._store.transactions[h.transaction].state, Evidence.UNKNOWN) for h in handles}
 
@@ -188,7 +193,7 @@ class FakeCommitter(SinkCommitter[FakeHandle]):
         self._store.sweeps += 1
         spared = {handle.transaction for handle in decided}
         for name in self._store.pending():
-            if name not in spared and self._store.transactions[name].incarnation <= self.incarnation:
+            if name not in spared and self._store.transactions[name].driver_epoch <= self.driver_epoch:
                 self._store.transactions[name].state = "aborted"
 
     def close(self) -> None:
@@ -221,8 +226,8 @@ class FakeStaging:
         del sink  # all are given the same
         yield record_batch(self._world.staged[name])
 
-    def settle(self, incarnation: int, batch: int) -> None:
-        self.settled.append((incarnation, batch))
+    def release(self, driver_epoch: int, batch: int) -> None:
+        self.settled.append((driver_epoch, batch))
 
 
 def record_batch(rows: list[int]) -> pa.RecordBatch:
@@ -244,7 +249,7 @@ class FakeEngine:
         self.works.append(work)
         if self.failures:
             raise self.failures.pop(0)
-        planned = rows_of(work.checkpoint.batch) if self.rows is None else self.rows
+        planned = rows_of(work.batch.batch_id) if self.rows is None else self.rows
         # Out of order, as tasks end.
         return [self._run_task(work, partition, planned[partition]) for partition in reversed(planned)]
 
@@ -253,7 +258,7 @@ class FakeEngine:
 
     def _run_task(self, work: Work, partition: int, rows: list[int]) -> TaskReport:
         handles = prepare_all(self._sinks, work, partition, [record_batch(rows)])
-        staged = f"{work.checkpoint.batch}-{partition}-{len(self.works)}" if self._staging else None
+        staged = f"{work.batch.batch_id}-{partition}-{len(self.works)}" if self._staging else None
         if staged:
             self._sinks[0].world.staged[staged] = rows
         return TaskReport(partition=partition, rows=len(rows), checksum=sum(rows), handles=handles, staged=staged)
@@ -271,13 +276,13 @@ def offsets_of(batch: int) -> tuple[str, ...]:
     return (f'{{"t":{{"0":{batch}}}}}',)
 
 
-def checkpoint(batch: int, *, lineage: str = LINEAGE, history: str = "") -> Checkpoint:
+def batch_of(batch: int, *, query_id: str = QUERY_ID, history: str = "") -> Batch:
     """The batch of a checkpoint; another ``history`` planned other offsets."""
 
     def offsets(of: int) -> tuple[str, ...]:
         return tuple(history + offset for offset in offsets_of(of))
 
-    return Checkpoint(lineage=lineage, batch=batch, offsets=offsets(batch), offsets_of=offsets)
+    return Batch(query_id=query_id, batch_id=batch, offsets=offsets(batch), offsets_of=offsets)
 
 
 class DecidingFiles(LocalFiles):
@@ -286,7 +291,7 @@ class DecidingFiles(LocalFiles):
     def put_if_absent(self, name: str, data: bytes) -> bool:
         written = super().put_if_absent(name, data)
         if b'"type":"decision"' in data or b'"type":"repair"' in data:
-            point("driver.deciding")
+            crash_point("driver.deciding")
         return written
 
 
@@ -297,9 +302,9 @@ class Query:
     coordinator: Coordinator
     engine: FakeEngine
 
-    def run(self, *batches: int, lineage: str = LINEAGE, history: str = "") -> None:
+    def run(self, *batches: int, query_id: str = QUERY_ID, history: str = "") -> None:
         for batch in batches:
-            self.coordinator.process(checkpoint(batch, lineage=lineage, history=history), self.engine)
+            self.coordinator.process(batch_of(batch, query_id=query_id, history=history), self.engine)
 
 
 class Cluster:

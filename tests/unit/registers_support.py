@@ -6,21 +6,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from twopc.decision import Attempt, Begin, Decision, Record, TaskReport, Truncation
+from twopc.attempt import Attempt, Claim
 from twopc.files import LocalFiles
+from twopc.records import Begin, Decision, Record, TaskReport, Truncation
 from twopc.registers import RegisterLog
-from twopc.sink import Claim
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-BEGIN = Begin(lineage="a", first_batch=0, prior_offsets=())
+BEGIN = Begin(query_id="a", first_batch=0, prior_offsets=())
 
 
 def decision(batch: int) -> Decision:
     task = TaskReport(partition=0, rows=1, checksum=2**64 - 1, handles={"s": {"transaction": f"t{batch}\n\u2028"}})
-    return Decision(lineage="a", batch=batch, attempt=Attempt(0, batch), offsets=(f"{batch}",), tasks=(task,), since={})
+    return Decision(
+        query_id="a", batch_id=batch, attempt=Attempt(0, batch), offsets=(f"{batch}",), tasks=(task,), scan_start={}
+    )
 
 
 def truncation(log_start: int) -> Truncation:
@@ -28,7 +30,7 @@ def truncation(log_start: int) -> Truncation:
 
 
 def claim(run: str) -> Claim:
-    return Claim(lineage="a", run=run, deciding_log="registers")
+    return Claim(query_id="a", run=run, deciding_log="registers")
 
 
 def name(number: int) -> str:
@@ -80,7 +82,7 @@ def files(tmp_path: Path) -> FaultyFiles:
 @pytest.fixture
 def log(files: FaultyFiles) -> RegisterLog:
     taken = RegisterLog(files)
-    taken.take_over(claim("one"))
+    taken.acquire(claim("one"))
     return taken
 
 

@@ -77,7 +77,7 @@ def test_an_added_sink_is_recorded_as_an_override(bound: LocalFiles) -> None:
         Binding(bound).check(BOUND, add_sink="r")
 
 
-def test_a_permit_for_one_sink_names_the_other(bound: LocalFiles) -> None:
+def test_a_override_for_one_sink_names_the_other(bound: LocalFiles) -> None:
     with pytest.raises(RefusedStartError, match="add_sink='r'"):
         Binding(bound).check(WITH_BOTH, add_sink="a")
 

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.unit.coordinator_support import OTHER, die_at, fail, records
-from tests.unit.fake_sink import LINEAGE, Cluster, FakeCommitter, OwnLog, all_rows
-from twopc import faults
-from twopc.checkpoint import Permits
-from twopc.coordinator import Settings
-from twopc.decision import Begin, Decision, TakeOver
+from tests.unit.fake_sink import QUERY_ID, Cluster, FakeCommitter, OwnLog, all_rows
+from twopc import crash_points
+from twopc.batch import Overrides
+from twopc.crash_points import InjectedFault, arm
 from twopc.errors import (
     BadRecordError,
     CommitBlockedError,
@@ -21,32 +20,33 @@ from twopc.errors import (
     RefusedStartError,
     RetriableError,
 )
-from twopc.faults import InjectedFault, arm
 from twopc.files import LocalFiles
+from twopc.records import Acquired, Begin, Decision
+from twopc.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from twopc.sink import Claim
+    from twopc.attempt import Claim
 
 
 # -- the plain flow ----------------------------------------------------------------------------------------------------
 
 
-def test_the_first_batch_becomes_visible_and_opens_the_lineage(cluster: Cluster) -> None:
+def test_the_first_batch_becomes_visible_and_opens_the_query(cluster: Cluster) -> None:
     cluster.start().run(0)
     assert cluster.store.visible() == all_rows(0)
     (begin,) = records(cluster, Begin)
     assert isinstance(begin, Begin)
-    assert (begin.lineage, begin.first_batch, begin.prior_offsets, begin.ends) == (LINEAGE, 0, (), None)
+    assert (begin.query_id, begin.first_batch, begin.prior_offsets, begin.ends) == (QUERY_ID, 0, (), None)
 
 
-def test_each_batch_is_decided_once_by_one_take_over(cluster: Cluster) -> None:
+def test_each_batch_is_decided_once_by_one_acquisition(cluster: Cluster) -> None:
     query = cluster.start()
     query.run(0, 1, 2)
     assert cluster.store.visible() == all_rows(0, 1, 2)
-    assert [d.batch for d in records(cluster, Decision) if isinstance(d, Decision)] == [0, 1, 2]
-    assert len(records(cluster, TakeOver)) == 1
+    assert [d.batch_id for d in records(cluster, Decision) if isinstance(d, Decision)] == [0, 1, 2]
+    assert len(records(cluster, Acquired)) == 1
     assert query.engine.evaluated == 0
 
 
@@ -82,21 +82,21 @@ def test_a_batch_without_rows_is_a_decision_without_handles(cluster: Cluster) ->
     assert again.engine.evaluated == 1
 
 
-def test_a_settled_batch_leaves_nothing_pending(cluster: Cluster) -> None:
+def test_a_proven_batch_leaves_nothing_pending(cluster: Cluster) -> None:
     cluster.start().run(0, 1)
     assert cluster.store.pending() == []
 
 
-def test_settled_through_is_the_last_batch_proven_in_this_lineage(cluster: Cluster) -> None:
+def test_committed_through_is_the_last_batch_proven_in_this_query(cluster: Cluster) -> None:
     query = cluster.start()
     query.run(0, 1)
-    assert [work.settled_through for work in query.engine.works] == [-1, 0]
+    assert [work.committed_through for work in query.engine.works] == [-1, 0]
     restarted = cluster.start()
     restarted.run(2)
-    assert [work.settled_through for work in restarted.engine.works] == [1]
-    ending = cluster.start(settings=Settings(permits=Permits(end_lineage=LINEAGE)))
-    ending.run(0, lineage=OTHER)
-    assert [work.settled_through for work in ending.engine.works] == [-1]
+    assert [work.committed_through for work in restarted.engine.works] == [1]
+    ending = cluster.start(settings=Settings(overrides=Overrides(end_query_id=QUERY_ID)))
+    ending.run(0, query_id=OTHER)
+    assert [work.committed_through for work in ending.engine.works] == [-1]
 
 
 def test_no_two_attempts_have_one_name(cluster: Cluster) -> None:
@@ -148,13 +148,13 @@ def test_an_attempt_that_failed_leaves_no_transaction_of_its_other_tasks(cluster
 def test_every_run_takes_over_under_a_name_of_its_own(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sink that keeps the name knows by it who repeats a take-over, and who takes over from whom."""
     names: list[str] = []
-    really = FakeCommitter.take_over
+    really = FakeCommitter.acquire
 
-    def take_over(committer: FakeCommitter, claim: Claim) -> int:
+    def acquire(committer: FakeCommitter, claim: Claim) -> int:
         names.append(claim.run)
         return really(committer, claim)
 
-    monkeypatch.setattr(FakeCommitter, "take_over", take_over)
+    monkeypatch.setattr(FakeCommitter, "acquire", acquire)
     for _ in range(2):
         cluster.start("one", "two").run(0)
     assert [names[0], names[2]] == [names[1], names[3]]
@@ -186,14 +186,14 @@ def test_the_log_stays_small_and_a_restart_goes_on_after_truncation(cluster: Clu
     cluster.start(settings=settings).run(19, *range(20, 40))
     assert len(cluster.files.names("registers")) <= 2 * 3 + 3
     assert cluster.store.visible() == all_rows(*range(40))
-    with pytest.raises(RefusedStartError, match="end_lineage"):
+    with pytest.raises(RefusedStartError, match="end_query_id"):
         cluster.start().run(38)
 
 
 def test_what_was_ended_stays_ended_after_truncation(cluster: Cluster) -> None:
     cluster.start().run(0)
-    ending = Settings(permits=Permits(end_lineage=LINEAGE), keep_batches=1)
-    cluster.start(settings=ending).run(*range(5), lineage=OTHER)
+    ending = Settings(overrides=Overrides(end_query_id=QUERY_ID), keep_batches=1)
+    cluster.start(settings=ending).run(*range(5), query_id=OTHER)
     assert records(cluster, Begin) == []
     with pytest.raises(RefusedStartError) as refused:
         cluster.start().run(1)
@@ -203,13 +203,13 @@ def test_what_was_ended_stays_ended_after_truncation(cluster: Cluster) -> None:
 @pytest.mark.parametrize("lost", [[0], [1], [0, 1], [0, 1, 2]])
 def test_lost_registers_are_damage_and_not_an_empty_log(lost: list[int], cluster: Cluster) -> None:
     cluster.start().run(0, 1)
-    incarnation = cluster.store.incarnation
+    driver_epoch = cluster.store.driver_epoch
     for number in lost:
         cluster.files.remove(f"registers/{number:020d}")
     for batch in (0, 1, 2):
         with pytest.raises(DecisionLogDamagedError, match="missing"):
-            cluster.start(settings=Settings(permits=Permits(adopt_lineage=LINEAGE))).run(batch)
-    assert cluster.store.incarnation == incarnation
+            cluster.start(settings=Settings(overrides=Overrides(adopt_query_id=QUERY_ID))).run(batch)
+    assert cluster.store.driver_epoch == driver_epoch
 
 
 def test_a_log_that_was_deleted_is_refused_by_the_binding(cluster: Cluster) -> None:
@@ -217,7 +217,7 @@ def test_a_log_that_was_deleted_is_refused_by_the_binding(cluster: Cluster) -> N
     for name in ["id", *cluster.files.names("registers")]:
         cluster.files.remove(f"registers/{name}")
     with pytest.raises(RefusedStartError, match="made anew"):
-        cluster.start(settings=Settings(permits=Permits(adopt_lineage=LINEAGE))).run(1)
+        cluster.start(settings=Settings(overrides=Overrides(adopt_query_id=QUERY_ID))).run(1)
 
 
 def test_a_decision_without_an_answer_is_not_taken_again_before_a_restart(cluster: Cluster, tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_a_decision_without_an_answer_is_not_taken_again_before_a_restart(cluste
 # -- several sinks -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("point", faults.POINTS)
+@pytest.mark.parametrize("point", crash_points.POINTS)
 def test_two_sinks_are_in_step_after_a_crash_at(point: str, cluster: Cluster) -> None:
     cluster.start("one", "two").run(0)
     die_at(cluster, cluster.start("one", "two"), point, 1)
@@ -266,7 +266,7 @@ def test_a_batch_lost_in_one_sink_only_is_repaired_there_only(cluster: Cluster) 
     cluster.world.store("two").expire()
     query = cluster.start("one", "two")
     query.run(0)
-    assert query.engine.works[0].only == frozenset({("two", 0), ("two", 1), ("two", 2)})
+    assert query.engine.works[0].only_tasks == frozenset({("two", 0), ("two", 1), ("two", 2)})
     assert cluster.world.store("one").visible() == cluster.world.store("two").visible() == all_rows(0)
 
 
@@ -326,7 +326,7 @@ def test_a_driver_whose_commit_was_cut_short_does_not_take_the_batch_for_done(cl
     arm("driver.decided", fail)
     with pytest.raises(InjectedFault):
         query.run(1)
-    faults.disarm()
+    crash_points.disarm()
     with pytest.raises(CommitBlockedError):
         query.run(1)
     cluster.start().run(1)

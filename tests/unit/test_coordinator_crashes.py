@@ -8,18 +8,18 @@ import pytest
 
 from tests.unit.coordinator_support import DRIVER_POINTS, die_at, fail, fingerprint
 from tests.unit.fake_sink import Cluster, Crash, all_rows
-from twopc import faults
+from twopc import crash_points
+from twopc.crash_points import InjectedFault, arm
 from twopc.errors import (
     DecisionInDoubtError,
     FencedError,
     RefusedStartError,
 )
-from twopc.faults import InjectedFault, arm
 
 # -- crashes -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("point", faults.POINTS)
+@pytest.mark.parametrize("point", crash_points.POINTS)
 def test_every_row_is_visible_once_after_a_crash_at(point: str, cluster: Cluster) -> None:
     cluster.start().run(0)
     die_at(cluster, cluster.start(), point, 1)
@@ -31,14 +31,14 @@ def test_every_row_is_visible_once_after_a_crash_at(point: str, cluster: Cluster
     assert cluster.store.pending() == []
 
 
-@pytest.mark.parametrize("point", faults.POINTS)
+@pytest.mark.parametrize("point", crash_points.POINTS)
 def test_every_row_is_visible_once_after_a_crash_in_the_first_batch_at(point: str, cluster: Cluster) -> None:
     die_at(cluster, cluster.start(), point, 0)
     cluster.start().run(0, 1)
     assert cluster.store.visible() == all_rows(0, 1)
 
 
-@pytest.mark.parametrize("point", [name for name in faults.POINTS if name != "driver.deciding"])
+@pytest.mark.parametrize("point", [name for name in crash_points.POINTS if name != "driver.deciding"])
 def test_every_row_is_visible_once_after_an_error_at(point: str, cluster: Cluster) -> None:
     cluster.start().run(0)
     arm(point, fail)
@@ -55,8 +55,8 @@ def test_a_decision_that_is_found_after_an_unclear_write_counts(cluster: Cluster
     assert cluster.store.visible() == all_rows(0)
 
 
-@pytest.mark.parametrize("second", faults.POINTS)
-@pytest.mark.parametrize("first", faults.POINTS)
+@pytest.mark.parametrize("second", crash_points.POINTS)
+@pytest.mark.parametrize("first", crash_points.POINTS)
 def test_a_crash_during_recovery_from_a_crash_does_no_harm(first: str, second: str, cluster: Cluster) -> None:
     cluster.start().run(0)
     die_at(cluster, cluster.start(), first, 1)
@@ -64,9 +64,9 @@ def test_a_crash_during_recovery_from_a_crash_does_no_harm(first: str, second: s
     try:
         cluster.start().run(1)
     except Crash:
-        faults.disarm()
+        crash_points.disarm()
         cluster.start().run(1)
-    faults.disarm()
+    crash_points.disarm()
     cluster.start().run(2)
     assert cluster.store.visible() == all_rows(0, 1, 2)
     assert cluster.store.pending() == []
@@ -128,7 +128,7 @@ def test_a_second_driver_that_runs_while_the_first_is_paused_doubles_nothing(poi
     assert cluster.store.visible() == all_rows(0, 1, 2)
 
 
-def test_a_start_that_is_refused_only_after_its_take_over_ends_no_transaction(cluster: Cluster) -> None:
+def test_a_start_that_is_refused_only_after_its_acquisition_ends_no_transaction(cluster: Cluster) -> None:
     cluster.start().run(0)
     paused, other = cluster.start(), cluster.start()
 
@@ -149,7 +149,7 @@ def test_a_start_that_is_refused_only_after_its_take_over_ends_no_transaction(cl
     assert cluster.store.sweeps == sweeps[0]
 
 
-def test_a_driver_that_lost_during_its_own_take_over_does_not_throw_out_the_winner(cluster: Cluster) -> None:
+def test_a_driver_that_lost_during_its_own_acquisition_does_not_throw_out_the_winner(cluster: Cluster) -> None:
     paused, winner = cluster.start(), cluster.start()
     log = paused.coordinator._log
     read = log.read

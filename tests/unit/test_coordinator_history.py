@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.unit.coordinator_support import OTHER, die_at, fingerprint, records
-from tests.unit.fake_sink import LINEAGE, Cluster, Query, all_rows, rows_of
-from twopc.checkpoint import Permits
-from twopc.coordinator import Settings
-from twopc.decision import Begin
+from tests.unit.fake_sink import QUERY_ID, Cluster, Query, all_rows, rows_of
+from twopc.batch import Overrides
 from twopc.errors import (
     RefusedStartError,
 )
+from twopc.records import Begin
+from twopc.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,8 +35,8 @@ def _gap(query: Query) -> None:
     query.run(4)
 
 
-def _new_lineage(query: Query) -> None:
-    query.run(0, lineage=OTHER)
+def _new_query(query: Query) -> None:
+    query.run(0, query_id=OTHER)
 
 
 REFUSED: dict[str, Callable[[Query], None]] = {
@@ -44,7 +44,7 @@ REFUSED: dict[str, Callable[[Query], None]] = {
     "copied": _copied_same_batch,
     "copied ": _copied_next_batch,
     "gap": _gap,
-    "new lineage": _new_lineage,
+    "new lineage": _new_query,
 }
 
 
@@ -52,24 +52,24 @@ REFUSED: dict[str, Callable[[Query], None]] = {
 def test_a_refused_start_changes_nothing_and_fences_nobody(case: str, cluster: Cluster) -> None:
     healthy = cluster.start()
     healthy.run(0, 1, 2)
-    before, incarnation, sweeps = fingerprint(cluster), cluster.store.incarnation, cluster.store.sweeps
+    before, driver_epoch, sweeps = fingerprint(cluster), cluster.store.driver_epoch, cluster.store.sweeps
     with pytest.raises(RefusedStartError) as refused:
         REFUSED[case](cluster.start())
     assert refused.value.case == case.strip()
     assert fingerprint(cluster) == before
-    assert (cluster.store.incarnation, cluster.store.sweeps) == (incarnation, sweeps)
+    assert (cluster.store.driver_epoch, cluster.store.sweeps) == (driver_epoch, sweeps)
     healthy.run(3)
     assert cluster.store.visible() == all_rows(0, 1, 2, 3)
 
 
 def test_a_checkpoint_older_than_the_sink_is_refused_and_leaves_no_file(cluster: Cluster) -> None:
-    with pytest.raises(RefusedStartError, match=f"adopt_lineage='{LINEAGE}'"):
+    with pytest.raises(RefusedStartError, match=f"adopt_query_id='{QUERY_ID}'"):
         cluster.start().run(5)
     assert fingerprint(cluster) == {}
 
 
 def test_an_adopted_checkpoint_goes_on_where_it_is(cluster: Cluster) -> None:
-    permitted = Settings(permits=Permits(adopt_lineage=LINEAGE))
+    permitted = Settings(overrides=Overrides(adopt_query_id=QUERY_ID))
     cluster.start(settings=permitted).run(5)
     (begin,) = records(cluster, Begin)
     assert isinstance(begin, Begin)
@@ -78,40 +78,40 @@ def test_an_adopted_checkpoint_goes_on_where_it_is(cluster: Cluster) -> None:
     assert cluster.store.visible() == all_rows(5, 6)
 
 
-def test_a_permit_that_names_another_lineage_permits_nothing(cluster: Cluster) -> None:
+def test_a_override_that_names_another_query_allows_nothing(cluster: Cluster) -> None:
     with pytest.raises(RefusedStartError):
-        cluster.start(settings=Settings(permits=Permits(adopt_lineage=OTHER))).run(5)
+        cluster.start(settings=Settings(overrides=Overrides(adopt_query_id=OTHER))).run(5)
     cluster.start().run(0)
     with pytest.raises(RefusedStartError):
-        cluster.start(settings=Settings(permits=Permits(end_lineage="lineage-c"))).run(0, lineage=OTHER)
+        cluster.start(settings=Settings(overrides=Overrides(end_query_id="lineage-c"))).run(0, query_id=OTHER)
 
 
-def test_a_permitted_new_lineage_ends_the_old_one_for_good(cluster: Cluster) -> None:
+def test_a_allowed_new_query_ends_the_old_one_for_good(cluster: Cluster) -> None:
     cluster.start().run(0, 1)
-    permitted = Settings(permits=Permits(end_lineage=LINEAGE))
-    cluster.start(settings=permitted).run(0, lineage=OTHER)
+    permitted = Settings(overrides=Overrides(end_query_id=QUERY_ID))
+    cluster.start(settings=permitted).run(0, query_id=OTHER)
     (_, begin) = records(cluster, Begin)
     assert isinstance(begin, Begin)
-    assert begin.ends == LINEAGE
+    assert begin.ends == QUERY_ID
     before = fingerprint(cluster)
-    for settings in (None, permitted, Settings(permits=Permits(end_lineage=OTHER))):
+    for settings in (None, permitted, Settings(overrides=Overrides(end_query_id=OTHER))):
         with pytest.raises(RefusedStartError) as refused:
             cluster.start(settings=settings).run(2)
         assert refused.value.case == "ended lineage"
     assert fingerprint(cluster) == before
 
 
-def test_a_permit_left_on_guards_still(cluster: Cluster) -> None:
+def test_a_override_left_on_guards_still(cluster: Cluster) -> None:
     cluster.start().run(0)
-    permitted = Settings(permits=Permits(end_lineage=LINEAGE))
-    cluster.start(settings=permitted).run(0, 1, lineage=OTHER)
-    with pytest.raises(RefusedStartError, match=f"end_lineage='{OTHER}'"):
-        cluster.start(settings=permitted).run(0, lineage="lineage-c")
+    permitted = Settings(overrides=Overrides(end_query_id=QUERY_ID))
+    cluster.start(settings=permitted).run(0, 1, query_id=OTHER)
+    with pytest.raises(RefusedStartError, match=f"end_query_id='{OTHER}'"):
+        cluster.start(settings=permitted).run(0, query_id="lineage-c")
 
 
-def test_the_ended_lineages_last_decision_is_finished_first(cluster: Cluster) -> None:
+def test_the_ended_queries_last_decision_is_finished_first(cluster: Cluster) -> None:
     die_at(cluster, cluster.start(), "driver.decided", 0)
-    query = cluster.start(settings=Settings(permits=Permits(end_lineage=LINEAGE)))
+    query = cluster.start(settings=Settings(overrides=Overrides(end_query_id=QUERY_ID)))
     query.engine.rows = rows_of(7)
-    query.run(0, lineage=OTHER)
+    query.run(0, query_id=OTHER)
     assert cluster.store.visible() == all_rows(0, 7)

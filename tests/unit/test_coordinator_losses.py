@@ -8,13 +8,13 @@ import pytest
 
 from tests.unit.coordinator_support import die_at, records
 from tests.unit.fake_sink import Cluster, FakeStaging, all_rows
-from twopc import faults
-from twopc.decision import Decision, Repair
+from twopc import crash_points
 from twopc.errors import (
     CommitBlockedError,
     InDoubtError,
     RetriableError,
 )
+from twopc.records import Decision, Repair
 
 
 def test_a_batch_whose_transactions_are_all_lost_is_written_anew(cluster: Cluster) -> None:
@@ -25,7 +25,7 @@ def test_a_batch_whose_transactions_are_all_lost_is_written_anew(cluster: Cluste
     query.engine.rows = {0: all_rows(1)}  # another plan is welcome: nothing of the old one is in
     query.run(1)
     assert cluster.store.visible() == all_rows(0, 1)
-    assert [d.plan for d in records(cluster, Decision) if isinstance(d, Decision)] == ["write", "write", "rewrite"]
+    assert [d.kind for d in records(cluster, Decision) if isinstance(d, Decision)] == ["write", "write", "rewrite"]
     assert query.engine.evaluated == 0
 
 
@@ -38,14 +38,14 @@ def test_a_batch_of_which_some_transactions_are_lost_is_repaired_with_the_same_r
     query.run(1)
     assert cluster.store.visible() == all_rows(0, 1)
     (work,) = query.engine.works
-    assert work.only == frozenset({("fake", 2)})
+    assert work.only_tasks == frozenset({("fake", 2)})
     (repaired,) = records(cluster, Repair)
     assert isinstance(repaired, Repair)
     assert [task.partition for task in repaired.tasks] == [2]
     assert query.engine.evaluated == 0
 
 
-@pytest.mark.parametrize("point", [name for name in faults.POINTS if name != "driver.inspected"])
+@pytest.mark.parametrize("point", [name for name in crash_points.POINTS if name != "driver.inspected"])
 def test_a_repair_that_crashed_is_not_repaired_twice(point: str, cluster: Cluster) -> None:
     die_at(cluster, cluster.start(), "driver.committing", 0)
     cluster.store.expire(1)
@@ -97,7 +97,7 @@ def test_a_replay_that_gives_the_decided_rows_in_other_tasks_is_repaired_from_wh
     query.engine.rows = rows
     query.run(0)
     assert cluster.store.visible() == all_rows(0)
-    assert [{partition for _, partition in work.only or ()} for work in query.engine.works] == written
+    assert [{partition for _, partition in work.only_tasks or ()} for work in query.engine.works] == written
     (repaired,) = records(cluster, Repair)
     assert isinstance(repaired, Repair)
     assert [task.partition for task in repaired.tasks] == [2]
@@ -110,7 +110,7 @@ def test_an_engine_that_writes_more_than_what_was_lost_is_caught_before_the_deci
     cluster.store.expire(1)
     query = cluster.start()
     prepare = query.engine.prepare
-    query.engine.prepare = lambda work: prepare(replace(work, only=None))  # type: ignore[method-assign]
+    query.engine.prepare = lambda work: prepare(replace(work, only_tasks=None))  # type: ignore[method-assign]
     with pytest.raises(AssertionError, match="exactly what was lost"):
         query.run(0)
     assert (records(cluster, Repair), cluster.store.visible()) == ([], all_rows(0)[:4])
@@ -167,7 +167,7 @@ def test_a_publication_that_fails_leaves_nothing_pending(cluster: Cluster) -> No
     assert cluster.store.visible() == all_rows(0)
 
 
-def test_staged_rows_are_settled_when_the_batch_is_proven(cluster: Cluster) -> None:
+def test_staged_rows_are_proven_when_the_batch_is_proven(cluster: Cluster) -> None:
     query = cluster.start(staging=True)
     query.run(0, 1)
     staging = query.coordinator._staging

@@ -15,7 +15,7 @@ import pytest
 from sinks.kafka.committer import KafkaCommitter, _why_not
 from sinks.kafka.transactions import NO_ANSWER, NONE, NOT_FOUND, Description
 from sinks.kafka.writer import KafkaHandle
-from twopc.sink import Evidence
+from twopc.handle import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,8 +77,8 @@ class Asked(KafkaCommitter):
         )
         self._client, self._timeout_ms = client, 5
 
-    def evidence(self, handles: Sequence[KafkaHandle], since: Mapping[str, Any]) -> dict[KafkaHandle, Evidence]:
-        del since
+    def evidence(self, handles: Sequence[KafkaHandle], scan_start: Mapping[str, Any]) -> dict[KafkaHandle, Evidence]:
+        del scan_start
         return dict.fromkeys(handles, Evidence.ABORTED)
 
 

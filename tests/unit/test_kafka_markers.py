@@ -9,7 +9,7 @@ import pytest
 
 from sinks.kafka import markers as kafka_markers
 from sinks.kafka.reader import Row
-from twopc.sink import Evidence
+from twopc.handle import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,13 +9,12 @@ import pytest
 
 from sinks.kafka.producer_pool import ReadyProducer
 from sinks.kafka.writer import KafkaWriter
-from twopc.decision import Attempt
+from twopc.attempt import Attempt, TaskAttempt
 from twopc.errors import RetriableError
-from twopc.sink import TaskAttempt
 
 LEDGER = "twopc-ledger-s"
 MARKER_PARTITION = 2
-TASK = TaskAttempt(lineage="a", checkpoint_id=0, attempt=Attempt(1, 1), partition=1, incarnation=1, settled_through=-1)
+TASK = TaskAttempt(query_id="a", batch_id=0, attempt=Attempt(1, 1), partition=1, driver_epoch=1, committed_through=-1)
 WHOLE = {"out": {0: 2, 1: 1}, LEDGER: {MARKER_PARTITION: 1}}
 
 
@@ -44,8 +43,8 @@ def partitions_of(*told: str, timeout_ms: float = 10_000) -> tuple[str, ...]:
     """What the writer of three rows says that it wrote to."""
     producer: Any = Telling(*told)
     ready = ReadyProducer(producer, "s.1.w.0", 0, [], _raw=producer.heard)
-    stock: Any = None
-    writer = KafkaWriter(TASK, stock, topic="out", ledger=LEDGER, timeout_ms=timeout_ms)
+    pool: Any = None
+    writer = KafkaWriter(TASK, pool, topic="out", ledger=LEDGER, timeout_ms=timeout_ms)
     writer._rows = 3
     return writer._written_to(ready, MARKER_PARTITION)
 

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from twopc.decision import (
-    Attempt,
-    Begin,
-    Decision,
-    LogContents,
-    LogEntry,
-    Record,
-    Repair,
-    TakeOver,
-    TaskReport,
-    Truncation,
-)
+from twopc.attempt import Attempt
 from twopc.log_view import LogStatus, LogView, fold, fold_more
+from twopc.records import Acquired, Begin, Decision, LogContents, LogEntry, Record, Repair, TaskReport, Truncation
 
-BEGIN = Begin(lineage="a", first_batch=0, prior_offsets=())
-TAKE_OVER = TakeOver(lineage="a", run="r", deciding_log="l", driver="d", at_ms=0)
+BEGIN = Begin(query_id="a", first_batch=0, prior_offsets=())
+ACQUIRE = Acquired(query_id="a", run="r", deciding_log="l", driver="d", at_ms=0)
 
 
 def task(partition: int, **handles: str) -> TaskReport:
@@ -28,20 +18,20 @@ def task(partition: int, **handles: str) -> TaskReport:
     )
 
 
-def decision(batch: int, *tasks: TaskReport, lineage: str = "a", plan: str = "write") -> Decision:
+def decision(batch: int, *tasks: TaskReport, query_id: str = "a", plan: str = "write") -> Decision:
     return Decision(
-        lineage=lineage,
-        batch=batch,
+        query_id=query_id,
+        batch_id=batch,
         attempt=Attempt(0, batch),
-        offsets=(f"{lineage}{batch}",),
+        offsets=(f"{query_id}{batch}",),
         tasks=tasks,
-        since={},
-        plan=plan,
+        scan_start={},
+        kind=plan,
     )
 
 
-def repair(batch: int, *tasks: TaskReport, lineage: str = "a") -> Repair:
-    return Repair(lineage=lineage, batch=batch, attempt=Attempt(0, 9), tasks=tasks)
+def repair(batch: int, *tasks: TaskReport, query_id: str = "a") -> Repair:
+    return Repair(query_id=query_id, batch_id=batch, attempt=Attempt(0, 9), tasks=tasks)
 
 
 def truncation(log_start: int, begin: Begin = BEGIN, *ended: str) -> Truncation:
@@ -52,25 +42,25 @@ def view_of(*records: Record, start: int = 0) -> LogView:
     return fold(LogContents(start, tuple(LogEntry(start + i, record) for i, record in enumerate(records))))
 
 
-def test_an_empty_log_knows_no_lineage_and_no_batch() -> None:
+def test_an_empty_log_knows_no_query_and_no_batch() -> None:
     view = view_of()
     assert (view.status, view.highest_batch, view.highest_offsets) == (LogStatus.UNDECIDED, None, ())
 
 
-def test_a_take_over_says_nothing_about_batches() -> None:
-    assert view_of(TAKE_OVER) == view_of()
+def test_an_acquisition_says_nothing_about_batches() -> None:
+    assert view_of(ACQUIRE) == view_of()
 
 
 @pytest.mark.parametrize("first_batch", [0, 5])
 def test_a_begin_counts_as_the_decision_before_its_first_batch(first_batch: int) -> None:
-    view = view_of(Begin(lineage="a", first_batch=first_batch, prior_offsets=("p",)))
+    view = view_of(Begin(query_id="a", first_batch=first_batch, prior_offsets=("p",)))
     assert (view.status, view.highest_batch, view.highest_offsets) == (LogStatus.UNDECIDED, first_batch - 1, ("p",))
 
 
 def test_the_last_decision_counts() -> None:
-    view = view_of(TAKE_OVER, BEGIN, decision(0), TAKE_OVER, decision(1))
+    view = view_of(ACQUIRE, BEGIN, decision(0), ACQUIRE, decision(1))
     assert (view.status, view.highest_batch, view.highest_offsets) == (LogStatus.DECIDED, 1, ("a1",))
-    assert [(offset, kept.batch) for offset, kept in view.kept] == [(2, 0), (4, 1)]
+    assert [(offset, kept.batch_id) for offset, kept in view.kept] == [(2, 0), (4, 1)]
 
 
 def test_a_rewritten_batch_replaces_its_decision() -> None:
@@ -100,7 +90,7 @@ def test_the_next_decision_is_not_a_repaired_one() -> None:
     "wrong",
     [
         repair(1, task(0, s="y")),
-        repair(0, task(0, s="y"), lineage="b"),
+        repair(0, task(0, s="y"), query_id="b"),
         repair(0, task(7, s="y")),
     ],
     ids=["another batch", "another lineage", "another task"],
@@ -115,22 +105,22 @@ def test_a_repair_without_any_decision_is_damage() -> None:
     assert view_of(BEGIN, repair(0)).status is LogStatus.CORRUPT
 
 
-@pytest.mark.parametrize("wrong", [decision(3), decision(6), decision(5, lineage="b")])
+@pytest.mark.parametrize("wrong", [decision(3), decision(6), decision(5, query_id="b")])
 def test_a_decision_that_does_not_follow_is_damage(wrong: Decision) -> None:
-    view = view_of(Begin(lineage="a", first_batch=3, prior_offsets=()), decision(3), decision(4), wrong)
+    view = view_of(Begin(query_id="a", first_batch=3, prior_offsets=()), decision(3), decision(4), wrong)
     assert view.status is LogStatus.CORRUPT
     assert "does not follow that of batch 4" in str(view.damage)
 
 
-@pytest.mark.parametrize("wrong", [decision(2), decision(4), decision(3, lineage="b")])
-def test_a_lineage_begins_with_its_first_batch_or_has_lost_it(wrong: Decision) -> None:
-    begin = Begin(lineage="a", first_batch=3, prior_offsets=())
+@pytest.mark.parametrize("wrong", [decision(2), decision(4), decision(3, query_id="b")])
+def test_a_query_begins_with_its_first_batch_or_has_lost_it(wrong: Decision) -> None:
+    begin = Begin(query_id="a", first_batch=3, prior_offsets=())
     assert view_of(begin, decision(3)).damage is None
     assert view_of(begin, wrong).status is LogStatus.CORRUPT
 
 
-def test_a_new_lineage_ends_the_old_one_and_starts_without_a_decision() -> None:
-    view = view_of(BEGIN, decision(0), Begin(lineage="b", first_batch=0, prior_offsets=(), ends="a"))
+def test_a_new_query_ends_the_old_one_and_starts_without_a_decision() -> None:
+    view = view_of(BEGIN, decision(0), Begin(query_id="b", first_batch=0, prior_offsets=(), ends="a"))
     assert (view.ended, view.decision, view.highest_batch) == (frozenset({"a"}), None, -1)
 
 
@@ -175,9 +165,9 @@ def test_the_highest_truncation_counts() -> None:
     assert view.highest_batch == 2
 
 
-def test_a_lineage_that_was_opened_after_a_truncation_stays_open() -> None:
-    other = Begin(lineage="b", first_batch=0, prior_offsets=(), ends="a")
-    view = view_of(BEGIN, decision(0), truncation(1), other, decision(0, lineage="b"))
+def test_a_query_that_was_opened_after_a_truncation_stays_open() -> None:
+    other = Begin(query_id="b", first_batch=0, prior_offsets=(), ends="a")
+    view = view_of(BEGIN, decision(0), truncation(1), other, decision(0, query_id="b"))
     assert view.begin == other
     assert view.ended == {"a"}
 

@@ -6,10 +6,10 @@ from itertools import product
 
 import pytest
 
-from twopc.checkpoint import Position
+from twopc.batch import Position
+from twopc.handle import Evidence
 from twopc.log_view import LogStatus
 from twopc.recovery import RECOVERY_TABLE, Action, Outcome, lookup, outcome_of
-from twopc.sink import Evidence
 
 ALL_EVIDENCE = [found for handles in range(4) for found in product(Evidence, repeat=handles)]
 COMBINATIONS = list(product(LogStatus, ALL_EVIDENCE, Position, [False, True]))

@@ -4,31 +4,34 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.fake_sink import checkpoint, offsets_of
-from twopc.checkpoint import Permits, Position, locate
-from twopc.decision import Attempt, Begin, Decision
+from tests.unit.fake_sink import batch_of, offsets_of
+from twopc.attempt import Attempt
+from twopc.batch import Overrides, Position, locate
 from twopc.log_view import LogView
+from twopc.records import Begin, Decision
 from twopc.recovery import Action, Outcome, lookup
 from twopc.refusals import blocked, damaged, refusal
 
 MINE, OTHER = "mine-1", "other-2"
 
 
-def view(lineage: str | None, *, ended: str | None = None) -> LogView:
-    if lineage is None:
+def view(query_id: str | None, *, ended: str | None = None) -> LogView:
+    if query_id is None:
         return LogView()
-    decision = Decision(lineage=lineage, batch=5, attempt=Attempt(0, 1), offsets=offsets_of(5), tasks=(), since={})
-    begin = Begin(lineage=lineage, first_batch=0, prior_offsets=())
+    decision = Decision(
+        query_id=query_id, batch_id=5, attempt=Attempt(0, 1), offsets=offsets_of(5), tasks=(), scan_start={}
+    )
+    begin = Begin(query_id=query_id, first_batch=0, prior_offsets=())
     return LogView(begin=begin, decision=decision, ended=frozenset({ended} if ended else ()))
 
 
 CASES = [
-    (Position.REWOUND, view(MINE), 3, "", f"end_lineage='{MINE}'"),
-    (Position.COPIED, view(MINE), 5, "x", f"end_lineage='{MINE}'"),
-    (Position.GAP, view(MINE), 9, "", f"end_lineage='{MINE}'"),
-    (Position.NEW_LINEAGE, view(OTHER), 0, "", f"end_lineage='{OTHER}'"),
-    (Position.UNADOPTED, view(None), 4, "", f"adopt_lineage='{MINE}'"),
-    (Position.ENDED, view(OTHER, ended=MINE), 6, "", f"end_lineage='{OTHER}'"),
+    (Position.REWOUND, view(MINE), 3, "", f"end_query_id='{MINE}'"),
+    (Position.COPIED, view(MINE), 5, "x", f"end_query_id='{MINE}'"),
+    (Position.GAP, view(MINE), 9, "", f"end_query_id='{MINE}'"),
+    (Position.NEW_QUERY, view(OTHER), 0, "", f"end_query_id='{OTHER}'"),
+    (Position.UNADOPTED, view(None), 4, "", f"adopt_query_id='{MINE}'"),
+    (Position.ENDED, view(OTHER, ended=MINE), 6, "", f"end_query_id='{OTHER}'"),
 ]
 
 
@@ -36,8 +39,8 @@ CASES = [
 def test_a_refusal_names_the_log_the_batch_and_the_literal_setting(
     position: Position, log: LogView, batch: int, history: str, way_out: str
 ) -> None:
-    mine = checkpoint(batch, lineage=MINE, history=history)
-    assert locate(log, mine, Permits()) is position
+    mine = batch_of(batch, query_id=MINE, history=history)
+    assert locate(log, mine, Overrides()) is position
     label = lookup(log.status, Outcome.COMMITTED, position, staged=False).label
     error = refusal(position, label, log, mine, "the-log")
     text = str(error)
@@ -45,20 +48,20 @@ def test_a_refusal_names_the_log_the_batch_and_the_literal_setting(
     assert way_out in text
     assert "the-log" in text
     assert error.case == position.value
-    assert position is Position.ENDED or position is Position.NEW_LINEAGE or f"batch {batch}" in text
+    assert position is Position.ENDED or position is Position.NEW_QUERY or f"batch {batch}" in text
 
 
 @pytest.mark.parametrize(("position", "log", "batch", "history", "way_out"), CASES, ids=lambda case: str(case)[:20])
 def test_the_named_setting_does_lead_out(
     position: Position, log: LogView, batch: int, history: str, way_out: str
 ) -> None:
-    """Every ``end_lineage`` is for a new checkpoint, ``adopt_lineage`` for this one."""
+    """Every ``end_query_id`` is for a new checkpoint, ``adopt_query_id`` for this one."""
     setting, _, value = way_out.partition("=")
-    permits = Permits(**{setting: value.strip("'")})
+    overrides = Overrides(**{setting: value.strip("'")})
     follower = (
-        checkpoint(batch, lineage=MINE, history=history) if setting == "adopt_lineage" else checkpoint(0, lineage="n")
+        batch_of(batch, query_id=MINE, history=history) if setting == "adopt_query_id" else batch_of(0, query_id="n")
     )
-    assert locate(log, follower, permits) is Position.FIRST, position
+    assert locate(log, follower, overrides) is Position.FIRST, position
 
 
 def test_every_refused_position_has_its_own_sentence() -> None:
@@ -68,7 +71,7 @@ def test_every_refused_position_has_its_own_sentence() -> None:
         if lookup(view(MINE).status, Outcome.COMMITTED, position, staged=False).action is Action.REFUSE
     }
     assert refused == {case[0] for case in CASES}
-    texts = {str(refusal(position, "", view(OTHER), checkpoint(3), "log")) for position in refused}
+    texts = {str(refusal(position, "", view(OTHER), batch_of(3), "log")) for position in refused}
     assert len(texts) == len(refused)
 
 

@@ -22,10 +22,10 @@ from tests.unit.registers_support import (
     records,
     truncation,
 )
-from twopc.decision import Begin, Decision, LogEntry, TakeOver
 from twopc.errors import DecisionInDoubtError, DecisionLogDamagedError, FencedError, RetriableError
 from twopc.files import LocalFiles
 from twopc.log_view import LogStatus, fold
+from twopc.records import Acquired, Begin, Decision, LogEntry
 from twopc.registers import RegisterLog, _pack, _unpack
 
 if TYPE_CHECKING:
@@ -48,17 +48,17 @@ def test_looking_leaves_no_trace(tmp_path: Path) -> None:
     assert not (tmp_path / "twopc").exists()
 
 
-def test_the_incarnation_is_the_number_of_the_own_register(files: FaultyFiles) -> None:
+def test_the_driver_epoch_is_the_number_of_the_own_register(files: FaultyFiles) -> None:
     first, second = RegisterLog(files), RegisterLog(files)
-    assert first.take_over(claim("one")) == 0
+    assert first.acquire(claim("one")) == 0
     assert first.append([BEGIN, decision(0)]) == 1
-    assert second.take_over(claim("two")) == 2
+    assert second.acquire(claim("two")) == 2
 
 
-def test_a_repeated_take_over_of_one_run_returns_the_same_incarnation(log: RegisterLog, files: FaultyFiles) -> None:
-    assert log.take_over(claim("one")) == 0
-    RegisterLog(files).take_over(claim("two"))
-    assert log.take_over(claim("one")) == 0
+def test_a_repeated_acquisition_of_one_run_returns_the_same_driver_epoch(log: RegisterLog, files: FaultyFiles) -> None:
+    assert log.acquire(claim("one")) == 0
+    RegisterLog(files).acquire(claim("two"))
+    assert log.acquire(claim("one")) == 0
     assert len(records(log)) == 2
 
 
@@ -70,35 +70,35 @@ def test_several_records_of_one_append_share_its_position(log: RegisterLog) -> N
 def test_a_driver_reads_up_to_its_own_record(log: RegisterLog, files: FaultyFiles) -> None:
     log.append([BEGIN, decision(0)])
     second = RegisterLog(files)
-    second.take_over(claim("two"))
+    second.acquire(claim("two"))
     second.append([decision(1)])
     kinds = [type(entry.record) for entry in second.read().entries]
-    assert kinds == [TakeOver, Begin, Decision, TakeOver]
+    assert kinds == [Acquired, Begin, Decision, Acquired]
 
 
-def test_the_identity_is_that_of_the_first_take_over_until_the_log_is_made_anew(
+def test_the_identity_is_that_of_the_first_acquisition_until_the_log_is_made_anew(
     log: RegisterLog, files: FaultyFiles
 ) -> None:
     identity = log.identity()
     assert len(identity) == 32
     other = RegisterLog(files)
-    other.take_over(claim("two"))
+    other.acquire(claim("two"))
     assert other.identity() == identity
     for found in files.names("registers"):
         files.remove(f"registers/{found}")
     anew = RegisterLog(files)
-    anew.take_over(claim("three"))
+    anew.acquire(claim("three"))
     assert anew.identity() not in {"", identity}
 
 
 def test_an_identity_that_a_crash_prevented_is_made_by_the_next_driver(log: RegisterLog, files: FaultyFiles) -> None:
     files.remove("registers/id")
     assert RegisterLog(files).inspect().entries == log.inspect().entries
-    RegisterLog(files).take_over(claim("two"))
+    RegisterLog(files).acquire(claim("two"))
     assert log.identity() != ""
 
 
-def test_acting_before_the_take_over_is_a_bug(files: FaultyFiles) -> None:
+def test_acting_before_the_acquisition_is_a_bug(files: FaultyFiles) -> None:
     with pytest.raises(AssertionError):
         RegisterLog(files).append([decision(0)])
     with pytest.raises(AssertionError):
@@ -122,19 +122,19 @@ def test_foreign_files_in_the_directory_are_passed_over(log: RegisterLog, files:
 
 
 def test_the_loser_is_fenced_for_good_and_told_by_whom(log: RegisterLog, files: FaultyFiles) -> None:
-    RegisterLog(files).take_over(claim("winner"))
+    RegisterLog(files).acquire(claim("winner"))
     for _ in range(2):
         with pytest.raises(FencedError, match="run winner"):
             log.append([BEGIN, decision(0)])
         with pytest.raises(FencedError, match="run winner"):
             log.read()
-    assert [type(record) for record in records(log)] == [TakeOver, TakeOver]
+    assert [type(record) for record in records(log)] == [Acquired, Acquired]
 
 
 def test_who_loses_the_race_for_a_register_takes_the_next_one(files: FaultyFiles) -> None:
     first, second = RegisterLog(files), RegisterLog(files)
-    files.before_put = lambda: assert_equal(second.take_over(claim("two")), 0)
-    assert first.take_over(claim("one")) == 1
+    files.before_put = lambda: assert_equal(second.acquire(claim("two")), 0)
+    assert first.acquire(claim("one")) == 1
     with pytest.raises(FencedError):
         second.append([decision(0)])
 
@@ -145,12 +145,12 @@ def test_a_claimant_that_never_gets_a_register_gives_up(files: FaultyFiles) -> N
             return not name or not data
 
     with pytest.raises(RetriableError, match="in a row"):
-        RegisterLog(Taken(files.location)).take_over(claim("one"))
+        RegisterLog(Taken(files.location)).acquire(claim("one"))
 
 
 def _claim_and_append(root: str, run: str, results: multiprocessing.Queue[tuple[str, int, int]]) -> None:
     log = RegisterLog(LocalFiles(root))
-    incarnation = log.take_over(claim(run))
+    driver_epoch = log.acquire(claim(run))
     written = 0
     try:
         for batch in range(50):
@@ -158,7 +158,7 @@ def _claim_and_append(root: str, run: str, results: multiprocessing.Queue[tuple[
             written += 1
     except FencedError:
         pass
-    results.put((run, incarnation, written))
+    results.put((run, driver_epoch, written))
 
 
 def test_of_racing_processes_each_writes_only_until_the_next_one_takes_over(tmp_path: Path) -> None:
@@ -172,10 +172,10 @@ def test_of_racing_processes_each_writes_only_until_the_next_one_takes_over(tmp_
         process.join(60)
     entries = RegisterLog(LocalFiles(tmp_path)).inspect().entries
     assert [entry.offset for entry in entries] == list(range(len(entries)))
-    takeovers = {entry.offset: entry.record.run for entry in entries if isinstance(entry.record, TakeOver)}
-    assert takeovers == {incarnation: run for run, incarnation, _ in found}
+    takeovers = {entry.offset: entry.record.run for entry in entries if isinstance(entry.record, Acquired)}
+    assert takeovers == {driver_epoch: run for run, driver_epoch, _ in found}
     starts = [*sorted(takeovers), len(entries)]
-    written = {run: (incarnation, count) for run, incarnation, count in found}
+    written = {run: (driver_epoch, count) for run, driver_epoch, count in found}
     for start, end in pairwise(starts):
         assert written[takeovers[start]] == (start, end - start - 1)
 
@@ -203,7 +203,7 @@ def test_an_unclear_write_that_is_absent_may_be_tried_again(log: RegisterLog, fi
 
 def test_an_unclear_write_that_somebody_else_preceded_is_fenced(log: RegisterLog, files: FaultyFiles) -> None:
     def lose() -> None:
-        RegisterLog(LocalFiles(files.location)).take_over(claim("winner"))
+        RegisterLog(LocalFiles(files.location)).acquire(claim("winner"))
         no_answer()
 
     files.before_put = lose
@@ -223,7 +223,7 @@ def test_an_unclear_write_that_cannot_be_read_back_is_in_doubt(
     with pytest.raises(DecisionInDoubtError, match="restart"):
         log.append([BEGIN, decision(0)])
     kinds = [type(record) for record in records(RegisterLog(files))]
-    assert kinds == [TakeOver, Begin, Decision] if written else [TakeOver]
+    assert kinds == [Acquired, Begin, Decision] if written else [Acquired]
 
 
 def test_a_late_write_of_this_driver_is_not_taken_for_the_present_one(log: RegisterLog, files: FaultyFiles) -> None:
@@ -234,13 +234,13 @@ def test_a_late_write_of_this_driver_is_not_taken_for_the_present_one(log: Regis
         log.append([BEGIN, decision(0)])
 
 
-def test_an_unclear_take_over_decides_nothing_and_may_be_tried_again(files: FaultyFiles) -> None:
+def test_an_unclear_acquisition_decides_nothing_and_may_be_tried_again(files: FaultyFiles) -> None:
     log = RegisterLog(files)
     files.before_read = files.after_put = no_answer
     with pytest.raises(RetriableError, match="taking over"):
-        log.take_over(claim("one"))
-    assert log.take_over(claim("one")) == 1
-    assert [type(entry.record) for entry in log.read().entries] == [TakeOver, TakeOver]
+        log.acquire(claim("one"))
+    assert log.acquire(claim("one")) == 1
+    assert [type(entry.record) for entry in log.read().entries] == [Acquired, Acquired]
 
 
 # -- the bytes ---------------------------------------------------------------------------------------------------------

@@ -138,7 +138,7 @@ def test_a_reader_that_a_truncation_overtakes_looks_again(log: RegisterLog, file
 
 def run_far_ahead(root: Path, *, truncate_to: int) -> RegisterLog:
     winner = RegisterLog(LocalFiles(root))
-    winner.take_over(claim("winner"))
+    winner.acquire(claim("winner"))
     fill(winner, 9)
     truncate(winner, truncate_to)
     return winner
@@ -160,7 +160,7 @@ def test_a_paused_loser_is_fenced_though_its_register_looks_free(
 
 def test_two_paused_losers_do_not_vouch_for_each_other(log: RegisterLog, files: FaultyFiles) -> None:
     second = RegisterLog(files)
-    second.take_over(claim("two"))  # at 1; its next register is 2, the first driver's is 1
+    second.acquire(claim("two"))  # at 1; its next register is 2, the first driver's is 1
     run_far_ahead(files._root, truncate_to=6)
     files.put_if_absent(name(1), b"the first loser's, killed before it could take it back")
     with pytest.raises(FencedError):
@@ -172,7 +172,7 @@ def test_two_paused_losers_do_not_vouch_for_each_other(log: RegisterLog, files: 
 def test_a_claimant_paused_since_the_log_was_empty_looks_again(files: FaultyFiles) -> None:
     paused = RegisterLog(files)
     files.before_put = lambda: assert_equal(run_far_ahead(files._root, truncate_to=5).name, "registers")
-    assert paused.take_over(claim("paused")) == 11
+    assert paused.acquire(claim("paused")) == 11
     assert files.read(name(0)) is None
     assert fold(paused.read()).highest_batch == 8
 
@@ -193,7 +193,7 @@ def test_a_write_that_held_stays_though_its_predecessor_was_dropped_meanwhile(
 ) -> None:
     def successor() -> None:
         winner = RegisterLog(LocalFiles(files.location))
-        winner.take_over(claim("winner"))
+        winner.acquire(claim("winner"))
         truncate(winner, 1)
 
     files.after_put = successor  # between the loser's write at 1 and its look back, 0 is dropped

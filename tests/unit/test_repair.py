@@ -11,15 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.fake_sink import FakeSink, FakeStaging, World
-from twopc.decision import Attempt, Begin, Decision, TaskReport
+from twopc.attempt import Attempt
+from twopc.crash_points import arm
 from twopc.errors import InDoubtError
-from twopc.faults import arm
+from twopc.handle import Evidence
 from twopc.log_view import LogView
+from twopc.records import Begin, Decision, TaskReport
 from twopc.repair import all_staged, as_decided, in_doubt, match_rows, publish
-from twopc.sink import Evidence
 
 if TYPE_CHECKING:
-    from twopc.engine import Slot
+    from twopc.attempt import TaskKey
 
 
 def task(partition: int, *, rows: int = 2, checksum: int = 7, staged: bool = True) -> TaskReport:
@@ -33,14 +34,14 @@ def task(partition: int, *, rows: int = 2, checksum: int = 7, staged: bool = Tru
 
 
 DECISION = Decision(
-    lineage="a", batch=4, attempt=Attempt(0, 1), offsets=(), tasks=(task(0), task(1), task(2)), since={}
+    query_id="a", batch_id=4, attempt=Attempt(0, 1), offsets=(), tasks=(task(0), task(1), task(2)), scan_start={}
 )
-VIEW = LogView(begin=Begin(lineage="a", first_batch=0, prior_offsets=()), decision=DECISION)
+VIEW = LogView(begin=Begin(query_id="a", first_batch=0, prior_offsets=()), decision=DECISION)
 EVIDENCE = {("fake", 0): Evidence.COMMITTED, ("fake", 1): Evidence.ABORTED, ("fake", 2): Evidence.UNKNOWN}
 LOST = frozenset({("fake", 1)})
 
 
-def name_of(slot: Slot) -> str:
+def name_of(slot: TaskKey) -> str:
     return f"{slot[0]}/{slot[1]}"
 
 
@@ -122,22 +123,22 @@ def test_without_a_decision_a_loss_or_a_slice_nothing_is_staged(world: World) ->
     assert not all_staged(unstaged, LOST, staging)
 
 
-def _publish(world: World, lost: frozenset[Slot], *names: str) -> tuple[TaskReport, ...]:
+def _publish(world: World, lost: frozenset[TaskKey], *names: str) -> tuple[TaskReport, ...]:
     return publish(
         DECISION,
         lost,
         FakeStaging(world),
         sinks={name: FakeSink(world, name) for name in names or ("fake",)},
         attempt=Attempt(9, 1),
-        incarnations=dict.fromkeys(names or ("fake",), 9),
-        settled_through=3,
+        driver_epochs=dict.fromkeys(names or ("fake",), 9),
+        committed_through=3,
     )
 
 
 def test_what_was_lost_is_prepared_again_from_the_staged_rows_and_nothing_else(world: World) -> None:
     (report,) = _publish(world, LOST)
     ((name, transaction),) = world.store().transactions.items()
-    assert (transaction.state, transaction.rows, transaction.incarnation) == ("prepared", [1, 11], 9)
+    assert (transaction.state, transaction.rows, transaction.driver_epoch) == ("prepared", [1, 11], 9)
     assert report == msgspec.structs.replace(DECISION.tasks[1], handles={"fake": {"transaction": name}})
 
 

@@ -18,26 +18,26 @@ ROWS = pa.record_batch({"0": [1]})
 VIEWS = {"s": View(columns=(("value", 0),))}
 
 
-def kept(location: str, incarnation: int, batch: int) -> str:
-    writer = SliceWriter(location, incarnation, batch, VIEWS)
+def kept(location: str, driver_epoch: int, batch: int) -> str:
+    writer = SliceWriter(location, driver_epoch, batch, VIEWS)
     writer.write(ROWS)
     name = writer.close()
     assert name is not None
     return name
 
 
-def test_what_is_settled_is_dropped_and_a_successors_slices_are_left_alone(tmp_path: Path) -> None:
+def test_what_is_proven_is_dropped_and_a_successors_slices_are_left_alone(tmp_path: Path) -> None:
     written = {(i, b): kept(str(tmp_path), i, b) for i in (3, 4, 5) for b in (6, 7, 8)}
     staging = Staging(str(tmp_path))
     assert all(staging.has(name) for name in written.values())
-    staging.settle(4, 7)
+    staging.release(4, 7)
     left = {place for place, name in written.items() if staging.has(name)}
     assert left == {(4, 8), (5, 6), (5, 7), (5, 8)}
 
 
 def test_where_nothing_was_kept_nothing_is_to_be_dropped(tmp_path: Path) -> None:
     staging = Staging(str(tmp_path / "absent"))
-    staging.settle(0, 0)
+    staging.release(0, 0)
     assert not staging.has("0/0/x.arrow")
 
 

@@ -8,16 +8,15 @@ import pyarrow as pa
 import pytest
 
 from tests.unit.fake_sink import FakeWriter, World, record_batch
-from twopc.decision import Attempt
-from twopc.faults import arm
-from twopc.sink import TaskAttempt
+from twopc.attempt import Attempt, TaskAttempt
+from twopc.crash_points import arm
 from twopc.state import (
     ALLOWED_TRANSITIONS,
-    CHECKPOINT_TRANSITIONS,
-    CheckpointState,
+    BATCH_TRANSITIONS,
+    BatchState,
     TransactionState,
     move,
-    move_checkpoint,
+    move_batch,
 )
 
 
@@ -30,13 +29,13 @@ def test_a_transaction_moves_only_along_the_relation(current: TransactionState, 
             move(current, to)
 
 
-@pytest.mark.parametrize(("current", "to"), list(product(CheckpointState, CheckpointState)))
-def test_a_checkpoint_moves_only_along_the_relation(current: CheckpointState, to: CheckpointState) -> None:
-    if to in CHECKPOINT_TRANSITIONS[current]:
-        assert move_checkpoint(current, to) is to
+@pytest.mark.parametrize(("current", "to"), list(product(BatchState, BatchState)))
+def test_a_checkpoint_moves_only_along_the_relation(current: BatchState, to: BatchState) -> None:
+    if to in BATCH_TRANSITIONS[current]:
+        assert move_batch(current, to) is to
     else:
         with pytest.raises(AssertionError, match=f"{current.value} cannot become {to.value}"):
-            move_checkpoint(current, to)
+            move_batch(current, to)
 
 
 def test_what_was_handed_over_or_aborted_is_never_ended_again() -> None:
@@ -50,9 +49,9 @@ def test_only_a_prepared_transaction_is_handed_over() -> None:
 
 
 def test_only_a_decided_checkpoint_is_committed_and_only_a_prepared_one_is_decided() -> None:
-    sources = {to: [s for s, ends in CHECKPOINT_TRANSITIONS.items() if to in ends] for to in CheckpointState}
-    assert sources[CheckpointState.COMMITTED] == [CheckpointState.DECIDED]
-    assert sources[CheckpointState.DECIDED] == [CheckpointState.PREPARED]
+    sources = {to: [s for s, ends in BATCH_TRANSITIONS.items() if to in ends] for to in BatchState}
+    assert sources[BatchState.COMMITTED] == [BatchState.DECIDED]
+    assert sources[BatchState.DECIDED] == [BatchState.PREPARED]
 
 
 # -- the writer --------------------------------------------------------------------------------------------------------
@@ -65,7 +64,7 @@ def world() -> World:
 
 @pytest.fixture
 def writer(world: World) -> FakeWriter:
-    task = TaskAttempt("a", 0, Attempt(0, 1), partition=0, incarnation=1, settled_through=-1)
+    task = TaskAttempt("a", 0, Attempt(0, 1), partition=0, driver_epoch=1, committed_through=-1)
     return FakeWriter(world, "fake", task)
 
 

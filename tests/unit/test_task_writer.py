@@ -16,11 +16,11 @@ from sinks.kafka import KafkaSink
 from sinks.redis import RedisSink
 from sinks.redis.mappings import IncrBy
 from tests.unit.fake_sink import FakeSink, FakeWriter, World
-from twopc.decision import Attempt
+from twopc.attempt import Attempt
 from twopc.errors import BadRecordError, RetriableError
 
 if TYPE_CHECKING:
-    from twopc.decision import TaskReport
+    from twopc.records import TaskReport
 
 STAGE, PARTITION = 7, 1
 VALUES = View(columns=(("value", 0),))
@@ -45,15 +45,15 @@ def given(*rows: tuple[int | None, int]) -> pa.RecordBatch:
     return pa.record_batch({"0": pa.array(values, pa.int64()), CHECKSUM: pa.array(hashes, pa.int64())})
 
 
-def job(*sinks: Any, only: frozenset[tuple[str, int]] | None = None, bad_rows: str = "") -> Job:
+def job(*sinks: Any, only_tasks: frozenset[tuple[str, int]] | None = None, bad_rows: str = "") -> Job:
     return Job(
         sinks=sinks,
-        lineage="a",
-        batch=0,
+        query_id="a",
+        batch_id=0,
         attempt=Attempt(0, 1),
-        incarnations={sink.name: 0 for sink in sinks},
-        settled_through=-1,
-        only=only,
+        driver_epochs={sink.name: 0 for sink in sinks},
+        committed_through=-1,
+        only_tasks=only_tasks,
         staging=None,
         views={sink.name: View(columns=VALUES.columns, of_bad_rows=sink.name == bad_rows) for sink in sinks},
     )
@@ -83,7 +83,7 @@ def test_a_checksum_has_64_bits_however_many_arrow_batches_there_are(world: Worl
 
 def test_which_rows_are_bad_is_part_of_the_checksum() -> None:
     """In a replay with other bad rows one would be in neither place."""
-    nowhere = job(COUNTER, LETTERS, only=frozenset(), bad_rows="letters")
+    nowhere = job(COUNTER, LETTERS, only_tasks=frozenset(), bad_rows="letters")
     sound, first, second = (
         reported(nowhere, given(*rows)).checksum
         for rows in ([(1, 5), (2, 6)], [(None, 5), (2, 6)], [(1, 5), (None, 6)])
@@ -93,7 +93,7 @@ def test_which_rows_are_bad_is_part_of_the_checksum() -> None:
 
 def test_a_task_writes_only_what_it_is_asked_for_and_reports_all(world: World) -> None:
     sinks = FakeSink(world, "one"), FakeSink(world, "other")
-    report = reported(job(*sinks, only=frozenset({("one", PARTITION), ("other", PARTITION + 1)})), given((1, 5)))
+    report = reported(job(*sinks, only_tasks=frozenset({("one", PARTITION), ("other", PARTITION + 1)})), given((1, 5)))
     assert (report.rows, report.checksum, list(report.handles)) == (1, 5, ["one"])
     assert not world.store("other").transactions
 

@@ -31,9 +31,9 @@ def report(*findings: Finding) -> Report:
     return Report(
         sink="s",
         ledger="l",
-        lineage=None,
-        incarnation=None,
-        take_overs=0,
+        query_id=None,
+        driver_epoch=None,
+        acquisitions=0,
         complete=True,
         first_batch=None,
         last_batch=None,

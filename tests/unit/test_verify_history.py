@@ -12,15 +12,15 @@ from integration.verify.checkpoint import check_checkpoint, finished_batches, in
 from integration.verify.findings import Kind
 from integration.verify.history import Batch, BatchId, History, history_of
 from integration.verify.sources import check_sources, ranges, records_between
-from tests.unit.test_log_view import BEGIN, TAKE_OVER, decision, repair, task, truncation
-from twopc.decision import Begin, LogContents, LogEntry
+from tests.unit.test_log_view import ACQUIRE, BEGIN, decision, repair, task, truncation
 from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
+from twopc.records import Begin, LogContents, LogEntry
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from twopc.decision import Record
+    from twopc.records import Record
 
 
 def told(*records: Record, start: int = 0) -> History:
@@ -38,12 +38,12 @@ def at(end: int) -> str:
 
 
 def test_every_batch_is_told_with_the_offsets_before_it() -> None:
-    history = told(TAKE_OVER, BEGIN, decision(0), TAKE_OVER, decision(1))
+    history = told(ACQUIRE, BEGIN, decision(0), ACQUIRE, decision(1))
     assert [(key, batch.prior) for key, batch in history.batches.items()] == [
         (BatchId("a", 0), None),
         (BatchId("a", 1), ("a0",)),
     ]
-    assert (history.last, sorted(history.take_overs), history.is_complete) == (BatchId("a", 1), [0, 3], True)
+    assert (history.last, sorted(history.acquisitions), history.is_complete) == (BatchId("a", 1), [0, 3], True)
 
 
 def test_a_repair_replaces_what_it_names_in_any_batch_and_a_rewrite_replaces_all() -> None:
@@ -66,9 +66,9 @@ def test_a_truncated_ledger_is_not_complete() -> None:
     assert (history.is_complete, history.view.damage, len(history.batches)) == (False, None, 2)
 
 
-def test_a_new_lineage_is_another_history_with_the_same_numbers() -> None:
-    other = Begin(lineage="b", first_batch=0, prior_offsets=(), ends="a")
-    history = told(BEGIN, decision(0), other, decision(0, lineage="b"))
+def test_a_new_query_is_another_history_with_the_same_numbers() -> None:
+    other = Begin(query_id="b", first_batch=0, prior_offsets=(), ends="a")
+    history = told(BEGIN, decision(0), other, decision(0, query_id="b"))
     assert list(history.batches) == [BatchId("a", 0), BatchId("b", 0)]
 
 
@@ -111,7 +111,7 @@ def test_a_batch_that_goes_back_or_has_other_rows_than_its_range_is_found() -> N
     assert (found_of_kept.kind, found_of_kept.where) == (Kind.NOT_COMPARED, "batches 4")
 
 
-def test_where_a_checkpoint_began_says_nothing_of_another_lineage() -> None:
+def test_where_a_checkpoint_began_says_nothing_of_another_query() -> None:
     (_, old), (_, new) = batch(0, 3, 3, None), batch(0, 9, 4, None)
     batches = {BatchId("a", 0): old, BatchId("b", 0): new}
     assert not list(check_sources(batches, {"b": (at(5),)}, one_to_one=False))

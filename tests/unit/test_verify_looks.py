@@ -13,22 +13,22 @@ from integration.verify.cluster import Bounds, Cluster, Ledgers
 from integration.verify.decided import Decided, decided_in, is_at, superseded_in, topics_of
 from integration.verify.findings import Kind
 from integration.verify.history import BatchId
-from integration.verify.markers import Markers, missing, settle
+from integration.verify.markers import Markers, missing, release
 from integration.verify.verifier import Verifier, VerifyOptions
 from sinks.kafka import KafkaSink
 from sinks.kafka.markers import Marker
 from sinks.kafka.transactions import Description, Listing
 from sinks.kafka.writer import KafkaHandle
-from tests.unit.test_log_view import BEGIN, TAKE_OVER, decision, repair, truncation
+from tests.unit.test_log_view import ACQUIRE, BEGIN, decision, repair, truncation
 from tests.unit.test_verify_history import told
 from tests.unit.test_verify_transactions import log_of
-from twopc.decision import TaskReport
+from twopc.records import TaskReport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from integration.verify.findings import Finding
-    from twopc.decision import LogContents
+    from twopc.records import LogContents
 
 SINK = KafkaSink(name="s", bootstrap_servers="b:1", topic="out")
 FIRST, LAST = BatchId("a", 0), BatchId("a", 1)
@@ -37,8 +37,8 @@ COMMITTING, COMMITTED, ABORTED = (
 )
 
 
-def handle(uuid: str, *, incarnation: int = 1, rows: int = 0) -> KafkaHandle:
-    return KafkaHandle(uuid, f"s.{incarnation}.{uuid}.0", 7, 0, 3, rows, ("out:0", f"{SINK.ledger}:3"))
+def handle(uuid: str, *, driver_epoch: int = 1, rows: int = 0) -> KafkaHandle:
+    return KafkaHandle(uuid, f"s.{driver_epoch}.{uuid}.0", 7, 0, 3, rows, ("out:0", f"{SINK.ledger}:3"))
 
 
 def task(uuid: str, **of: int) -> TaskReport:
@@ -46,7 +46,7 @@ def task(uuid: str, **of: int) -> TaskReport:
 
 
 def marker(uuid: str, batch: int = 0) -> Marker:
-    return Marker(uuid=uuid, lineage="a", batch=batch, attempt=(1, 1), task=0, rows=0)
+    return Marker(uuid=uuid, query_id="a", batch_id=batch, attempt=(1, 1), task=0, rows=0)
 
 
 class Told:
@@ -118,7 +118,7 @@ def decided(*uuids: str, of: BatchId = LAST) -> dict[str, Decided]:
 
 
 def test_a_decided_transaction_has_its_marker_at_or_above_where_its_attempt_began() -> None:
-    made = msgspec.structs.replace(decision(0, task("u")), since={"s": {"markers": {"2": 5, "3": 10}}})
+    made = msgspec.structs.replace(decision(0, task("u")), scan_start={"s": {"markers": {"2": 5, "3": 10}}})
     found = decided_in(told(BEGIN, made), SINK)
     assert found == {"u": Decided(FIRST, 0, handle("u"), 10)}
 
@@ -176,13 +176,13 @@ def test_what_was_committed_while_its_coordinator_was_asked_is_not_missing() -> 
 def test_the_last_batchs_commits_are_waited_for_until_the_last_of_them_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(markers, "_SETTLE_S", 60.0)
     cluster = Told(described=[{"v": COMMITTING}, {"v": COMMITTING}, {}])
-    settle(as_cluster(cluster), decided("u", "v"), LAST)
+    release(as_cluster(cluster), decided("u", "v"), LAST)
     assert cluster.asked == 3
 
 
 def test_an_earlier_batch_is_not_waited_for() -> None:
     cluster = Told(described=[{"old": COMMITTING}, {}])
-    settle(as_cluster(cluster), {**decided("u"), **decided("old", of=FIRST)}, LAST)
+    release(as_cluster(cluster), {**decided("u"), **decided("old", of=FIRST)}, LAST)
     assert cluster.asked == 1
 
 
@@ -202,8 +202,8 @@ def test_what_is_replaced_during_a_look_is_not_called_lost() -> None:
     assert [one.kind for one in found] == [Kind.REPAIRED]
 
 
-def test_the_present_driver_is_known_by_its_transactions_where_its_take_over_was_truncated() -> None:
-    told_of = log_of(TAKE_OVER, BEGIN, decision(0, task("u", incarnation=8)))
+def test_the_present_driver_is_known_by_its_transactions_where_its_acquisition_was_truncated() -> None:
+    told_of = log_of(ACQUIRE, BEGIN, decision(0, task("u", driver_epoch=8)))
     open_ones = dict.fromkeys(("w", "x"), Description("NONE", "Ongoing", 9, 0))
     cluster = Told(told_of, visible=[[marker("u")]], described=[open_ones])
     cluster.transactions.list_open = lambda _: Listing(("s.5.w.0", "s.8.x.0"), complete=True)

@@ -11,7 +11,7 @@ from sinks.kafka import KafkaSink
 from sinks.kafka.writer import KafkaHandle
 from tests.unit.test_log_view import BEGIN, decision, truncation
 from tests.unit.test_verify_history import told
-from twopc.decision import Begin, TaskReport
+from twopc.records import Begin, TaskReport
 
 if TYPE_CHECKING:
     from integration.verify.history import History
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 SINK = KafkaSink(name="s", bootstrap_servers="b:1", topic="out")
 TRUNCATED = "the ledger keeps the last decisions only"
 WHOLE = told(BEGIN, decision(0), decision(1))
-NEW_LINEAGE = Begin(lineage="b", first_batch=0, prior_offsets=(), ends="a")
+NEW_QUERY = Begin(query_id="b", first_batch=0, prior_offsets=(), ends="a")
 
 
-def truncated(first: int, last: int, lineage: str = "a") -> History:
-    kept = (decision(number, lineage=lineage) for number in range(first, last + 1))
-    return told(*kept, truncation(9, NEW_LINEAGE if lineage == "b" else BEGIN), start=9)
+def truncated(first: int, last: int, query_id: str = "a") -> History:
+    kept = (decision(number, query_id=query_id) for number in range(first, last + 1))
+    return told(*kept, truncation(9, NEW_QUERY if query_id == "b" else BEGIN), start=9)
 
 
 @pytest.mark.parametrize(

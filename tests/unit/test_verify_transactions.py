@@ -16,7 +16,7 @@ from sinks.kafka.markers import Marker
 from sinks.kafka.transactions import Description
 from sinks.kafka.writer import KafkaHandle
 from tests.unit.test_log_view import BEGIN, decision, truncation
-from twopc.decision import Begin, LogContents, LogEntry, Record, TakeOver
+from twopc.records import Acquired, Begin, LogContents, LogEntry, Record
 
 ID = BatchId("a", 4)
 LATER = BatchId("a", 5)
@@ -29,8 +29,8 @@ def decided(uuid: str = "u", rows: int = 2) -> dict[str, Decided]:
     return {uuid: Decided(ID, 0, handle, SINCE)}
 
 
-def marker(uuid: str, batch: int = 4, rows: int = 2, lineage: str = "a") -> Marker:
-    return Marker(uuid=uuid, lineage=lineage, batch=batch, attempt=(1, 1), task=0, rows=rows)
+def marker(uuid: str, batch: int = 4, rows: int = 2, query_id: str = "a") -> Marker:
+    return Marker(uuid=uuid, query_id=query_id, batch_id=batch, attempt=(1, 1), task=0, rows=rows)
 
 
 def bounds(start: int = SINCE, stable: int = 20, end: int = 20) -> Bounds:
@@ -77,7 +77,7 @@ def test_a_coordinator_that_does_not_answer_proves_no_loss() -> None:
         (marker("u", rows=3), [Kind.ROWS_DIFFER]),
         (marker("replaced"), [Kind.UNDECIDED_VISIBLE]),
         (marker("nobody's"), [Kind.UNDECIDED_VISIBLE]),
-        (marker("nobody's", lineage="unheard of"), [Kind.UNDECIDED_VISIBLE]),
+        (marker("nobody's", query_id="unheard of"), [Kind.UNDECIDED_VISIBLE]),
     ],
 )
 def test_what_is_visible_must_be_decided_with_these_rows(seen: Marker, found: list[Kind]) -> None:
@@ -85,8 +85,8 @@ def test_what_is_visible_must_be_decided_with_these_rows(seen: Marker, found: li
     assert kinds(list(check_visible([seen], decided(), {"replaced": ID}, history))) == found
 
 
-def driven(lineage: str, log: str) -> TakeOver:
-    return TakeOver(lineage=lineage, run="r", deciding_log=log, driver="d", at_ms=0)
+def driven(query_id: str, log: str) -> Acquired:
+    return Acquired(query_id=query_id, run="r", deciding_log=log, driver="d", at_ms=0)
 
 
 def log_of(*records: Record, start: int = 0) -> LogContents:
@@ -96,9 +96,9 @@ def log_of(*records: Record, start: int = 0) -> LogContents:
 def test_what_another_ledger_has_decided_is_not_judged_by_this_one() -> None:
     """The sink ran alone (a), then beside others whose ledger decides since (b)."""
     own = log_of(driven("a", "own"), BEGIN, decision(0), driven("b", "first"))
-    deciding = log_of(driven("b", "first"), Begin(lineage="b", first_batch=0, prior_offsets=()))
+    deciding = log_of(driven("b", "first"), Begin(query_id="b", first_batch=0, prior_offsets=()))
     history = history_of(deciding, own)
-    seen = [marker("x", batch=0), marker("y", batch=0), marker("z", lineage="b"), marker("w", lineage="unheard of")]
+    seen = [marker("x", batch=0), marker("y", batch=0), marker("z", query_id="b"), marker("w", query_id="unheard of")]
     found = list(check_visible(seen, {}, {}, history))
     assert sorted((one.kind.value, one.where) for one in found) == [
         ("not_compared", "query a"),
@@ -111,16 +111,16 @@ def test_what_another_ledger_has_decided_is_not_judged_by_this_one() -> None:
     assert tally.comparison(sole_writer=True).incomplete == "another ledger has decided before (own)"
 
 
-def test_a_lineage_that_the_own_ledger_may_have_forgotten_is_not_judged() -> None:
+def test_a_query_that_the_own_ledger_may_have_forgotten_is_not_judged() -> None:
     own = log_of(decision(4), truncation(3), driven("b", "first"), start=3)
-    history = history_of(log_of(Begin(lineage="b", first_batch=0, prior_offsets=())), own)
+    history = history_of(log_of(Begin(query_id="b", first_batch=0, prior_offsets=())), own)
     assert not history.is_complete
     assert not list(check_visible([marker("x", batch=0)], {}, {}, history))
 
 
 def test_what_is_older_than_the_kept_decisions_is_not_judged() -> None:
     history = kept(decision(4), truncation(3), start=3)
-    markers = Markers({"old": marker("old", batch=3), "gone": marker("gone", lineage="z"), "new": marker("new")})
+    markers = Markers({"old": marker("old", batch=3), "gone": marker("gone", query_id="z"), "new": marker("new")})
     markers.forget(history.batches.keys())
     found = list(check_visible(markers.visible.values(), {}, {}, history))
     assert [(one.kind, one.where, "new" in one.text) for one in found] == [(Kind.UNDECIDED_VISIBLE, "batch 4", True)]
@@ -140,4 +140,4 @@ def test_what_is_older_than_the_kept_decisions_is_not_judged() -> None:
 def test_an_open_transaction_that_nobody_decided_is_a_former_drivers_or_the_present_ones(
     tid: str, description: Description, found: list[Kind]
 ) -> None:
-    assert kinds(list(check_open({tid: description}, decided(), incarnation=2))) == found
+    assert kinds(list(check_open({tid: description}, decided(), driver_epoch=2))) == found

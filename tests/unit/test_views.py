@@ -19,7 +19,7 @@ from sinks.kafka import KafkaSink
 from sinks.kafka.records import require_writable
 from sinks.redis import RedisSink
 from sinks.redis.mappings import IncrBy
-from twopc.decision import Attempt
+from twopc.attempt import Attempt
 from twopc.errors import BadRecordError
 
 if TYPE_CHECKING:
@@ -117,12 +117,12 @@ def test_a_task_keeps_what_it_writes_and_not_what_it_was_given(tmp_path: Path) -
     """What was lost is published from there: a bad row that was kept as it came would be given to every sink after all."""
     job = Job(
         sinks=(KAFKA, REDIS, LETTERS),
-        lineage="a",
-        batch=0,
+        query_id="a",
+        batch_id=0,
         attempt=Attempt(0, 1),
-        incarnations=dict.fromkeys(VIEWS, 0),
-        settled_through=-1,
-        only=frozenset(),
+        driver_epochs=dict.fromkeys(VIEWS, 0),
+        committed_through=-1,
+        only_tasks=frozenset(),
         staging=str(tmp_path),
         views=VIEWS,
     )

@@ -10,7 +10,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from sinks.hbase import HBaseSink
-from sinks.hbase import client as hbase_link
+from sinks.hbase import client as hbase_client
 from sinks.hbase.apply import Applier
 from sinks.hbase.client import HBaseLink
 from sinks.hbase.cluster import Cluster
@@ -62,7 +62,7 @@ def lose_answers(monkeypatch: pytest.MonkeyPatch, *kinds: type[RegionServer | Ma
 
     for kind in kinds:
         monkeypatch.setattr(kind, "send_request", lossy(kind.send_request))
-    monkeypatch.setattr(hbase_link, "_BACKOFF_MAX_S", hbase_link._BACKOFF_S)
+    monkeypatch.setattr(hbase_client, "_BACKOFF_MAX_S", hbase_client._BACKOFF_S)
 
 
 class Store:
@@ -189,14 +189,14 @@ class Sleeper:
         self.fence = Fence(self._link, table=sink.staging_table, sink=sink.name)
         self._applier = Applier(self._link, self.fence, table=sink.staging_table, sink=sink.name)
 
-    def begin(self, handle: HBaseHandle, since: dict[str, Any]) -> None:
+    def begin(self, handle: HBaseHandle, scan_start: dict[str, Any]) -> None:
         """Everything before the first chunk."""
-        self.fence.raise_to(since["base"], since["base"])
-        self.fence.begin(handle.uuid, since["base"])
+        self.fence.raise_to(scan_start["base"], scan_start["base"])
+        self.fence.begin(handle.uuid, scan_start["base"])
 
-    def apply_chunk(self, handle: HBaseHandle, since: dict[str, Any], done: int) -> list[str] | None:
+    def apply_chunk(self, handle: HBaseHandle, scan_start: dict[str, Any], done: int) -> list[str] | None:
         """One chunk, without the note that it is done."""
-        return self._applier.apply_chunk(handle, since["base"], done)
+        return self._applier.apply_chunk(handle, scan_start["base"], done)
 
     def close(self) -> None:
         self._link.close()

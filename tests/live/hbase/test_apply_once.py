@@ -16,10 +16,10 @@ from tests.contract.drivers import Driver, Query, all_rows
 from tests.live.hbase.support import FAMILY, Sleeper, lose_answers, sink_of
 from tests.live.one_task import batch
 from tests.unit.fake_sink import Crash
-from twopc import faults
-from twopc.decision import Attempt
+from twopc import crash_points
+from twopc.attempt import Attempt, Claim, TaskAttempt
 from twopc.errors import FencedError, RefusedStartError, RetriableError
-from twopc.sink import Claim, Evidence, TaskAttempt
+from twopc.handle import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,9 +35,9 @@ TOTALS = [4, 2, 1]
 
 @pytest.fixture(autouse=True)
 def _no_faults_left_armed() -> Iterator[None]:
-    faults.disarm()
+    crash_points.disarm()
     yield
-    faults.disarm()
+    crash_points.disarm()
 
 
 @pytest.fixture
@@ -66,14 +66,14 @@ def test_a_commit_that_died_behind_any_chunk_goes_on_from_there(
     applied: int, sink: HBaseSink, sleeper: Sleeper, totals: Any, *, noted: bool
 ) -> None:
     driver = Driver(sink)
-    since = driver.begin()
+    scan_start = driver.begin()
     handle = driver.prepare(ROWS)
-    sleeper.begin(handle, since)
+    sleeper.begin(handle, scan_start)
     for chunk in range(applied):
-        assert sleeper.apply_chunk(handle, since, chunk) == []
+        assert sleeper.apply_chunk(handle, scan_start, chunk) == []
         if noted:
-            sleeper.fence.note(handle.uuid, since["base"], chunk + 1)
-    assert Driver(sink).committer.initialize_state([handle], since) == {handle: Evidence.COMMITTED}
+            sleeper.fence.note(handle.uuid, scan_start["base"], chunk + 1)
+    assert Driver(sink).committer.initialize_state([handle], scan_start) == {handle: Evidence.COMMITTED}
     assert totals() == TOTALS
 
 
@@ -81,19 +81,19 @@ def test_every_answer_may_be_lost(sink: HBaseSink, totals: Any, monkeypatch: pyt
     lose_answers(monkeypatch, RegionServer, Master)
     for _ in range(2):
         driver = Driver(sink)
-        since = driver.begin()
+        scan_start = driver.begin()
         handles = [driver.prepare(ROWS, partition=partition) for partition in (0, 1)]
-        assert driver.commit(handles, since) == [Evidence.COMMITTED] * 2
+        assert driver.commit(handles, scan_start) == [Evidence.COMMITTED] * 2
     assert totals() == [4 * total for total in TOTALS]
 
 
 def test_rows_are_appended_in_their_order_and_in_that_of_the_tasks(store: Store) -> None:
     sink = sink_of(store, Append(f"{store.prefix}:{{id}}", {"d:v": "v"}), chunk_rows=2)
     driver = Driver(sink)
-    since = driver.begin()
+    scan_start = driver.begin()
     first = driver.prepare(batch(id=[1, 1, 2, 1], v=["a", "b", "x", "c"]))
     second = driver.prepare(batch(id=[1, 2], v=["d", "y"]), partition=1)
-    driver.commit([first, second], since)
+    driver.commit([first, second], scan_start)
     assert (store.value(1), store.value(2)) == (b"abcd", b"xy")
 
 
@@ -107,14 +107,14 @@ def puts(store: Store) -> HBaseSink:
 
 def test_the_last_row_of_a_key_wins_however_often_each_chunk_is_applied(puts: HBaseSink, store: Store) -> None:
     driver = Driver(puts)
-    since = driver.begin()
+    scan_start = driver.begin()
     handle = driver.prepare(batch(id=[1, 2, 1, 3, 1], v=["a", "x", "b", "y", "c"], w=["", "", "", "", ""]))
     with contextlib.closing(Sleeper(puts)) as sleeper:
         for done in (0, 1, 2):
-            assert sleeper.apply_chunk(handle, since, done) == []
+            assert sleeper.apply_chunk(handle, scan_start, done) == []
         for done in (2, 1, 0, 1):  # calls that were on their way all the time
-            assert sleeper.apply_chunk(handle, since, done) == []
-    assert driver.commit([handle], since) == [Evidence.COMMITTED]
+            assert sleeper.apply_chunk(handle, scan_start, done) == []
+    assert driver.commit([handle], scan_start) == [Evidence.COMMITTED]
     assert [store.value(number) for number in (1, 2, 3)] == [b"c", b"x", b"y"]
 
 
@@ -122,23 +122,23 @@ def test_of_two_tasks_with_a_key_the_later_one_wins_also_when_it_is_applied_firs
     puts: HBaseSink, store: Store
 ) -> None:
     driver = Driver(puts)
-    since = driver.begin()
+    scan_start = driver.begin()
     earlier = driver.prepare(batch(id=[1], v=["earlier"], w=["1"]), partition=0)
     later = driver.prepare(batch(id=[1], v=["later"], w=["2"]), partition=1)
-    driver.commit([later], since)
-    driver.commit([earlier], since)
+    driver.commit([later], scan_start)
+    driver.commit([earlier], scan_start)
     assert (store.value(1), store.value(1, b"w")) == (b"later", b"2")
 
 
 def test_an_older_version_never_overwrites_a_newer_one(puts: HBaseSink, store: Store) -> None:
     driver = Driver(puts)
-    since = driver.begin()
+    scan_start = driver.begin()
     handle = driver.prepare(batch(id=[1, 2], v=["old", "old"], w=["", ""]))
-    driver.commit([handle], since)
+    driver.commit([handle], scan_start)
     newer = driver.prepare(batch(id=[1], v=["new"], w=[""]))
     driver.commit([newer], driver.begin())
     with contextlib.closing(Sleeper(puts)) as sleeper:
-        sleeper.apply_chunk(handle, since, 0)
+        sleeper.apply_chunk(handle, scan_start, 0)
     assert (store.value(1), store.value(2)) == (b"new", b"old")
 
 
@@ -146,20 +146,20 @@ def test_a_batchs_version_is_its_cells_timestamp_and_the_next_ones_is_higher(put
     driver = Driver(puts)
     bases = []
     for value in ("a", "b"):
-        since = driver.begin()
+        scan_start = driver.begin()
         handle = driver.prepare(batch(id=[1], v=[value], w=[value]), partition=3)
-        driver.commit([handle], since)
-        assert {cell.timestamp_ms for cell in store.cells(1).values()} == {since["base"] + 3}
-        bases.append(since["base"])
+        driver.commit([handle], scan_start)
+        assert {cell.timestamp_ms for cell in store.cells(1).values()} == {scan_start["base"] + 3}
+        bases.append(scan_start["base"])
     assert bases[1] > bases[0] + 3
 
 
 def test_what_somebody_else_wrote_with_a_later_timestamp_stays(puts: HBaseSink, store: Store) -> None:
     store.write(1, b"from the future", at_ms=4_000_000_000_000)
     driver = Driver(puts)
-    since = driver.begin()
+    scan_start = driver.begin()
     handle = driver.prepare(batch(id=[1], v=["a"], w=[""]))
-    assert driver.commit([handle], since) == [Evidence.COMMITTED]
+    assert driver.commit([handle], scan_start) == [Evidence.COMMITTED]
     assert store.value(1) == b"from the future"
 
 
@@ -179,9 +179,9 @@ def test_a_marker_is_replaced_by_a_later_decision_and_still_stops_an_earlier_one
     sink: HBaseSink, sleeper: Sleeper, store: Store, totals: Any
 ) -> None:
     driver = Driver(sink)
-    since = driver.begin()
+    scan_start = driver.begin()
     older = driver.prepare(ROWS)
-    driver.commit([older], since)
+    driver.commit([older], scan_start)
     size = len(store.value(1, marker_qualifier(sink.name)) or b"")
     for _ in range(3):
         later = driver.begin()
@@ -190,36 +190,36 @@ def test_a_marker_is_replaced_by_a_later_decision_and_still_stops_an_earlier_one
     # The sleeper has read its chunks before they were removed: the same rows from another slice, under the older version.
     same = driver.prepare(ROWS)
     for done in range(4):
-        assert sleeper.apply_chunk(same, since, done) == []
+        assert sleeper.apply_chunk(same, scan_start, done) == []
     assert totals() == [4 * total for total in TOTALS]
 
 
 def test_an_overtaken_driver_is_fenced_in_each_of_its_steps(sink: HBaseSink) -> None:
     loser = Driver(sink)
-    since = loser.begin()
+    scan_start = loser.begin()
     handle = loser.prepare(ROWS)
     winner = Driver(sink)
-    winner.committer.initialize_state([handle], since)
+    winner.committer.initialize_state([handle], scan_start)
     winner.commit([winner.prepare(ROWS)], winner.begin())
     for step in (
-        lambda: loser.committer.take_over(loser.claim),
+        lambda: loser.committer.acquire(loser.claim),
         loser.begin,
-        lambda: loser.committer.commit([handle], since),
+        lambda: loser.committer.commit([handle], scan_start),
     ):
         with pytest.raises(FencedError):
             step()
 
 
-def test_a_take_over_whose_answer_was_lost_throws_out_no_successor(sink: HBaseSink) -> None:
+def test_an_acquisition_whose_answer_was_lost_throws_out_no_successor(sink: HBaseSink) -> None:
     loser, winner = sink.create_committer(), sink.create_committer()
     first, second = Claim("lineage-a", "run-1", "registers"), Claim("lineage-a", "run-2", "registers")
     loser.inspect()
-    taken = loser.take_over(first)
-    assert loser.take_over(first) == taken
+    taken = loser.acquire(first)
+    assert loser.acquire(first) == taken
     winner.inspect()
-    assert winner.take_over(second) == taken + 1
+    assert winner.acquire(second) == taken + 1
     with pytest.raises(FencedError):
-        loser.take_over(first)
+        loser.acquire(first)
     loser.close()
     winner.close()
 
@@ -236,13 +236,13 @@ def test_a_slice_that_is_lost_is_proven_so_and_can_never_be_applied(
     sink: HBaseSink, sleeper: Sleeper, store: Store, totals: Any
 ) -> None:
     driver = Driver(sink)
-    since = driver.begin()
+    scan_start = driver.begin()
     handle = driver.prepare(ROWS)
     _lose(store, sink, handle)
     with pytest.raises(RetriableError, match="not whole"):
         driver.committer.confirm([handle], 0)
-    assert driver.committer.commit([handle], since) == {handle: Evidence.ABORTED}
-    sleeper.begin(handle, since)
+    assert driver.committer.commit([handle], scan_start) == {handle: Evidence.ABORTED}
+    sleeper.begin(handle, scan_start)
     assert handle.uuid in sleeper.fence.read().buried
     assert totals() == [0, 0, 0]
 
@@ -251,12 +251,12 @@ def test_what_may_be_applied_in_part_and_is_lost_is_never_called_lost(
     sink: HBaseSink, sleeper: Sleeper, store: Store
 ) -> None:
     driver = Driver(sink)
-    since = driver.begin()
+    scan_start = driver.begin()
     handle = driver.prepare(ROWS)
-    sleeper.begin(handle, since)
+    sleeper.begin(handle, scan_start)
     _lose(store, sink, handle)
-    assert driver.committer.commit([handle], since) == {handle: Evidence.UNKNOWN}
-    assert "applied in part" in driver.committer.obstacles()[0]
+    assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
+    assert "applied in part" in driver.committer.blockers()[0]
 
 
 @pytest.mark.parametrize("lost", [1, 2])
@@ -270,7 +270,7 @@ def test_decided_slices_that_are_lost_are_written_again(
         assert len(rows) == 2
         store.link.ask([Op("twopc", row, mutations=(delete(row, up_to_ms=1),)) for row in rows[:lost]])
 
-    faults.arm("driver.decided", lose)
+    crash_points.arm("driver.decided", lose)
     query = Query(case, tmp_path)
     query.run(0, 1)
     assert case.visible() == all_rows(0, 1)
@@ -291,7 +291,7 @@ def test_an_emptied_table_is_not_taken_for_a_new_one(
 # -- orphans -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_settled_batch_leaves_no_slice(store: Store, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_a_proven_batch_leaves_no_slice(store: Store, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     case = hbase_counters(request)
     Query(case, tmp_path).run(0, 1)
     assert store.slices(case.sink.name) == []
@@ -300,7 +300,7 @@ def test_a_settled_batch_leaves_no_slice(store: Store, request: pytest.FixtureRe
 def test_an_orphan_that_was_swept_can_write_no_more(sink: HBaseSink, store: Store) -> None:
     driver = Driver(sink)
     driver.begin()
-    orphan = sink.create_writer(TaskAttempt("lineage-a", 0, Attempt(1, 1), 0, driver.incarnation, -1))
+    orphan = sink.create_writer(TaskAttempt("lineage-a", 0, Attempt(1, 1), 0, driver.driver_epoch, -1))
     orphan.write_rows(ROWS)
     driver.committer.recover_and_abort([])
     assert store.slices(sink.name) == []
@@ -313,7 +313,7 @@ def test_an_orphan_that_was_swept_can_write_no_more(sink: HBaseSink, store: Stor
 def test_a_task_that_fails_takes_its_slice_away(sink: HBaseSink, store: Store) -> None:
     driver = Driver(sink)
     driver.begin()
-    writer = sink.create_writer(TaskAttempt("lineage-a", 0, Attempt(1, 1), 0, driver.incarnation, -1))
+    writer = sink.create_writer(TaskAttempt("lineage-a", 0, Attempt(1, 1), 0, driver.driver_epoch, -1))
     writer.write_rows(ROWS)
     assert len(store.slices(sink.name)) == 1
     writer.close()
@@ -331,16 +331,16 @@ def test_a_crash_during_recovery_from_a_crash_does_no_harm(
     query = Query(case, tmp_path)
     query.run(0)
     for point in (first, "driver.committing"):
-        faults.arm(point, case.crash)
+        crash_points.arm(point, case.crash)
         with contextlib.suppress(Crash):
             query.run(1)
-        faults.disarm()
+        crash_points.disarm()
     query.run(1, 2)
     assert case.visible() == all_rows(0, 1, 2)
 
 
 def test_the_marker_is_the_only_cell_of_the_sinks_own_in_a_row(sink: HBaseSink, store: Store) -> None:
     driver = Driver(sink)
-    since = driver.begin()
-    driver.commit([driver.prepare(ROWS)], since)
+    scan_start = driver.begin()
+    driver.commit([driver.prepare(ROWS)], scan_start)
     assert set(store.cells(1)) == {(FAMILY, b"v"), (FAMILY, marker_qualifier(sink.name))}

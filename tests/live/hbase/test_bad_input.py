@@ -12,12 +12,12 @@ from sinks.hbase.mappings import COUNTER, Append, Delete, Increment, Mapping, Pu
 from tests.contract.drivers import Driver
 from tests.live.hbase.support import sink_of, unique
 from tests.live.one_task import OneTask, apply, batch
-from twopc.checkpoint import Checkpoint
+from twopc.batch import Batch
 from twopc.coordinator import Coordinator
+from twopc.crash_points import arm, disarm
 from twopc.errors import BadRecordError, CommitBlockedError, ConfigurationError, RefusedStartError, SchemaError
-from twopc.faults import arm, disarm
 from twopc.files import LocalFiles
-from twopc.sink import Evidence
+from twopc.handle import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -96,7 +96,7 @@ def test_a_ttl_that_would_let_markers_expire_is_refused(store: Store) -> None:
 def test_a_cell_that_turns_wrong_after_the_decision_blocks_it_until_it_is_mended(store: Store, tmp_path: Path) -> None:
     sink = sink_of(store, Increment(f"{store.prefix}:{{id}}", CELL), chunk_rows=3)
     rows = batch(id=[1, 1, 2, 3, 2, 1, 1], v=[1] * 7)
-    batch_0 = Checkpoint("lineage-a", 0, ("0",), lambda _: ("0",))
+    batch_0 = Batch("lineage-a", 0, ("0",), lambda _: ("0",))
     arm("driver.decided", lambda: store.write(2, b"in the way", at_ms=1))
     engine = OneTask(sink, rows)
     with pytest.raises(CommitBlockedError, match=rf"{store.prefix}:2.*not a long"):
@@ -112,7 +112,7 @@ def test_a_cell_that_turns_wrong_after_the_decision_blocks_it_until_it_is_mended
 def test_another_query_may_not_take_the_sink(store: Store, tmp_path: Path) -> None:
     sink = sink_of(store, Put(f"{store.prefix}:{{id}}", CELL))
     Driver(sink)
-    place = Checkpoint("lineage-b", 0, ("0",), lambda _: ("0",))
+    place = Batch("lineage-b", 0, ("0",), lambda _: ("0",))
     with pytest.raises(RefusedStartError, match="lineage-a"):
         Coordinator([sink], LocalFiles(tmp_path)).process(place, OneTask(sink, batch(id=[1], v=["a"])))
 

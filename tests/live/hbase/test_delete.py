@@ -12,7 +12,7 @@ from sinks.hbase.row_ops import Op, put
 from tests.contract.drivers import Driver
 from tests.live.hbase.support import FAMILY, Sleeper, sink_of
 from tests.live.one_task import apply, batch
-from twopc.sink import Evidence
+from twopc.handle import Evidence
 
 if TYPE_CHECKING:
     from sinks.hbase import HBaseSink
@@ -52,19 +52,19 @@ def test_a_row_or_the_cells_that_are_named_go_with_all_their_versions(
 def test_an_older_deletion_never_takes_what_is_newer(cells: tuple[str, ...], store: Store) -> None:
     sink = deleting(store, cells, chunk_rows=1)
     driver = Driver(sink)
-    since = driver.begin()
+    scan_start = driver.begin()
     handle = driver.prepare(batch(id=[1, 2, 3]), partition=5)
-    fill(store, 1, at_ms=since["base"] + 1)  # between the decision and the deletion
-    fill(store, 2, at_ms=since["base"])
-    fill(store, 3, at_ms=since["base"] - 1)
+    fill(store, 1, at_ms=scan_start["base"] + 1)  # between the decision and the deletion
+    fill(store, 2, at_ms=scan_start["base"])
+    fill(store, 3, at_ms=scan_start["base"] - 1)
     with contextlib.closing(Sleeper(sink)) as sleeper:
         for done in range(3):
-            assert sleeper.apply_chunk(handle, since, done) == []
+            assert sleeper.apply_chunk(handle, scan_start, done) == []
         assert [left(store, number) for number in (1, 2, 3)] == [set(NAMES), set(), set()]
-        fill(store, 3, at_ms=since["base"] + 1)
+        fill(store, 3, at_ms=scan_start["base"] + 1)
         for done in range(3):  # a call that was on its way all the time
-            assert sleeper.apply_chunk(handle, since, done) == []
-    assert driver.commit([handle], since) == [Evidence.COMMITTED]
+            assert sleeper.apply_chunk(handle, scan_start, done) == []
+    assert driver.commit([handle], scan_start) == [Evidence.COMMITTED]
     assert [left(store, number) for number in (1, 2, 3)] == [set(NAMES), set(), set(NAMES)]
 
 
@@ -85,11 +85,11 @@ def test_a_commit_that_died_between_chunks_deletes_the_rest(store: Store) -> Non
         fill(store, number, at_ms=1)
     sink = deleting(store, chunk_rows=2)
     driver = Driver(sink)
-    since = driver.begin()
+    scan_start = driver.begin()
     handle = driver.prepare(batch(id=list(range(6))))
     with contextlib.closing(Sleeper(sink)) as sleeper:
-        sleeper.begin(handle, since)
-        sleeper.apply_chunk(handle, since, 0)
+        sleeper.begin(handle, scan_start)
+        sleeper.apply_chunk(handle, scan_start, 0)
         assert [bool(left(store, number)) for number in range(6)] == [False, False, True, True, True, True]
-    assert Driver(sink).committer.initialize_state([handle], since) == {handle: Evidence.COMMITTED}
+    assert Driver(sink).committer.initialize_state([handle], scan_start) == {handle: Evidence.COMMITTED}
     assert [left(store, number) for number in range(6)] == [set()] * 6

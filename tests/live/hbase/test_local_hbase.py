@@ -19,7 +19,7 @@ from tests.contract.drivers import Driver
 from tests.live.hbase.support import Store, sink_of
 from tests.live.one_task import apply, batch
 from twopc.errors import RetriableError
-from twopc.sink import Evidence
+from twopc.handle import Evidence
 
 if TYPE_CHECKING:
     from pathlib import Path

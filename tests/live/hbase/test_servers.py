@@ -14,11 +14,11 @@ from sinks.hbase.mappings import COUNTER, Append, Increment, Put
 from tests.contract.drivers import Driver
 from tests.live.hbase.support import FAMILY, sink_of, until
 from tests.live.one_task import OneTask, batch
-from twopc.checkpoint import Checkpoint
+from twopc.batch import Batch
 from twopc.coordinator import Coordinator
 from twopc.errors import CommitBlockedError, RetriableError
 from twopc.files import LocalFiles
-from twopc.sink import Evidence
+from twopc.handle import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -89,7 +89,7 @@ def test_rows_are_applied_once_while_their_region_splits(
     store.create_table()
     sink = sink_of(store, MAPPINGS[operation](store.prefix + ":{id}"), chunk_rows=60)
     driver = Driver(sink)
-    since = driver.begin()
+    scan_start = driver.begin()
     handle = driver.prepare(rows())
     middle = store.row(f"{_KEYS // 2:03d}")
 
@@ -99,7 +99,7 @@ def test_rows_are_applied_once_while_their_region_splits(
             until(lambda: store.region_of(middle) not in {b"", store.region_of(store.row("000"))})
 
     with between_chunks(monkeypatch, split):
-        assert driver.commit([handle], since) == [Evidence.COMMITTED], driver.committer.obstacles()
+        assert driver.commit([handle], scan_start) == [Evidence.COMMITTED], driver.committer.blockers()
     assert store.region_of(store.row("000")) != store.region_of(middle)
     require_once(store, operation, batches=1)
 
@@ -109,14 +109,14 @@ def test_a_table_out_of_service_holds_a_decided_batch_up_and_loses_nothing_of_it
     store.create_table(table)
     sink = sink_of(store, Increment(store.prefix + ":{id}", {"d:v": "one"}), table=table, timeout_ms=1_000)
     driver = Driver(sink)
-    since = driver.begin()
+    scan_start = driver.begin()
     handle = driver.prepare(rows())
     driver.committer.confirm([handle], 0)
     store.take_out_of_service(table)
-    assert driver.committer.commit([handle], since) == {handle: Evidence.UNKNOWN}
-    assert driver.committer.obstacles()
+    assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
+    assert driver.committer.blockers()
     store.enable(table)
-    until(lambda: driver.committer.commit([handle], since) == {handle: Evidence.COMMITTED})
+    until(lambda: driver.committer.commit([handle], scan_start) == {handle: Evidence.COMMITTED})
     store.table = table
     require_once(store, "increment", batches=1)
 
@@ -130,11 +130,11 @@ def test_rows_are_applied_once_over_a_death_of_hbase_between_chunks(
 ) -> None:
     sink = sink_of(store, MAPPINGS[operation](store.prefix + ":{id}"), chunk_rows=150, timeout_ms=60_000)
     driver = Driver(sink)
-    since = driver.begin()
+    scan_start = driver.begin()
     handle = driver.prepare(rows())
 
     with between_chunks(monkeypatch, dying_before(2, local_hbase_server)):
-        assert driver.commit([handle], since) == [Evidence.COMMITTED], driver.committer.obstacles()
+        assert driver.commit([handle], scan_start) == [Evidence.COMMITTED], driver.committer.blockers()
     require_once(store, operation, batches=1)
 
 
@@ -146,14 +146,14 @@ def test_rows_are_applied_once_over_a_death_of_hbase_while_chunks_are_under_way_
     # The other chunks' time runs while HBase starts again.
     sink = sink_of(store, MAPPINGS[operation](store.prefix + ":{id}"), chunk_rows=50, timeout_ms=240_000)
     driver = Driver(sink)
-    since = driver.begin()
+    scan_start = driver.begin()
     ids = list(range(_ROWS))
     handle = driver.prepare(batch(id=ids, v=ids, one=[1] * _ROWS))
     assert handle.distinct
 
     # Before the sixth: those that are under way with it are in the middle of theirs.
     with between_chunks(monkeypatch, dying_before(5, local_hbase_server)):
-        assert driver.commit([handle], since) == [Evidence.COMMITTED], driver.committer.obstacles()
+        assert driver.commit([handle], scan_start) == [Evidence.COMMITTED], driver.committer.blockers()
     held = {int(row.rpartition(b":")[2]): cells[FAMILY, b"v"].value for row, cells in store.all_cells().items()}
     once = COUNTER.pack(1) if operation == "increment" else b"1"
     assert held == {number: b"%d" % number if operation == "put" else once for number in ids}
@@ -180,7 +180,7 @@ def test_rows_are_applied_once_over_deaths_of_hbase_at_random_moments(
         while number < 12 or kills[0] < 4:
             try:
                 coordinator = coordinator or Coordinator([sink], LocalFiles(tmp_path))
-                coordinator.process(checkpoint(number), OneTask(sink, rows()))
+                coordinator.process(batch_of(number), OneTask(sink, rows()))
                 number += 1
             except (RetriableError, CommitBlockedError):
                 stopped += 1
@@ -193,11 +193,11 @@ def test_rows_are_applied_once_over_deaths_of_hbase_at_random_moments(
     # The last answer may be missing; a restart finds out what became of the batch.
     patient = sink_of(store, sink.mapping, name=sink.name, chunk_rows=50, timeout_ms=30_000)
     last = Coordinator([patient], LocalFiles(tmp_path))
-    last.process(checkpoint(number), OneTask(patient, rows()))
+    last.process(batch_of(number), OneTask(patient, rows()))
     last.close()
     tell(f"{kills[0]} deaths, {stopped} restarts of the query, {number + 1} batches")
     require_once(store, "append", batches=number + 1)
 
 
-def checkpoint(number: int) -> Checkpoint:
-    return Checkpoint("lineage-a", number, (str(number),), lambda of: (str(of),))
+def batch_of(number: int) -> Batch:
+    return Batch("lineage-a", number, (str(number),), lambda of: (str(of),))

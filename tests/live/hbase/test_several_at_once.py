@@ -14,7 +14,7 @@ from sinks.hbase.mappings import COUNTER, Append, Increment, Put
 from tests.contract.drivers import Driver
 from tests.live.hbase.support import lose_answers, sink_of
 from tests.live.one_task import batch
-from twopc.sink import Evidence
+from twopc.handle import Evidence
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,8 +47,8 @@ def test_chunks_without_a_common_row_are_applied_at_the_same_time(
 
     monkeypatch.setattr(Applier, "apply_chunk", meet)
     driver = Driver(sink_of(store, mapping_of(kind, store), chunk_rows=2))
-    since = driver.begin()
-    assert driver.commit([driver.prepare(rows(DIFFERENT))], since) == [Evidence.COMMITTED]
+    scan_start = driver.begin()
+    assert driver.commit([driver.prepare(rows(DIFFERENT))], scan_start) == [Evidence.COMMITTED]
     assert {store.value(number) for number in DIFFERENT} == {COUNTER.pack(1) if kind is Increment else b"1"}
 
 
@@ -64,8 +64,8 @@ def test_chunks_with_a_common_row_are_applied_one_after_the_other(
 
     monkeypatch.setattr(Applier, "apply_chunk", watched)
     driver = Driver(sink_of(store, mapping_of(kind, store), chunk_rows=2))
-    since = driver.begin()
-    driver.commit([driver.prepare(rows([*DIFFERENT[:-1], 0]))], since)
+    scan_start = driver.begin()
+    driver.commit([driver.prepare(rows([*DIFFERENT[:-1], 0]))], scan_start)
     assert by == [(threading.current_thread(), done) for done in range(CHUNKS)]
 
 
@@ -76,33 +76,33 @@ def test_each_row_is_applied_once_when_answers_are_lost_while_chunks_are_under_w
     lose_answers(monkeypatch, RegionServer)
     ids = list(range(40))
     driver = Driver(sink_of(store, mapping_of(kind, store), chunk_rows=3))
-    since = driver.begin()
-    assert driver.commit([driver.prepare(rows(ids))], since) == [Evidence.COMMITTED]
+    scan_start = driver.begin()
+    assert driver.commit([driver.prepare(rows(ids))], scan_start) == [Evidence.COMMITTED]
     assert {store.value(number) for number in ids} == {COUNTER.pack(1) if kind is Increment else b"1"}
 
 
 def test_only_what_is_applied_without_a_gap_is_noted(store: Store) -> None:
     sink = sink_of(store, mapping_of(Increment, store), chunk_rows=2)
     driver = Driver(sink)
-    since = driver.begin()
+    scan_start = driver.begin()
     handle = driver.prepare(rows(DIFFERENT))
     store.write(3, b"in the way", at_ms=1)  # in the second chunk
-    assert driver.committer.commit([handle], since) == {handle: Evidence.UNKNOWN}
+    assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
     fence = Fence(store.link, table=sink.staging_table, sink=sink.name)
     assert fence.read().done == {handle.uuid: 1}
     store.write(3, COUNTER.pack(10), at_ms=2)
-    assert driver.committer.commit([handle], since) == {handle: Evidence.COMMITTED}
+    assert driver.committer.commit([handle], scan_start) == {handle: Evidence.COMMITTED}
     assert [store.total(number) for number in DIFFERENT] == [1, 1, 1, 11, 1, 1, 1, 1]
 
 
 def test_no_task_appends_before_an_earlier_one_that_is_held_up(store: Store) -> None:
     sink = sink_of(store, mapping_of(Append, store), chunk_rows=1)
     driver = Driver(sink)
-    since = driver.begin()
+    scan_start = driver.begin()
     first, second = batch(id=[9, 1, 1], n=["x" * 200, "a", "b"]), batch(id=[1], n=["c"])
     handles = [driver.prepare(first, partition=0), driver.prepare(second, partition=1)]
     store.write(9, b"x" * 10_485_600, at_ms=1)  # with 200 bytes more it is over HBase's limit
-    assert set(driver.committer.commit(handles, since).values()) == {Evidence.UNKNOWN}
+    assert set(driver.committer.commit(handles, scan_start).values()) == {Evidence.UNKNOWN}
     store.write(9, b"", at_ms=2)
-    assert set(driver.committer.commit(handles, since).values()) == {Evidence.COMMITTED}
+    assert set(driver.committer.commit(handles, scan_start).values()) == {Evidence.COMMITTED}
     assert (store.value(1), store.value(9)) == (b"abc", b"x" * 200)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from integration.services.redis import LocalRedis
     from sinks.redis.mappings import Mapping
-    from twopc.sink import Evidence
+    from twopc.handle import Evidence
 
 _DEADLINE_S = 60
 
@@ -59,17 +59,17 @@ class Decided:
 
     Attributes:
         handle: the task's.
-        since: what the attempt began with.
+        scan_start: what the attempt began with.
     """
 
     def __init__(self, sink: RedisSink, rows: pa.RecordBatch) -> None:
         driver = Driver(sink)
         self._committer = driver.committer
-        self.since = driver.begin()
+        self.scan_start = driver.begin()
         self.handle = driver.prepare(rows)
         self._committer.confirm([self.handle], 0)
 
     def commit(self) -> Evidence:
-        found = self._committer.commit([self.handle], self.since)
+        found = self._committer.commit([self.handle], self.scan_start)
         assert list(found) == [self.handle]
         return found[self.handle]

@@ -21,10 +21,10 @@ from tests.contract.drivers import Driver, Query, all_rows
 from tests.live.one_task import batch
 from tests.live.redis.support import left_behind, sink_of, unique
 from tests.unit.fake_sink import Crash
-from twopc import faults
-from twopc.decision import Attempt
+from twopc import crash_points
+from twopc.attempt import Attempt, Claim, TaskAttempt
 from twopc.errors import FencedError, RefusedStartError, RetriableError
-from twopc.sink import Claim, Evidence, TaskAttempt
+from twopc.handle import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,9 +40,9 @@ TOTALS = [4, 2, 1]
 
 @pytest.fixture(autouse=True)
 def _no_faults_left_armed() -> Iterator[None]:
-    faults.disarm()
+    crash_points.disarm()
     yield
-    faults.disarm()
+    crash_points.disarm()
 
 
 @pytest.fixture
@@ -67,13 +67,13 @@ def totals(client: Any, key: str) -> Any:
     return lambda: [int(client.get(f"{key}:{number}") or 0) for number in (1, 2, 3)]
 
 
-def apply_chunk(sink: RedisSink, handle: RedisHandle, since: dict[str, Any], chunk: int) -> bytes:
+def apply_chunk(sink: RedisSink, handle: RedisHandle, scan_start: dict[str, Any], chunk: int) -> bytes:
     """What a driver does that wakes up in the middle of its commit: the script's answer."""
     keys = (
         redis_names.applied(sink.name, redis_names.NO_SLOT),
         redis_names.staged(sink.name, redis_names.NO_SLOT, handle.entry),
     )
-    call = Call(redis_names.NO_SLOT, (*keys, since["base"], handle.uuid, chunk), redis_scripts.APPLY, keys=2)
+    call = Call(redis_names.NO_SLOT, (*keys, scan_start["base"], handle.uuid, chunk), redis_scripts.APPLY, keys=2)
     with contextlib.closing(sink.link()) as link:
         answer: bytes = link.ask([call])[0][0]
         return answer
@@ -85,32 +85,32 @@ def apply_chunk(sink: RedisSink, handle: RedisHandle, since: dict[str, Any], chu
 @pytest.mark.parametrize("applied", range(5))
 def test_a_commit_that_died_behind_any_chunk_goes_on_from_there(applied: int, sink: RedisSink, totals: Any) -> None:
     driver = Driver(sink)
-    since = driver.begin()
+    scan_start = driver.begin()
     handle = driver.prepare(ROWS)
     for chunk in range(applied):
-        assert apply_chunk(sink, handle, since, chunk) == b"DONE"
-    assert Driver(sink).committer.initialize_state([handle], since) == {handle: Evidence.COMMITTED}
+        assert apply_chunk(sink, handle, scan_start, chunk) == b"DONE"
+    assert Driver(sink).committer.initialize_state([handle], scan_start) == {handle: Evidence.COMMITTED}
     assert totals() == TOTALS
 
 
 def test_chunks_are_applied_in_their_order_only(sink: RedisSink, totals: Any) -> None:
     driver = Driver(sink)
-    since = driver.begin()
+    scan_start = driver.begin()
     handle = driver.prepare(ROWS)
-    assert apply_chunk(sink, handle, since, 1) == b"EARLIER"
+    assert apply_chunk(sink, handle, scan_start, 1) == b"EARLIER"
     assert totals() == [0, 0, 0]
 
 
 def test_a_chunk_that_failed_halfway_goes_on_with_the_row_that_failed(sink: RedisSink, client: Any, key: str) -> None:
     driver = Driver(sink)
-    since = driver.begin()
+    scan_start = driver.begin()
     handle = driver.prepare(ROWS)
     client.set(f"{key}:2", "no number")
-    assert driver.committer.commit([handle], since) == {handle: Evidence.UNKNOWN}
-    assert driver.committer.commit([handle], since) == {handle: Evidence.UNKNOWN}
+    assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
+    assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
     assert int(client.get(f"{key}:1")) == 1
     client.set(f"{key}:2", "10")
-    assert driver.committer.commit([handle], since) == {handle: Evidence.COMMITTED}
+    assert driver.committer.commit([handle], scan_start) == {handle: Evidence.COMMITTED}
     assert [int(client.get(f"{key}:{number}")) for number in (1, 2, 3)] == [4, 12, 1]
 
 
@@ -126,8 +126,8 @@ def test_every_answer_may_be_lost(sink: RedisSink, totals: Any, monkeypatch: pyt
     monkeypatch.setattr(Pipeline, "execute", lossy)
     for _ in range(3):
         driver = Driver(sink)
-        since = driver.begin()
-        assert driver.commit([driver.prepare(ROWS), driver.prepare(ROWS)], since) == [Evidence.COMMITTED] * 2
+        scan_start = driver.begin()
+        assert driver.commit([driver.prepare(ROWS), driver.prepare(ROWS)], scan_start) == [Evidence.COMMITTED] * 2
     assert totals() == [6 * total for total in TOTALS]
 
 
@@ -136,16 +136,16 @@ def test_every_answer_may_be_lost(sink: RedisSink, totals: Any, monkeypatch: pyt
 
 def test_a_marker_goes_with_the_step_that_raises_the_fence_above_it(sink: RedisSink, client: Any, totals: Any) -> None:
     driver = Driver(sink)
-    since = driver.begin()
+    scan_start = driver.begin()
     older = driver.prepare(ROWS)
-    driver.commit([older], since)
+    driver.commit([older], scan_start)
     markers = redis_names.applied(sink.name, redis_names.NO_SLOT)
     later = driver.begin()
     newer = driver.prepare(ROWS)
     assert client.hget(markers, older.uuid) == b"4:0"
     assert apply_chunk(sink, newer, later, 0) == b"DONE"
     assert client.hget(markers, older.uuid) is None
-    assert [apply_chunk(sink, older, since, chunk) for chunk in range(4)] == [b"STALE"] * 4
+    assert [apply_chunk(sink, older, scan_start, chunk) for chunk in range(4)] == [b"STALE"] * 4
     assert driver.committer.commit([newer], later) == {newer: Evidence.COMMITTED}
     assert totals() == [2 * total for total in TOTALS]
 
@@ -161,21 +161,21 @@ def test_a_version_is_above_every_earlier_one_whatever_the_clock_says(sink: Redi
 
 def test_an_overtaken_driver_is_fenced_in_each_of_its_steps(sink: RedisSink) -> None:
     loser = Driver(sink)
-    since = loser.begin()
+    scan_start = loser.begin()
     handle = loser.prepare(ROWS)
     winner = Driver(sink)
-    winner.committer.initialize_state([handle], since)
+    winner.committer.initialize_state([handle], scan_start)
     winner.commit([winner.prepare(ROWS)], winner.begin())
     for step in (
-        lambda: loser.committer.take_over(loser.claim),
+        lambda: loser.committer.acquire(loser.claim),
         loser.begin,
-        lambda: loser.committer.commit([handle], since),
+        lambda: loser.committer.commit([handle], scan_start),
     ):
         with pytest.raises(FencedError):
             step()
 
 
-def test_a_take_over_whose_answer_was_lost_throws_out_no_successor(
+def test_an_acquisition_whose_answer_was_lost_throws_out_no_successor(
     sink: RedisSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loser = sink.create_committer()
@@ -193,13 +193,13 @@ def test_a_take_over_whose_answer_was_lost_throws_out_no_successor(
     with monkeypatch.context() as patch:
         patch.setattr(Pipeline, "execute", lossy)
         with pytest.raises(RetriableError):
-            loser.take_over(first)
+            loser.acquire(first)
     winner = sink.create_committer()
     winner.inspect()
-    taken = winner.take_over(second)
+    taken = winner.acquire(second)
     with pytest.raises(FencedError):
-        loser.take_over(first)
-    assert winner.take_over(second) == taken
+        loser.acquire(first)
+    assert winner.acquire(second) == taken
     loser.close()
     winner.close()
 
@@ -209,14 +209,14 @@ def test_a_take_over_whose_answer_was_lost_throws_out_no_successor(
 
 def test_a_slice_that_lost_a_chunk_is_lost_whole(sink: RedisSink, client: Any, totals: Any) -> None:
     driver = Driver(sink)
-    since = driver.begin()
+    scan_start = driver.begin()
     handle = driver.prepare(ROWS)
     client.hdel(redis_names.staged(sink.name, redis_names.NO_SLOT, handle.entry), 2)
     with pytest.raises(RetriableError, match="not whole"):
         driver.committer.confirm([handle], 0)
-    assert driver.committer.commit([handle], since) == {handle: Evidence.ABORTED}
+    assert driver.committer.commit([handle], scan_start) == {handle: Evidence.ABORTED}
     # A driver that wakes and applies it now must find nothing.
-    assert apply_chunk(sink, handle, since, 0) == b"GONE"
+    assert apply_chunk(sink, handle, scan_start, 0) == b"GONE"
     assert totals() == [0, 0, 0]
 
 
@@ -232,27 +232,27 @@ def test_a_slice_that_was_altered_is_not_decided(sink: RedisSink, client: Any) -
 
 def test_what_is_applied_in_part_and_lost_is_never_called_lost(sink: RedisSink, client: Any) -> None:
     driver = Driver(sink)
-    since = driver.begin()
+    scan_start = driver.begin()
     handle = driver.prepare(ROWS)
-    assert apply_chunk(sink, handle, since, 0) == b"DONE"
+    assert apply_chunk(sink, handle, scan_start, 0) == b"DONE"
     client.delete(redis_names.staged(sink.name, redis_names.NO_SLOT, handle.entry))
-    assert driver.committer.commit([handle], since) == {handle: Evidence.UNKNOWN}
+    assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
 
 
 def test_a_first_chunk_that_failed_halfway_and_is_lost_is_never_called_lost(
     sink: RedisSink, client: Any, key: str
 ) -> None:
     driver = Driver(sink)
-    since = driver.begin()
+    scan_start = driver.begin()
     handle = driver.prepare(ROWS)
     client.set(f"{key}:2", "no number")
-    assert driver.committer.commit([handle], since) == {handle: Evidence.UNKNOWN}
+    assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
     assert int(client.get(f"{key}:1")) == 1
     client.delete(redis_names.staged(sink.name, redis_names.NO_SLOT, handle.entry))
-    assert driver.committer.commit([handle], since) == {handle: Evidence.UNKNOWN}
-    assert "is applied in part" in driver.committer.obstacles()[0]
+    assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
+    assert "is applied in part" in driver.committer.blockers()[0]
     with contextlib.closing(sink.link()) as link:
-        assert not redis_apply.bury(link, sink.name, handle, since["base"])
+        assert not redis_apply.bury(link, sink.name, handle, scan_start["base"])
 
 
 def test_nothing_is_applied_of_a_decision_that_could_not_be_noted(
@@ -260,7 +260,7 @@ def test_nothing_is_applied_of_a_decision_that_could_not_be_noted(
 ) -> None:
     """Who starts from an older copy of the checkpoint would not see it."""
     driver = Driver(sink)
-    since = driver.begin()
+    scan_start = driver.begin()
     handle = driver.prepare(ROWS)
     execute = Pipeline.execute
 
@@ -271,10 +271,10 @@ def test_nothing_is_applied_of_a_decision_that_could_not_be_noted(
 
     with monkeypatch.context() as patch:
         patch.setattr(Pipeline, "execute", lossy)
-        assert driver.committer.commit([handle], since) == {handle: Evidence.UNKNOWN}
+        assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
     assert totals() == [0, 0, 0]
-    assert "does not answer: no answer" in driver.committer.obstacles()[0]
-    assert driver.committer.commit([handle], since) == {handle: Evidence.COMMITTED}
+    assert "does not answer: no answer" in driver.committer.blockers()[0]
+    assert driver.committer.commit([handle], scan_start) == {handle: Evidence.COMMITTED}
 
 
 @pytest.mark.parametrize("lost", [1, 2])
@@ -288,7 +288,7 @@ def test_decided_slices_that_are_lost_are_written_again(
         assert len(slices) == 2
         client.delete(*slices[:lost])
 
-    faults.arm("driver.decided", lose)
+    crash_points.arm("driver.decided", lose)
     query = Query(case, tmp_path)
     query.run(0, 1)
     assert case.visible() == all_rows(0, 1)
@@ -296,12 +296,12 @@ def test_decided_slices_that_are_lost_are_written_again(
 
 def test_a_decision_below_the_fence_is_neither_applied_nor_called_lost(sink: RedisSink, totals: Any) -> None:
     driver = Driver(sink)
-    since = driver.begin()
+    scan_start = driver.begin()
     older, newer = driver.prepare(ROWS), driver.prepare(ROWS)
     driver.commit([newer], driver.begin())
-    assert driver.committer.commit([older], since) == {older: Evidence.UNKNOWN}
+    assert driver.committer.commit([older], scan_start) == {older: Evidence.UNKNOWN}
     assert totals() == TOTALS
-    assert driver.committer.has_gone_on(since)  # the newest one is noted still
+    assert driver.committer.has_newer_decision(scan_start)  # the newest one is noted still
 
 
 def test_an_emptied_server_is_not_taken_for_a_new_one(
@@ -319,7 +319,7 @@ def test_an_emptied_server_is_not_taken_for_a_new_one(
 # -- orphans -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_settled_batch_leaves_only_the_fence_and_the_control_record(
+def test_a_proven_batch_leaves_only_the_fence_and_the_control_record(
     client: Any, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     case = redis_counters(request)
@@ -335,7 +335,7 @@ def test_what_an_orphan_writes_after_the_sweep_is_swept_too(
 ) -> None:
     driver = Driver(sink)
     driver.begin()
-    orphan = sink.create_writer(TaskAttempt("lineage-a", 0, Attempt(1, 1), 0, driver.incarnation, -1))
+    orphan = sink.create_writer(TaskAttempt("lineage-a", 0, Attempt(1, 1), 0, driver.driver_epoch, -1))
     orphan.write_rows(ROWS)
     driver.committer.recover_and_abort([])
     assert left_behind(redis_server.url, sink) == ["control", "slices"]
@@ -350,7 +350,7 @@ def test_what_an_orphan_writes_after_the_sweep_is_swept_too(
 def test_a_task_that_fails_takes_its_slice_away(sink: RedisSink, redis_server: RedisService) -> None:
     driver = Driver(sink)
     driver.begin()
-    writer = sink.create_writer(TaskAttempt("lineage-a", 0, Attempt(1, 1), 0, driver.incarnation, -1))
+    writer = sink.create_writer(TaskAttempt("lineage-a", 0, Attempt(1, 1), 0, driver.driver_epoch, -1))
     writer.write_rows(ROWS)
     writer.close()
     assert left_behind(redis_server.url, sink) == ["control"]
@@ -359,18 +359,18 @@ def test_a_task_that_fails_takes_its_slice_away(sink: RedisSink, redis_server: R
 # -- two crashes -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("first", faults.POINTS)
+@pytest.mark.parametrize("first", crash_points.POINTS)
 def test_a_crash_during_recovery_from_a_crash_does_no_harm(
     first: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    for number, second in enumerate(faults.POINTS):
+    for number, second in enumerate(crash_points.POINTS):
         case = redis_counters(request)
         query = Query(case, tmp_path / str(number))
         query.run(0)
         for point in (first, second):
-            faults.arm(point, case.crash)
+            crash_points.arm(point, case.crash)
             with contextlib.suppress(Crash):
                 query.run(1)
-            faults.disarm()
+            crash_points.disarm()
         query.run(1, 2)
         assert case.visible() == all_rows(0, 1, 2), second

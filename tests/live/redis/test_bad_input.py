@@ -15,13 +15,13 @@ from sinks.redis.mappings import HashIncrBy, HashSet, IncrBy, IncrByFloat, ListP
 from tests.contract.drivers import Driver
 from tests.live.one_task import OneTask, apply, batch
 from tests.live.redis.support import Decided, left_behind, sink_of, unique
-from twopc.checkpoint import Checkpoint, Permits
+from twopc.batch import Batch, Overrides
 from twopc.coordinator import Coordinator
+from twopc.crash_points import arm, disarm
 from twopc.errors import BadRecordError, CommitBlockedError, ConfigurationError, RefusedStartError, SchemaError
-from twopc.faults import arm, disarm
 from twopc.files import LocalFiles
+from twopc.handle import Evidence
 from twopc.settings import Settings
-from twopc.sink import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,7 +110,7 @@ def test_a_key_that_turns_wrong_after_the_decision_blocks_it_until_it_is_mended(
     key = unique()
     sink = sink_of(redis_server.url, ListPush("{k}", "v"), chunk_rows=3)
     rows = batch(k=[f"{key}:{number}" for number in (1, 1, 2, 3, 2, 1, 1)], v=list(range(7)))
-    batch_0 = Checkpoint("lineage-a", 0, ("0",), lambda _: ("0",))
+    batch_0 = Batch("lineage-a", 0, ("0",), lambda _: ("0",))
     arm("driver.decided", lambda: client.set(f"{key}:2", "in the way"))
     with pytest.raises(CommitBlockedError, match=rf"slice.*{key}:2.*WRONGTYPE"):
         Coordinator([sink], LocalFiles(tmp_path)).process(batch_0, OneTask(sink, rows))
@@ -168,10 +168,10 @@ def test_another_query_may_not_take_the_sink_unless_it_is_named(
     Driver(sink)
     key = unique()
     engine = OneTask(sink, batch(k=[key], v=[1]))
-    other = Checkpoint("lineage-b", 0, ("0",), lambda _: ("0",))
-    with pytest.raises(RefusedStartError, match=r"lineage-a.*end_lineage='lineage-a'"):
+    other = Batch("lineage-b", 0, ("0",), lambda _: ("0",))
+    with pytest.raises(RefusedStartError, match=r"lineage-a.*end_query_id='lineage-a'"):
         Coordinator([sink], LocalFiles(tmp_path)).process(other, engine)
-    permitted = Settings(permits=Permits(end_lineage="lineage-a"))
+    permitted = Settings(overrides=Overrides(end_query_id="lineage-a"))
     Coordinator([sink], LocalFiles(tmp_path), settings=permitted).process(other, engine)
     assert client.lrange(key, 0, -1) == [b"1"]
 

@@ -26,7 +26,7 @@ from sinks.redis.mappings import (
 from tests.contract.drivers import Driver
 from tests.live.one_task import apply, batch
 from tests.live.redis.support import left_behind, sink_of, unique
-from twopc.sink import Evidence
+from twopc.handle import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,10 +49,10 @@ def write(service: RedisService, mapping: Any, *, chunk_rows: int = 2, **columns
     """Write rows with a crash after the first chunk's answer, which commits them a second time."""
     sink = sink_of(service.url, mapping, chunk_rows=chunk_rows)
     driver = Driver(sink)
-    since = driver.begin()
+    scan_start = driver.begin()
     handle = driver.prepare(batch(**columns))
-    assert driver.commit([handle], since) == [Evidence.COMMITTED]
-    assert Driver(sink).committer.initialize_state([handle], since) == {handle: Evidence.COMMITTED}
+    assert driver.commit([handle], scan_start) == [Evidence.COMMITTED]
+    assert Driver(sink).committer.initialize_state([handle], scan_start) == {handle: Evidence.COMMITTED}
     assert left_behind(service.url, sink) == ["applied", "control"]
 
 

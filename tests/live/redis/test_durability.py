@@ -15,12 +15,12 @@ from sinks.redis.mappings import HashIncrBy, ListPush
 from tests.contract.drivers import Driver
 from tests.live.one_task import OneTask, batch
 from tests.live.redis.support import Decided, replication, sink_of, until
-from twopc import faults
-from twopc.checkpoint import Checkpoint
+from twopc import crash_points
+from twopc.batch import Batch
 from twopc.coordinator import Coordinator
 from twopc.errors import CommitBlockedError, ConfigurationError, RetriableError
 from twopc.files import LocalFiles
-from twopc.sink import Evidence
+from twopc.handle import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +62,7 @@ def test_rows_are_applied_once_over_crashes_of_a_server_that_syncs_always(seed: 
             number, coordinator = 0, None
             while number < _BATCHES or kills[0] < 5:
                 coordinator = coordinator or Coordinator([sink], LocalFiles(tmp_path))
-                place = Checkpoint("lineage-a", number, (str(number),), lambda of: (str(of),))
+                place = Batch("lineage-a", number, (str(number),), lambda of: (str(of),))
                 try:
                     coordinator.process(place, OneTask(sink, rows))
                     number += 1
@@ -73,7 +73,7 @@ def test_rows_are_applied_once_over_crashes_of_a_server_that_syncs_always(seed: 
         if coordinator is None:
             # The last answer may be missing; a restart finds out what became of the batch.
             coordinator = Coordinator([sink], LocalFiles(tmp_path))
-        coordinator.process(Checkpoint("lineage-a", number, (str(number),), lambda of: (str(of),)), OneTask(sink, rows))
+        coordinator.process(Batch("lineage-a", number, (str(number),), lambda of: (str(of),)), OneTask(sink, rows))
         coordinator.close()
         found = server.ask("HGETALL", "totals")
     applied = number + 1
@@ -99,16 +99,16 @@ def test_with_wait_replicas_a_commit_counts_when_the_replica_has_it(pair: tuple[
     assert task.commit() is Evidence.UNKNOWN
     assert primary.ask("LLEN", "rows") == 3
     # On a connection that has written nothing of it, WAIT alone would say yes.
-    assert after_a_restart(sink, task.handle, task.since) == {task.handle: Evidence.UNKNOWN}
+    assert after_a_restart(sink, task.handle, task.scan_start) == {task.handle: Evidence.UNKNOWN}
     replica.resume()
     assert task.commit() is Evidence.COMMITTED
     assert replica.ask("LLEN", "rows") == 3
 
 
-def after_a_restart(sink: Any, handle: Any, since: Any) -> Any:
+def after_a_restart(sink: Any, handle: Any, scan_start: Any) -> Any:
     committer = sink.create_committer()
     try:
-        return committer.evidence([handle], since)
+        return committer.evidence([handle], scan_start)
     finally:
         committer.close()
 
@@ -123,7 +123,7 @@ def test_with_wait_replicas_a_task_votes_only_when_the_replica_has_its_rows(
     if point is None:
         replica.pause()
     else:
-        faults.arm(point, replica.pause)
+        crash_points.arm(point, replica.pause)
     with pytest.raises(RetriableError, match="WAIT answered 0"):
         driver.prepare(batch(v=[1]))
     replica.resume()
@@ -174,8 +174,8 @@ def test_wait_aof_needs_an_append_only_file() -> None:
     with LocalRedis(options={**DURABLE, "appendfsync": "everysec"}) as server:
         sink = sink_of(server.url, ListPush("rows", "v"), wait_aof=True, wait_timeout_ms=3_000)
         driver = Driver(sink)
-        since = driver.begin()
-        assert driver.commit([driver.prepare(batch(v=[1, 2]))], since) == [Evidence.COMMITTED]
+        scan_start = driver.begin()
+        assert driver.commit([driver.prepare(batch(v=[1, 2]))], scan_start) == [Evidence.COMMITTED]
         server.kill()
         server.start()
         assert server.ask("LRANGE", "rows", 0, -1) == [b"1", b"2"]

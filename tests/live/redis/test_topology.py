@@ -26,9 +26,9 @@ from sinks.redis.mappings import HashSet, IncrBy, ListPush
 from tests.contract.drivers import Driver
 from tests.live.one_task import apply, batch
 from tests.live.redis.support import Decided, replication, sink_of, unique, until
-from twopc.decision import Attempt
+from twopc.attempt import Attempt, TaskAttempt
 from twopc.errors import BadRecordError, ConfigurationError, RetriableError
-from twopc.sink import Evidence, TaskAttempt
+from twopc.handle import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,10 +67,10 @@ def test_a_tasks_commands_are_applied_slot_by_slot(redis_cluster: list[LocalRedi
     key = unique()
     sink = cluster_sink(redis_cluster, key)
     driver = Driver(sink)
-    since = driver.begin()
+    scan_start = driver.begin()
     handle = driver.prepare(batch(id=IDS))
     assert {slot for slot, _, _ in handle.groups} == {key_slot(f"{key}:{number}".encode()) for number in range(40)}
-    assert driver.commit([handle], since) == [Evidence.COMMITTED]
+    assert driver.commit([handle], scan_start) == [Evidence.COMMITTED]
     assert totals(redis_cluster, key) == TOTALS
     left = [name for server in redis_cluster for name in server.ask("KEYS", f"twopc:{sink.name}:*")]
     assert not [name for name in left if not name.endswith((b":applied", b":control"))]
@@ -104,7 +104,7 @@ def task(redis_cluster: list[LocalRedis]) -> Iterator[tuple[RedisSink, Driver, R
     sink = cluster_sink(redis_cluster, unique())
     driver = Driver(sink)
     driver.begin()
-    writer = sink.create_writer(TaskAttempt("lineage-a", 0, Attempt(1, 1), 0, driver.incarnation, -1))
+    writer = sink.create_writer(TaskAttempt("lineage-a", 0, Attempt(1, 1), 0, driver.driver_epoch, -1))
     for number in ONE_SLOT_EACH:
         writer.write_rows(batch(id=[number]))
     assert slices(redis_cluster, sink) == ["slice"] * 3 + ["slices"]
@@ -135,18 +135,18 @@ def test_a_task_that_is_applied_in_some_slots_and_lost_in_others_is_left_as_it_i
     """One slot has its rows, one has yet to get them, one has lost them: to bury the second would lose rows for good."""
     sink = cluster_sink(redis_cluster, unique())
     driver = Driver(sink)
-    since = driver.begin()
+    scan_start = driver.begin()
     handle = driver.prepare(batch(id=list(ONE_SLOT_EACH)))
     applied, _, lost = handle.groups
     with contextlib.closing(sink.link()) as link, contextlib.closing(sink.link()) as direct:
-        assert not redis_apply.apply(link, sink.name, replace(handle, groups=(applied,)), since["base"])
+        assert not redis_apply.apply(link, sink.name, replace(handle, groups=(applied,)), scan_start["base"])
         direct.ask([Call(lost[0], ("DEL", redis_names.staged(sink.name, lost[0], handle.entry)))])
-        assert driver.committer.commit([handle], since) == {handle: Evidence.UNKNOWN}
-        assert "is applied in part" in driver.committer.obstacles()[0]
-        states = redis_apply.look(link, sink.name, [handle], since["base"])
+        assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
+        assert "is applied in part" in driver.committer.blockers()[0]
+        states = redis_apply.look(link, sink.name, [handle], scan_start["base"])
         assert states == {handle: ["COMMITTED", "PREPARED", "LOST"]}
         # A driver that wakes may have applied one slot since it was looked at.
-        assert not redis_apply.bury(link, sink.name, handle, since["base"])
+        assert not redis_apply.bury(link, sink.name, handle, scan_start["base"])
 
 
 def test_rows_are_applied_once_where_slots_move_before_the_commit(own_cluster: list[LocalRedis]) -> None:
@@ -198,7 +198,7 @@ def test_what_is_on_the_other_side_of_a_moving_slot_already_is_confirmed_there(o
     """The slot itself is not there yet: its node answers ASK."""
     key = unique()
     driver = Driver(cluster_sink(own_cluster, key, timeout_ms=2_000))
-    since = driver.begin()
+    scan_start = driver.begin()
     handle = driver.prepare(batch(id=IDS))
     slot = min(slot for slot, _, _ in handle.groups)
     source = next(s for s in own_cluster if s.ask("CLUSTER", "MYID") == _owner(own_cluster, slot))
@@ -211,7 +211,7 @@ def test_what_is_on_the_other_side_of_a_moving_slot_already_is_confirmed_there(o
     driver.committer.confirm([handle], 0)
     for server in (target, source):
         server.ask("CLUSTER", "SETSLOT", slot, "NODE", target_id)
-    assert driver.commit([handle], since) == [Evidence.COMMITTED]
+    assert driver.commit([handle], scan_start) == [Evidence.COMMITTED]
     assert totals(own_cluster, key) == TOTALS
 
 

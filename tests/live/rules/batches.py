@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.live.pipeline import Tasks, prepare_task
 
 if TYPE_CHECKING:
-    from twopc.decision import TaskReport
     from twopc.engine import Work
+    from twopc.records import TaskReport
 
 ROWS: Final = (("a", "b"), ("c",))
 #: What readers see of them.

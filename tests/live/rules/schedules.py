@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 
-from sinks.kafka import producer_pool as kafka_producers
-from sinks.kafka.decision_log import KafkaLedger
+from sinks.kafka import producer_pool
+from sinks.kafka.decision_log import KafkaDecisionLog
 from sinks.kafka.transactions import Description, ProducerIdentity, TransactionClient, whoever
 from sinks.kafka.writer import KafkaHandle
 from tests.live.pipeline import Query, Tasks
 from tests.reader import consumer_of, counted, read_to_end
 from tests.tasks import attempt_of
-from twopc import faults
-from twopc.coordinator import Work
-from twopc.decision import Attempt, Decision, TakeOver
-from twopc.faults import InjectedFault
+from twopc import crash_points
+from twopc.attempt import Attempt
+from twopc.crash_points import InjectedFault
+from twopc.engine import Work
+from twopc.records import Acquired, Decision
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from sinks.kafka.writer import KafkaWriter
     from tests.live.services import KafkaService
     from twopc.coordinator import Coordinator
-    from twopc.decision import TaskReport
+    from twopc.records import TaskReport
 
 
 class Play(Query):
@@ -51,9 +52,9 @@ class Play(Query):
 
     def forget_worker(self) -> None:
         """The next task runs in another Python worker, which knows no producer of this one."""
-        _, _, stock = kafka_producers._stocks.pop(self.name, (0, None, None))
-        if stock is not None and stock._making is not None:
-            stock._making.join()
+        _, _, pool = producer_pool._pools.pop(self.name, (0, None, None))
+        if pool is not None and pool._making is not None:
+            pool._making.join()
 
     def visible(self) -> Counter[str]:
         """As :meth:`Query.visible`, with one connection for the whole play: half a second less each time."""
@@ -65,14 +66,14 @@ class Play(Query):
         return [record for record in self._records() if isinstance(record, Decision)]
 
     def plans(self) -> list[str]:
-        return [decision.plan for decision in self.decisions()]
+        return [decision.kind for decision in self.decisions()]
 
-    def take_overs(self) -> list[TakeOver]:
-        return [record for record in self._records() if isinstance(record, TakeOver)]
+    def acquisitions(self) -> list[Acquired]:
+        return [record for record in self._records() if isinstance(record, Acquired)]
 
     def decided(self, batch: int) -> list[KafkaHandle]:
         """The handles in the last decision of ``batch``, by task."""
-        decision = [decision for decision in self.decisions() if decision.batch == batch][-1]
+        decision = [decision for decision in self.decisions() if decision.batch_id == batch][-1]
         return self.handles(decision.tasks)
 
     def handles(self, tasks: Sequence[TaskReport]) -> list[KafkaHandle]:
@@ -90,7 +91,7 @@ class Play(Query):
         return KafkaHandle("", transactional_id, found.producer_id, found.producer_epoch, 1, 0, ())
 
     def _records(self) -> list[Any]:
-        ledger = self.sink.create_ledger()
+        ledger = self.sink.create_decision_log()
         try:
             return [entry.record for entry in ledger.inspect().entries]
         finally:
@@ -137,11 +138,11 @@ def at(point: str, action: Callable[[], object], *, passage: int = 1) -> Iterato
         happened = True
         action()
 
-    faults.arm(point, act, passage=passage)
+    crash_points.arm(point, act, passage=passage)
     try:
         yield
     finally:
-        faults._armed.pop(point, None)
+        crash_points._armed.pop(point, None)
     assert happened, f"the schedule was not played: nobody passed {point}"
 
 
@@ -152,7 +153,7 @@ def die() -> None:
 def crash(driver: Coordinator, play: Query, batch: int, rows: Sequence[Sequence[str]], point: str) -> None:
     """The driver dies at ``point`` of a batch, as by SIGKILL: nothing of it runs any more."""
     with pytest.raises(InjectedFault), at(point, die):
-        driver.process(play.checkpoint(batch), Tasks(play, rows))
+        driver.process(play.batch(batch), Tasks(play, rows))
 
 
 def until(condition: Callable[[], bool], seconds: float = 10) -> bool:
@@ -168,24 +169,24 @@ def until(condition: Callable[[], bool], seconds: float = 10) -> bool:
 def spied_read_backs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The offsets of the records that are read back before they are believed, as it happens."""
     offsets: list[int] = []
-    really = KafkaLedger._read_back
+    really = KafkaDecisionLog._read_back
 
-    def spy(ledger: KafkaLedger, partition: int, offset: int, value: bytes) -> None:
+    def spy(ledger: KafkaDecisionLog, partition: int, offset: int, value: bytes) -> None:
         really(ledger, partition, offset, value)
         offsets.append(offset)
 
-    monkeypatch.setattr(KafkaLedger, "_read_back", spy)
+    monkeypatch.setattr(KafkaDecisionLog, "_read_back", spy)
     return offsets
 
 
-def work_of(play: Play, batch: int, *, incarnation: int, counter: int = 1, settled_through: int = -1) -> Work:
-    """What a driver of ``incarnation`` would give its tasks."""
+def work_of(play: Play, batch: int, *, driver_epoch: int, counter: int = 1, committed_through: int = -1) -> Work:
+    """What a driver of ``driver_epoch`` would give its tasks."""
     return Work(
-        checkpoint=play.checkpoint(batch),
-        attempt=Attempt(incarnation, counter),
-        incarnations={play.name: incarnation},
-        settled_through=settled_through,
-        only=None,
+        batch=play.batch(batch),
+        attempt=Attempt(driver_epoch, counter),
+        driver_epochs={play.name: driver_epoch},
+        committed_through=committed_through,
+        only_tasks=None,
         timeout_ms=None,
     )
 

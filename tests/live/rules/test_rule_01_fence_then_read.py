@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sinks.kafka import decision_log as kafka_ledger
+from sinks.kafka import decision_log
 from tests.live.pipeline import Tasks
 from tests.live.rules.schedules import Play, at, crash, playing
+from twopc.attempt import Claim
 from twopc.errors import FencedError, RetriableError
-from twopc.sink import Claim
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,27 +38,27 @@ def test_a_decision_between_the_successors_look_and_its_fence_is_seen_and_not_wr
 ) -> None:
     """Catches acting on the read-only look: `initialize_state` with `view = fold(self._log.inspect())` kept from before."""
     first, second = play.driver(), play.driver()
-    first.process(play.checkpoint(0), Tasks(play, ZERO))
+    first.process(play.batch(0), Tasks(play, ZERO))
     replay = Tasks(play, ONE)
     with at("driver.inspected", lambda: crash(first, play, 1, ONE, died_at)):
-        second.process(play.checkpoint(1), replay)
+        second.process(play.batch(1), replay)
     assert (replay.prepared, replay.evaluated) == (0, 1)
-    assert [(d.batch, d.plan) for d in play.decisions()] == [(0, "write"), (1, "write")]
+    assert [(d.batch_id, d.kind) for d in play.decisions()] == [(0, "write"), (1, "write")]
     assert play.visible() == seen(ZERO, ONE)
 
 
-def test_a_take_over_that_is_repeated_does_not_throw_out_a_successor(play: Play) -> None:
+def test_an_acquisition_that_is_repeated_does_not_throw_out_a_successor(play: Play) -> None:
     """The coordinator takes over the deciding log, then each sink, and the log may be the sink's own.
 
     Catches `take_over` without its look at the run.
     """
-    claim = Claim(lineage=play.checkpoint(0).lineage, run="a run", deciding_log=play.sink.ledger)
-    with contextlib.closing(play.sink.create_ledger()) as overtaken:
-        incarnation = overtaken.take_over(claim)
+    claim = Claim(query_id=play.batch(0).query_id, run="a run", deciding_log=play.sink.ledger)
+    with contextlib.closing(play.sink.create_decision_log()) as overtaken:
+        driver_epoch = overtaken.acquire(claim)
         successor = play.driver()
-        successor.process(play.checkpoint(0), Tasks(play, ZERO))
-        assert overtaken.take_over(claim) == incarnation
-        successor.process(play.checkpoint(1), Tasks(play, ONE))
+        successor.process(play.batch(0), Tasks(play, ZERO))
+        assert overtaken.acquire(claim) == driver_epoch
+        successor.process(play.batch(1), Tasks(play, ONE))
         with pytest.raises(FencedError):
             overtaken.write([(0, b"decision")])
     assert play.visible() == seen(ZERO, ONE)
@@ -68,9 +68,9 @@ def test_a_driver_that_was_taken_over_from_while_it_prepared_decides_nothing(pla
     """Catches a missing fence: a driver's transactional id of its own (`<sink>.driver` made unique per run)."""
     first, second = play.driver(), play.driver()
     successor = Tasks(play, [["b says a0"], ["b says c0"]])
-    with pytest.raises(FencedError), at("driver.confirmed", lambda: second.process(play.checkpoint(0), successor)):
-        first.process(play.checkpoint(0), Tasks(play, ZERO))
-    assert [decision.attempt.incarnation for decision in play.decisions()] == [second._log_incarnation]
+    with pytest.raises(FencedError), at("driver.confirmed", lambda: second.process(play.batch(0), successor)):
+        first.process(play.batch(0), Tasks(play, ZERO))
+    assert [decision.attempt.driver_epoch for decision in play.decisions()] == [second._log_epoch]
     assert play.visible() == Counter(["b says a0", "b says c0"])
     assert play.open_transactions() == ()
 
@@ -81,23 +81,23 @@ def test_what_a_fenced_driver_had_prepared_never_becomes_visible_even_before_its
 
     def the_first_goes_on() -> None:
         with pytest.raises(FencedError):
-            first._decide(play.checkpoint(0), snapshot, plan="write")
+            first._decide(play.batch(0), snapshot, plan="write")
         assert play.visible() == Counter()
 
-    first.initialize_state(play.checkpoint(0))
-    snapshot = first.snapshot_state(play.checkpoint(0), Tasks(play, ZERO))
-    with at("driver.taken_over", the_first_goes_on):
-        second.process(play.checkpoint(0), Tasks(play, ONE))
+    first.initialize_state(play.batch(0))
+    snapshot = first.snapshot_state(play.batch(0), Tasks(play, ZERO))
+    with at("driver.acquired", the_first_goes_on):
+        second.process(play.batch(0), Tasks(play, ONE))
     assert play.visible() == seen(ONE)
     assert play.open_transactions() == ()
 
 
-def test_a_decision_whose_transaction_is_open_at_the_take_over_is_aborted_and_its_driver_told(play: Play) -> None:
+def test_a_decision_whose_transaction_is_open_at_the_acquisition_is_aborted_and_its_driver_told(play: Play) -> None:
     """The same mutation: the record is written but uncommitted, so B cannot read it and must have ended it."""
     first, second = play.driver(), play.driver()
     successor = Tasks(play, ONE)
-    with pytest.raises(FencedError), at("driver.deciding", lambda: second.process(play.checkpoint(0), successor)):
-        first.process(play.checkpoint(0), Tasks(play, ZERO))
+    with pytest.raises(FencedError), at("driver.deciding", lambda: second.process(play.batch(0), successor)):
+        first.process(play.batch(0), Tasks(play, ZERO))
     assert len(play.decisions()) == 1
     assert play.visible() == seen(ONE)
 
@@ -106,37 +106,37 @@ def test_a_driver_that_has_decided_may_finish_beside_its_successor_and_then_deci
     """Both commit the same decision: nothing is torn, nothing doubled, and only the successor goes on."""
     first, second = play.driver(), play.driver()
     replay = Tasks(play, ZERO)
-    with at("driver.decided", lambda: second.process(play.checkpoint(0), replay)):
-        first.process(play.checkpoint(0), Tasks(play, ZERO))
+    with at("driver.decided", lambda: second.process(play.batch(0), replay)):
+        first.process(play.batch(0), Tasks(play, ZERO))
     assert (replay.prepared, replay.evaluated) == (0, 1)
     with pytest.raises(FencedError):
-        first.process(play.checkpoint(1), Tasks(play, [["late"]]))
-    second.process(play.checkpoint(1), Tasks(play, ONE))
+        first.process(play.batch(1), Tasks(play, [["late"]]))
+    second.process(play.batch(1), Tasks(play, ONE))
     assert play.visible() == seen(ZERO, ONE)
 
 
-def test_a_reader_that_cannot_reach_its_own_take_over_record_does_not_act_on_the_part_it_sees(
+def test_a_reader_that_cannot_reach_its_own_acquisition_record_does_not_act_on_the_part_it_sees(
     kafka: KafkaService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A foreign open transaction hides A's decision from B's fetches, as an isolated old leader would.
 
     Catches reading to the last stable offset only: `KafkaLedger.read` with `until=None`.
     """
-    monkeypatch.setattr(kafka_ledger, "_SLOW_COMMIT_S", math.inf)  # rule 12 would read A's decision back
+    monkeypatch.setattr(decision_log, "_SLOW_COMMIT_S", math.inf)  # rule 12 would read A's decision back
     with playing(kafka, tmp_path, timeout_ms=1_500) as play:
         first, second = play.driver(), play.driver()
-        first.process(play.checkpoint(0), Tasks(play, ZERO))
+        first.process(play.batch(0), Tasks(play, ZERO))
         foreign = play.open_foreign(f"somebody-{play.name}", play.sink.ledger, 0)
         crash(first, play, 1, ONE, "driver.decided")
         replay = Tasks(play, ONE)
         with pytest.raises(RetriableError, match="could not be read up to"):
-            second.process(play.checkpoint(1), replay)
+            second.process(play.batch(1), replay)
         assert (replay.prepared, replay.evaluated) == (0, 0)
         assert play.visible() == seen(ZERO)  # and A's prepared transactions are left as they were
         assert len(play.open_transactions()) == 2
 
         foreign.abort_transaction(10)
-        play.driver().process(play.checkpoint(1), replay)
+        play.driver().process(play.batch(1), replay)
         assert (replay.prepared, replay.evaluated) == (0, 1)
         assert play.visible() == seen(ZERO, ONE)
 
@@ -144,9 +144,9 @@ def test_a_reader_that_cannot_reach_its_own_take_over_record_does_not_act_on_the
 def test_a_refused_start_leaves_the_healthy_driver_driving(play: Play) -> None:
     """Catches fencing first: `take_over` before the read-only checks."""
     healthy = play.driver()
-    healthy.process(play.checkpoint(0), Tasks(play, ZERO))
+    healthy.process(play.batch(0), Tasks(play, ZERO))
     with pytest.raises(Exception, match="belongs to the query"):
-        play.driver().process(play.checkpoint(0, lineage="another"), Tasks(play, ZERO))
-    healthy.process(play.checkpoint(1), Tasks(play, ONE))
+        play.driver().process(play.batch(0, query_id="another"), Tasks(play, ZERO))
+    healthy.process(play.batch(1), Tasks(play, ONE))
     assert play.visible() == seen(ZERO, ONE)
-    assert len(play.take_overs()) == 1
+    assert len(play.acquisitions()) == 1

@@ -43,8 +43,8 @@ def without_keys(rows: list[str]) -> pa.RecordBatch:
 def require_no_vote(play: Play, error: type[TwoPhaseCommitError], refused: pa.RecordBatch) -> None:
     """Good rows, refused ones, good ones again: no handle, and what is open can be ended by nobody as a commit."""
     driver = play.driver()
-    driver.initialize_state(play.checkpoint(0))
-    writer = writer_of(play, work_of(play, 0, incarnation=driver._log_incarnation), 0)
+    driver.initialize_state(play.batch(0))
+    writer = writer_of(play, work_of(play, 0, driver_epoch=driver._log_epoch), 0)
     votes: list[KafkaHandle] = []
 
     def write_and_vote() -> None:
@@ -88,11 +88,11 @@ def test_a_batch_with_a_refused_record_is_never_decided_and_nothing_of_it_is_vis
     with_output(play, {"max.message.bytes": "10000"})
     driver = play.driver()
     with pytest.raises(BadRecordError, match=r"max\.message\.bytes"):
-        driver.process(play.checkpoint(0), Tasks(play, [["a", "b"], ["c", LARGE, "d"]]))
+        driver.process(play.batch(0), Tasks(play, [["a", "b"], ["c", LARGE, "d"]]))
     assert play.decisions() == []
     assert until(lambda: play.open_transactions() == ())
     assert play.visible() == Counter()
-    driver.process(play.checkpoint(0), Tasks(play, [["a", "b"], ["c", "d"]]))
+    driver.process(play.batch(0), Tasks(play, [["a", "b"], ["c", "d"]]))
     assert play.visible() == Counter("abcd")
 
 
@@ -103,8 +103,8 @@ def test_records_that_nobody_acknowledged_are_no_vote(
     monkeypatch.setattr(kafka_writer, "_ABORT_TIMEOUT_MS", 100)
     with playing(kafka, tmp_path, timeout_ms=1_500) as play:
         driver = play.driver()
-        driver.initialize_state(play.checkpoint(0))
-        writer = writer_of(play, work_of(play, 0, incarnation=driver._log_incarnation), 0)
+        driver.initialize_state(play.batch(0))
+        writer = writer_of(play, work_of(play, 0, driver_epoch=driver._log_epoch), 0)
         writer.write_rows(record_batch(["a", "b"]))
         try:
             with pytest.raises(RetriableError, match="not acknowledged"), at("task.written", local_kafka.pause):
@@ -112,5 +112,5 @@ def test_records_that_nobody_acknowledged_are_no_vote(
             writer.abort()
         finally:
             local_kafka.resume()
-        play.driver().process(play.checkpoint(0), Tasks(play, [["a", "b"]]))
+        play.driver().process(play.batch(0), Tasks(play, [["a", "b"]]))
         assert play.visible() == Counter("ab")

@@ -22,8 +22,8 @@ from twopc.errors import PrepareTimeoutError, RetriableError
 
 if TYPE_CHECKING:
     from sinks.kafka.writer import KafkaHandle
-    from twopc.decision import TaskReport
     from twopc.engine import Work
+    from twopc.records import TaskReport
 
 
 def end_what_has_rows(play: Play, *, commit: bool) -> None:
@@ -46,14 +46,14 @@ def end_what_has_rows(play: Play, *, commit: bool) -> None:
 
 def only_attempt(play: Play) -> int:
     (decision,) = play.decisions()
-    assert decision.plan == "write"
+    assert decision.kind == "write"
     return decision.attempt.counter
 
 
 def test_a_transaction_that_was_aborted_before_its_marker_and_reopened_by_it_is_not_decided(play: Play) -> None:
     """Same id, producer id, epoch, and Ongoing: only the partitions tell. Catches `missing` dropped from `_why_not`."""
     with at("task.written", lambda: end_what_has_rows(play, commit=False)):
-        play.driver().process(play.checkpoint(0), Tasks(play, ROWS))
+        play.driver().process(play.batch(0), Tasks(play, ROWS))
     assert only_attempt(play) == 2
     assert play.visible() == VISIBLE
     assert play.open_transactions() == ()
@@ -69,7 +69,7 @@ def test_a_transaction_that_was_ended_after_its_handle_is_not_decided(play: Play
                 assert play.end(play.handles(tasks)[1], commit=False) == "NONE"
             return tasks
 
-    play.driver().process(play.checkpoint(0), Ended(play, ROWS))
+    play.driver().process(play.batch(0), Ended(play, ROWS))
     assert only_attempt(play) == 2
     assert play.visible() == VISIBLE
 
@@ -98,7 +98,7 @@ def test_a_transaction_of_a_newer_producer_with_the_same_id_and_partitions_is_no
                 newcomers.append(producer)
             return tasks
 
-    play.driver().process(play.checkpoint(0), Replaced(play, ROWS))
+    play.driver().process(play.batch(0), Replaced(play, ROWS))
     assert only_attempt(play) == 2
     assert play.visible() == VISIBLE
 
@@ -119,7 +119,7 @@ def test_a_handle_with_another_producer_than_the_broker_knows_is_refused(play: P
             return tasks
 
     driver = play.driver()
-    driver.process(play.checkpoint(0), Confirmed(play, ROWS))
+    driver.process(play.batch(0), Confirmed(play, ROWS))
     assert play.visible() == VISIBLE
 
 
@@ -134,10 +134,10 @@ def test_one_handle_that_cannot_be_confirmed_voids_the_whole_attempt(play: Play)
 
     driver = play.driver()
     with pytest.raises(RetriableError, match="cannot be decided"):
-        driver.process(play.checkpoint(0), OneFenced(play, ROWS))
+        driver.process(play.batch(0), OneFenced(play, ROWS))
     assert play.decisions() == []
     assert play.open_transactions() == ()
-    driver.process(play.checkpoint(0), Tasks(play, ROWS))
+    driver.process(play.batch(0), Tasks(play, ROWS))
     assert play.visible() == VISIBLE
 
 
@@ -147,11 +147,11 @@ def test_a_batch_whose_transactions_could_expire_before_their_commit_is_not_deci
     """A clock that stands 15 minutes further when the tasks have voted. Catches `left_ms` not compared in `confirm`."""
     clock = itertools.chain([0.0], itertools.repeat(900 - play.sink.reserve_ms / 1000 + 1))
     driver = play.driver()
-    driver.initialize_state(play.checkpoint(0))
+    driver.initialize_state(play.batch(0))
     monkeypatch.setattr(coordinator, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     tasks = Tasks(play, ROWS)
     with pytest.raises(PrepareTimeoutError, match=r"raise kafka\.transaction\.timeout\.ms"):
-        driver.process(play.checkpoint(0), tasks)
+        driver.process(play.batch(0), tasks)
     assert tasks.prepared == 1  # as long again: no further attempt
     assert play.decisions() == []
     assert play.open_transactions() == ()

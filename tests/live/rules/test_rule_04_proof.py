@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from integration.services.kafka import LocalKafka
-from sinks.kafka import decision_log as kafka_ledger
+from sinks.kafka import decision_log
 from sinks.kafka import markers as kafka_markers
 from sinks.kafka import reader as kafka_reader
 from sinks.kafka.transactions import NO_ANSWER, TransactionClient
@@ -24,15 +24,15 @@ from tests.live.rules.batches import ROWS, VISIBLE, WithOrphan
 from tests.live.rules.schedules import Play, at, crash, playing, until
 from tests.live.services import KafkaService, chosen
 from twopc.errors import CommitBlockedError, DecisionLogDamagedError, RetriableError
-from twopc.sink import Evidence
+from twopc.handle import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from sinks.kafka.transactions import ProducerIdentity
-    from twopc.decision import TaskReport
     from twopc.engine import Work
+    from twopc.records import TaskReport
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_a_commit_that_is_refused_is_proven_by_the_marker_and_not_written_again(
     crash(play.driver(), play, 0, ROWS, "driver.committed")
     initialise_again(play)
     replay = Tasks(play, ROWS)
-    play.driver().process(play.checkpoint(0), replay)
+    play.driver().process(play.batch(0), replay)
     assert (replay.prepared, replay.evaluated) == (0, 1)
     assert play.plans() == ["write"]
     assert play.visible() == VISIBLE
@@ -74,7 +74,7 @@ def test_a_transaction_without_a_marker_before_the_barrier_is_lost_and_written_a
     crash(play.driver(), play, 0, ROWS, "driver.decided")
     initialise_again(play)
     replay = Tasks(play, ROWS)
-    play.driver().process(play.checkpoint(0), replay)
+    play.driver().process(play.batch(0), replay)
     assert (replay.prepared, replay.evaluated) == (1, 0)
     assert play.plans() == ["write", "rewrite"]
     assert play.visible() == VISIBLE
@@ -90,10 +90,10 @@ def test_a_marker_behind_an_open_transaction_is_not_taken_for_an_absent_one(
     first = play.driver()
     with at("driver.committed", lambda: initialise_again(play)), at("driver.swept", lambda: None):
         monkeypatch.setattr(first, "_sweep", lambda: None)  # it dies before
-        first.process(play.checkpoint(0), WithOrphan(play, ROWS))
+        first.process(play.batch(0), WithOrphan(play, ROWS))
     assert len(play.open_transactions()) == 1
     replay = Tasks(play, ROWS)
-    play.driver().process(play.checkpoint(0), replay)
+    play.driver().process(play.batch(0), replay)
     assert (replay.prepared, replay.evaluated) == (0, 1)
     assert play.plans() == ["write"]
     assert play.visible() == VISIBLE
@@ -109,19 +109,19 @@ def test_a_marker_hidden_by_a_transaction_that_is_not_ours_to_end_blocks_the_com
     the time is over (`search`). On a slow broker a barrier that cannot be read back is hidden, not in doubt: catches
     `write` reading it back while `_search` lets that error through.
     """
-    monkeypatch.setattr(kafka_ledger, "_SLOW_COMMIT_S", slow_commit_s)
+    monkeypatch.setattr(decision_log, "_SLOW_COMMIT_S", slow_commit_s)
     crash(play.driver(), play, 0, ROWS, "driver.decided")
     hidden = play.decided(0)[1]
     foreign = play.open_foreign(f"somebody-{play.name}", play.sink.ledger, hidden.marker_partition)
     play.fence(hidden.transactional_id)
     replay = Tasks(play, ROWS)
     with pytest.raises(CommitBlockedError) as blocked:
-        play.driver().process(play.checkpoint(0), replay)
+        play.driver().process(play.batch(0), replay)
     assert blocked.value.transactions == (hidden.transaction,)
     assert (replay.prepared, replay.evaluated) == (0, 0)
 
     foreign.abort_transaction(10)
-    play.driver().process(play.checkpoint(0), replay)  # now it is proven lost, the other one committed
+    play.driver().process(play.batch(0), replay)  # now it is proven lost, the other one committed
     assert play.visible() == VISIBLE
 
 
@@ -132,22 +132,22 @@ def test_deleted_markers_are_not_taken_for_absent_ones(play: Play) -> None:
     delete_before_end(play, [handle.marker_partition for handle in play.decided(0)])
     replay = Tasks(play, ROWS)
     with pytest.raises(CommitBlockedError) as blocked:
-        play.driver().process(play.checkpoint(0), replay)
+        play.driver().process(play.batch(0), replay)
     assert len(blocked.value.transactions) == 2
     assert (replay.prepared, replay.evaluated) == (0, 0)
     assert play.plans() == ["write"]
     assert play.visible() == VISIBLE
 
 
-def test_markers_of_settled_batches_may_be_deleted(play: Play) -> None:
+def test_markers_of_proven_batches_may_be_deleted(play: Play) -> None:
     """The other side of it: what lies below a decision's own beginning is not missed."""
     first = play.driver()
-    first.process(play.checkpoint(0), Tasks(play, ROWS))
+    first.process(play.batch(0), Tasks(play, ROWS))
     delete_before_end(play, [handle.marker_partition for handle in play.decided(0)])
     crash(first, play, 1, [["d"], ["e"]], "driver.committed")
     initialise_again(play, 1)
     replay = Tasks(play, [["d"], ["e"]])
-    play.driver().process(play.checkpoint(1), replay)
+    play.driver().process(play.batch(1), replay)
     assert (replay.prepared, replay.evaluated) == (0, 1)
     assert play.visible() == Counter("abcde")
 
@@ -173,7 +173,7 @@ def test_markers_that_are_deleted_while_they_are_looked_for_are_not_taken_for_ab
     replay = Tasks(play, [["a"]])
     driver = play.driver()
     with pytest.raises(CommitBlockedError), at("driver.barred", lambda: delete_before_barrier(play)):
-        driver.process(play.checkpoint(0), replay)
+        driver.process(play.batch(0), replay)
     assert (replay.prepared, replay.evaluated) == (0, 0)
     assert play.visible() == Counter("a")
 
@@ -192,8 +192,8 @@ def test_markers_that_cannot_be_looked_for_are_not_taken_for_absent_ones(
     with monkeypatch.context() as patch:
         patch.setattr(kafka_markers, "offsets", silent)
         with pytest.raises(CommitBlockedError):
-            play.driver().process(play.checkpoint(0), replay)
-    play.driver().process(play.checkpoint(0), replay)
+            play.driver().process(play.batch(0), replay)
+    play.driver().process(play.batch(0), replay)
     assert (replay.prepared, replay.evaluated) == (0, 1)
     assert play.plans() == ["write"]
     assert play.visible() == VISIBLE
@@ -211,7 +211,7 @@ def test_who_looks_for_a_proof_ends_nothing_that_may_still_be_decided(play: Play
             return tasks
 
     driver = play.driver()
-    driver.process(play.checkpoint(0), Looked(play, ROWS))
+    driver.process(play.batch(0), Looked(play, ROWS))
     assert play.visible() == VISIBLE
 
 
@@ -221,15 +221,15 @@ def test_a_truncated_decision_log_is_damage_and_not_an_empty_log(play: Play) -> 
     A new driver, in another process, has seen none of it; the one that drives goes on.
     """
     first = play.driver()
-    first.process(play.checkpoint(0), Tasks(play, ROWS))
+    first.process(play.batch(0), Tasks(play, ROWS))
     delete_before_end(play, [0])
     replay = Tasks(play, ROWS)
     for _ in range(2):
         with pytest.raises(DecisionLogDamagedError, match="was only ever truncated to"):
-            play.driver().process(play.checkpoint(0), replay)
+            play.driver().process(play.batch(0), replay)
     assert (replay.prepared, replay.evaluated) == (0, 0)
     assert play.visible() == VISIBLE
-    first.process(play.checkpoint(1), Tasks(play, [["d"]]))  # nobody has taken over from it
+    first.process(play.batch(1), Tasks(play, [["d"]]))  # nobody has taken over from it
     assert play.visible() == Counter("abcd")
 
 
@@ -253,7 +253,7 @@ def test_a_commit_whose_answer_was_lost_is_asked_again_until_it_is_proven(
     """Catches NO_ANSWER that is not asked again: without a marker search each would be in doubt."""
     asked = lose_answers(monkeypatch, 3)
     monkeypatch.setattr("sinks.kafka.markers.search", lambda *_, **__: pytest.fail("the answer proves it"))
-    play.driver().process(play.checkpoint(0), Tasks(play, ROWS))
+    play.driver().process(play.batch(0), Tasks(play, ROWS))
     assert len(asked) >= 4
     assert play.visible() == VISIBLE
 
@@ -262,7 +262,7 @@ def test_a_commit_that_is_never_answered_is_proven_by_its_markers(play: Play, mo
     """Catches silence taken for a loss, or for success."""
     lose_answers(monkeypatch, math.inf)
     tasks = Tasks(play, ROWS)
-    play.driver().process(play.checkpoint(0), tasks)
+    play.driver().process(play.batch(0), tasks)
     assert (tasks.prepared, tasks.evaluated) == (1, 0)
     assert play.plans() == ["write"]
     assert play.visible() == VISIBLE
@@ -285,7 +285,7 @@ def test_a_decided_batch_whose_transactions_timed_out_is_proven_lost_and_written
         crash(play.driver(), play, 0, ROWS, "driver.decided")
         assert until(lambda: play.open_transactions() == ())
         replay = Tasks(play, ROWS)
-        play.driver().process(play.checkpoint(0), replay)
+        play.driver().process(play.batch(0), replay)
         assert (replay.prepared, replay.evaluated) == (1, 0)
         assert play.plans() == ["write", "rewrite"]
         assert play.visible() == VISIBLE

@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from sinks.kafka import producer_pool as kafka_producers
+from sinks.kafka import producer_pool
 from tests.live.pipeline import Tasks, prepare_task
 from tests.live.rules.batches import rows_of, seen
 from tests.live.rules.schedules import Play, at, crash, work_of, writer_of
 from twopc.errors import RetriableError
 
 if TYPE_CHECKING:
-    from sinks.kafka.producer_pool import ProducerStock
+    from sinks.kafka.producer_pool import ProducerPool
     from sinks.kafka.writer import KafkaHandle
-    from twopc.decision import TaskReport
     from twopc.engine import Work
+    from twopc.records import TaskReport
 
 
 class FailsFirst(Tasks):
@@ -45,7 +45,7 @@ def test_no_producer_id_and_epoch_ever_serves_two_transactions(play: Play) -> No
     kept: list[KafkaHandle] = []
     driver = play.driver()
     for batch in range(5):
-        driver.process(play.checkpoint(batch), FailsFirst(play, batch, kept))
+        driver.process(play.batch(batch), FailsFirst(play, batch, kept))
     ids = {handle.transactional_id for handle in kept}
     assert len({(handle.producer_id, handle.producer_epoch) for handle in kept}) == len(kept) == 20
     assert len(ids) < len(kept), "ids were not used again, so nothing was tested"
@@ -74,7 +74,7 @@ def test_a_late_commit_of_an_earlier_batch_changes_nothing_of_the_one_that_is_op
 
     driver = play.driver()
     for batch in range(5):
-        driver.process(play.checkpoint(batch), Tasks(play, rows_of(batch), between=send_again))
+        driver.process(play.batch(batch), Tasks(play, rows_of(batch), between=send_again))
         sent += play.decided(batch)
         assert play.visible() == seen(batch + 1)
     assert met > 0, "no id was open again while a commit for it came late"
@@ -84,7 +84,7 @@ def test_a_late_commit_publishes_nothing_of_a_batch_that_then_dies(play: Play) -
     """The same mutation where it does its harm: the driver dies before it decides, and the batch is written anew."""
     driver = play.driver()
     for batch in range(4):
-        driver.process(play.checkpoint(batch), Tasks(play, rows_of(batch)))
+        driver.process(play.batch(batch), Tasks(play, rows_of(batch)))
     sent = [handle for batch in range(4) for handle in play.decided(batch)]
     crash(driver, play, 4, rows_of(4), "driver.confirmed")
     opened = play.open_transactions()
@@ -93,19 +93,19 @@ def test_a_late_commit_publishes_nothing_of_a_batch_that_then_dies(play: Play) -
         play.end(handle, commit=True)
     assert play.open_transactions() == opened
     assert play.visible() == seen(4)
-    play.driver().process(play.checkpoint(4), Tasks(play, rows_of(4)))
+    play.driver().process(play.batch(4), Tasks(play, rows_of(4)))
     assert play.visible() == seen(5)
 
 
-def test_an_id_is_not_initialised_again_before_its_batch_is_settled(play: Play) -> None:
+def test_an_id_is_not_initialised_again_before_its_batch_is_proven(play: Play) -> None:
     """A worker goes on with batches that its driver has not proven yet: every prepared transaction stays as it is.
 
     Catches `_free_slot` without `batch <= settled_through`: the next producer would abort a prepared transaction.
     """
     driver = play.driver()
-    driver.initialize_state(play.checkpoint(0))
+    driver.initialize_state(play.batch(0))
     handles = [
-        prepare_task(play, work_of(play, batch, incarnation=driver._log_incarnation), task, [f"{batch}{task}"])
+        prepare_task(play, work_of(play, batch, driver_epoch=driver._log_epoch), task, [f"{batch}{task}"])
         for batch in range(2)
         for task in range(3)
     ]
@@ -121,33 +121,33 @@ def test_two_producers_made_ready_together_never_share_an_id(play: Play) -> None
     Catches `_free_slot` that forgets what `replenish` has just reserved: the second would fence the first.
     """
     driver = play.driver()
-    driver.initialize_state(play.checkpoint(0))
-    work = work_of(play, 1, incarnation=driver._log_incarnation, settled_through=0)
+    driver.initialize_state(play.batch(0))
+    work = work_of(play, 1, driver_epoch=driver._log_epoch, committed_through=0)
     writer_of(play, work, 0)  # makes the stock
-    stock: ProducerStock = kafka_producers._stocks[play.name][2]
+    pool: ProducerPool = producer_pool._pools[play.name][2]
     for _ in range(3):
-        stock.take(0, settled_through=-1)
+        pool.take(0, committed_through=-1)
     writer_of(play, work, 0).close()  # an empty task: its batch has taken nothing
-    assert stock._making is not None
-    stock._making.join()
-    assert len({ready.transactional_id for ready in stock._ready}) == len(stock._ready) == 3
-    driver.process(play.checkpoint(0), Tasks(play, []))
-    driver.process(play.checkpoint(1), Tasks(play, [["a"], ["b"], ["c"]]))
+    assert pool._making is not None
+    pool._making.join()
+    assert len({ready.transactional_id for ready in pool._ready}) == len(pool._ready) == 3
+    driver.process(play.batch(0), Tasks(play, []))
+    driver.process(play.batch(1), Tasks(play, [["a"], ["b"], ["c"]]))
     assert play.visible() == Counter("abc")
 
 
-def test_a_worker_keeps_no_producer_over_a_new_incarnation(play: Play) -> None:
+def test_a_worker_keeps_no_producer_over_a_new_driver_epoch(play: Play) -> None:
     """The same Python worker serves the next driver: its ids carry the new incarnation from the first task on.
 
     Catches `stock_for` that looks at the sink's name only: a paused former driver's sweep would abort the successor.
     """
     first, second = play.driver(), play.driver()
-    first.process(play.checkpoint(0), Tasks(play, rows_of(0)))
+    first.process(play.batch(0), Tasks(play, rows_of(0)))
     with at("driver.confirmed", lambda: first._committers[play.name].recover_and_abort([])):
-        second.process(play.checkpoint(1), Tasks(play, rows_of(1)))
-    assert second._log_incarnation > first._log_incarnation
+        second.process(play.batch(1), Tasks(play, rows_of(1)))
+    assert second._log_epoch > first._log_epoch
     for batch, driver in ((0, first), (1, second)):
         for handle in play.decided(batch):
-            assert handle.transactional_id.startswith(f"{play.name}.{driver._log_incarnation}.")
+            assert handle.transactional_id.startswith(f"{play.name}.{driver._log_epoch}.")
     assert play.plans() == ["write", "write"]
     assert play.visible() == seen(2)

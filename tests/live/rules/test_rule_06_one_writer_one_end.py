@@ -15,7 +15,7 @@ import pytest
 from tests.live.pipeline import Tasks, prepare_task, record_batch
 from tests.live.rules.batches import ROWS, VISIBLE
 from tests.live.rules.schedules import Play, at, until, work_of, writer_of
-from twopc.decision import TaskReport
+from twopc.records import TaskReport
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 def first_work(play: Play) -> Work:
     driver = play.driver()
-    driver.initialize_state(play.checkpoint(0))
-    return work_of(play, 0, incarnation=driver._log_incarnation)
+    driver.initialize_state(play.batch(0))
+    return work_of(play, 0, driver_epoch=driver._log_epoch)
 
 
 def test_a_writer_that_has_handed_over_ends_nothing_however_it_is_closed(play: Play) -> None:
@@ -87,7 +87,7 @@ class Generators(Tasks):
         writer = writer_of(self._query, work, partition)
         try:
             writer.write_rows(record_batch(rows))
-            handle = writer.snapshot_state(work.checkpoint.batch)
+            handle = writer.snapshot_state(work.batch.batch_id)
             assert handle is not None
             writer.hand_over()
             yield handle
@@ -104,7 +104,7 @@ def test_a_task_that_is_closed_after_the_decision_aborts_nothing_of_what_was_dec
     """Catches the same: the decided batch would be lost between decision and commit, and written anew."""
     tasks = Generators(play, ROWS)
     with at("driver.decided", tasks.close):
-        play.driver().process(play.checkpoint(0), tasks)
+        play.driver().process(play.batch(0), tasks)
     assert play.plans() == ["write"]
     assert play.visible() == VISIBLE
 
@@ -133,7 +133,7 @@ def test_of_two_attempts_of_a_task_only_the_accepted_one_becomes_visible(play: P
     """
     tasks = Speculative(play, ROWS)
     with at("driver.decided", lambda: len(play.open_transactions()) == 4 or pytest.fail("an attempt was ended")):
-        play.driver().process(play.checkpoint(0), tasks)
+        play.driver().process(play.batch(0), tasks)
     assert tasks.prepared == 1
     winners = play.decided(0)
     assert len({handle.transactional_id for handle in [*winners, *tasks.losers]}) == 4

@@ -26,8 +26,8 @@ from tests.live.pipeline import Tasks, record_batch
 from tests.live.rules.batches import ROWS, VISIBLE, WithOrphan
 from tests.live.rules.schedules import Play, at, crash, die, playing, work_of, writer_of
 from tests.live.services import KafkaService, chosen
+from twopc.crash_points import InjectedFault
 from twopc.errors import CommitBlockedError, ConfigurationError, RetriableError
-from twopc.faults import InjectedFault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 def wake_and_fail(driver: Coordinator, play: Play, batch: int) -> None:
     """A driver that was paused wakes, and its next batch fails: it sweeps what its attempt may have left open."""
     with pytest.raises(InjectedFault):
-        driver.process(play.checkpoint(batch), Tasks(play, [["late"]], between=lambda _: die()))
+        driver.process(play.batch(batch), Tasks(play, [["late"]], between=lambda _: die()))
 
 
 def test_a_paused_loser_that_wakes_and_sweeps_does_not_hurt_what_the_winner_has_prepared(play: Play) -> None:
     """Catches `of < below` dropped from `_sweep`: the winner's confirmed transactions would be aborted."""
     loser, winner = play.driver(), play.driver()
-    loser.process(play.checkpoint(0), Tasks(play, [["zero"]]))
+    loser.process(play.batch(0), Tasks(play, [["zero"]]))
     play.forget_worker()
     with at("driver.confirmed", lambda: wake_and_fail(loser, play, 1)):
-        winner.process(play.checkpoint(1), Tasks(play, ROWS))
+        winner.process(play.batch(1), Tasks(play, ROWS))
     assert play.plans() == ["write", "write"]
     assert play.open_transactions() == ()  # the loser's own attempt is gone
     assert play.visible() == VISIBLE + Counter(["zero"])
@@ -58,7 +58,7 @@ def test_a_paused_loser_that_wakes_and_sweeps_does_not_hurt_what_the_winner_has_
 def test_a_paused_loser_that_wakes_and_sweeps_does_not_end_the_winners_decision(play: Play) -> None:
     """The decision's record is written, its transaction open. Catches `<sink>.driver` not told from a task's id."""
     loser, winner = play.driver(), play.driver()
-    loser.process(play.checkpoint(0), Tasks(play, [["zero"]]))
+    loser.process(play.batch(0), Tasks(play, [["zero"]]))
 
     def sweep() -> None:
         assert f"{play.name}.driver" in play.open_transactions()
@@ -66,15 +66,15 @@ def test_a_paused_loser_that_wakes_and_sweeps_does_not_end_the_winners_decision(
 
     play.forget_worker()
     with at("driver.deciding", sweep):
-        winner.process(play.checkpoint(1), Tasks(play, ROWS))
-    winner.process(play.checkpoint(2), Tasks(play, [["two"]]))
+        winner.process(play.batch(1), Tasks(play, ROWS))
+    winner.process(play.batch(2), Tasks(play, [["two"]]))
     assert play.visible() == VISIBLE + Counter(["zero", "two"])
 
 
-def test_an_orphan_of_the_own_incarnation_is_swept_right_after_the_decision(play: Play) -> None:
+def test_an_orphan_of_the_own_driver_epoch_is_swept_right_after_the_decision(play: Play) -> None:
     """Else it would hold back every reader of the output. Catches `below=self._incarnation` in `recover_and_abort`."""
     tasks = WithOrphan(play, ROWS)
-    play.driver().process(play.checkpoint(0), tasks)
+    play.driver().process(play.batch(0), tasks)
     assert play.open_transactions() == ()
     assert play.describe(tasks.orphan.transactional_id).producer_epoch > tasks.orphan.producer_epoch
     assert play.end(tasks.orphan, commit=True) != "NONE"
@@ -86,17 +86,17 @@ def test_a_new_driver_sweeps_what_a_dead_one_had_not_decided(play: Play) -> None
     crash(play.driver(), play, 0, [["x"], ["y"]], "driver.confirmed")
     assert len(play.open_transactions()) == 2
     with at("driver.recovered", lambda: play.open_transactions() == () or pytest.fail("not swept")):
-        play.driver().process(play.checkpoint(0), Tasks(play, ROWS))
+        play.driver().process(play.batch(0), Tasks(play, ROWS))
     assert play.visible() == VISIBLE
 
 
 def test_an_id_that_has_served_a_decided_batch_is_swept_when_it_serves_an_undecided_one(play: Play) -> None:
     """Else its open transaction hides the markers, and a start waits until it times out. Catches sparing by the id alone."""
-    play.driver().process(play.checkpoint(0), Tasks(play, [["zero"]]))
+    play.driver().process(play.batch(0), Tasks(play, [["zero"]]))
     [handle] = play.decided(0)
     # As its worker does in batch 1, since batch 0 is settled.
     play.open_foreign(handle.transactional_id, play.sink.ledger, handle.marker_partition)
-    play.driver().process(play.checkpoint(1), Tasks(play, [["one"]]))
+    play.driver().process(play.batch(1), Tasks(play, [["one"]]))
     assert play.open_transactions() == ()
     assert play.visible() == Counter(["zero", "one"])
 
@@ -104,12 +104,12 @@ def test_an_id_that_has_served_a_decided_batch_is_swept_when_it_serves_an_undeci
 def test_the_writer_of_a_swept_transaction_is_fenced_wherever_it_is(play: Play) -> None:
     """A zombie writes on after the sweep. Catches a sweep by EndTxn(abort): the zombie would reopen at its epoch."""
     driver = play.driver()
-    driver.initialize_state(play.checkpoint(0))
-    zombie = writer_of(play, work_of(play, 0, incarnation=driver._log_incarnation), 1)
+    driver.initialize_state(play.batch(0))
+    zombie = writer_of(play, work_of(play, 0, driver_epoch=driver._log_epoch), 1)
     zombie.write_rows(record_batch(["zombie"]))
     assert zombie._producer_of.producer.flush(10) == 0
     play.forget_worker()
-    driver.process(play.checkpoint(0), Tasks(play, ROWS))
+    driver.process(play.batch(0), Tasks(play, ROWS))
     assert play.open_transactions() == ()
 
     with pytest.raises(RetriableError, match="a newer driver or task has taken the transactional id"):
@@ -141,10 +141,10 @@ def test_what_is_decided_and_not_yet_committed_is_spared(
         with monkeypatch.context() as patch:
             make_unreachable(patch, spared.transactional_id)
             with pytest.raises(CommitBlockedError):
-                play.driver().process(play.checkpoint(0), Tasks(play, ROWS))
+                play.driver().process(play.batch(0), Tasks(play, ROWS))
         assert play.open_transactions() == (spared.transactional_id,)
         replay = Tasks(play, ROWS)
-        play.driver().process(play.checkpoint(0), replay)
+        play.driver().process(play.batch(0), replay)
         assert (replay.prepared, replay.evaluated) == (0, 1)
         assert play.visible() == VISIBLE
 
@@ -154,9 +154,9 @@ def test_a_sink_whose_name_begins_with_this_ones_is_left_alone(kafka: KafkaServi
     with playing(kafka, tmp_path / "orders") as orders:
         eu = f"{orders.name}-eu"
         with playing(kafka, tmp_path / "eu", name=eu) as orders_eu:
-            orders.driver().process(orders.checkpoint(0), Tasks(orders, [["zero"]]))
-            with at("driver.confirmed", lambda: orders.driver().process(orders.checkpoint(1), Tasks(orders, ROWS))):
-                orders_eu.driver().process(orders_eu.checkpoint(0), Tasks(orders_eu, ROWS))
+            orders.driver().process(orders.batch(0), Tasks(orders, [["zero"]]))
+            with at("driver.confirmed", lambda: orders.driver().process(orders.batch(1), Tasks(orders, ROWS))):
+                orders_eu.driver().process(orders_eu.batch(0), Tasks(orders_eu, ROWS))
             assert orders_eu.plans() == ["write"]
             assert orders_eu.decisions()[0].attempt.counter == 1
             assert orders_eu.visible() == VISIBLE
@@ -168,14 +168,14 @@ def test_an_incomplete_sweep_is_reported_and_repeated_and_fails_no_decided_batch
 ) -> None:
     """A broker does not answer the listing after batch 0. Catches an incomplete listing that is not repeated."""
     driver = play.driver()
-    driver.initialize_state(play.checkpoint(0))
+    driver.initialize_state(play.batch(0))
     tasks = WithOrphan(play, ROWS)
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
         patch.setattr(TransactionClient, "list_open", lambda *_: Listing((), complete=False))
-        driver.process(play.checkpoint(0), tasks)
+        driver.process(play.batch(0), tasks)
     assert "incomplete" in caplog.text
     assert play.open_transactions() == (tasks.orphan.transactional_id,)
-    driver.process(play.checkpoint(1), Tasks(play, [["d"]]))
+    driver.process(play.batch(1), Tasks(play, [["d"]]))
     assert play.open_transactions() == ()
     assert play.visible() == VISIBLE + Counter("d")
 
@@ -224,12 +224,12 @@ def test_a_driver_that_may_not_describe_its_transactional_ids_is_refused_before_
     """
     with playing(KafkaService(guarded.bootstrap_servers), tmp_path) as play:
         healthy = play.driver()
-        healthy.process(play.checkpoint(0), Tasks(play, [["zero"]]))
+        healthy.process(play.batch(0), Tasks(play, [["zero"]]))
         allow_all(guarded, (ResourceType.TOPIC, "*"), (ResourceType.TRANSACTIONAL_ID, f"{play.name}.driver"))
         play.sink = dataclasses.replace(play.sink, bootstrap_servers=guarded.address("SECURED"), options=AS_ANN)
         with pytest.raises(ConfigurationError, match="allow Describe and Write on transactional ids with the prefix"):
-            play.driver().process(play.checkpoint(1), Tasks(play, [["refused"]]))
+            play.driver().process(play.batch(1), Tasks(play, [["refused"]]))
         play.sink = dataclasses.replace(play.sink, bootstrap_servers=guarded.bootstrap_servers, options={})
-        healthy.process(play.checkpoint(1), Tasks(play, ROWS))
-        assert len(play.take_overs()) == 1
+        healthy.process(play.batch(1), Tasks(play, ROWS))
+        assert len(play.acquisitions()) == 1
         assert play.visible() == VISIBLE + Counter(["zero"])

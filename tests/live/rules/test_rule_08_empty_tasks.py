@@ -20,7 +20,7 @@ def test_only_the_tasks_with_rows_have_a_transaction_and_a_handle(play: Play) ->
     """Rule 8. Caught mutation: ``SinkWriter.snapshot_state`` begins and prepares what is EMPTY (it has a marker then)."""
     seen: list[tuple[str, ...]] = []
     with at("driver.prepared", lambda: seen.append(play.open_transactions())):
-        play.driver().process(play.checkpoint(0), Tasks(play, [[], ["a", "b"], [], ["c"], []]))
+        play.driver().process(play.batch(0), Tasks(play, [[], ["a", "b"], [], ["c"], []]))
     (decision,) = play.decisions()
     assert [(task.partition, task.rows, len(task.handles)) for task in decision.tasks] == [
         (0, 0, 0),
@@ -40,31 +40,31 @@ def test_a_batch_whose_tasks_are_all_empty_is_one_decision_without_handles_and_t
     driver, empty = play.driver(), Tasks(play, [[], [], []])
     seen: list[tuple[str, ...]] = []
     with at("driver.prepared", lambda: seen.append(play.open_transactions())):
-        driver.process(play.checkpoint(0), empty)
+        driver.process(play.batch(0), empty)
     assert seen == [()]
     assert [[task.handles for task in decision.tasks] for decision in play.decisions()] == [[{}, {}, {}]]
     assert markers(play) == 0
-    driver.process(play.checkpoint(1), Tasks(play, [["a"], []]))
+    driver.process(play.batch(1), Tasks(play, [["a"], []]))
     assert empty.prepared == 1
-    assert [decision.batch for decision in play.decisions()] == [0, 1]
+    assert [decision.batch_id for decision in play.decisions()] == [0, 1]
     assert play.visible() == {"a": 1}
 
 
 def test_a_batch_without_any_task_is_decided_and_a_restart_finds_it_done(play: Play) -> None:
     """Rule 8. Caught mutation: a batch without handles is not recorded (the restart would prepare it again)."""
-    play.driver().process(play.checkpoint(0), Tasks(play, []))
+    play.driver().process(play.batch(0), Tasks(play, []))
     restarted, again = play.driver(), Tasks(play, [])
-    restarted.process(play.checkpoint(0), again)
+    restarted.process(play.batch(0), again)
     assert (again.prepared, again.evaluated) == (0, 1)
-    restarted.process(play.checkpoint(1), Tasks(play, [["a"]]))
-    assert [(decision.batch, len(decision.tasks)) for decision in play.decisions()] == [(0, 0), (1, 1)]
+    restarted.process(play.batch(1), Tasks(play, [["a"]]))
+    assert [(decision.batch_id, len(decision.tasks)) for decision in play.decisions()] == [(0, 0), (1, 1)]
     assert play.visible() == {"a": 1}
 
 
 def test_record_batches_without_rows_begin_nothing(play: Play) -> None:
     """Rule 8. Caught mutation: ``SinkWriter.write_rows`` without its look at ``num_rows`` (Arrow gives such batches)."""
-    play.driver().process(play.checkpoint(0), Tasks(play, [[]]))  # makes the ledger
-    writer = writer_of(play, work_of(play, 1, incarnation=0), 0)
+    play.driver().process(play.batch(0), Tasks(play, [[]]))  # makes the ledger
+    writer = writer_of(play, work_of(play, 1, driver_epoch=0), 0)
     for _ in range(3):
         writer.write_rows(record_batch([]))
     assert writer.snapshot_state(1) is None

@@ -15,9 +15,9 @@ from integration.spark.staging import SliceWriter, Staging
 from tests.live.pipeline import Tasks, record_batch
 from tests.live.rules.schedules import Play, at, crash, die, playing, until
 from tests.tasks import keyed_views
-from twopc.decision import Repair
+from twopc.crash_points import InjectedFault
 from twopc.errors import InDoubtError
-from twopc.faults import InjectedFault
+from twopc.records import Repair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -59,11 +59,11 @@ def test_what_is_lost_in_every_task_is_written_anew_as_a_new_attempt(play: Play)
     lost = decide_and_die(play, 0, 1, 2)
     # No questions: with nothing of it visible, other rows in other tasks are as good.
     replay = Tasks(play, [["e", "d", "c"], ["b", "a"]])
-    play.driver().process(play.checkpoint(0), replay)
+    play.driver().process(play.batch(0), replay)
     assert play.visible() == ONCE
     assert replay.prepared == 1
     first, second = play.decisions()
-    assert (first.plan, second.plan, repairs(play)) == ("write", "rewrite", [])
+    assert (first.kind, second.kind, repairs(play)) == ("write", "rewrite", [])
     assert second.attempt > first.attempt
     assert {handle.uuid for handle in lost}.isdisjoint(handle.uuid for handle in play.decided(0))
 
@@ -71,7 +71,7 @@ def test_what_is_lost_in_every_task_is_written_anew_as_a_new_attempt(play: Play)
 def test_only_the_lost_ones_are_written_again_when_the_replay_gives_the_same_rows(play: Play) -> None:
     """Rule 9. Caught mutations: the case "some lost" rewrites (doubles a, b) or evaluates (c, d and e stay lost)."""
     decided = decide_and_die(play, 1, 2)
-    play.driver().process(play.checkpoint(0), Tasks(play, ROWS))
+    play.driver().process(play.batch(0), Tasks(play, ROWS))
     assert play.visible() == ONCE
     (repair,) = repairs(play)
     assert repaired(play) == [[1, 2]]
@@ -87,7 +87,7 @@ def test_the_repair_is_on_record_before_any_of_it_is_visible(play: Play) -> None
         seen.append((len(repairs(play)), dict(play.visible())))
 
     with at("driver.deciding", look), at("driver.decided", look):
-        play.driver().process(play.checkpoint(0), Tasks(play, ROWS))
+        play.driver().process(play.batch(0), Tasks(play, ROWS))
     assert seen == [(0, dict.fromkeys("abc", 1)), (1, dict.fromkeys("abc", 1))]
     assert play.visible() == ONCE
 
@@ -101,18 +101,18 @@ def test_a_crash_after_the_repair_record_does_not_repair_again(point: str, play:
     decide_and_die(play, 1)
     crash(play.driver(), play, 0, ROWS, point)
     driver, replay = play.driver(), Tasks(play, ROWS)
-    driver.process(play.checkpoint(0), replay)
+    driver.process(play.batch(0), replay)
     assert (replay.prepared, replay.evaluated) == (0, 1)
     assert play.visible() == ONCE
     assert repaired(play) == [[1]]
-    driver.process(play.checkpoint(1), Tasks(play, [["f"]]))
+    driver.process(play.batch(1), Tasks(play, [["f"]]))
 
 
 def test_a_crash_before_the_repair_record_repairs_anew(play: Play) -> None:
     """Rule 9. Caught mutation: the repair's transactions are committed before its record is (c would come twice)."""
     decide_and_die(play, 1)
     crash(play.driver(), play, 0, ROWS, "driver.deciding")
-    play.driver().process(play.checkpoint(0), Tasks(play, ROWS))
+    play.driver().process(play.batch(0), Tasks(play, ROWS))
     assert play.visible() == ONCE
     assert repaired(play) == [[1]]
 
@@ -124,7 +124,7 @@ def test_a_repair_that_is_lost_in_its_turn_is_repaired_from_the_decided_rows(pla
     (again,) = play.handles(repairs(play)[0].tasks)
     play.fence(again.transactional_id)
     replay = Tasks(play, ROWS)
-    play.driver().process(play.checkpoint(0), replay)
+    play.driver().process(play.batch(0), replay)
     assert play.visible() == ONCE
     assert replay.prepared == 1
     assert repaired(play) == [[0], [0]]
@@ -143,14 +143,14 @@ def test_other_rows_task_by_task_are_in_doubt_until_a_restart_gives_the_decided_
     decided = decide_and_die(play, 1)
     for case, rows in OTHER_ROWS.items():
         with pytest.raises(InDoubtError, match=r"staging=True.*Nothing more was written") as caught:
-            play.driver().process(play.checkpoint(0), Tasks(play, rows))
+            play.driver().process(play.batch(0), Tasks(play, rows))
         assert caught.value.committed == (decided[0].transaction, decided[2].transaction), case
         assert caught.value.lost == (decided[1].transaction,), case
         assert all(handle.transaction in str(caught.value) for handle in decided), case
         assert play.visible() == {"a": 1, "b": 1, "d": 1, "e": 1}, case
         assert repairs(play) == [], case
         assert play.open_transactions() == (), case
-    play.driver().process(play.checkpoint(0), Tasks(play, ROWS))
+    play.driver().process(play.batch(0), Tasks(play, ROWS))
     assert play.visible() == ONCE
 
 
@@ -175,13 +175,13 @@ def test_what_was_staged_is_published_from_the_staged_rows_whatever_the_plan_giv
     staging = Staging(str(tmp_path / "staging"))
     first = Tasks(play, ROWS, stage=staged_below(tmp_path / "staging", play))
     with pytest.raises(InjectedFault), at("driver.decided", die):
-        play.driver(staging=staging).process(play.checkpoint(0), first)
+        play.driver(staging=staging).process(play.batch(0), first)
     for partition, handle in enumerate(play.decided(0)):
         play.fence(handle.transactional_id) if partition in lost else commit(play, handle)
     with pytest.raises(InjectedFault), at("driver.committed", die):
-        play.driver(staging=staging).process(play.checkpoint(0), Tasks(play, [["x"]]))
+        play.driver(staging=staging).process(play.batch(0), Tasks(play, [["x"]]))
     replay = Tasks(play, [["x"]])
-    play.driver(staging=staging).process(play.checkpoint(0), replay)
+    play.driver(staging=staging).process(play.batch(0), replay)
     assert play.visible() == ONCE
     assert (replay.prepared, replay.evaluated) == (0, 1)  # a stateful plan needs its state version
     assert repaired(play) == [list(lost)]
@@ -193,12 +193,12 @@ def test_staged_rows_that_are_gone_are_in_doubt_like_any_other(play: Play, tmp_p
     staging = Staging(str(tmp_path / "staging"))
     first = Tasks(play, ROWS, stage=staged_below(tmp_path / "staging", play))
     with pytest.raises(InjectedFault), at("driver.decided", die):
-        play.driver(staging=staging).process(play.checkpoint(0), first)
+        play.driver(staging=staging).process(play.batch(0), first)
     for partition, handle in enumerate(play.decided(0)):
         play.fence(handle.transactional_id) if partition == 1 else commit(play, handle)
     (tmp_path / "staging" / str(play.decisions()[0].tasks[1].staged)).unlink()
     with pytest.raises(InDoubtError):
-        play.driver(staging=staging).process(play.checkpoint(0), Tasks(play, [["x"]]))
+        play.driver(staging=staging).process(play.batch(0), Tasks(play, [["x"]]))
     assert play.visible() == {"a": 1, "b": 1, "d": 1, "e": 1}
 
 
@@ -210,6 +210,6 @@ def test_the_brokers_own_time_out_is_repaired(kafka: KafkaService, tmp_path: Pat
         commit(play, in_time)
         ended = ("CompleteAbort", "Empty", "Dead")
         assert until(lambda: play.describe(late.transactional_id).state in ended, TIMED_OUT_WITHIN_S)
-        play.driver().process(play.checkpoint(0), Tasks(play, [["a"], ["b"]]))
+        play.driver().process(play.batch(0), Tasks(play, [["a"], ["b"]]))
         assert play.visible() == {"a": 1, "b": 1}
         assert repaired(play) == [[1]]

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import TopicPartition
 
-from integration.spark.checkpoint import lineage, source_offsets
+from integration.spark.checkpoint import query_id, source_offsets
 from tests.live.pipeline import Tasks, opened
 from tests.live.rules.schedules import Play, crash
 from tests.reader import consumer_of, read_to_end
-from twopc.checkpoint import Checkpoint, Permits
-from twopc.coordinator import Coordinator, Settings
-from twopc.decision import Begin
+from twopc.batch import Batch, Overrides
+from twopc.coordinator import Coordinator
 from twopc.errors import RefusedStartError
 from twopc.files import LocalFiles
+from twopc.records import Begin
+from twopc.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,18 +41,18 @@ def everything_in(play: Play, partition: int = 0) -> tuple[tuple[int, int], list
         return (low, high), [(record.offset() or 0, record.value()) for record in records]
 
 
-def elsewhere(play: Play, tmp_path: Path, permits: Permits | None = None) -> Coordinator:
+def elsewhere(play: Play, tmp_path: Path, overrides: Overrides | None = None) -> Coordinator:
     """A driver with another checkpoint directory and the same sink."""
-    settings = Settings(permits=permits or Permits())
+    settings = Settings(overrides=overrides or Overrides())
     driver = Coordinator([play.sink], LocalFiles(tmp_path / "elsewhere" / "twopc"), settings=settings)
     opened.append(driver)
     return driver
 
 
-def history(batch: int, offsets: str, *, before: str | None, lineage: str) -> Checkpoint:
+def history(batch: int, offsets: str, *, before: str | None, query_id: str) -> Batch:
     """A checkpoint at ``batch`` whose own files say ``offsets`` of it and ``before`` of the one before it."""
     known = {batch: (offsets,)} | ({} if before is None else {batch - 1: (before,)})
-    return Checkpoint(lineage, batch, known[batch], known.get)
+    return Batch(query_id, batch, known[batch], known.get)
 
 
 #: The ledger has decided batches 0 to 2 with the offsets "offset-<batch>"; name -> (batch, its offsets, those before).
@@ -68,18 +69,18 @@ def test_another_history_of_the_same_checkpoint_is_refused_and_harms_nobody(play
     """Rule 10. Caught mutations: offsets are not compared; no check before the take-over (the healthy one is fenced)."""
     healthy = play.driver()
     for batch in range(3):
-        healthy.process(play.checkpoint(batch), Tasks(play, [[f"{batch}"]]))
+        healthy.process(play.batch(batch), Tasks(play, [[f"{batch}"]]))
     before = everything_in(play)
     engine = Tasks(play, [["intruder"]])
     for case, (batch, offsets, prior) in REFUSED.items():
-        checkpoint = history(batch, offsets, before=prior, lineage=play.lineage)
-        with pytest.raises(RefusedStartError, match=rf"batch {batch}\b.*end_lineage='{play.lineage}'") as caught:
+        checkpoint = history(batch, offsets, before=prior, query_id=play.query_id)
+        with pytest.raises(RefusedStartError, match=rf"batch {batch}\b.*end_query_id='{play.query_id}'") as caught:
             elsewhere(play, tmp_path).process(checkpoint, engine)
         assert caught.value.case == case.split(",")[0]
         assert everything_in(play) == before, case
     assert (engine.prepared, engine.evaluated) == (0, 0)
     assert not (tmp_path / "elsewhere").exists()
-    healthy.process(play.checkpoint(3), Tasks(play, [["3"]]))
+    healthy.process(play.batch(3), Tasks(play, [["3"]]))
     assert play.visible() == {"0": 1, "1": 1, "2": 1, "3": 1}
 
 
@@ -87,87 +88,91 @@ def test_the_same_history_is_let_through_wherever_its_checkpoint_lies(play: Play
     """Rule 10, the other side: equal offsets of the decided batch and of the one before the next are not refused."""
     healthy = play.driver()
     for batch in range(2):
-        healthy.process(play.checkpoint(batch), Tasks(play, [[f"{batch}"]]))
+        healthy.process(play.batch(batch), Tasks(play, [[f"{batch}"]]))
     moved, again = elsewhere(play, tmp_path), Tasks(play, [["1"]])
-    moved.process(history(1, "offset-1", before="offset-0", lineage=play.lineage), again)
+    moved.process(history(1, "offset-1", before="offset-0", query_id=play.query_id), again)
     assert (again.prepared, again.evaluated) == (0, 1)
-    moved.process(history(2, "offset-2", before="offset-1", lineage=play.lineage), Tasks(play, [["2"]]))
+    moved.process(history(2, "offset-2", before="offset-1", query_id=play.query_id), Tasks(play, [["2"]]))
     assert play.visible() == {"0": 1, "1": 1, "2": 1}
 
 
-def test_a_new_lineage_under_a_used_name_is_refused_and_harms_nobody(play: Play, tmp_path: Path) -> None:
+def test_a_new_query_under_a_used_name_is_refused_and_harms_nobody(play: Play, tmp_path: Path) -> None:
     """Rule 10. Caught mutations: a lineage is not compared (batch 0 would be "rewound"); no check before the take-over."""
     healthy = play.driver()
-    healthy.process(play.checkpoint(0), Tasks(play, [["0"]]))
+    healthy.process(play.batch(0), Tasks(play, [["0"]]))
     before = everything_in(play)
-    for permits in (Permits(), Permits(end_lineage="a setting left on")):
-        with pytest.raises(RefusedStartError, match=f"end_lineage='{play.lineage}'") as caught:
-            elsewhere(play, tmp_path, permits).process(
-                history(0, "offset-0", before=None, lineage="new"), Tasks(play, [["intruder"]])
+    for overrides in (Overrides(), Overrides(end_query_id="a setting left on")):
+        with pytest.raises(RefusedStartError, match=f"end_query_id='{play.query_id}'") as caught:
+            elsewhere(play, tmp_path, overrides).process(
+                history(0, "offset-0", before=None, query_id="new"), Tasks(play, [["intruder"]])
             )
         assert caught.value.case == "new lineage"
     assert everything_in(play) == before
-    healthy.process(play.checkpoint(1), Tasks(play, [["1"]]))
+    healthy.process(play.batch(1), Tasks(play, [["1"]]))
     assert play.visible() == {"0": 1, "1": 1}
 
 
-def test_end_lineage_finishes_the_old_decision_and_records_the_end(play: Play, tmp_path: Path) -> None:
+def test_end_query_finishes_the_old_decision_and_records_the_end(play: Play, tmp_path: Path) -> None:
     """Rule 10. Caught mutations: the old lineage's decided batch is swept, not finished; the begin record names no end."""
     crash(play.driver(), play, 0, [["a"], ["b"]], "driver.decided")
-    new = elsewhere(play, tmp_path, Permits(end_lineage=play.lineage))
-    new.process(history(0, "offset-0", before=None, lineage="new"), Tasks(play, [["n"]]))
+    new = elsewhere(play, tmp_path, Overrides(end_query_id=play.query_id))
+    new.process(history(0, "offset-0", before=None, query_id="new"), Tasks(play, [["n"]]))
     assert play.visible() == {"a": 1, "b": 1, "n": 1}
     begins = [record for record in play._records() if isinstance(record, Begin)]
-    assert [(begin.lineage, begin.ends) for begin in begins] == [(play.lineage, None), ("new", play.lineage)]
+    assert [(begin.query_id, begin.ends) for begin in begins] == [(play.query_id, None), ("new", play.query_id)]
 
 
-def test_an_ended_lineage_is_refused_for_ever_and_harms_nobody(play: Play, tmp_path: Path) -> None:
+def test_an_ended_query_is_refused_for_ever_and_harms_nobody(play: Play, tmp_path: Path) -> None:
     """Rule 10. Caught mutation: ``locate`` does not look at the ended ones (a permit would bring the lineage back)."""
-    play.driver().process(play.checkpoint(0), Tasks(play, [["0"]]))
-    new = elsewhere(play, tmp_path, Permits(end_lineage=play.lineage))
-    new.process(history(0, "offset-0", before=None, lineage="new"), Tasks(play, [["n"]]))
+    play.driver().process(play.batch(0), Tasks(play, [["0"]]))
+    new = elsewhere(play, tmp_path, Overrides(end_query_id=play.query_id))
+    new.process(history(0, "offset-0", before=None, query_id="new"), Tasks(play, [["n"]]))
     before = everything_in(play)
-    for permits in (Permits(), Permits(end_lineage="new"), Permits(end_lineage="new", adopt_lineage=play.lineage)):
+    for overrides in (
+        Overrides(),
+        Overrides(end_query_id="new"),
+        Overrides(end_query_id="new", adopt_query_id=play.query_id),
+    ):
         with pytest.raises(RefusedStartError, match="must not be used again") as caught:
-            play.driver(Settings(permits=permits)).process(play.checkpoint(1), Tasks(play, [["1"]]))
+            play.driver(Settings(overrides=overrides)).process(play.batch(1), Tasks(play, [["1"]]))
         assert caught.value.case == "ended lineage"
     assert everything_in(play) == before
     # The permit that is left on lets nobody else in either.
-    with pytest.raises(RefusedStartError, match="end_lineage='new'"):
-        elsewhere(play, tmp_path, Permits(end_lineage=play.lineage)).process(
-            history(0, "offset-0", before=None, lineage="third"), Tasks(play, [["t"]])
+    with pytest.raises(RefusedStartError, match="end_query_id='new'"):
+        elsewhere(play, tmp_path, Overrides(end_query_id=play.query_id)).process(
+            history(0, "offset-0", before=None, query_id="third"), Tasks(play, [["t"]])
         )
-    new.process(history(1, "offset-1", before="offset-0", lineage="new"), Tasks(play, [["m"]]))
+    new.process(history(1, "offset-1", before="offset-0", query_id="new"), Tasks(play, [["m"]]))
     assert play.visible() == {"0": 1, "n": 1, "m": 1}
 
 
 def test_a_checkpoint_that_lived_before_the_sink_is_refused_and_leaves_no_trace(play: Play, tmp_path: Path) -> None:
     """Rule 10. Caught mutations: any batch may be the first; the ledger or the binding is made before the check."""
     topics = len(play.outsider._admin.list_topics())
-    for permits in (Permits(), Permits(adopt_lineage="another one's")):
-        with pytest.raises(RefusedStartError, match=f"adopt_lineage='{play.lineage}'") as caught:
-            play.driver(Settings(permits=permits)).process(play.checkpoint(7), Tasks(play, [["7"]]))
+    for overrides in (Overrides(), Overrides(adopt_query_id="another one's")):
+        with pytest.raises(RefusedStartError, match=f"adopt_query_id='{play.query_id}'") as caught:
+            play.driver(Settings(overrides=overrides)).process(play.batch(7), Tasks(play, [["7"]]))
         assert caught.value.case == "unadopted"
     assert len(play.outsider._admin.list_topics()) == topics
     assert not (tmp_path / "checkpoint").exists()
     assert play.visible() == {}
 
 
-def test_adopt_lineage_takes_it_over_where_it_is_and_guards_from_there_on(play: Play, tmp_path: Path) -> None:
+def test_adopt_query_takes_it_over_where_it_is_and_guards_from_there_on(play: Play, tmp_path: Path) -> None:
     """Rule 10. Caught mutation: the begin record has no prior offsets (a copy could then replay the batch before it)."""
-    adopting = Settings(permits=Permits(adopt_lineage=play.lineage))
+    adopting = Settings(overrides=Overrides(adopt_query_id=play.query_id))
     play.offsets[6] = ("offset-6",)
     driver = play.driver(adopting)
-    driver.process(play.checkpoint(7), Tasks(play, [["7"]]))
+    driver.process(play.batch(7), Tasks(play, [["7"]]))
     (begin,) = [record for record in play._records() if isinstance(record, Begin)]
     assert (begin.first_batch, begin.prior_offsets) == (7, ("offset-6",))
     before = everything_in(play)
     with pytest.raises(RefusedStartError, match="rewound"):
-        elsewhere(play, tmp_path, Permits(adopt_lineage=play.lineage)).process(
-            history(6, "offset-6", before="offset-5", lineage=play.lineage), Tasks(play, [["6"]])
+        elsewhere(play, tmp_path, Overrides(adopt_query_id=play.query_id)).process(
+            history(6, "offset-6", before="offset-5", query_id=play.query_id), Tasks(play, [["6"]])
         )
     assert everything_in(play) == before
-    driver.process(play.checkpoint(8), Tasks(play, [["8"]]))
+    driver.process(play.batch(8), Tasks(play, [["8"]]))
     assert play.visible() == {"7": 1, "8": 1}
 
 
@@ -201,26 +206,26 @@ class SparkCheckpoint:
     def _entries(counter: int, paths: list[str]) -> list[str]:
         return [json.dumps({"path": path, "timestamp": 1, "batchId": counter}) for path in paths]
 
-    def checkpoint(self, batch: int) -> Checkpoint:
+    def batch(self, batch: int) -> Batch:
         files = LocalFiles(self.root)
-        return Checkpoint(lineage(files), batch, source_offsets(files, batch) or (), lambda n: source_offsets(files, n))
+        return Batch(query_id(files), batch, source_offsets(files, batch) or (), lambda n: source_offsets(files, n))
 
 
 @pytest.mark.parametrize("compacted", [None, 0], ids=["plain", "compacted since"])
 def test_an_equal_counter_over_other_files_is_another_batch(compacted: int | None, play: Play, tmp_path: Path) -> None:
     """Rule 10. Caught mutation: ``checkpoint_source`` gives the bare counter (``/in/other.csv`` would be skipped)."""
-    original = SparkCheckpoint(tmp_path / "original", play.lineage)
+    original = SparkCheckpoint(tmp_path / "original", play.query_id)
     original.plan(0, {0: OLD_FILES})
     healthy = play.driver()
-    healthy.process(original.checkpoint(0), Tasks(play, [["a", "b"]]))
-    copy = SparkCheckpoint(tmp_path / "copy", play.lineage)
+    healthy.process(original.batch(0), Tasks(play, [["a", "b"]]))
+    copy = SparkCheckpoint(tmp_path / "copy", play.query_id)
     copy.plan(0, {0: ["/in/other.csv"]}, compacted=compacted)
     before = everything_in(play)
     with pytest.raises(RefusedStartError, match="other source offsets"):
-        elsewhere(play, tmp_path).process(copy.checkpoint(0), Tasks(play, [["c"]]))
+        elsewhere(play, tmp_path).process(copy.batch(0), Tasks(play, [["c"]]))
     assert everything_in(play) == before
     original.plan(1, {0: OLD_FILES, 1: ["/in/c.csv"]})
-    healthy.process(original.checkpoint(1), Tasks(play, [["c"]]))
+    healthy.process(original.batch(1), Tasks(play, [["c"]]))
     assert play.visible() == {"a": 1, "b": 1, "c": 1}
 
 
@@ -244,12 +249,12 @@ def test_compaction_of_the_sources_log_changes_no_batch(
     change: Callable[[SparkCheckpoint], Any], play: Play, tmp_path: Path
 ) -> None:
     """Rule 10. Caught mutation: the digest reads ``sources/0/<n>`` only, or takes the whole compact file."""
-    checkpoint = SparkCheckpoint(tmp_path / "original", play.lineage)
+    checkpoint = SparkCheckpoint(tmp_path / "original", play.query_id)
     checkpoint.plan(0, {0: OLD_FILES})
-    play.driver().process(checkpoint.checkpoint(0), Tasks(play, [["a", "b"]]))
+    play.driver().process(checkpoint.batch(0), Tasks(play, [["a", "b"]]))
     change(checkpoint)
     restarted, replay = play.driver(), Tasks(play, [["a", "b"]])
-    restarted.process(checkpoint.checkpoint(0), replay)
+    restarted.process(checkpoint.batch(0), replay)
     assert (replay.prepared, replay.evaluated) == (0, 1)
-    restarted.process(checkpoint.checkpoint(1), Tasks(play, [["c"]]))
+    restarted.process(checkpoint.batch(1), Tasks(play, [["c"]]))
     assert play.visible() == {"a": 1, "b": 1, "c": 1}

@@ -19,11 +19,12 @@ from sinks.kafka import ledger_topic as kafka_ledger_topic
 from sinks.kafka.transactions import TransactionClient
 from tests.live.pipeline import Tasks, opened
 from tests.live.rules.schedules import Play, at, crash, die, playing, until
-from twopc.checkpoint import Checkpoint
-from twopc.coordinator import Coordinator, Settings
+from twopc.batch import Batch
+from twopc.coordinator import Coordinator
+from twopc.crash_points import InjectedFault
 from twopc.errors import RefusedStartError
-from twopc.faults import InjectedFault
 from twopc.files import LocalFiles
+from twopc.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,7 +42,7 @@ def pair(kafka: KafkaService, tmp_path: Path) -> Iterator[tuple[Play, Play]]:
         playing(kafka, tmp_path / "checkpoint", name=f"a{tail}") as first,
         playing(kafka, tmp_path / "checkpoint", name=f"b{tail}") as second,
     ):
-        second.lineage = first.lineage
+        second.query_id = first.query_id
         yield first, second
 
 
@@ -59,7 +60,7 @@ def delete_ledger(play: Play) -> None:
     assert until(lambda: topic_id(play, ledger) == kafka_ledger_topic.ABSENT)
 
 
-def create_ledger(play: Play) -> None:
+def create_decision_log(play: Play) -> None:
     def created() -> bool:
         try:
             kafka_ledger_topic.ensure(admin(play), play.sink.ledger, timeout_ms=10_000)
@@ -89,73 +90,73 @@ def fed(plays: Sequence[Play], rows: Sequence[Sequence[str]]) -> Tasks:
 def test_a_renamed_sink_is_refused_and_harms_nobody(keeps_its_ledger: bool, play: Play) -> None:  # noqa: FBT001
     """Rule 11. Caught mutation: ``Binding.check`` compares nothing: batch 0 is then written a second time."""
     healthy = play.driver()
-    healthy.process(play.checkpoint(0), Tasks(play, [["0"]]))
+    healthy.process(play.batch(0), Tasks(play, [["0"]]))
     renamed = dataclasses.replace(
         play.sink, name=f"{play.name}-renamed", ledger_topic=play.sink.ledger if keeps_its_ledger else None
     )
     engine = Tasks(play, [["0"]])
     with pytest.raises(RefusedStartError, match=rf"give {play.name} back") as caught:
-        driver_of(play, [renamed]).process(play.checkpoint(0), engine)
+        driver_of(play, [renamed]).process(play.batch(0), engine)
     assert caught.value.case == "binding"
     assert (engine.prepared, engine.evaluated) == (0, 0)
     if not keeps_its_ledger:
         assert topic_id(play, renamed.ledger) == kafka_ledger_topic.ABSENT
-    assert len(play.take_overs()) == 1
-    healthy.process(play.checkpoint(1), Tasks(play, [["1"]]))
+    assert len(play.acquisitions()) == 1
+    healthy.process(play.batch(1), Tasks(play, [["1"]]))
     assert play.visible() == {"0": 1, "1": 1}
 
 
 def test_another_cluster_is_refused_and_harms_nobody(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule 11. Caught mutation: ``KafkaCommitter.binding`` leaves the cluster's id out."""
     healthy = play.driver()
-    healthy.process(play.checkpoint(0), Tasks(play, [["0"]]))
+    healthy.process(play.batch(0), Tasks(play, [["0"]]))
     engine = Tasks(play, [["0"]])
     with monkeypatch.context() as patched:
         patched.setattr(TransactionClient, "cluster_id", "another-cluster")
         with pytest.raises(RefusedStartError, match="'cluster': 'another-cluster'"):
-            play.driver().process(play.checkpoint(0), engine)
+            play.driver().process(play.batch(0), engine)
     assert (engine.prepared, engine.evaluated) == (0, 0)
-    assert len(play.take_overs()) == 1
-    healthy.process(play.checkpoint(1), Tasks(play, [["1"]]))
+    assert len(play.acquisitions()) == 1
+    healthy.process(play.batch(1), Tasks(play, [["1"]]))
     assert play.visible() == {"0": 1, "1": 1}
 
 
 def test_a_deleted_ledger_is_refused_and_not_made_anew(play: Play) -> None:
     """Rule 11. Caught mutations: ``Binding.check`` compares nothing, or comes after the take-over (which creates it)."""
-    play.driver().process(play.checkpoint(0), Tasks(play, [["0"]]))
+    play.driver().process(play.batch(0), Tasks(play, [["0"]]))
     delete_ledger(play)
     engine = Tasks(play, [["0"]])
     with pytest.raises(RefusedStartError, match=play.sink.ledger):
-        play.driver().process(play.checkpoint(0), engine)
+        play.driver().process(play.batch(0), engine)
     assert (engine.prepared, engine.evaluated) == (0, 0)
     assert topic_id(play, play.sink.ledger) == kafka_ledger_topic.ABSENT
     assert play.visible() == {"0": 1}
 
 
 def test_a_ledger_that_was_made_anew_under_its_name_is_refused(play: Play) -> None:
-    """Rule 11. Caught mutation: the ledger's identity is its name (``KafkaLedger.identity``) and not the topic's id."""
-    play.driver().process(play.checkpoint(0), Tasks(play, [["0"]]))
+    """Rule 11. Caught mutation: the ledger's identity is its name (``KafkaDecisionLog.identity``) and not the topic's id."""
+    play.driver().process(play.batch(0), Tasks(play, [["0"]]))
     delete_ledger(play)
-    create_ledger(play)
+    create_decision_log(play)
     engine = Tasks(play, [["0"]])
     with pytest.raises(RefusedStartError, match="ledger_id"):
-        play.driver().process(play.checkpoint(0), engine)
+        play.driver().process(play.batch(0), engine)
     assert (engine.prepared, engine.evaluated) == (0, 0)
     assert play._records() == []
     assert play.visible() == {"0": 1}
 
 
-def test_a_ledger_that_is_made_anew_during_the_take_over_is_refused(play: Play) -> None:
+def test_a_ledger_that_is_made_anew_during_the_acquisition_is_refused(play: Play) -> None:
     """Rule 11. Caught mutation: the binding is checked before the take-over only, not again behind it."""
-    play.driver().process(play.checkpoint(0), Tasks(play, [["0"]]))
+    play.driver().process(play.batch(0), Tasks(play, [["0"]]))
     engine = Tasks(play, [["0"]])
 
     def replace() -> None:
         delete_ledger(play)
-        create_ledger(play)
+        create_decision_log(play)
 
     with at("driver.inspected", replace), pytest.raises(RefusedStartError, match="ledger_id"):
-        play.driver().process(play.checkpoint(0), engine)
+        play.driver().process(play.batch(0), engine)
     assert (engine.prepared, engine.evaluated) == (0, 0)
     assert play.visible() == {"0": 1}
 
@@ -172,7 +173,7 @@ def test_the_binding_is_written_with_the_first_decision_and_not_before(play: Pla
         at("driver.confirmed", lambda: look("confirmed")),
         at("driver.deciding", lambda: look("deciding")),
     ):
-        play.driver().process(play.checkpoint(0), Tasks(play, [["0"]]))
+        play.driver().process(play.batch(0), Tasks(play, [["0"]]))
     assert seen == {"recovered": 0, "confirmed": 0, "deciding": 1}
     (bound,) = bindings(play)
     assert bound["format"] == 1
@@ -191,7 +192,7 @@ def test_a_driver_that_died_undecided_has_bound_nothing(play: Play) -> None:
     """Rule 11. Caught mutation: ``bind`` in ``initialize_state`` (the sink could not be renamed after the failed start)."""
     crash(play.driver(), play, 0, [["0"]], "driver.recovered")
     with playing_renamed(play) as renamed:
-        renamed.driver().process(renamed.checkpoint(0), Tasks(renamed, [["0"]]))
+        renamed.driver().process(renamed.batch(0), Tasks(renamed, [["0"]]))
         assert list(bindings(play)[0]["sinks"]) == [renamed.name]
         assert renamed.visible() == {"0": 1}
 
@@ -200,10 +201,10 @@ def test_of_two_first_drivers_with_different_sinks_one_decides(play: Play) -> No
     """Rule 11. Caught mutation: ``bind`` does not look at what it lost to (the batch is then written by both)."""
     with playing_renamed(play) as other:
         with (
-            at("driver.confirmed", lambda: other.driver().process(other.checkpoint(0), Tasks(other, [["other"]]))),
+            at("driver.confirmed", lambda: other.driver().process(other.batch(0), Tasks(other, [["other"]]))),
             pytest.raises(RefusedStartError, match="another driver has just bound it"),
         ):
-            play.driver().process(play.checkpoint(0), Tasks(play, [["mine"]]))
+            play.driver().process(play.batch(0), Tasks(play, [["mine"]]))
         assert play.decisions() == []
         assert other.visible() == {"other": 1}
     assert len(bindings(play)) == 1
@@ -229,13 +230,13 @@ class playing_renamed:  # noqa: N801 - a context manager
 def test_the_order_of_the_sinks_changes_nothing(pair: tuple[Play, Play]) -> None:
     """Rule 11. Caught mutation: the coordinator takes sinks in the order given: another ledger would decide."""
     first, second = pair
-    driver_of(first, [second.sink, first.sink]).process(first.checkpoint(0), fed(pair, [["0"]]))
+    driver_of(first, [second.sink, first.sink]).process(first.batch(0), fed(pair, [["0"]]))
     restarted, replay = driver_of(first, [first.sink, second.sink]), fed(pair, [["0"]])
-    restarted.process(first.checkpoint(0), replay)
+    restarted.process(first.batch(0), replay)
     assert (replay.prepared, replay.evaluated) == (0, 1)
-    restarted.process(first.checkpoint(1), fed(pair, [["1"]]))
+    restarted.process(first.batch(1), fed(pair, [["1"]]))
     assert bindings(first)[-1]["log"] == first.sink.ledger
-    assert [decision.batch for decision in first.decisions()] == [0, 1]
+    assert [decision.batch_id for decision in first.decisions()] == [0, 1]
     assert second.decisions() == []
     assert first.visible() == second.visible() == {"0": 1, "1": 1}
 
@@ -244,12 +245,12 @@ def test_the_order_of_the_sinks_changes_nothing(pair: tuple[Play, Play]) -> None
 def test_a_removed_sink_is_refused_and_harms_nobody(kept: int, pair: tuple[Play, Play]) -> None:
     """Rule 11. Caught mutation: ``Binding.check`` does not look for sinks that are gone (0 would be written anew)."""
     healthy = driver_of(pair[0], [play.sink for play in pair])
-    healthy.process(pair[0].checkpoint(0), fed(pair, [["0"]]))
+    healthy.process(pair[0].batch(0), fed(pair, [["0"]]))
     engine = fed([pair[kept]], [["0"]])
     with pytest.raises(RefusedStartError, match=f"give {pair[1 - kept].name} back"):
-        driver_of(pair[0], [pair[kept].sink]).process(pair[0].checkpoint(0), engine)
+        driver_of(pair[0], [pair[kept].sink]).process(pair[0].batch(0), engine)
     assert (engine.prepared, engine.evaluated) == (0, 0)
-    healthy.process(pair[0].checkpoint(1), fed(pair, [["1"]]))
+    healthy.process(pair[0].batch(1), fed(pair, [["1"]]))
     assert pair[0].visible() == pair[1].visible() == {"0": 1, "1": 1}
 
 
@@ -258,18 +259,18 @@ def test_a_sink_joins_only_by_its_name_in_add_sink_and_moves_no_decision(bound: 
     """Rule 11. Caught mutations: new sinks are let in; the log is chosen by order once a sink sorts before it."""
     old, new = pair[bound], pair[1 - bound]
     healthy = driver_of(old, [old.sink])
-    healthy.process(old.checkpoint(0), fed([old], [["0"]]))
+    healthy.process(old.batch(0), fed([old], [["0"]]))
     for add_sink in (None, old.name):
         with pytest.raises(RefusedStartError, match=f"add_sink='{new.name}'"):
-            driver_of(old, [old.sink, new.sink], add_sink=add_sink).process(old.checkpoint(1), fed(pair, [["1"]]))
+            driver_of(old, [old.sink, new.sink], add_sink=add_sink).process(old.batch(1), fed(pair, [["1"]]))
     assert topic_id(new, new.sink.ledger) == kafka_ledger_topic.ABSENT
-    healthy.process(old.checkpoint(1), fed([old], [["1"]]))
-    driver_of(old, [old.sink, new.sink], add_sink=new.name).process(old.checkpoint(2), fed(pair, [["2"]]))
+    healthy.process(old.batch(1), fed([old], [["1"]]))
+    driver_of(old, [old.sink, new.sink], add_sink=new.name).process(old.batch(2), fed(pair, [["2"]]))
     assert [sorted(binding["sinks"]) for binding in bindings(old)] == [[old.name], sorted([old.name, new.name])]
     assert {binding["log"] for binding in bindings(old)} == {old.sink.ledger}
     # It is recorded: the next run needs no setting any more.
-    driver_of(old, [old.sink, new.sink]).process(old.checkpoint(3), fed(pair, [["3"]]))
-    assert [decision.batch for decision in old.decisions()] == [0, 1, 2, 3]
+    driver_of(old, [old.sink, new.sink]).process(old.batch(3), fed(pair, [["3"]]))
+    assert [decision.batch_id for decision in old.decisions()] == [0, 1, 2, 3]
     assert old.visible() == {"0": 1, "1": 1, "2": 1, "3": 1}
     assert new.visible() == {"2": 1, "3": 1}
 
@@ -279,14 +280,14 @@ def test_a_sink_whose_decisions_another_query_keeps_elsewhere_is_refused_and_har
 ) -> None:
     """Rules 10 and 11. Caught mutation: without ``_require_no_other_master`` what is decided for the sink is swept."""
     with pytest.raises(InjectedFault), at("driver.decided", die):
-        driver_of(pair[0], [play.sink for play in pair]).process(pair[0].checkpoint(0), fed(pair, [["0"]]))
+        driver_of(pair[0], [play.sink for play in pair]).process(pair[0].batch(0), fed(pair, [["0"]]))
     intruder = Coordinator([pair[1].sink], LocalFiles(tmp_path / "elsewhere" / "twopc"))
     opened.append(intruder)
     engine = Tasks(pair[1], [["intruder"]])
-    with pytest.raises(RefusedStartError, match=f"end_lineage='{pair[0].lineage}'"):
-        intruder.process(Checkpoint("another", 0, ("offset-0",), lambda _: None), engine)
+    with pytest.raises(RefusedStartError, match=f"end_query_id='{pair[0].query_id}'"):
+        intruder.process(Batch("another", 0, ("offset-0",), lambda _: None), engine)
     assert (engine.prepared, engine.evaluated) == (0, 0)
     replay = fed(pair, [["0"]])
-    driver_of(pair[0], [play.sink for play in pair]).process(pair[0].checkpoint(0), replay)
+    driver_of(pair[0], [play.sink for play in pair]).process(pair[0].batch(0), replay)
     assert (replay.prepared, replay.evaluated) == (0, 1)
     assert pair[0].visible() == pair[1].visible() == {"0": 1}

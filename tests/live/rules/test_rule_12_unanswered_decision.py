@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from sinks.kafka import decision_log as kafka_ledger
-from sinks.kafka.decision_log import KafkaLedger
+from sinks.kafka import decision_log
+from sinks.kafka.decision_log import KafkaDecisionLog
 from tests.live.pipeline import Tasks
 from tests.live.rules.schedules import Play, at, playing, spied_read_backs, until
 from twopc.errors import DecisionInDoubtError, FencedError, RetriableError
@@ -61,7 +61,7 @@ class Unanswered:
 
 def lose_commits(driver: Coordinator, play: Play, losses: float = float("inf")) -> None:
     """The driver has taken over; from here on its commits are lost on their way."""
-    driver.initialize_state(play.checkpoint(0))
+    driver.initialize_state(play.batch(0))
     ledger: Any = driver._log
     ledger._producer = Unanswered(ledger._producer, losses)
 
@@ -89,7 +89,7 @@ def restart(play: Play, engine: Tasks) -> None:
     deadline = time.monotonic() + BACK_WITHIN_S
     while True:
         try:
-            play.driver().process(play.checkpoint(0), engine)
+            play.driver().process(play.batch(0), engine)
         except RetriableError:
             if time.monotonic() > deadline:
                 raise
@@ -98,7 +98,7 @@ def restart(play: Play, engine: Tasks) -> None:
 
 
 def give_up_soon(monkeypatch: pytest.MonkeyPatch, milliseconds: int = 500) -> None:
-    monkeypatch.setattr(kafka_ledger, "_DRIVER_TRANSACTION_TIMEOUT_MS", milliseconds)
+    monkeypatch.setattr(decision_log, "_DRIVER_TRANSACTION_TIMEOUT_MS", milliseconds)
 
 
 def test_a_commit_that_a_hanging_broker_does_not_answer_is_in_doubt_until_a_restart_finds_it_decided(
@@ -106,17 +106,17 @@ def test_a_commit_that_a_hanging_broker_does_not_answer_is_in_doubt_until_a_rest
 ) -> None:
     """Rule 12. Caught mutations: the silence is a RetriableError; ``process`` forgets its doubt and decides again."""
     driver, engine = play.driver(), Tasks(play, ROWS)
-    driver.initialize_state(play.checkpoint(0))
+    driver.initialize_state(play.batch(0))
     give_up_soon(monkeypatch)
     try:
         with at("driver.deciding", local_kafka.pause), pytest.raises(DecisionInDoubtError, match="did not answer"):
-            driver.process(play.checkpoint(0), engine)
+            driver.process(play.batch(0), engine)
     finally:
         local_kafka.resume()
     # The request was on its way all the time: the broker finds it when it goes on.
     assert until(lambda: decided(play) == 1, BACK_WITHIN_S)
     with pytest.raises(DecisionInDoubtError):
-        driver.process(play.checkpoint(0), engine)
+        driver.process(play.batch(0), engine)
     assert (engine.prepared, engine.evaluated) == (1, 0)
     monkeypatch.undo()
     replay = Tasks(play, ROWS)
@@ -134,18 +134,18 @@ def test_a_driver_in_doubt_decides_nothing_more_and_leaves_its_successor_alone(
     lose_commits(doubtful, play)
     give_up_soon(monkeypatch)
     with pytest.raises(DecisionInDoubtError):
-        doubtful.process(play.checkpoint(0), Tasks(play, ROWS))
+        doubtful.process(play.batch(0), Tasks(play, ROWS))
     monkeypatch.undo()
     successor, replay = play.driver(), Tasks(play, ROWS)
-    successor.process(play.checkpoint(0), replay)
+    successor.process(play.batch(0), replay)
     assert (replay.prepared, replay.evaluated) == (1, 0)  # it was not decided: the restart found out, and wrote it
     again = Tasks(play, ROWS)
     for batch in (0, 1):
         with pytest.raises(DecisionInDoubtError):
-            doubtful.process(play.checkpoint(batch), again)
+            doubtful.process(play.batch(batch), again)
     assert (again.prepared, again.evaluated) == (0, 0)
-    successor.process(play.checkpoint(1), Tasks(play, [["c"]]))
-    assert [decision.batch for decision in play.decisions()] == [0, 1]
+    successor.process(play.batch(1), Tasks(play, [["c"]]))
+    assert [decision.batch_id for decision in play.decisions()] == [0, 1]
     assert play.visible() == {**ONCE, "c": 1}
 
 
@@ -153,7 +153,7 @@ def test_a_retriable_error_repeats_the_commit_and_not_the_decision(play: Play) -
     """Rule 12. Caught mutation: ``_commit`` raises at the first error (the batch would be in doubt), or writes anew."""
     driver, engine = play.driver(), Tasks(play, ROWS)
     lose_commits(driver, play, losses=3)
-    driver.process(play.checkpoint(0), engine)
+    driver.process(play.batch(0), engine)
     assert (engine.prepared, len(play.decisions())) == (1, 1)
     assert play.visible() == ONCE
 
@@ -165,7 +165,7 @@ def test_a_broker_that_hangs_for_a_while_is_waited_for_and_its_answer_is_read_ba
     read_back = spied_read_backs(monkeypatch)
     resume = threading.Timer(1.0, local_kafka.resume)
     driver, engine = play.driver(), Tasks(play, ROWS)
-    driver.initialize_state(play.checkpoint(0))
+    driver.initialize_state(play.batch(0))
     read_back.clear()
 
     def hang() -> None:
@@ -174,7 +174,7 @@ def test_a_broker_that_hangs_for_a_while_is_waited_for_and_its_answer_is_read_ba
 
     try:
         with at("driver.deciding", hang):
-            driver.process(play.checkpoint(0), engine)
+            driver.process(play.batch(0), engine)
     finally:
         resume.join()
     assert len(read_back) == 1
@@ -185,11 +185,11 @@ def test_a_broker_that_hangs_for_a_while_is_waited_for_and_its_answer_is_read_ba
 def test_a_slow_commit_is_read_back_and_found(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule 12. Caught mutation: ``_read_back`` expects another record than the one that was written, or never ends."""
     read_back = spied_read_backs(monkeypatch)
-    monkeypatch.setattr(kafka_ledger, "_SLOW_COMMIT_S", -1)
+    monkeypatch.setattr(decision_log, "_SLOW_COMMIT_S", -1)
     driver = play.driver()
-    driver.process(play.checkpoint(0), Tasks(play, ROWS))
-    driver.process(play.checkpoint(1), Tasks(play, [[]]))
-    entries = {entry.offset for entry in play.sink.create_ledger().inspect().entries}
+    driver.process(play.batch(0), Tasks(play, ROWS))
+    driver.process(play.batch(1), Tasks(play, [[]]))
+    entries = {entry.offset for entry in play.sink.create_decision_log().inspect().entries}
     assert len(read_back) == 3  # take-over, decisions
     assert set(read_back) <= entries
     assert play.visible() == ONCE
@@ -200,17 +200,17 @@ def test_a_commit_that_reports_success_for_a_record_that_was_aborted_is_found_ou
 ) -> None:
     """Rule 12. Caught mutation: a slow commit is not read back: rows of an undecided batch are published, then doubled."""
     fenced = play.driver()
-    fenced.initialize_state(play.checkpoint(0))
+    fenced.initialize_state(play.batch(0))
     with monkeypatch.context() as patched:
-        patched.setattr(kafka_ledger, "_SLOW_COMMIT_S", -1)
+        patched.setattr(decision_log, "_SLOW_COMMIT_S", -1)
         # What a resent EndTxn does in the worst case: somebody has taken over, and the call returns without an error.
-        patched.setattr(KafkaLedger, "_commit", lambda *_: play.fence(f"{play.name}.driver"))
+        patched.setattr(KafkaDecisionLog, "_commit", lambda *_: play.fence(f"{play.name}.driver"))
         with pytest.raises(FencedError, match="aborted by somebody else"):
-            fenced.process(play.checkpoint(0), Tasks(play, ROWS))
+            fenced.process(play.batch(0), Tasks(play, ROWS))
     assert play.decisions() == []
     assert play.visible() == {}
     replay = Tasks(play, ROWS)
-    play.driver().process(play.checkpoint(0), replay)
+    play.driver().process(play.batch(0), replay)
     assert (replay.prepared, len(play.decisions())) == (1, 1)
     assert play.visible() == ONCE
 
@@ -220,23 +220,23 @@ def test_a_commit_that_cannot_be_read_back_is_in_doubt_and_not_decided_again(
 ) -> None:
     """Rule 12. Caught mutation: the failing read-back passes on its RetriableError ("nothing was written")."""
     driver, engine = play.driver(), Tasks(play, ROWS)
-    driver.initialize_state(play.checkpoint(0))
-    really = KafkaLedger._commit
+    driver.initialize_state(play.batch(0))
+    really = KafkaDecisionLog._commit
 
-    def commit_and_hang(ledger: KafkaLedger, producer: Producer) -> None:
+    def commit_and_hang(ledger: KafkaDecisionLog, producer: Producer) -> None:
         really(ledger, producer)
         local_kafka.pause()
 
     try:
         with monkeypatch.context() as patched:
-            patched.setattr(kafka_ledger, "_SLOW_COMMIT_S", -1)
-            patched.setattr(KafkaLedger, "_commit", commit_and_hang)
+            patched.setattr(decision_log, "_SLOW_COMMIT_S", -1)
+            patched.setattr(KafkaDecisionLog, "_commit", commit_and_hang)
             with pytest.raises(DecisionInDoubtError, match="cannot be read back"):
-                driver.process(play.checkpoint(0), engine)
+                driver.process(play.batch(0), engine)
     finally:
         local_kafka.resume()
     with pytest.raises(DecisionInDoubtError):
-        driver.process(play.checkpoint(0), engine)
+        driver.process(play.batch(0), engine)
     assert (engine.prepared, engine.evaluated) == (1, 0)
     assert until(lambda: decided(play) == 1, BACK_WITHIN_S)
     replay = Tasks(play, ROWS)
@@ -250,10 +250,10 @@ def test_a_driver_that_was_overtaken_while_it_decided_is_fenced_and_has_decided_
     overtaken, successor = play.driver(), play.driver()
 
     def overtake() -> None:
-        successor.process(play.checkpoint(0), Tasks(play, [["b"], ["a"]]))
+        successor.process(play.batch(0), Tasks(play, [["b"], ["a"]]))
 
     with at("driver.deciding", overtake), pytest.raises(FencedError):
-        overtaken.process(play.checkpoint(0), Tasks(play, ROWS))
+        overtaken.process(play.batch(0), Tasks(play, ROWS))
     assert len(play.decisions()) == 1
-    successor.process(play.checkpoint(1), Tasks(play, [["c"]]))
+    successor.process(play.batch(1), Tasks(play, [["c"]]))
     assert play.visible() == {**ONCE, "c": 1}

@@ -17,16 +17,17 @@ from tests.live.pipeline import Tasks, checksum_of, prepare_task, record_batch
 from tests.live.rules.schedules import Play, at, crash, die
 from tests.reader import committed
 from tests.tasks import keyed_views
-from twopc.decision import Attempt, TaskReport
+from twopc.attempt import Attempt
+from twopc.crash_points import InjectedFault
 from twopc.errors import RetriableError
-from twopc.faults import InjectedFault
+from twopc.records import TaskReport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from sinks.kafka.writer import KafkaHandle
-    from twopc.coordinator import Work
+    from twopc.engine import Work
 
 
 def markers(play: Play) -> list[Marker]:
@@ -75,7 +76,7 @@ class Speculating:
         if self._staging is None:
             return None
         views = keyed_views(self._play.name)
-        return SliceWriter(str(self._staging), work.attempt.incarnation, work.checkpoint.batch, views)
+        return SliceWriter(str(self._staging), work.attempt.driver_epoch, work.batch.batch_id, views)
 
     @staticmethod
     def _stage(writer: SliceWriter | None, rows: Sequence[str]) -> str | None:
@@ -90,7 +91,7 @@ def test_attempts_never_repeat_over_restarts_that_decided_nothing(play: Play) ->
     rows = [["a"], ["b"]]
     for _ in range(3):
         crash(play.driver(), play, 0, rows, "driver.confirmed")
-    play.driver().process(play.checkpoint(0), Tasks(play, rows))
+    play.driver().process(play.batch(0), Tasks(play, rows))
     found = markers(play)
     attempts = {(marker.attempt, marker.task) for marker in found}
     assert len(attempts) == len(found) == 8  # four attempts of two tasks
@@ -105,18 +106,18 @@ def test_attempts_of_one_driver_never_repeat(play: Play) -> None:
     engine = Speculating(play, [["a"]])
     engine.failures = 2
     driver = play.driver()
-    driver.process(play.checkpoint(0), engine)
-    driver.process(play.checkpoint(1), Tasks(play, [["b"]]))
-    incarnation = play.decisions()[0].attempt.incarnation
-    assert sorted({marker.attempt for marker in markers(play)}) == [(incarnation, n) for n in (1, 2, 3, 4)]
-    assert [decision.attempt for decision in play.decisions()] == [(incarnation, 3), (incarnation, 4)]
+    driver.process(play.batch(0), engine)
+    driver.process(play.batch(1), Tasks(play, [["b"]]))
+    driver_epoch = play.decisions()[0].attempt.driver_epoch
+    assert sorted({marker.attempt for marker in markers(play)}) == [(driver_epoch, n) for n in (1, 2, 3, 4)]
+    assert [decision.attempt for decision in play.decisions()] == [(driver_epoch, 3), (driver_epoch, 4)]
     assert play.visible() == {"a": 1, "b": 1}
 
 
 def test_two_attempts_of_one_task_share_no_transaction_and_only_the_accepted_one_is_seen(play: Play) -> None:
     """Rule 13. Caught mutation: the handle of an attempt is named by (batch, attempt, task) and not by a UUID."""
     engine = Speculating(play, [["a"], ["b"]])
-    play.driver().process(play.checkpoint(0), engine)
+    play.driver().process(play.batch(0), engine)
     losers, winners = zip(*engine.handles, strict=True)
     assert len({handle.uuid for handle in losers + winners}) == 4
     assert len({handle.transactional_id for handle in losers + winners}) == 4
@@ -132,14 +133,14 @@ def test_two_attempts_of_one_task_share_no_slice_and_the_accepted_one_is_publish
     engine = Speculating(play, [["a"], ["b"]], location)
     engine.failures = 1  # an attempt that fails as a whole has staged, too
     with pytest.raises(InjectedFault), at("driver.decided", die):
-        play.driver(staging=staging).process(play.checkpoint(0), engine)
+        play.driver(staging=staging).process(play.batch(0), engine)
     names = [name for pair in engine.staged for name in pair]
     assert len(set(names)) == len(names) == 8
     (decision,) = play.decisions()
     assert [task.staged for task in decision.tasks] == [accepted for _, accepted in engine.staged[2:]]
     for handle in play.decided(0):
         play.fence(handle.transactional_id)
-    play.driver(staging=staging).process(play.checkpoint(0), Tasks(play, [["x"]]))
+    play.driver(staging=staging).process(play.batch(0), Tasks(play, [["x"]]))
     assert play.visible() == {"a": 1, "b": 1}
     assert not any(staging.has(str(name)) for name in names), "proven: the losers' slices are dropped as well"
 
@@ -150,12 +151,12 @@ def test_a_dead_drivers_slices_are_not_those_of_its_successor(play: Play, tmp_pa
     staging = Staging(str(location))
     dead = Speculating(play, [["a"]], location)
     with pytest.raises(InjectedFault), at("driver.confirmed", die):
-        play.driver(staging=staging).process(play.checkpoint(0), dead)
+        play.driver(staging=staging).process(play.batch(0), dead)
     living = Speculating(play, [["a"]], location)
     with pytest.raises(InjectedFault), at("driver.decided", die):
-        play.driver(staging=staging).process(play.checkpoint(0), living)
+        play.driver(staging=staging).process(play.batch(0), living)
     assert {name for pair in dead.staged for name in pair}.isdisjoint(name for pair in living.staged for name in pair)
     (_, accepted), *_ = dead.staged
-    staging.settle(int(str(accepted).partition("/")[0]), 0)  # a paused loser wakes
+    staging.release(int(str(accepted).partition("/")[0]), 0)  # a paused loser wakes
     assert not any(staging.has(str(name)) for pair in dead.staged for name in pair)
     assert all(staging.has(str(name)) for pair in living.staged for name in pair)

@@ -26,18 +26,20 @@ from confluent_kafka.admin import (
 )
 
 from sinks.kafka import ledger_topic as kafka_ledger_topic
-from sinks.kafka.decision_log import KafkaLedger
+from sinks.kafka.decision_log import KafkaDecisionLog
 from sinks.kafka.ledger_topic import MARKER_PARTITIONS, TRANSACTION_LOG
 from sinks.kafka.reader import offsets
 from tests.live.pipeline import Tasks, create_topic, opened
 from tests.live.rules.schedules import Play, at, crash, die, playing, until
 from tests.reader import committed
 from twopc import coordinator
-from twopc.coordinator import Coordinator, Settings
-from twopc.decision import Truncation, encode
+from twopc.codec import encode
+from twopc.coordinator import Coordinator
+from twopc.crash_points import InjectedFault
 from twopc.errors import ConfigurationError, DecisionLogDamagedError, PrepareTimeoutError
-from twopc.faults import InjectedFault
 from twopc.files import LocalFiles
+from twopc.records import Truncation
+from twopc.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,7 +87,7 @@ def test_a_ledger_that_could_lose_decisions_is_refused_by_the_settings_name(
     create_topic(play.bootstrap_servers, play.sink.ledger, 1 + MARKER_PARTITIONS, {**SAFE, setting: value})
     engine = Tasks(play, [["a"]])
     with pytest.raises(ConfigurationError, match=rf"{play.sink.ledger} has .*{setting}={value}.*{effect}"):
-        play.driver().process(play.checkpoint(0), engine)
+        play.driver().process(play.batch(0), engine)
     assert engine.prepared == 0
     assert play._records() == []
 
@@ -95,13 +97,13 @@ def test_a_setting_that_was_changed_since_is_refused_at_the_start_and_harms_nobo
 ) -> None:
     """Rule 14. Caught mutation: settings are looked at when the ledger is made, and not at each start."""
     healthy = play.driver()
-    healthy.process(play.checkpoint(0), Tasks(play, [["0"]]))
+    healthy.process(play.batch(0), Tasks(play, [["0"]]))
     alter(admin, play.sink.ledger, "retention.ms", "86400000")
     with pytest.raises(ConfigurationError, match=r"retention\.ms=86400000"):
-        play.driver().process(play.checkpoint(1), Tasks(play, [["intruder"]]))
+        play.driver().process(play.batch(1), Tasks(play, [["intruder"]]))
     alter(admin, play.sink.ledger, "retention.ms", "-1")
-    assert len(play.take_overs()) == 1
-    healthy.process(play.checkpoint(1), Tasks(play, [["1"]]))
+    assert len(play.acquisitions()) == 1
+    healthy.process(play.batch(1), Tasks(play, [["1"]]))
     assert play.visible() == {"0": 1, "1": 1}
 
 
@@ -117,21 +119,21 @@ def test_a_second_sinks_ledger_is_looked_at_before_the_first_one_is_taken_over(
         driver = Coordinator([first.sink, second.sink], LocalFiles(tmp_path / "twopc"))
         opened.append(driver)
         with pytest.raises(ConfigurationError, match=second.sink.ledger):
-            driver.initialize_state(first.checkpoint(0))
-        assert first.take_overs() == []
+            driver.initialize_state(first.batch(0))
+        assert first.acquisitions() == []
 
 
 def test_a_transaction_log_with_unclean_leaders_is_refused(play: Play, admin: AdminClient) -> None:
     """Rule 14. Caught mutation: ``require_safe`` looks at the ledger only."""
-    play.driver().process(play.checkpoint(0), Tasks(play, [["0"]]))  # it is there from the first transaction on
+    play.driver().process(play.batch(0), Tasks(play, [["0"]]))  # it is there from the first transaction on
     setting = "unclean.leader.election.enable"
     alter(admin, TRANSACTION_LOG, setting, "true")
     try:
         with pytest.raises(ConfigurationError, match=f"{TRANSACTION_LOG} has {setting}=true"):
-            play.driver().process(play.checkpoint(1), Tasks(play, [["1"]]))
+            play.driver().process(play.batch(1), Tasks(play, [["1"]]))
     finally:
         alter(admin, TRANSACTION_LOG, setting, None)
-    play.driver().process(play.checkpoint(1), Tasks(play, [["1"]]))
+    play.driver().process(play.batch(1), Tasks(play, [["1"]]))
 
 
 def test_one_copy_is_warned_of_below_min_insync_replicas_2_and_not_above(
@@ -139,7 +141,7 @@ def test_one_copy_is_warned_of_below_min_insync_replicas_2_and_not_above(
 ) -> None:
     """Rule 14. Caught mutation: the warning is missing, or comes always."""
     with caplog.at_level(logging.WARNING, "sinks.kafka.ledger_topic"):
-        play.driver().initialize_state(play.checkpoint(0))
+        play.driver().initialize_state(play.batch(0))
         warned = [text for text in caplog.messages if "min.insync.replicas" in text]
         assert any(text.startswith(f"{play.sink.ledger} has min.insync.replicas=1") for text in warned)
         caplog.clear()
@@ -161,13 +163,13 @@ def frames(play: Play) -> int:
 
 def test_a_decision_over_the_record_limit_is_written_in_parts_and_read_as_one(play: Play) -> None:
     """Rule 14. Caught mutation: a record is one frame, whatever its size (the broker and the client refuse it)."""
-    play.driver().process(play.checkpoint(0, offsets=LARGE), Tasks(play, [["a"]]))
+    play.driver().process(play.batch(0, offsets=LARGE), Tasks(play, [["a"]]))
     assert frames(play) == 1 + 1 + 3  # take-over, begin, the decision's parts
     assert [decision.offsets for decision in play.decisions()] == [LARGE]
     restarted, replay = play.driver(), Tasks(play, [["a"]])
-    restarted.process(play.checkpoint(0), replay)
+    restarted.process(play.batch(0), replay)
     assert (replay.prepared, replay.evaluated) == (0, 1)
-    restarted.process(play.checkpoint(1), Tasks(play, [["b"]]))
+    restarted.process(play.batch(1), Tasks(play, [["b"]]))
     assert play.visible() == {"a": 1, "b": 1}
 
 
@@ -178,27 +180,27 @@ def test_a_ledger_with_a_lower_limit_than_usual_gets_smaller_parts(kafka: KafkaS
         create_topic(
             play.bootstrap_servers, play.sink.ledger, 1 + MARKER_PARTITIONS, {**SAFE, "max.message.bytes": "40000"}
         )
-        play.driver().process(play.checkpoint(0, offsets=("x" * 400_000,)), Tasks(play, [["a"]]))
+        play.driver().process(play.batch(0, offsets=("x" * 400_000,)), Tasks(play, [["a"]]))
         assert frames(play) == 1 + 1 + 11
-        play.driver().process(play.checkpoint(1), Tasks(play, [["b"]]))
+        play.driver().process(play.batch(1), Tasks(play, [["b"]]))
         assert play.visible() == {"a": 1, "b": 1}
 
 
 def test_parts_whose_transaction_was_not_committed_are_no_decision(play: Play) -> None:
     """Rule 14. Caught mutation: the parts go in one transaction each (some would be there after the crash)."""
     with pytest.raises(InjectedFault), at("driver.deciding", die):
-        play.driver().process(play.checkpoint(0, offsets=LARGE), Tasks(play, [["a"]]))
+        play.driver().process(play.batch(0, offsets=LARGE), Tasks(play, [["a"]]))
     assert frames(play) == 1 + 1 + 3
     replay = Tasks(play, [["a"]])
-    play.driver().process(play.checkpoint(0), replay)
+    play.driver().process(play.batch(0), replay)
     assert replay.prepared == 1
-    assert [decision.batch for decision in play.decisions()] == [0]
+    assert [decision.batch_id for decision in play.decisions()] == [0]
     assert play.visible() == {"a": 1}
 
 
 def write_parts(play: Play, wanted: slice) -> None:
     """Some parts of a decision of batch 1, in the ledger."""
-    play.driver().process(play.checkpoint(0), Tasks(play, [["a"]]))
+    play.driver().process(play.batch(0), Tasks(play, [["a"]]))
     (decided,) = play.decisions()
     parts = encode(msgspec.structs.replace(decided, batch=1, offsets=("y" * 900,)), max_bytes=600)
     assert len(parts) > 2
@@ -212,11 +214,11 @@ def test_a_set_that_lacks_its_last_parts_is_no_decision(play: Play) -> None:
     """Rule 14: all parts are one transaction, so nobody was told. Caught mutation: ``decode`` takes it for damage."""
     write_parts(play, slice(0, 2))
     engine = Tasks(play, [["b"]])
-    play.driver().process(play.checkpoint(1), engine)
+    play.driver().process(play.batch(1), engine)
     assert (engine.prepared, engine.evaluated) == (1, 0)
     assert play.visible() == {"a": 1, "b": 1}
-    play.driver().process(play.checkpoint(2), Tasks(play, [[]]))
-    assert [decision.batch for decision in play.decisions()] == [0, 1, 2]
+    play.driver().process(play.batch(2), Tasks(play, [[]]))
+    assert [decision.batch_id for decision in play.decisions()] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("wanted", [slice(1, None), slice(0, None, 2)], ids=["without the first", "without the second"])
@@ -228,7 +230,7 @@ def test_a_set_that_has_lost_other_parts_is_damage_and_neither_a_decision_nor_no
     before = frames(play)
     engine = Tasks(play, [["b"]])
     with pytest.raises(DecisionLogDamagedError):
-        play.driver().process(play.checkpoint(1), engine)
+        play.driver().process(play.batch(1), engine)
     assert (engine.prepared, engine.evaluated) == (0, 0)
     assert frames(play) == before, "nobody was fenced for it"
     assert play.visible() == {"a": 1}
@@ -246,12 +248,12 @@ def test_a_batch_longer_than_its_transactions_live_fails_by_the_settings_name_an
         monkeypatch.setattr(coordinator, "time", SimpleNamespace(monotonic=lambda: now[0]))
         engine = Tasks(play, [["a"]], between=lambda _: now.append(now.pop() + 46))
         with pytest.raises(PrepareTimeoutError, match=r"46000 ms.*60000 ms.*kafka\.transaction\.timeout\.ms"):
-            play.driver().process(play.checkpoint(0), engine)
+            play.driver().process(play.batch(0), engine)
         assert engine.prepared == 1
         assert play.decisions() == []
         assert play.open_transactions() == ()  # swept: readers of the output do not wait for the time-out
         in_time = Tasks(play, [["a"]], between=lambda _: now.append(now.pop() + 44))
-        play.driver().process(play.checkpoint(0), in_time)
+        play.driver().process(play.batch(0), in_time)
         assert play.visible() == {"a": 1}
 
 
@@ -262,13 +264,13 @@ def test_a_changed_partition_count_of_the_output_is_warned_of(
     play: Play, admin: AdminClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Rule 14. Caught mutation: ``KafkaCommitter.initialize_state`` does not compare with the decision's count."""
-    play.driver().process(play.checkpoint(0), Tasks(play, [["0"]]))
+    play.driver().process(play.batch(0), Tasks(play, [["0"]]))
     with caplog.at_level(logging.WARNING, "sinks.kafka.committer"):
-        play.driver().process(play.checkpoint(1), Tasks(play, [["1"]]))
+        play.driver().process(play.batch(1), Tasks(play, [["1"]]))
         assert not any("keys move" in text for text in caplog.messages)
         admin.create_partitions([NewPartitions(play.topic, 6)])[play.topic].result()
         assert until(lambda: len(admin.list_topics(play.topic).topics[play.topic].partitions) == 6)
-        play.driver().process(play.checkpoint(2), Tasks(play, [["2"]]))
+        play.driver().process(play.batch(2), Tasks(play, [["2"]]))
         assert [text for text in caplog.messages if f"{play.topic} had 4 partitions and has 6 now" in text]
 
 
@@ -289,7 +291,7 @@ def test_the_ledger_is_truncated_behind_the_kept_batches_and_a_restart_still_rec
     driver = play.driver(KEEP)
     sizes, kept = [], []
     for batch in range(11):
-        driver.process(play.checkpoint(batch), Tasks(play, [[f"{batch}"], [f"{batch}'"]]))
+        driver.process(play.batch(batch), Tasks(play, [[f"{batch}"], [f"{batch}'"]]))
         sizes.append(len(play._records()))
         kept.append(len(play.decisions()))
     assert max(kept) <= 2 * KEEP.keep_batches
@@ -303,9 +305,9 @@ def test_the_ledger_is_truncated_behind_the_kept_batches_and_a_restart_still_rec
     assert [found[partition] for partition in range(3, 1 + MARKER_PARTITIONS)] == [0] * 6  # no task, no marker
     replay = Tasks(play, [["10"], ["10'"]])
     restarted = play.driver(KEEP)
-    restarted.process(play.checkpoint(10), replay)
+    restarted.process(play.batch(10), replay)
     assert (replay.prepared, replay.evaluated) == (0, 1)
-    restarted.process(play.checkpoint(11), Tasks(play, [["11"]]))
+    restarted.process(play.batch(11), Tasks(play, [["11"]]))
     expected = {f"{batch}{mark}": 1 for batch in range(11) for mark in ("", "'")}
     assert play.visible() == {**expected, "11": 1}
 
@@ -314,17 +316,17 @@ def test_what_is_kept_is_still_proven_by_its_markers_behind_a_truncation(play: P
     """Rule 14. Caught mutation: ``forget`` deletes the markers of what is kept (the restart would be blocked for ever)."""
     driver = play.driver(Settings(keep_batches=1))
     for batch in range(3):
-        driver.process(play.checkpoint(batch), Tasks(play, [[f"{batch}"], [f"{batch}'"]]))
+        driver.process(play.batch(batch), Tasks(play, [[f"{batch}"], [f"{batch}'"]]))
     for handle in play.decided(2):
         play.fence(handle.transactional_id)  # as a worker does that uses the id again: EndTxn proves nothing any more
     restarted, replay = play.driver(Settings(keep_batches=1)), Tasks(play, [["2"], ["2'"]])
-    restarted.process(play.checkpoint(2), replay)
+    restarted.process(play.batch(2), replay)
     assert (replay.prepared, replay.evaluated) == (0, 1)
     crash(restarted, play, 3, [["lost"], ["in"]], "driver.decided")
     lost, committed_one = play.decided(3)
     play.fence(lost.transactional_id)
     assert until(lambda: play.end(committed_one, commit=True) == "NONE")
-    play.driver(Settings(keep_batches=1)).process(play.checkpoint(3), Tasks(play, [["lost"], ["in"]]))
+    play.driver(Settings(keep_batches=1)).process(play.batch(3), Tasks(play, [["lost"], ["in"]]))
     assert play.visible() == dict.fromkeys(("0", "0'", "1", "1'", "2", "2'", "lost", "in"), 1)
 
 
@@ -335,37 +337,37 @@ def test_a_crash_between_the_truncation_record_and_the_truncation_is_no_damage(
     """Rule 14. Caught mutation: what lies below a recorded truncation must be gone (or still be there) to be read."""
     driver = play.driver(KEEP)
     for batch in range(3):
-        driver.process(play.checkpoint(batch), Tasks(play, [[f"{batch}"]]))
+        driver.process(play.batch(batch), Tasks(play, [[f"{batch}"]]))
     calls = [0] if dies_at == "truncate" else [-1]
 
-    def delete_before(ledger: KafkaLedger, starts: dict[int, int]) -> None:
+    def delete_before(ledger: KafkaDecisionLog, starts: dict[int, int]) -> None:
         if calls[0] == 0:
             die()
         calls[0] += 1
         really(ledger, starts)
 
-    really = KafkaLedger.delete_before
+    really = KafkaDecisionLog.delete_before
     with monkeypatch.context() as patched:
-        patched.setattr(KafkaLedger, "delete_before", delete_before)
+        patched.setattr(KafkaDecisionLog, "delete_before", delete_before)
         with pytest.raises(InjectedFault):
-            driver.process(play.checkpoint(3), Tasks(play, [["3"]]))
+            driver.process(play.batch(3), Tasks(play, [["3"]]))
     assert (starts(play, admin)[0] == 0) == (dies_at == "truncate")
     restarted, replay = play.driver(KEEP), Tasks(play, [["3"]])
-    restarted.process(play.checkpoint(3), replay)
+    restarted.process(play.batch(3), replay)
     assert (replay.prepared, replay.evaluated) == (0, 1)
     for batch in (4, 5, 6):
-        restarted.process(play.checkpoint(batch), Tasks(play, [[f"{batch}"]]))
+        restarted.process(play.batch(batch), Tasks(play, [[f"{batch}"]]))
     assert starts(play, admin)[0] > 0
     assert play.visible() == {f"{batch}": 1 for batch in range(7)}
 
 
 def test_what_somebody_else_has_truncated_is_damage_and_not_an_empty_ledger(play: Play, admin: AdminClient) -> None:
     """Rule 14. Caught mutation: ``fold`` does not compare the log's start with the recorded one (0 comes twice)."""
-    play.driver().process(play.checkpoint(0), Tasks(play, [["0"]]))
+    play.driver().process(play.batch(0), Tasks(play, [["0"]]))
     (where,) = admin.delete_records([TopicPartition(play.sink.ledger, 0, -1)]).values()
     where.result()
     engine = Tasks(play, [["0"]])
     with pytest.raises(DecisionLogDamagedError, match="only ever truncated to 0"):
-        play.driver().process(play.checkpoint(0), engine)
+        play.driver().process(play.batch(0), engine)
     assert (engine.prepared, engine.evaluated) == (0, 0)
     assert play.visible() == {"0": 1}

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from twopc.checkpoint import Checkpoint, Permits
-from twopc.decision import Begin, LogContents, LogEntry, Record, TakeOver
+from twopc.batch import Batch, Overrides
 from twopc.errors import RefusedStartError
-from twopc.masters import require_no_other_master, require_not_driven_by_another
+from twopc.ownership import require_no_other_master, require_not_driven_by_another
+from twopc.records import Acquired, Begin, LogContents, LogEntry, Record
 
 OURS, THEIRS, THIRD = "lineage-a", "lineage-b", "lineage-c"
-CHECKPOINT = Checkpoint(OURS, 0, (), lambda _: None)
+CHECKPOINT = Batch(OURS, 0, (), lambda _: None)
 LOG, ELSEWHERE = "ledger-s", "ledger-t"
 
 
@@ -22,22 +22,22 @@ def refused(*, when: bool) -> Any:
     return pytest.raises(RefusedStartError, match="name in use") if when else contextlib.nullcontext()
 
 
-def taken(lineage: str, deciding_log: str = ELSEWHERE) -> TakeOver:
-    return TakeOver(lineage=lineage, run="r", deciding_log=deciding_log, driver="d", at_ms=0)
+def taken(query_id: str, deciding_log: str = ELSEWHERE) -> Acquired:
+    return Acquired(query_id=query_id, run="r", deciding_log=deciding_log, driver="d", at_ms=0)
 
 
-def begun(lineage: str) -> Begin:
-    return Begin(lineage=lineage, first_batch=0, prior_offsets=())
+def begun(query_id: str) -> Begin:
+    return Begin(query_id=query_id, first_batch=0, prior_offsets=())
 
 
-def start(*records: Record, end_lineage: str | None = None, is_deciding: bool = False) -> None:
+def start(*records: Record, end_query_id: str | None = None, is_deciding: bool = False) -> None:
     """A query whose one sink has a log with these records; it decides there, or in another log."""
     contents = LogContents(0, tuple(LogEntry(at, record) for at, record in enumerate(records)))
     log: Any = SimpleNamespace(name=LOG, inspect=lambda: contents)
     another: Any = SimpleNamespace(name=ELSEWHERE)
     committer: Any = SimpleNamespace(decision_log=lambda: log)
-    permits = Permits(end_lineage=end_lineage)
-    require_no_other_master([committer], log if is_deciding else another, contents, CHECKPOINT, permits)
+    overrides = Overrides(end_query_id=end_query_id)
+    require_no_other_master([committer], log if is_deciding else another, contents, CHECKPOINT, overrides)
 
 
 @pytest.mark.parametrize("is_deciding", [True, False])
@@ -60,18 +60,18 @@ def test_a_sink_that_another_query_drove_last_is_not_taken(
 
 
 @pytest.mark.parametrize(("named", "is_refused"), [(THEIRS, False), (THIRD, True), (OURS, True), (None, True)])
-def test_only_a_permit_that_names_it_gives_the_sink_away(named: str | None, *, is_refused: bool) -> None:
+def test_only_a_override_that_names_it_gives_the_sink_away(named: str | None, *, is_refused: bool) -> None:
     with refused(when=is_refused):
-        start(taken(THEIRS), end_lineage=named)
+        start(taken(THEIRS), end_query_id=named)
 
 
-@pytest.mark.parametrize("lineage", [OURS, THEIRS])
-def test_a_log_that_holds_decisions_of_its_own_is_not_left_for_another_log(lineage: str) -> None:
+@pytest.mark.parametrize("query_id", [OURS, THEIRS])
+def test_a_log_that_holds_decisions_of_its_own_is_not_left_for_another_log(query_id: str) -> None:
     """What is in it is not known to who decides elsewhere: its last decision may be uncommitted."""
     with refused(when=True):
-        start(taken(lineage, LOG), begun(lineage))
-    start(taken(lineage, LOG), begun(lineage), is_deciding=True)  # there the begin record is looked at
-    start(taken(lineage, LOG))
+        start(taken(query_id, LOG), begun(query_id))
+    start(taken(query_id, LOG), begun(query_id), is_deciding=True)  # there the begin record is looked at
+    start(taken(query_id, LOG))
 
 
 @pytest.mark.parametrize(
@@ -89,4 +89,4 @@ def test_a_sink_without_a_log_tells_itself_who_drove_it(
 ) -> None:
     drove = {"nobody's": None, "s": last}
     with refused(when=is_refused):
-        require_not_driven_by_another(drove, CHECKPOINT, Permits(end_lineage=named))
+        require_not_driven_by_another(drove, CHECKPOINT, Overrides(end_query_id=named))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from sinks.kafka import decision_log as kafka_ledger
-from sinks.kafka.decision_log import KafkaLedger
+from sinks.kafka import decision_log
+from sinks.kafka.decision_log import KafkaDecisionLog
 from sinks.kafka.reader import Row
 from twopc.errors import DecisionInDoubtError, FencedError, RetriableError
 
@@ -43,26 +43,28 @@ class Partition:
 
 
 @pytest.fixture
-def ledger() -> Iterator[KafkaLedger]:
-    with contextlib.closing(KafkaLedger("s", "twopc-ledger-s", "127.0.0.1:1", {}, timeout_ms=50)) as ledger:
+def ledger() -> Iterator[KafkaDecisionLog]:
+    with contextlib.closing(KafkaDecisionLog("s", "twopc-ledger-s", "127.0.0.1:1", {}, timeout_ms=50)) as ledger:
         ledger.reader.close()
         yield ledger
 
 
-def read_back(ledger: KafkaLedger, partition: Partition, monkeypatch: pytest.MonkeyPatch) -> None:
+def read_back(ledger: KafkaDecisionLog, partition: Partition, monkeypatch: pytest.MonkeyPatch) -> None:
     reader: Any = partition
     ledger.reader = reader
-    monkeypatch.setattr(kafka_ledger, "offsets", partition.offsets)
+    monkeypatch.setattr(decision_log, "offsets", partition.offsets)
     ledger._read_back(0, OFFSET, b"decision")
 
 
-def test_a_record_that_is_there_was_committed(ledger: KafkaLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_is_there_was_committed(ledger: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch) -> None:
     partition = Partition(OURS, NEXT)
     read_back(ledger, partition, monkeypatch)
     assert partition.read_to == [OFFSET + 3]  # the end of a broker that is behind is not the end
 
 
-def test_a_record_that_is_not_stable_yet_is_waited_for(ledger: KafkaLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_is_not_stable_yet_is_waited_for(
+    ledger: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The coordinator has the commit, the partition not yet: until then the record is the first unstable one."""
     partition = Partition(OURS, stable=(OFFSET - 2, OFFSET, OFFSET, OFFSET + 2))
     read_back(ledger, partition, monkeypatch)
@@ -73,24 +75,26 @@ def test_a_record_that_is_not_stable_yet_is_waited_for(ledger: KafkaLedger, monk
     "rows", [(), (NEXT,), (Row(OFFSET, None, b"another's"),)], ids=["nothing", "only what follows", "another record"]
 )
 def test_a_record_that_is_not_there_was_aborted_whatever_else_is(
-    rows: tuple[Row, ...], ledger: KafkaLedger, monkeypatch: pytest.MonkeyPatch
+    rows: tuple[Row, ...], ledger: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(FencedError, match="was aborted by somebody else"):
         read_back(ledger, Partition(*rows), monkeypatch)
 
 
-def test_a_record_that_never_becomes_stable_is_in_doubt(ledger: KafkaLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_never_becomes_stable_is_in_doubt(
+    ledger: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(DecisionInDoubtError, match="cannot be read back"):
         read_back(ledger, Partition(OURS, stable=(OFFSET,)), monkeypatch)
 
 
 def test_a_question_that_is_not_answered_says_nothing_of_the_record(
-    ledger: KafkaLedger, monkeypatch: pytest.MonkeyPatch
+    ledger: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def silent(*_: Any, **__: Any) -> dict[int, int]:
         raise RetriableError("no answer")
 
-    monkeypatch.setattr(kafka_ledger, "offsets", silent)
+    monkeypatch.setattr(decision_log, "offsets", silent)
     with pytest.raises(DecisionInDoubtError, match="no answer"):
         ledger._read_back(0, OFFSET, b"decision")
 
@@ -121,11 +125,11 @@ FATAL = error(KafkaError.INVALID_TXN_STATE, fatal=True)
 FENCED = error(KafkaError._FENCED, fatal=True)
 
 
-def commit(ledger: KafkaLedger, producer: Any) -> None:
+def commit(ledger: KafkaDecisionLog, producer: Any) -> None:
     ledger._commit(producer)
 
 
-def test_a_commit_is_repeated_while_its_error_may_pass(ledger: KafkaLedger) -> None:
+def test_a_commit_is_repeated_while_its_error_may_pass(ledger: KafkaDecisionLog) -> None:
     producer = Producer(AGAIN, AGAIN)
     commit(ledger, producer)
     assert producer.left == []
@@ -143,7 +147,7 @@ def test_a_commit_is_repeated_while_its_error_may_pass(ledger: KafkaLedger) -> N
     ids=["fenced", "aborted", "not aborted either", "fatal", "fatal when repeated"],
 )
 def test_only_an_abort_that_succeeds_tells_that_a_commit_did_not(
-    producer: Producer, told: type[Exception], ledger: KafkaLedger
+    producer: Producer, told: type[Exception], ledger: KafkaDecisionLog
 ) -> None:
     with pytest.raises(told):
         commit(ledger, producer)

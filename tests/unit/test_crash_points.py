@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from twopc import faults
+from twopc import crash_points
+from twopc.crash_points import InjectedFault, arm, arm_from, crash_point, disarm
 from twopc.errors import ConfigurationError, RetriableError
-from twopc.faults import InjectedFault, arm, arm_from, disarm, point
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,47 +21,47 @@ ROOT = Path(__file__).parents[2]
 def test_a_point_that_is_not_armed_does_nothing() -> None:
     passed: list[str] = []
     arm("driver.decided", lambda: passed.append("decided"))
-    point("driver.prepared")
+    crash_point("driver.prepared")
     assert passed == []
 
 
 def test_an_armed_point_acts_once() -> None:
     arm_from("driver.decided=raise")
     with pytest.raises(InjectedFault):
-        point("driver.decided")
-    point("driver.decided")
-    assert faults._armed == {}
+        crash_point("driver.decided")
+    crash_point("driver.decided")
+    assert crash_points._armed == {}
 
 
 def test_a_passage_is_counted_down() -> None:
     passed: list[int] = []
     arm("task.began", lambda: passed.append(1), passage=3)
     for expected in (0, 0, 1, 1):
-        point("task.began")
+        crash_point("task.began")
         assert len(passed) == expected
 
 
 def test_several_points_are_armed_at_once() -> None:
     arm_from("driver.decided=raise,driver.prepared@2=raise,")
-    point("driver.prepared")
+    crash_point("driver.prepared")
     for name in ("driver.prepared", "driver.decided"):
         with pytest.raises(InjectedFault):
-            point(name)
+            crash_point(name)
 
 
 def test_disarming_switches_all_off() -> None:
     arm_from("driver.decided=raise,driver.prepared=raise")
     disarm()
-    point("driver.decided")
-    assert faults._armed == {}
+    crash_point("driver.decided")
+    assert crash_points._armed == {}
 
 
 def test_a_dropped_answer_is_an_error_that_may_be_retried_and_a_delay_is_none() -> None:
     arm_from("driver.decided=drop,driver.prepared=delay:30")
     with pytest.raises(RetriableError, match="loss of an answer"):
-        point("driver.decided")
+        crash_point("driver.decided")
     began = time.monotonic()
-    point("driver.prepared")
+    crash_point("driver.prepared")
     assert time.monotonic() - began >= 0.03
 
 
@@ -80,14 +80,13 @@ def test_a_dropped_answer_is_an_error_that_may_be_retried_and_a_delay_is_none() 
 def test_a_wrong_spec_is_refused_and_named(spec: str, named: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(named)):
         arm_from(spec)
-    assert faults._armed == {}
+    assert crash_points._armed == {}
 
 
 @pytest.mark.parametrize(("action", "code"), [("kill", -9), ("raise", 1)])
 def test_the_environment_arms_a_process(action: str, code: int) -> None:
-    program = (
-        "from twopc.faults import point\npoint('driver.decided')\nprint('passed', flush=True)\npoint('driver.decided')"
-    )
+    passage = "crash_point('driver.decided')"
+    program = f"from twopc.crash_points import crash_point\n{passage}\nprint('passed', flush=True)\n{passage}"
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "TWOPC_FAULTS": f"driver.decided@2={action}"},
@@ -103,5 +102,7 @@ def test_the_environment_arms_a_process(action: str, code: int) -> None:
 def test_every_point_is_passed_somewhere_in_the_tree_and_every_passed_point_is_listed() -> None:
     sources = [path for package in ("twopc", "sinks", "integration") for path in (ROOT / package).rglob("*.py")]
     text = "\n".join(path.read_text() for path in sources)
-    passed = set(re.findall(r'"((?:driver|task)\.[a-z_]+)"', text.replace((ROOT / "twopc/faults.py").read_text(), "")))
-    assert passed == {*faults.POINTS, *faults.OCCASIONAL}
+    passed = set(
+        re.findall(r'"((?:driver|task)\.[a-z_]+)"', text.replace((ROOT / "twopc/crash_points.py").read_text(), ""))
+    )
+    assert passed == {*crash_points.POINTS, *crash_points.OCCASIONAL}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 POINTS: Final = (
     "driver.inspected",  # read-only checks passed, nobody fenced yet
     "driver.fenced",  # former driver fenced, no record of it yet
-    "driver.taken_over",  # former driver fenced, take-over record durable
+    "driver.acquired",  # former driver fenced, take-over record durable
     "driver.recovered",  # last decision finished, orphans swept
     "task.began",  # a task's transaction is open
     "task.written",  # its rows are handed to the client
@@ -60,7 +60,7 @@ class InjectedLoss(RetriableError):  # noqa: N818 - the same
 _armed: dict[str, tuple[int, Callable[[], None]]] = {}
 
 
-def point(name: str) -> None:
+def crash_point(name: str) -> None:
     """Pass a fault point."""
     if not _armed:
         return

@@ -9,21 +9,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from twopc.decision import (
-    FORMAT,
-    Attempt,
-    Begin,
-    Decision,
-    LogEntry,
-    Record,
-    Repair,
-    TakeOver,
-    TaskReport,
-    Truncation,
-    decode,
-    encode,
-)
+from twopc.attempt import Attempt
+from twopc.codec import FORMAT, decode, encode
 from twopc.errors import DecisionLogDamagedError
+from twopc.records import Acquired, Begin, Decision, LogEntry, Record, Repair, TaskReport, Truncation
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 COUNTS = st.integers(0, 2**63 - 1)
@@ -39,33 +28,33 @@ TASKS = st.builds(
 )
 TUPLES = st.lists(TEXT, max_size=3).map(tuple)
 TASK_TUPLES = st.lists(TASKS, max_size=3).map(tuple)
-BEGINS = st.builds(Begin, lineage=TEXT, first_batch=COUNTS, prior_offsets=TUPLES, ends=st.none() | TEXT)
+BEGINS = st.builds(Begin, query_id=TEXT, first_batch=COUNTS, prior_offsets=TUPLES, ends=st.none() | TEXT)
 RECORDS: st.SearchStrategy[Record] = st.one_of(
-    st.builds(TakeOver, lineage=TEXT, run=TEXT, deciding_log=TEXT, driver=TEXT, at_ms=COUNTS),
+    st.builds(Acquired, query_id=TEXT, run=TEXT, deciding_log=TEXT, driver=TEXT, at_ms=COUNTS),
     BEGINS,
     st.builds(
         Decision,
-        lineage=TEXT,
-        batch=COUNTS,
+        query_id=TEXT,
+        batch_id=COUNTS,
         attempt=ATTEMPTS,
         offsets=TUPLES,
         tasks=TASK_TUPLES,
-        since=st.dictionaries(TEXT, JSON, max_size=2),
-        plan=TEXT,
+        scan_start=st.dictionaries(TEXT, JSON, max_size=2),
+        kind=TEXT,
     ),
-    st.builds(Repair, lineage=TEXT, batch=COUNTS, attempt=ATTEMPTS, tasks=TASK_TUPLES),
+    st.builds(Repair, query_id=TEXT, batch_id=COUNTS, attempt=ATTEMPTS, tasks=TASK_TUPLES),
     st.builds(Truncation, log_start=COUNTS, begin=BEGINS, ended=TUPLES),
 )
 #: Room for a header and a few bytes: many frames.
 SMALL = 127
 
 DECISION = Decision(
-    lineage="lineage",
-    batch=7,
+    query_id="lineage",
+    batch_id=7,
     attempt=Attempt(3, 1),
     offsets=('{"0":1}',),
     tasks=(TaskReport(partition=0, rows=2, checksum=2**64 - 1, handles={"k": {"epoch": 0}}),),
-    since={"k": {"1": 5}},
+    scan_start={"k": {"1": 5}},
 )
 ONE = encode(DECISION, max_bytes=10_000)
 MANY = encode(DECISION, max_bytes=SMALL)
@@ -161,7 +150,7 @@ def test_a_repeated_frame_is_detected(which: int) -> None:
 
 
 def test_frames_of_two_records_do_not_mix() -> None:
-    other = encode(Begin(lineage="x" * 300, first_batch=0, prior_offsets=()), max_bytes=SMALL)
+    other = encode(Begin(query_id="x" * 300, first_batch=0, prior_offsets=()), max_bytes=SMALL)
     with pytest.raises(DecisionLogDamagedError, match="of another"):
         decode(numbered([*MANY[:1], *other[1:]]))
 
@@ -198,8 +187,8 @@ def test_a_header_of_another_shape_is_damage(head: str) -> None:
 
 
 def test_a_later_format_is_named_and_not_guessed_at() -> None:
-    later = ONE[0].replace(b"twopc/1", b"twopc/12", 1)
-    with pytest.raises(DecisionLogDamagedError, match=r"twopc/12, not twopc/1: use the version that wrote it"):
+    later = ONE[0].replace(b"twopc/2", b"twopc/12", 1)
+    with pytest.raises(DecisionLogDamagedError, match=r"twopc/12, not twopc/2: use the version that wrote it"):
         decode([(0, later)])
 
 
@@ -210,5 +199,5 @@ def test_a_body_of_an_unknown_shape_is_damage(body: bytes) -> None:
 
 
 def test_a_field_that_a_later_version_added_is_passed_over() -> None:
-    body: Any = b'{"type":"begin","lineage":"a","first_batch":0,"prior_offsets":[],"added":1}'
-    assert decode([(0, frame_of(body))]) == [LogEntry(0, Begin(lineage="a", first_batch=0, prior_offsets=()))]
+    body: Any = b'{"type":"begin","query_id":"a","first_batch":0,"prior_offsets":[],"added":1}'
+    assert decode([(0, frame_of(body))]) == [LogEntry(0, Begin(query_id="a", first_batch=0, prior_offsets=()))]

@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class Batch:
     """One batch as the engine presents it.
 
     Attributes:
-        lineage: the query's id, kept in its checkpoint.
-        batch: the batch id.
+        query_id: the query's id, kept in its checkpoint.
+        batch_id: the batch id.
         offsets: its source offsets, one canonical string a source.
         offsets_of: reads the source offsets of another batch of the same checkpoint; None where it has none.
     """
 
-    lineage: str
-    batch: int
+    query_id: str
+    batch_id: int
     offsets: tuple[str, ...]
     offsets_of: Callable[[int], tuple[str, ...] | None]
 
@@ -38,46 +38,46 @@ class Position(Enum):
     COPIED = "copied"  #: the right number, but of another history
     GAP = "gap"  #: beyond the next one
     FIRST = "first"  #: batch 0 of a new lineage under an unused name
-    NEW_LINEAGE = "new lineage"  #: a new lineage under a name that another one has used
+    NEW_QUERY = "new lineage"  #: a new lineage under a name that another one has used
     UNADOPTED = "unadopted"  #: a checkpoint that lived before the sink
     ENDED = "ended lineage"  #: a lineage that was ended by another one
 
 
 @dataclass(frozen=True)
-class Permits:
+class Overrides:
     """What the user has explicitly allowed, by naming the lineage concerned: a setting left on guards still.
 
     Attributes:
-        adopt_lineage: the lineage (query id) of a checkpoint that lived before the sink.
-        end_lineage: the lineage that a new one may end.
+        adopt_query_id: the lineage (query id) of a checkpoint that lived before the sink.
+        end_query_id: the lineage that a new one may end.
     """
 
-    adopt_lineage: str | None = None
-    end_lineage: str | None = None
+    adopt_query_id: str | None = None
+    end_query_id: str | None = None
 
 
-def locate(view: LogView, checkpoint: Checkpoint, permits: Permits) -> Position:
-    """Where ``checkpoint`` stands against the log."""
-    if checkpoint.lineage in view.ended:
+def locate(view: LogView, batch: Batch, overrides: Overrides) -> Position:
+    """Where ``batch`` stands against the log."""
+    if batch.query_id in view.ended:
         return Position.ENDED
-    if view.begin is None or view.begin.lineage != checkpoint.lineage:
-        return _locate_new_lineage(view, checkpoint, permits)
+    if view.begin is None or view.begin.query_id != batch.query_id:
+        return _locate_new_query(view, batch, overrides)
     highest = view.highest_batch
     if highest is None:
         raise AssertionError("an open lineage has a highest batch")
-    if checkpoint.batch == highest:
-        return Position.SAME if checkpoint.offsets == view.highest_offsets else Position.COPIED
-    if checkpoint.batch < highest:
+    if batch.batch_id == highest:
+        return Position.SAME if batch.offsets == view.highest_offsets else Position.COPIED
+    if batch.batch_id < highest:
         return Position.REWOUND
-    if checkpoint.batch > highest + 1:
+    if batch.batch_id > highest + 1:
         return Position.GAP
-    prior = (checkpoint.offsets_of(highest) or ()) if highest >= 0 else ()
+    prior = (batch.offsets_of(highest) or ()) if highest >= 0 else ()
     return Position.NEXT if prior == view.highest_offsets else Position.COPIED
 
 
-def _locate_new_lineage(view: LogView, checkpoint: Checkpoint, permits: Permits) -> Position:
-    if view.begin is not None and permits.end_lineage != view.begin.lineage:
-        return Position.NEW_LINEAGE
-    if checkpoint.batch > 0 and permits.adopt_lineage != checkpoint.lineage:
+def _locate_new_query(view: LogView, batch: Batch, overrides: Overrides) -> Position:
+    if view.begin is not None and overrides.end_query_id != view.begin.query_id:
+        return Position.NEW_QUERY
+    if batch.batch_id > 0 and overrides.adopt_query_id != batch.query_id:
         return Position.UNADOPTED
     return Position.FIRST

@@ -1,0 +1,37 @@
+"""Which stocks of ready producers a process keeps."""
+
+from __future__ import annotations
+
+import pytest
+
+from sinks.kafka import producer_pool
+from sinks.kafka.producer_pool import PoolKey, pool_for
+
+
+@pytest.fixture(autouse=True)
+def _none_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_pool, "_pools", {})
+
+
+def key_of(sink: str) -> PoolKey:
+    return PoolKey(sink=sink, driver_epoch=0, ledger="ledger", config=(("bootstrap.servers", "nowhere:1"),))
+
+
+def test_a_worker_that_outlives_many_queries_keeps_the_pools_that_it_used_last() -> None:
+    first = pool_for(key_of("first"), timeout_ms=1)
+    for number in range(producer_pool._MOST_POOLS - 1):
+        pool_for(key_of(f"other-{number}"), timeout_ms=1)
+    assert pool_for(key_of("first"), timeout_ms=1) is first
+    pool_for(key_of("one more"), timeout_ms=1)
+    assert pool_for(key_of("first"), timeout_ms=1) is first
+    assert "other-0" not in producer_pool._pools
+    assert len(producer_pool._pools) == producer_pool._MOST_POOLS
+
+
+def test_a_process_that_was_forked_keeps_no_pool_of_its_parents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A producer's threads stay in the parent; and both would use one transactional id."""
+    parents = pool_for(key_of("s"), timeout_ms=1)
+    monkeypatch.setattr("sinks.kafka.producer_pool.os.getpid", lambda: -1)
+    childs = pool_for(key_of("s"), timeout_ms=1)
+    assert childs is not parents
+    assert childs._worker != parents._worker

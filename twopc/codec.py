@@ -1,0 +1,123 @@
+"""Records as bytes: versioned, checksummed, and cut into frames where a store limits the size of one entry.
+
+All frames of a record are written in one atomic step. An incomplete or altered record is never taken for an absent one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from twopc.errors import DecisionLogDamagedError
+from twopc.records import LogEntry, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+FORMAT: Final = "twopc/2"
+#: Read, never written: see :func:`_from_format_1`.
+_FORMAT_1: Final = "twopc/1"
+
+_ENCODER: Final = msgspec.json.Encoder()
+_DECODER: Final[msgspec.json.Decoder[Record]] = msgspec.json.Decoder(Record)
+_CHECK_LENGTH: Final = 16
+_RENAMED: Final = {"lineage": "query_id", "batch": "batch_id", "since": "scan_start", "plan": "kind"}
+#: Digits are ASCII, and few: ``int`` takes more than it should.
+_HEADER: Final = re.compile(rb"(twopc/[0-9]{1,7}) ([0-9a-f]{64}) ([0-9]{1,7})/([0-9]{1,7}) ([0-9a-f]{16})")
+
+
+def encode(record: Record, *, max_bytes: int) -> list[bytes]:
+    """A record as frames of at most ``max_bytes`` each (rule 14).
+
+    A frame is ``<format> <sha256 of the whole body> <i>/<n> <check>`` and a newline, then its part of the body. The check is
+    the frame's own: a set of sound frames that lacks the last ones was never whole, and is not an altered record.
+    """
+    body = _ENCODER.encode(record)
+    digest = hashlib.sha256(body).hexdigest()
+    room = max_bytes - len(f"{FORMAT} {digest} 9999999/9999999 {'f' * _CHECK_LENGTH}\n")
+    if room <= 0:
+        raise AssertionError(f"a frame of {max_bytes} bytes cannot hold its own header")
+    parts = [body[i : i + room] for i in range(0, len(body), room)]
+    heads = [f"{FORMAT} {digest} {i}/{len(parts)}" for i in range(1, 1 + len(parts))]
+    return [f"{head} {_check(head, part)}\n".encode() + part for head, part in zip(heads, parts, strict=True)]
+
+
+def _check(head: str, part: bytes) -> str:
+    return hashlib.sha256(head.encode() + part).hexdigest()[:_CHECK_LENGTH]
+
+
+def decode(frames: Iterable[tuple[int, bytes]]) -> list[LogEntry]:
+    """The records in ``(offset, frame)`` pairs, in order. A record has the offset of its first frame.
+
+    A record without its last frames is none: all of them are one transaction, so nobody has been told that it holds. A late
+    EndTxn of the record before it can leave that (KAFKA-17754). One without its first frame has lost something.
+
+    Raises:
+        DecisionLogDamagedError: a frame is missing, foreign, altered, or of a later format.
+    """
+    entries: list[LogEntry] = []
+    pending: list[bytes] = []
+    first, expected = 0, ("", 0, 0)
+    for offset, frame in frames:
+        written, digest, index, total, body = _parse(offset, frame)
+        if index == 1:
+            pending, first, expected = [], offset, (digest, 1, total)
+        elif (digest, index, total) != expected:
+            raise DecisionLogDamagedError(
+                f"part {index}/{total} of a record is at offset {offset}, where part {expected[1]}/{expected[2]} of "
+                "another is due"
+            )
+        pending.append(body)
+        expected = (digest, index + 1, total)
+        if index == total:
+            entries.append(LogEntry(first, _decode_body(first, written, digest, b"".join(pending))))
+            pending = []
+    return entries
+
+
+def _parse(offset: int, frame: bytes) -> tuple[str, str, int, int, bytes]:
+    head, newline, body = frame.partition(b"\n")
+    match = _HEADER.fullmatch(head)
+    if not newline or match is None:
+        raise DecisionLogDamagedError(f"the record at offset {offset} was not written by this toolkit, or is torn")
+    written, digest, index, total, check = (group.decode() for group in match.groups())
+    if written not in {FORMAT, _FORMAT_1}:
+        raise DecisionLogDamagedError(
+            f"the record at offset {offset} has format {written}, not {FORMAT}: use the version that wrote it"
+        )
+    if _check(f"{written} {digest} {index}/{total}", body) != check:
+        raise DecisionLogDamagedError(f"the record at offset {offset} does not match its checksum")
+    return written, digest, int(index), int(total), body
+
+
+def _decode_body(offset: int, written: str, digest: str, body: bytes) -> Record:
+    if hashlib.sha256(body).hexdigest() != digest:
+        raise DecisionLogDamagedError(f"the record at offset {offset} does not match its checksum")
+    try:
+        if written == _FORMAT_1:
+            upgraded: Record = msgspec.convert(_from_format_1(msgspec.json.decode(body)), Record)
+            return upgraded
+        return _DECODER.decode(body)
+    except (msgspec.DecodeError, TypeError, AttributeError) as error:
+        raise DecisionLogDamagedError(f"the record at offset {offset} has an unknown shape: {error}") from error
+
+
+def _from_format_1(record: Any) -> Any:
+    """A record of format 1 with the field names of format 2; the values are the same.
+
+    Raises:
+        TypeError, AttributeError: it has not the shape of a record.
+    """
+    renamed = {_RENAMED.get(name, name): value for name, value in record.items()}
+    if renamed.get("type") == "take_over":
+        renamed["type"] = "acquired"
+    if "begin" in renamed:
+        renamed["begin"] = _from_format_1(renamed["begin"])
+    for task in renamed.get("tasks", ()):
+        for handle in task.get("handles", {}).values():
+            if "incarnation" in handle:
+                handle["driver_epoch"] = handle.pop("incarnation")
+    return renamed

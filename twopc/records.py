@@ -1,0 +1,109 @@
+"""What a driver writes down: the records of a decision log."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from twopc.attempt import Attempt  # noqa: TC001 - msgspec reads annotations when it runs
+
+
+class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What one accepted task did.
+
+    Attributes:
+        partition: its index in the plan.
+        rows: rows it was given.
+        checksum: order-insensitive sum of the rows' 64-bit hashes, modulo 2**64.
+        handles: by sink name, JSON values; a sink to which the task wrote nothing is absent (rule 8).
+        staged: where its rows are kept (rule 9), if they are.
+    """
+
+    partition: int
+    rows: int
+    checksum: int
+    handles: dict[str, dict[str, Any]] = {}
+    staged: str | None = None
+
+
+class Acquired(msgspec.Struct, frozen=True, kw_only=True, tag="acquired"):
+    """A driver took over. Its own offset in the log is its incarnation."""
+
+    query_id: str
+    run: str
+    deciding_log: str
+    driver: str
+    at_ms: int
+
+
+class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin"):
+    """Opens a lineage; counts as the decision of batch ``first_batch - 1``.
+
+    Attributes:
+        prior_offsets: the checkpoint's source offsets of that batch; empty when there is none.
+        ends: the lineage that was open before and is ended by this one.
+    """
+
+    query_id: str
+    first_batch: int
+    prior_offsets: tuple[str, ...]
+    ends: str | None = None
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True, tag="decision"):
+    """Batch ``batch`` is to become visible, exactly with these transactions: the commit point.
+
+    Attributes:
+        offsets: the source offsets of the batch, one canonical string a source.
+        tasks: every accepted task, empty ones included.
+        scan_start: by sink, where the evidence for its transactions begins.
+        kind: "write", or "rewrite" where every transaction of an earlier decision of the batch was lost.
+    """
+
+    query_id: str
+    batch_id: int
+    attempt: Attempt
+    offsets: tuple[str, ...]
+    tasks: tuple[TaskReport, ...]
+    scan_start: dict[str, dict[str, Any]]
+    kind: str = "write"
+
+
+class Repair(msgspec.Struct, frozen=True, kw_only=True, tag="repair"):
+    """Some transactions of a decided batch were lost: these handles replace them, task by task and sink by sink."""
+
+    query_id: str
+    batch_id: int
+    attempt: Attempt
+    tasks: tuple[TaskReport, ...]
+
+
+class Truncation(msgspec.Struct, frozen=True, kw_only=True, tag="truncation"):
+    """The driver is about to drop everything below ``log_start``. Carries on what was recorded there."""
+
+    log_start: int
+    begin: Begin
+    ended: tuple[str, ...]
+
+
+Record = Acquired | Begin | Decision | Repair | Truncation
+
+
+class LogEntry(NamedTuple):
+    """A record and its position in the log."""
+
+    offset: int
+    record: Record
+
+
+class LogContents(NamedTuple):
+    """The whole log as one reader saw it.
+
+    Attributes:
+        start: the lowest position that the store still has.
+        entries: in order.
+    """
+
+    start: int
+    entries: tuple[LogEntry, ...]
