@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Work:
-    """One attempt at a batch, as the engine gives it to its tasks.
+    """One attempt at a batch, as the engine hands it to its tasks.
 
     Attributes:
         batch: the batch.
         attempt: names the attempt.
-        driver_epochs: by sink name.
-        committed_through: the highest batch of which every transaction is proven.
-        only_tasks: write these alone, but evaluate and report every task (rule 9); None writes all.
+        driver_epochs: by sink name, the epoch that this driver acquired there.
+        committed_through: the highest batch of which this driver has proven every transaction; -1: none.
+        only_tasks: write these transactions only, but evaluate and report every task (rule 9); None writes all.
         timeout_ms: how long pre-commit may take in all; None where no sink's transactions expire.
     """
 
@@ -34,31 +34,16 @@ class Work:
     timeout_ms: float | None
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """What an attempt brings to its decision.
-
-    Attributes:
-        attempt: which one.
-        tasks: the report of every task, handles included.
-        scan_start: what each sink's ``begin_attempt`` returned.
-    """
-
-    attempt: Attempt
-    tasks: tuple[TaskReport, ...]
-    scan_start: dict[str, dict[str, Any]]
-
-
 class Engine(Protocol):
     """Runs the tasks of a batch."""
 
     def prepare(self, work: Work) -> Sequence[TaskReport]:
-        """Evaluate the batch once, pre-commit every task, and return the reports of the accepted attempts.
+        """Evaluate the batch once, pre-commit every task, and return the reports of the accepted task attempts.
 
         Raises:
-            RetriableError: the attempt is void, a new one may succeed.
-            FatalError: it would fail again.
+            RetriableError: the attempt is void; a new one may succeed.
+            FatalError: a new attempt would fail again.
         """
 
     def evaluate(self) -> None:
-        """Evaluate the batch once into nothing: a stateful plan must write its state version."""
+        """Evaluate the batch once and discard the rows: a stateful plan must write its state version."""

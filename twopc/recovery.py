@@ -1,6 +1,6 @@
 """Recovery as a table: (what the log says) x (what is proven) x (which batch this is) -> what to do.
 
-Each row is a labelled case; exactly one row matches every combination, and a test enumerates all of them. The shape is
+Each row is a labelled case. Exactly one row matches every combination, and a test enumerates all of them. The shape is
 that of TigerBeetle's ``recovery_cases`` (src/vsr/journal.zig).
 """
 
@@ -26,18 +26,23 @@ class Outcome(Enum):
     UNKNOWN = "some unknown"
 
 
-class Action(Enum):
+class Step(Enum):
     """What the coordinator does next."""
 
     WRITE = "write"  #: prepare, decide, commit
-    EVALUATE = "evaluate"  #: it is visible: evaluate the batch once into nothing, and return
-    REWRITE = "rewrite"  #: nothing of it is visible or ever will be: write anew, as a new attempt
+    REWRITE = "rewrite"  #: nothing of the batch is or will be visible: write it again, as a new attempt
     REPAIR = "repair"  #: write only what was lost, after checking that the replay gives the decided rows
     PUBLISH = "publish"  #: write what was lost from the staged rows, whatever the plan would give today
+    FINISH = "finish"  #: the batch is visible: evaluate the plan once if nothing has yet, then return
     BLOCKED = "blocked"  #: decided, not provable now: CommitBlockedError
-    IN_DOUBT = "in doubt"  #: decided, and only a replay that we do not have could complete it: InDoubtError
+    IN_DOUBT = "in doubt"  #: decided, and only a replay that does not exist could complete it: InDoubtError
     REFUSE = "refuse"  #: RefusedStartError
     DAMAGED = "damaged"  #: DecisionLogDamagedError
+
+    @property
+    def stops(self) -> bool:
+        """Whether the query stops with an error."""
+        return self in {Step.BLOCKED, Step.IN_DOUBT, Step.REFUSE, Step.DAMAGED}
 
 
 class Case(NamedTuple):
@@ -47,7 +52,7 @@ class Case(NamedTuple):
     statuses: frozenset[LogStatus] | None
     outcomes: frozenset[Outcome] | None
     positions: frozenset[Position] | None
-    action: Action
+    step: Step
     staged: bool | None = None
 
     def matches(self, status: LogStatus, outcome: Outcome, position: Position, *, staged: bool) -> bool:
@@ -62,35 +67,36 @@ class Case(NamedTuple):
 
 _READABLE: Final = frozenset(LogStatus) - {LogStatus.CORRUPT}
 _ANY_DECISION: Final = frozenset({LogStatus.DECIDED, LogStatus.REPAIRED})
-_SETTLED: Final = frozenset({Outcome.COMMITTED})
+_PROVEN: Final = frozenset({Outcome.COMMITTED})
 _ALL_LOST: Final = frozenset({Outcome.LOST})
 _SOME_LOST: Final = frozenset({Outcome.PARTLY_LOST})
 _LOSSES: Final = _ALL_LOST | _SOME_LOST
+_SAME: Final = frozenset({Position.SAME})
+_NEXT: Final = frozenset({Position.NEXT, Position.FIRST})
+_RUNNING: Final = _NEXT | _SAME
 _REFUSALS: Final = {
     Position.REWOUND: "checkpoint rewound",
     Position.COPIED: "another history",
     Position.GAP: "gap",
     Position.NEW_QUERY: "name in use",
     Position.UNADOPTED: "checkpoint older than the sink",
-    Position.ENDED: "lineage ended",
+    Position.ENDED: "query ended",
 }
-_GOING_ON: Final = frozenset({Position.NEXT, Position.FIRST})
-_RUNNING: Final = _GOING_ON | {Position.SAME}
 
 RECOVERY_TABLE: Final[tuple[Case, ...]] = (
-    Case("damaged log", frozenset({LogStatus.CORRUPT}), None, None, Action.DAMAGED),
-    *(Case(label, _READABLE, None, frozenset({at}), Action.REFUSE) for at, label in _REFUSALS.items()),
-    Case("nothing decided", frozenset({LogStatus.UNDECIDED}), None, _GOING_ON, Action.WRITE),
+    Case("damaged log", frozenset({LogStatus.CORRUPT}), None, None, Step.DAMAGED),
+    *(Case(label, _READABLE, None, frozenset({at}), Step.REFUSE) for at, label in _REFUSALS.items()),
+    Case("nothing decided", frozenset({LogStatus.UNDECIDED}), None, _NEXT, Step.WRITE),
     # A begin record counts as a decision without transactions: its batch belongs to the time before the sink.
-    Case("before the sink", frozenset({LogStatus.UNDECIDED}), None, frozenset({Position.SAME}), Action.EVALUATE),
-    Case("decided, done", _ANY_DECISION, _SETTLED, frozenset({Position.SAME}), Action.EVALUATE),
-    Case("last one done", _ANY_DECISION, _SETTLED, _GOING_ON, Action.WRITE),
-    Case("decided, not proven", _ANY_DECISION, frozenset({Outcome.UNKNOWN}), _RUNNING, Action.BLOCKED),
-    Case("lost, but staged", _ANY_DECISION, _LOSSES, _RUNNING, Action.PUBLISH, staged=True),
-    Case("all lost", _ANY_DECISION, _ALL_LOST, frozenset({Position.SAME}), Action.REWRITE, staged=False),
-    Case("some lost", _ANY_DECISION, _SOME_LOST, frozenset({Position.SAME}), Action.REPAIR, staged=False),
-    # The engine has left the batch behind: there is no replay to repair it from.
-    Case("lost and left behind", _ANY_DECISION, _LOSSES, _GOING_ON, Action.IN_DOUBT, staged=False),
+    Case("before the sink", frozenset({LogStatus.UNDECIDED}), None, _SAME, Step.FINISH),
+    Case("decided, done", _ANY_DECISION, _PROVEN, _SAME, Step.FINISH),
+    Case("last one done", _ANY_DECISION, _PROVEN, _NEXT, Step.WRITE),
+    Case("decided, not proven", _ANY_DECISION, frozenset({Outcome.UNKNOWN}), _RUNNING, Step.BLOCKED),
+    Case("lost, but staged", _ANY_DECISION, _LOSSES, _RUNNING, Step.PUBLISH, staged=True),
+    Case("all lost", _ANY_DECISION, _ALL_LOST, _SAME, Step.REWRITE, staged=False),
+    Case("some lost", _ANY_DECISION, _SOME_LOST, _SAME, Step.REPAIR, staged=False),
+    # The engine has moved past the batch: there is no replay to repair it from.
+    Case("lost and left behind", _ANY_DECISION, _LOSSES, _NEXT, Step.IN_DOUBT, staged=False),
 )
 
 

@@ -1,18 +1,38 @@
-"""What a refused start or a stopped commit tells its user: what is wrong, and every way out."""
+"""What a refused start or a stopped batch says to its user: what happened, whether data is at risk, every way out."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from twopc.batch import Position
-from twopc.errors import CommitBlockedError, DecisionLogDamagedError, RefusedStartError
+from twopc.errors import CommitBlockedError, DecisionLogDamagedError, InDoubtError, RefusedStartError
+from twopc.handle import Evidence
+from twopc.recovery import Step
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from twopc.attempt import TaskKey
     from twopc.batch import Batch
     from twopc.log_view import LogView
+    from twopc.participants import Handles
     from twopc.records import Acquired
+    from twopc.recovery import Case
+
+LEFT_BEHIND: Final = "Spark has moved past this batch and cannot replay it"
+OTHER_ROWS: Final = (
+    "the replay gives other rows than were decided (a shuffle, AQE, changed partitions or a non-deterministic expression), "
+    "so the lost rows cannot be told from the visible ones. staging=True keeps the rows and prevents this"
+)
+OTHER_ORDERS: Final = "the replay gives the decided rows in another order each time"
+LOST_AGAIN: Final = "they were lost again after every attempt to write them again. Raise the sinks' transaction timeout"
+
+
+def refused(case: Case, position: Position, view: LogView, batch: Batch, log: str) -> Exception:
+    """The error for a start that the recovery table refuses, whoever drives."""
+    if case.step is Step.DAMAGED:
+        return damaged(view, log)
+    return refusal(position, case.label, view, batch, log)
 
 
 def refusal(position: Position, label: str, view: LogView, batch: Batch, log: str) -> RefusedStartError:
@@ -21,62 +41,74 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
     other = view.begin.query_id if view.begin else None
     texts = {
         Position.REWOUND: (
-            f"the checkpoint is at batch {at}, but {log} has decided batch {highest}: an older checkpoint was "
-            f"restored, or a copy of it ran elsewhere. Going on would write batches {at} to {highest} twice. Restore "
-            f"the newest checkpoint; or, to write batches again, start with a new checkpoint and end_query_id={mine!r}"
+            f"the checkpoint is at batch {at}, but {log} has already decided batch {highest}. An older checkpoint was "
+            f"restored, or a copy of it ran elsewhere. Continuing would write batches {at} to {highest} twice. Restore the "
+            f"newest checkpoint; or, to write these batches again, start with a new checkpoint and end_query_id={mine!r}"
         ),
         Position.COPIED: (
-            f"batch {at} of this checkpoint has other source offsets than {log} has recorded (at batch {highest}): the "
-            "checkpoint was copied or restored, and another run has gone on from it. Going on would lose or double "
-            "records. Use the checkpoint of the run that wrote last; or start with a new checkpoint and "
-            f"end_query_id={mine!r}"
+            f"batch {at} of this checkpoint has other source offsets than {log} has recorded (at batch {highest}). The "
+            "checkpoint was copied or restored, and another run continued from it. Continuing would lose or double records. "
+            f"Use the checkpoint of the run that wrote last; or start with a new checkpoint and end_query_id={mine!r}"
         ),
         Position.GAP: (
-            f"the checkpoint is at batch {at}, but the last batch decided in {log} is {highest}: batches in between "
-            "ran without this sink, or the log was replaced. If they were written by other means, start with a new "
-            f"checkpoint and end_query_id={mine!r}; otherwise restore the checkpoint of batch {highest}"
+            f"the checkpoint is at batch {at}, but the last batch decided in {log} is {highest}. The batches in between ran "
+            "without this sink, or the log was replaced. If they were written by other means, start with a new checkpoint "
+            f"and end_query_id={mine!r}; otherwise restore the checkpoint of batch {highest}"
         ),
         Position.NEW_QUERY: (
-            f"{log} belongs to the query {other}, this is the query {mine}: its checkpoint was deleted, or another "
-            f"query uses the same sink name. If {other} is over, pass end_query_id={other!r}; otherwise give this sink "
-            "another name"
+            f"{log} belongs to query {other}, but this is query {mine}. Its checkpoint was deleted, or another query uses the "
+            f"same sink name. If query {other} is over, pass end_query_id={other!r}; otherwise give this sink another name"
         ),
         Position.UNADOPTED: (
-            f"the checkpoint is at batch {at}, but {log} knows nothing of it: it lived before this sink (or the sink "
-            f"was renamed). If its batches before {at} were written by other means, pass adopt_query_id={mine!r}; "
+            f"the checkpoint is at batch {at}, but {log} has no record of it. The checkpoint is older than this sink, or the "
+            f"sink was renamed. If the batches before {at} were written by other means, pass adopt_query_id={mine!r}; "
             "otherwise give the sink its former name"
         ),
         Position.ENDED: (
-            f"the query {mine} was ended in {log} when {other} took its place: its checkpoint must not be used again. "
-            f"Start with a new checkpoint and end_query_id={other!r}, or give this sink another name"
+            f"query {mine} was ended in {log} when query {other} replaced it. Its checkpoint must not be used again. Start "
+            f"with a new checkpoint and end_query_id={other!r}, or give this sink another name"
         ),
     }
-    return RefusedStartError(f"{label}: {texts[position]}", case=position.value)
+    return RefusedStartError(f"{label}: {texts[position]}. Nothing was written", case=position.value)
 
 
 def damaged(view: LogView, log: str) -> DecisionLogDamagedError:
     """The error for a log that cannot be trusted."""
     return DecisionLogDamagedError(
-        f"the decision log {log} is damaged: {view.damage}. Restore it, or check the output, then start with a new "
-        "checkpoint and a new sink name"
+        f"the decision log {log} is damaged: {view.damage}. Nothing was written. Restore the log; or check the output, then "
+        "start with a new checkpoint and a new sink name"
     )
 
 
-def blocked(batch: int, unproven: Sequence[str], blockers: Sequence[str]) -> CommitBlockedError:
+def blocked(batch_id: int, unproven: Sequence[str], blockers: Sequence[str]) -> CommitBlockedError:
     """The error for a decided batch whose commit cannot be proven now."""
-    what = f"batch {batch} is decided, but its commit could not be completed in time"
+    what = f"batch {batch_id} is decided, but its commit could not be completed in time. No data is lost"
     if blockers:
-        text = f"{what}: {'; '.join(blockers)}. Mend that and restart the query: it goes on from here"
+        text = f"{what}. {'; '.join(blockers)}. Fix this and restart the query; it resumes here"
     else:
-        text = f"{what}; restart the query when every broker answers: it goes on from here"
+        text = f"{what}. Restart the query when every broker answers; it resumes here"
     return CommitBlockedError(text, transactions=unproven)
 
 
-def driven_by_another(sink: str, last: str, batch: Batch) -> RefusedStartError:
-    """The error for a sink without a log that another query drove last."""
+def in_doubt(batch_id: int, handles: Handles, evidence: Mapping[TaskKey, Evidence], why: str) -> InDoubtError:
+    """The error for a decided batch that cannot be completed; names every transaction by what became of it."""
+
+    def named(wanted: Evidence) -> list[str]:
+        return [handles[key].transaction for key, found in sorted(evidence.items()) if found is wanted]
+
+    return InDoubtError(
+        f"batch {batch_id} is decided, but some of its transactions are lost: {why}. Nothing more was written",
+        committed=named(Evidence.COMMITTED),
+        lost=named(Evidence.ABORTED),
+        unknown=named(Evidence.UNKNOWN),
+    )
+
+
+def owned_by_another(sink: str, last: str, batch: Batch) -> RefusedStartError:
+    """The error for a sink without a log that another query owned last."""
     return RefusedStartError(
-        f"name in use: sink {sink!r} was last driven by the query {last}; this is the query {batch.query_id}. If that one is "
-        f"over and all it decided is visible, pass end_query_id={last!r}; otherwise give this sink another name",
+        f"name in use: sink {sink!r} was last used by query {last}, but this is query {batch.query_id}. If query {last} is over "
+        f"and all it decided is visible, pass end_query_id={last!r}; otherwise give this sink another name. Nothing was written",
         case="name in use",
     )
 
@@ -85,18 +117,19 @@ def newer_decision(sink: str, batch: Batch) -> RefusedStartError:
     """The error for a checkpoint whose decisions are older than what a sink shows."""
     mine = batch.query_id
     return RefusedStartError(
-        f"older copy: sink {sink!r} shows a later batch than any that this checkpoint (at batch {batch.batch_id}) has decided: "
-        "it was restored, or is a copy, and another run has gone on from it. Going on would write batches twice. Use the "
-        f"checkpoint of the run that wrote last; or start with a new checkpoint and end_query_id={mine!r}",
+        f"older copy: sink {sink!r} shows a later batch than this checkpoint (at batch {batch.batch_id}) has decided. The "
+        "checkpoint was restored or is a copy, and another run continued from it. Continuing would write batches twice. Use "
+        f"the checkpoint of the run that wrote last; or start with a new checkpoint and end_query_id={mine!r}. Nothing was "
+        "written",
         case="older copy",
     )
 
 
-def other_master(log: str, last: Acquired, batch: Batch) -> RefusedStartError:
-    """The error for a sink that another query drives, with its decisions in another log than this query's."""
+def other_owner(log: str, last: Acquired, batch: Batch) -> RefusedStartError:
+    """The error for a sink that another query owns, with its decisions in another log than this query's."""
     return RefusedStartError(
-        f"name in use: {log} was last driven by the query {last.query_id}, whose decisions are in {last.deciding_log}; this is "
-        f"the query {batch.query_id}. If that one is over and all it decided is visible, pass "
-        f"end_query_id={last.query_id!r}; otherwise give this sink another name",
+        f"name in use: {log} was last used by query {last.query_id}, whose decisions are in {last.deciding_log}; this is query "
+        f"{batch.query_id}. If query {last.query_id} is over and all it decided is visible, pass "
+        f"end_query_id={last.query_id!r}; otherwise give this sink another name. Nothing was written",
         case="name in use",
     )

@@ -1,90 +1,53 @@
-"""Rule 9: a decided transaction that is proven lost is repaired, and only with the rows that were decided."""
+"""Rule 9: a decided transaction that is proven lost is written again, and only with the rows that were decided."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from twopc.attempt import TaskAttempt
-from twopc.errors import InDoubtError
-from twopc.handle import Evidence
-from twopc.records import TaskReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
     from twopc.attempt import Attempt, TaskKey
-    from twopc.log_view import LogView
-    from twopc.records import Decision
+    from twopc.records import Decision, TaskReport
     from twopc.sink import TwoPhaseCommitSink
-
-
-class StagedRows(Protocol):
-    """Rows kept by tasks until their transactions are proven (``staging=True``), as the driver sees them."""
-
-    def has(self, name: str) -> bool:
-        """Whether the slice is there, whole."""
-
-    def read(self, name: str, sink: str) -> Iterator[pa.RecordBatch]:
-        """Its rows, as that sink's writer takes them; memory does not grow with the slice."""
-
-    def release(self, driver_epoch: int, batch: int) -> None:
-        """Drop what this driver and earlier ones staged up to ``batch``: it is proven. Best effort, raises nothing."""
+    from twopc.staged_rows import StagedRows
 
 
 def match_rows(
-    view: LogView,
-    replayed: Sequence[TaskReport],
-    evidence: Mapping[TaskKey, Evidence],
-    name_of: Callable[[TaskKey], str],
-    *,
-    expected: Mapping[int, int],
-) -> dict[int, int]:
-    """Which task of the replay has the rows of which decided task.
+    decision: Decision, replayed: Sequence[TaskReport], *, expected: Mapping[int, int]
+) -> dict[int, int] | None:
+    """Find, for each decided task, the task of the replay that has its rows.
 
-    The replay must give the decided rows for *all* tasks: else the lost rows are not those of the same tasks today. It
-    need not give them in the same order: Spark plans the tasks of a source with few partitions in another order when it
-    reads their offsets back from the checkpoint.
+    The replay must give the decided rows for *all* tasks; otherwise the lost rows may belong to other tasks now. It may
+    give them in another order: Spark plans the tasks of a source with few partitions in another order when it reads
+    their offsets back from the checkpoint.
 
     Args:
-        view: holds the decision.
+        decision: what was decided.
         replayed: a report of every task.
-        evidence: for the error.
-        name_of: for the error.
-        expected: decided partition -> replayed partition, taken where several fit; the same where absent.
+        expected: decided partition -> replayed partition, preferred where several fit; the same number where absent.
 
     Returns:
-        decided partition -> replayed partition.
-
-    Raises:
-        InDoubtError: it does not; names what is in and what is lost.
+        decided partition -> replayed partition; None when the replay gives other rows.
     """
-    if view.decision is None:
-        raise AssertionError("a repair needs a decision")
     places: dict[tuple[int, int], list[int]] = {}
     for task in replayed:
         places.setdefault((task.rows, task.checksum), []).append(task.partition)
     found: dict[int, int] = {}
     for wanted_place in (True, False):
-        for task in view.decision.tasks:
+        for task in decision.tasks:
             fitting = places.get((task.rows, task.checksum), [])
             place = expected.get(task.partition, task.partition)
             if task.partition not in found and fitting and (place in fitting or not wanted_place):
                 found[task.partition] = place if place in fitting else fitting[0]
                 fitting.remove(found[task.partition])
-    if len(found) != len(view.decision.tasks) or len(found) != len(replayed):
-        raise in_doubt(
-            view.decision,
-            evidence,
-            name_of,
-            "the replay does not give the same rows task by task (a shuffle, AQE, changed partitions or a "
-            "non-deterministic expression), so the lost ones cannot be told from those that are in. staging=True keeps "
-            "the rows and prevents this",
-        )
-    return found
+    return found if len(found) == len(decision.tasks) == len(replayed) else None
 
 
 def as_decided(replayed: Sequence[TaskReport], found: Mapping[int, int]) -> tuple[TaskReport, ...]:
@@ -94,25 +57,9 @@ def as_decided(replayed: Sequence[TaskReport], found: Mapping[int, int]) -> tupl
     return tuple(sorted(renamed, key=lambda task: task.partition))
 
 
-def in_doubt(
-    decision: Decision, evidence: Mapping[TaskKey, Evidence], name_of: Callable[[TaskKey], str], why: str
-) -> InDoubtError:
-    """The error that names every transaction of the decision by what became of it."""
-
-    def named(what: Evidence) -> list[str]:
-        return [name_of(slot) for slot, found in sorted(evidence.items()) if found is what]
-
-    return InDoubtError(
-        f"batch {decision.batch_id} is decided and some of its transactions are lost: {why}. Nothing more was written",
-        committed=named(Evidence.COMMITTED),
-        lost=named(Evidence.ABORTED),
-        unknown=named(Evidence.UNKNOWN),
-    )
-
-
-def all_staged(decision: Decision | None, lost: Collection[TaskKey], staging: StagedRows) -> bool:
+def all_staged(decision: Decision | None, lost: Collection[TaskKey], staging: StagedRows | None) -> bool:
     """Whether everything that was lost can be written from staged rows."""
-    if decision is None or not lost:
+    if decision is None or not lost or staging is None:
         return False
     partitions = {partition for _, partition in lost}
     return all(
@@ -120,7 +67,7 @@ def all_staged(decision: Decision | None, lost: Collection[TaskKey], staging: St
     )
 
 
-def publish(  # noqa: PLR0913 - all that names a transaction
+def publish(  # noqa: PLR0913 - keyword-only: all that names a transaction
     decision: Decision,
     lost: Collection[TaskKey],
     staging: StagedRows,
@@ -130,7 +77,7 @@ def publish(  # noqa: PLR0913 - all that names a transaction
     driver_epochs: Mapping[str, int],
     committed_through: int,
 ) -> tuple[TaskReport, ...]:
-    """Pre-commit the lost transactions again, from the staged rows, in this process."""
+    """Pre-commit the lost transactions again from the staged rows, in this process; returns the repaired tasks."""
     repaired = []
     for task in decision.tasks:
         handles = {}
@@ -145,15 +92,7 @@ def publish(  # noqa: PLR0913 - all that names a transaction
             )
             handles[name] = _publish_one(sinks[name], identity, staging.read(str(task.staged), name))
         if handles:
-            repaired.append(
-                TaskReport(
-                    partition=task.partition,
-                    rows=task.rows,
-                    checksum=task.checksum,
-                    handles=handles,
-                    staged=task.staged,
-                )
-            )
+            repaired.append(msgspec.structs.replace(task, handles=handles))
     return tuple(repaired)
 
 

@@ -66,5 +66,5 @@ def move_batch(current: BatchState, to: BatchState) -> BatchState:
         AssertionError: ``to`` cannot follow ``current``.
     """
     if to not in BATCH_TRANSITIONS[current]:
-        raise AssertionError(f"a checkpoint that is {current.value} cannot become {to.value}")
+        raise AssertionError(f"a batch that is {current.value} cannot become {to.value}")
     return to

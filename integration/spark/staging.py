@@ -78,7 +78,7 @@ class SliceWriter:
 
 @dataclass(frozen=True)
 class Staging:
-    """The driver's view of the staged slices; see ``twopc.repair.StagedRows``."""
+    """The driver's view of the staged slices; see ``twopc.staged_rows.StagedRows``."""
 
     location: str
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from twopc.engine import Work
-    from twopc.repair import StagedRows
     from twopc.settings import Settings
+    from twopc.staged_rows import StagedRows
 
 
 def create_topic(

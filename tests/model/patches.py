@@ -16,7 +16,7 @@ from sinks.kafka import writer as kafka_writer
 from tests.model import clients, producer
 from tests.model.clock import Names, Threads, Time
 from tests.model.network import NETWORK
-from twopc import coordinator
+from twopc import batch_transaction, coordinator
 
 MARKER_PARTITIONS = 2
 
@@ -53,7 +53,8 @@ def install() -> None:
         (producer_pool, {"threading": Threads(lambda: NETWORK.simulation)}),
         (kafka_reader, {"Consumer": clients.Consumer, "time": time}),
         (kafka_writer, {"time": time, "uuid": names}),
-        (coordinator, {"time": time, "uuid": names}),
+        (batch_transaction, {"time": time}),
+        (coordinator, {"uuid": names}),
         (tenacity, {"time": time}),
         (tenacity.nap, {"time": time}),
     ]

@@ -95,7 +95,7 @@ class Files:
 
 
 class Staging:
-    """See :class:`twopc.repair.StagedRows`."""
+    """See :class:`twopc.staged_rows.StagedRows`."""
 
     def __init__(self, simulation: Simulation, slices: dict[str, list[int]]) -> None:
         self._simulation, self._slices = simulation, slices

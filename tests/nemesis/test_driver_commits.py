@@ -71,7 +71,7 @@ def test_a_decision_that_arrives_after_a_successor_took_over_is_fenced_and_doubl
     assert late.answer() in FENCED
     assert isinstance(losing.exception(30), FencedError)
     assert process(successor, play, 1) == (1, 0)
-    assert [decision.attempt.driver_epoch for decision in play.decisions()] == [successor._log_epoch] * 2
+    assert [decision.attempt.driver_epoch for decision in play.decisions()] == [successor.log_epoch] * 2
     assert play.visible() == seen(2)
 
 

@@ -14,7 +14,8 @@ from tests.planted.sink_bugs import SINK_BUGS
 
 __all__ = ["BUGS", "QUICK", "Bug", "Edit"]
 
-_COORDINATOR: Final = "twopc/coordinator.py"
+_TRANSACTION: Final = "twopc/batch_transaction.py"
+_START: Final = "twopc/start.py"
 _COMMITTER: Final = "sinks/kafka/committer.py"
 _LEDGER: Final = "sinks/kafka/decision_log.py"
 _MARKERS: Final = "sinks/kafka/markers.py"
@@ -25,18 +26,17 @@ BUGS: Final = (
     _bug(
         "commit before decision",
         0,
-        _COORDINATOR,
-        "        self._binding.bind(self._bound)\n",
-        "        self._binding.bind(self._bound)\n"
-        "        for name, committer in self._committers.items():\n"
-        "            committer.commit(self._handles(name, snapshot.tasks), snapshot.scan_start.get(name, {}))\n",
+        _TRANSACTION,
+        "            run.bind()\n",
+        "            run.bind()\n"
+        "            run.participants.commit(self._batch.batch_id, prepared.handles, prepared.scan_start)\n",
     ),
     _bug(
         "skip recovery",
         0,
-        _COORDINATOR,
-        "            found = committer.initialize_state(*self._decided_by(view, name))\n",
-        "            found = dict.fromkeys(self._decided_by(view, name)[0], Evidence.COMMITTED)\n",
+        _START,
+        "        evidence = self.participants.recover(handles, decision.scan_start if decision else {})\n",
+        "        from twopc.handle import Evidence\n        evidence = dict.fromkeys(handles, Evidence.COMMITTED)\n",
     ),
     _bug(
         "no fencing of the old driver",
@@ -50,18 +50,18 @@ BUGS: Final = (
         1,
         (
             Edit(
-                _COORDINATOR,
-                "        self._require_startable(fold(decided), batch)\n",
-                "        before = fold(decided)\n        self._require_startable(before, batch)\n",
+                _START,
+                "        owners = self._check_read_only(batch)\n",
+                "        before = fold(self.log.inspect())\n        owners = self._check_read_only(batch)\n",
             ),
-            Edit(_COORDINATOR, "        view = fold(self._log.read())\n", "        view = before\n"),
+            Edit(_START, "        view = fold(self.log.read())", "        view = before"),
         ),
     ),
     _bug(
         "fence before the read-only checks",
         1,
-        _COORDINATOR,
-        "        self._require_startable(fold(decided), batch)\n",
+        _START,
+        "        self._require_startable(fold(decided), batch, owners)\n",
         "",
         protocol="tests/live/rules/test_rule_10_not_the_same_batch.py",
     ),
@@ -118,10 +118,9 @@ BUGS: Final = (
         4,
         (
             Edit(
-                _COORDINATOR,
-                '                crash_point("driver.prepared")\n',
-                '                crash_point("driver.prepared")\n'
-                "                scan_start = {n: dict(c.begin_attempt()) for n, c in self._committers.items()}\n",
+                _TRANSACTION,
+                '            crash_point("driver.prepared")\n',
+                '            crash_point("driver.prepared")\n            scan_start = run.participants.begin_attempt()\n',
             ),
             Edit(_MARKERS, "OffsetSpec.latest(), committed=True,", "OffsetSpec.latest(), committed=False,"),
         ),
@@ -144,9 +143,9 @@ BUGS: Final = (
     _bug(
         "settled before it is proven",
         5,
-        _COORDINATOR,
-        "                committed_through=self._committed_through,\n                only_tasks=only_tasks,\n",
-        "                committed_through=batch.batch_id,\n                only_tasks=only_tasks,\n",
+        _TRANSACTION,
+        "            committed_through=run.committed_through,\n            only_tasks=only_tasks,\n",
+        "            committed_through=self._batch.batch_id,\n            only_tasks=only_tasks,\n",
     ),
     Bug(
         "a producer used for two transactions",
@@ -230,9 +229,9 @@ BUGS: Final = (
     _bug(
         "replay of only the missing tasks, unchecked",
         9,
-        _COORDINATOR,
-        "found = repair.match_rows(self._current, snapshot.tasks, self._evidence, self._name_of, expected=order)",
-        "found = {task.partition: task.partition for task in snapshot.tasks}",
+        _TRANSACTION,
+        "found = repair.match_rows(run.decision, prepared.tasks, expected=order)",
+        "found = {task.partition: task.partition for task in prepared.tasks}",
     ),
     _bug(
         "skip of a decided batch without comparing source offsets",
@@ -287,9 +286,9 @@ BUGS: Final = (
     _bug(
         "a decided batch is not evaluated in a stateful query",
         0,
-        _COORDINATOR,
-        "                if not evaluated:\n                    engine.evaluate()\n",
-        "",
+        _TRANSACTION,
+        "            self._engine.evaluate()\n",
+        "            pass\n",
         whole="tests/live/test_spark_recovery.py -k stateful",
     ),
     _bug(
@@ -314,8 +313,8 @@ BUGS: Final = (
     _bug(
         "every run of a query takes over under one name",
         1,
-        _COORDINATOR,
-        "run=self._run, deciding_log",
+        _START,
+        "run=self.run_id, deciding_log",
         "run=batch.query_id, deciding_log",
         model=False,
         protocol="tests/unit/test_coordinator.py -k name_of_its_own",

@@ -6,8 +6,6 @@ from typing import Final
 
 from tests.planted.bug import Bug, one_edit
 
-_COORDINATOR: Final = "twopc/coordinator.py"
-
 SINK_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "a bad row is not part of what a replay must repeat",
@@ -39,17 +37,17 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "sinks commit by name",
         0,
-        _COORDINATOR,
-        "key=lambda sink: (made[sink.name].decision_log() is None, sink.name)",
-        "key=lambda sink: sink.name",
+        "twopc/participants.py",
+        "key=lambda name: (committers[name][1].decision_log() is None, name)",
+        "key=lambda name: name",
         model=False,
         whole="tests/live/test_spark_sinks.py -k before_redis",
     ),
     one_edit(
         "an older copy of the registers is the log",
         10,
-        _COORDINATOR,
-        "        require_newest(self._committers, self._drove, view, batch, self._settings.overrides)\n",
+        "twopc/start.py",
+        "        require_newest(self.participants, owners, view, batch, self.settings.overrides)\n",
         "",
         model=False,
         protocol="tests/contract/test_contract.py -k older_copy",

@@ -151,7 +151,7 @@ def test_a_start_that_is_refused_only_after_its_acquisition_ends_no_transaction(
 
 def test_a_driver_that_lost_during_its_own_acquisition_does_not_throw_out_the_winner(cluster: Cluster) -> None:
     paused, winner = cluster.start(), cluster.start()
-    log = paused.coordinator._log
+    log = paused.coordinator.log
     read = log.read
 
     def read_late() -> object:

@@ -120,7 +120,7 @@ def test_a_loss_that_the_engine_has_left_behind_is_in_doubt(cluster: Cluster) ->
     die_at(cluster, cluster.start(), "driver.decided", 0)
     cluster.store.expire()
     query = cluster.start()
-    with pytest.raises(InDoubtError, match="no replay") as doubt:
+    with pytest.raises(InDoubtError, match="cannot replay") as doubt:
         query.run(1)
     assert len(doubt.value.lost) == 3
     assert query.engine.works == []
@@ -170,7 +170,7 @@ def test_a_publication_that_fails_leaves_nothing_pending(cluster: Cluster) -> No
 def test_staged_rows_are_proven_when_the_batch_is_proven(cluster: Cluster) -> None:
     query = cluster.start(staging=True)
     query.run(0, 1)
-    staging = query.coordinator._staging
+    staging = query.coordinator._start.staging
     assert isinstance(staging, FakeStaging)
     assert staging.settled == [(0, 0), (0, 1)]
 

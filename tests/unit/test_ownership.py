@@ -10,7 +10,7 @@ import pytest
 
 from twopc.batch import Batch, Overrides
 from twopc.errors import RefusedStartError
-from twopc.ownership import require_no_other_master, require_not_driven_by_another
+from twopc.ownership import require_same_log_owner, require_same_owner
 from twopc.records import Acquired, Begin, LogContents, LogEntry, Record
 
 OURS, THEIRS, THIRD = "lineage-a", "lineage-b", "lineage-c"
@@ -35,9 +35,9 @@ def start(*records: Record, end_query_id: str | None = None, is_deciding: bool =
     contents = LogContents(0, tuple(LogEntry(at, record) for at, record in enumerate(records)))
     log: Any = SimpleNamespace(name=LOG, inspect=lambda: contents)
     another: Any = SimpleNamespace(name=ELSEWHERE)
-    committer: Any = SimpleNamespace(decision_log=lambda: log)
+    participants: Any = SimpleNamespace(decision_logs=lambda: [log])
     overrides = Overrides(end_query_id=end_query_id)
-    require_no_other_master([committer], log if is_deciding else another, contents, CHECKPOINT, overrides)
+    require_same_log_owner(participants, log if is_deciding else another, contents, CHECKPOINT, overrides)
 
 
 @pytest.mark.parametrize("is_deciding", [True, False])
@@ -60,7 +60,7 @@ def test_a_sink_that_another_query_drove_last_is_not_taken(
 
 
 @pytest.mark.parametrize(("named", "is_refused"), [(THEIRS, False), (THIRD, True), (OURS, True), (None, True)])
-def test_only_a_override_that_names_it_gives_the_sink_away(named: str | None, *, is_refused: bool) -> None:
+def test_only_an_override_that_names_it_gives_the_sink_away(named: str | None, *, is_refused: bool) -> None:
     with refused(when=is_refused):
         start(taken(THEIRS), end_query_id=named)
 
@@ -89,4 +89,4 @@ def test_a_sink_without_a_log_tells_itself_who_drove_it(
 ) -> None:
     drove = {"nobody's": None, "s": last}
     with refused(when=is_refused):
-        require_not_driven_by_another(drove, CHECKPOINT, Overrides(end_query_id=named))
+        require_same_owner(drove, CHECKPOINT, Overrides(end_query_id=named))

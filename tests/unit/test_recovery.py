@@ -9,30 +9,30 @@ import pytest
 from twopc.batch import Position
 from twopc.handle import Evidence
 from twopc.log_view import LogStatus
-from twopc.recovery import RECOVERY_TABLE, Action, Outcome, lookup, outcome_of
+from twopc.recovery import RECOVERY_TABLE, Outcome, Step, lookup, outcome_of
 
 ALL_EVIDENCE = [found for handles in range(4) for found in product(Evidence, repeat=handles)]
 COMBINATIONS = list(product(LogStatus, ALL_EVIDENCE, Position, [False, True]))
 
 
-def expected_action(  # noqa: PLR0911 - the protocol in prose, case by case, independent of the table's shape
+def expected_step(  # noqa: PLR0911 - the protocol in prose, case by case, independent of the table's shape
     status: LogStatus, evidence: tuple[Evidence, ...], position: Position, *, staged: bool
-) -> Action:
+) -> Step:
     """What the protocol's text demands."""
     if status is LogStatus.CORRUPT:
-        return Action.DAMAGED
+        return Step.DAMAGED
     if position not in {Position.SAME, Position.NEXT, Position.FIRST}:
-        return Action.REFUSE
+        return Step.REFUSE
     replayed = position is Position.SAME
     if status is LogStatus.UNDECIDED or all(found is Evidence.COMMITTED for found in evidence):
-        return Action.EVALUATE if replayed else Action.WRITE
+        return Step.FINISH if replayed else Step.WRITE
     if any(found is Evidence.UNKNOWN for found in evidence):
-        return Action.BLOCKED
+        return Step.BLOCKED
     if staged:
-        return Action.PUBLISH
+        return Step.PUBLISH
     if not replayed:
-        return Action.IN_DOUBT
-    return Action.REWRITE if all(found is Evidence.ABORTED for found in evidence) else Action.REPAIR
+        return Step.IN_DOUBT
+    return Step.REWRITE if all(found is Evidence.ABORTED for found in evidence) else Step.REPAIR
 
 
 def test_exactly_one_row_answers_every_combination() -> None:
@@ -46,8 +46,8 @@ def test_exactly_one_row_answers_every_combination() -> None:
 def test_every_combination_is_answered_as_the_protocol_demands() -> None:
     for status, evidence, position, staged in COMBINATIONS:
         case = lookup(status, outcome_of(evidence), position, staged=staged)
-        expected = expected_action(status, evidence, position, staged=staged)
-        assert case.action is expected, (status, evidence, position, staged, case.label)
+        expected = expected_step(status, evidence, position, staged=staged)
+        assert case.step is expected, (status, evidence, position, staged, case.label)
 
 
 def test_every_row_is_reached_and_every_label_is_one_rows() -> None:
@@ -57,14 +57,14 @@ def test_every_row_is_reached_and_every_label_is_one_rows() -> None:
     assert len(labels) == len(set(labels))
 
 
-def test_every_action_is_some_rows() -> None:
-    assert {case.action for case in RECOVERY_TABLE} == set(Action)
+def test_every_step_is_some_rows() -> None:
+    assert {case.step for case in RECOVERY_TABLE} == set(Step)
 
 
 def test_nothing_is_written_while_anything_decided_is_unknown_or_half_in() -> None:
     for status, evidence, position, staged in COMBINATIONS:
-        action = lookup(status, outcome_of(evidence), position, staged=staged).action
-        if status in {LogStatus.DECIDED, LogStatus.REPAIRED} and action in {Action.WRITE, Action.REWRITE}:
+        step = lookup(status, outcome_of(evidence), position, staged=staged).step
+        if status in {LogStatus.DECIDED, LogStatus.REPAIRED} and step in {Step.WRITE, Step.REWRITE}:
             assert len(set(evidence)) <= 1
             assert Evidence.UNKNOWN not in evidence
 

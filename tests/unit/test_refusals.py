@@ -9,7 +9,7 @@ from twopc.attempt import Attempt
 from twopc.batch import Overrides, Position, locate
 from twopc.log_view import LogView
 from twopc.records import Begin, Decision
-from twopc.recovery import Action, Outcome, lookup
+from twopc.recovery import Outcome, Step, lookup
 from twopc.refusals import blocked, damaged, refusal
 
 MINE, OTHER = "mine-1", "other-2"
@@ -68,7 +68,7 @@ def test_every_refused_position_has_its_own_sentence() -> None:
     refused = {
         position
         for position in Position
-        if lookup(view(MINE).status, Outcome.COMMITTED, position, staged=False).action is Action.REFUSE
+        if lookup(view(MINE).status, Outcome.COMMITTED, position, staged=False).step is Step.REFUSE
     }
     assert refused == {case[0] for case in CASES}
     texts = {str(refusal(position, "", view(OTHER), batch_of(3), "log")) for position in refused}
@@ -80,6 +80,8 @@ def test_damage_and_a_blocked_commit_say_what_to_do() -> None:
     assert "new sink name" in str(damaged(LogView(damage="x"), "the-log"))
     error = blocked(4, ["t1", "t2"], [])
     assert "batch 4" in str(error)
-    assert "restart the query" in str(error)
+    assert "Restart the query" in str(error)
     assert error.transactions == ("t1", "t2")
-    assert "in time: key 'k': WRONGTYPE. Mend that" in str(blocked(4, ["t1"], ["key 'k': WRONGTYPE"]))
+    assert "No data is lost. key 'k': WRONGTYPE. Fix this and restart the query" in str(
+        blocked(4, ["t1"], ["key 'k': WRONGTYPE"])
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,14 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.fake_sink import FakeSink, FakeStaging, World
+from tests.unit.fake_sink import FakeHandle, FakeSink, FakeStaging, World
 from twopc.attempt import Attempt
 from twopc.crash_points import arm
-from twopc.errors import InDoubtError
 from twopc.handle import Evidence
-from twopc.log_view import LogView
-from twopc.records import Begin, Decision, TaskReport
-from twopc.repair import all_staged, as_decided, in_doubt, match_rows, publish
+from twopc.records import Decision, TaskReport
+from twopc.refusals import OTHER_ROWS, in_doubt
+from twopc.repair import all_staged, as_decided, match_rows, publish
 
 if TYPE_CHECKING:
     from twopc.attempt import TaskKey
@@ -36,13 +34,9 @@ def task(partition: int, *, rows: int = 2, checksum: int = 7, staged: bool = Tru
 DECISION = Decision(
     query_id="a", batch_id=4, attempt=Attempt(0, 1), offsets=(), tasks=(task(0), task(1), task(2)), scan_start={}
 )
-VIEW = LogView(begin=Begin(query_id="a", first_batch=0, prior_offsets=()), decision=DECISION)
+HANDLES = {("fake", partition): FakeHandle(f"fake/{partition}") for partition in range(3)}
 EVIDENCE = {("fake", 0): Evidence.COMMITTED, ("fake", 1): Evidence.ABORTED, ("fake", 2): Evidence.UNKNOWN}
 LOST = frozenset({("fake", 1)})
-
-
-def name_of(slot: TaskKey) -> str:
-    return f"{slot[0]}/{slot[1]}"
 
 
 @pytest.fixture
@@ -55,20 +49,20 @@ def world() -> World:
 
 def test_the_same_rows_pass_whatever_their_handles_are() -> None:
     replayed = [msgspec.structs.replace(task, handles={}, staged=None) for task in DECISION.tasks]
-    assert match_rows(VIEW, replayed, EVIDENCE, name_of, expected={}) == {0: 0, 1: 1, 2: 2}
-    with pytest.raises(InDoubtError):
-        match_rows(VIEW, replayed[:2], EVIDENCE, name_of, expected={})
+    assert match_rows(DECISION, replayed, expected={}) == {0: 0, 1: 1, 2: 2}
+    assert match_rows(DECISION, replayed[:2], expected={}) is None
 
 
 @given(order=st.permutations(range(6)), contents=st.lists(st.integers(0, 2), min_size=6, max_size=6))
 def test_the_same_rows_are_found_wherever_the_replay_has_them(order: list[int], contents: list[int]) -> None:
     decided = tuple(task(partition, checksum=contents[partition]) for partition in range(6))
-    view = replace(VIEW, decision=msgspec.structs.replace(DECISION, tasks=decided))
+    decision = msgspec.structs.replace(DECISION, tasks=decided)
     replayed = [msgspec.structs.replace(decided[here], partition=there) for here, there in enumerate(order)]
-    found = match_rows(view, replayed, {}, name_of, expected={})
+    found = match_rows(decision, replayed, expected={})
+    assert found is not None
     assert sorted(found.values()) == list(range(6))
     assert [t.checksum for t in as_decided(replayed, found)] == contents
-    assert match_rows(view, replayed, {}, name_of, expected=found) == found
+    assert match_rows(decision, replayed, expected=found) == found
 
 
 @pytest.mark.parametrize(
@@ -86,18 +80,14 @@ def test_the_same_rows_are_found_wherever_the_replay_has_them(order: list[int], 
 def test_other_rows_are_in_doubt_and_each_transaction_is_named_by_what_became_of_it(
     replayed: tuple[TaskReport, ...],
 ) -> None:
-    with pytest.raises(InDoubtError, match="staging=True") as doubt:
-        match_rows(VIEW, replayed, EVIDENCE, name_of, expected={})
-    assert (doubt.value.committed, doubt.value.lost, doubt.value.unknown) == (("fake/0",), ("fake/1",), ("fake/2",))
-
-
-def test_a_repair_without_a_decision_is_a_bug() -> None:
-    with pytest.raises(AssertionError):
-        match_rows(LogView(), [], {}, name_of, expected={})
+    assert match_rows(DECISION, replayed, expected={}) is None
+    doubt = in_doubt(DECISION.batch_id, HANDLES, EVIDENCE, OTHER_ROWS)
+    assert "staging=True" in str(doubt)
+    assert (doubt.committed, doubt.lost, doubt.unknown) == (("fake/0",), ("fake/1",), ("fake/2",))
 
 
 def test_a_doubt_names_the_batch_and_the_reason() -> None:
-    text = str(in_doubt(DECISION, EVIDENCE, name_of, "because"))
+    text = str(in_doubt(DECISION.batch_id, HANDLES, EVIDENCE, "because"))
     assert "batch 4" in text
     assert "because" in text
 

@@ -17,7 +17,9 @@ from sinks.kafka import decision_log
 from tests.live.pipeline import Tasks
 from tests.live.rules.schedules import Play, at, crash, playing
 from twopc.attempt import Claim
+from twopc.batch_transaction import BatchTransaction
 from twopc.errors import FencedError, RetriableError
+from twopc.recovery import Step
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,7 +72,7 @@ def test_a_driver_that_was_taken_over_from_while_it_prepared_decides_nothing(pla
     successor = Tasks(play, [["b says a0"], ["b says c0"]])
     with pytest.raises(FencedError), at("driver.confirmed", lambda: second.process(play.batch(0), successor)):
         first.process(play.batch(0), Tasks(play, ZERO))
-    assert [decision.attempt.driver_epoch for decision in play.decisions()] == [second._log_epoch]
+    assert [decision.attempt.driver_epoch for decision in play.decisions()] == [second.log_epoch]
     assert play.visible() == Counter(["b says a0", "b says c0"])
     assert play.open_transactions() == ()
 
@@ -81,11 +83,12 @@ def test_what_a_fenced_driver_had_prepared_never_becomes_visible_even_before_its
 
     def the_first_goes_on() -> None:
         with pytest.raises(FencedError):
-            first._decide(play.batch(0), snapshot, plan="write")
+            transaction.decide(prepared)
         assert play.visible() == Counter()
 
-    first.initialize_state(play.batch(0))
-    snapshot = first.snapshot_state(play.batch(0), Tasks(play, ZERO))
+    run = first.initialize_state(play.batch(0))
+    transaction = BatchTransaction(run, play.batch(0), Tasks(play, ZERO))
+    prepared = transaction.prepare(Step.WRITE)
     with at("driver.acquired", the_first_goes_on):
         second.process(play.batch(0), Tasks(play, ONE))
     assert play.visible() == seen(ONE)

@@ -44,7 +44,7 @@ def require_no_vote(play: Play, error: type[TwoPhaseCommitError], refused: pa.Re
     """Good rows, refused ones, good ones again: no handle, and what is open can be ended by nobody as a commit."""
     driver = play.driver()
     driver.initialize_state(play.batch(0))
-    writer = writer_of(play, work_of(play, 0, driver_epoch=driver._log_epoch), 0)
+    writer = writer_of(play, work_of(play, 0, driver_epoch=driver.log_epoch), 0)
     votes: list[KafkaHandle] = []
 
     def write_and_vote() -> None:
@@ -104,7 +104,7 @@ def test_records_that_nobody_acknowledged_are_no_vote(
     with playing(kafka, tmp_path, timeout_ms=1_500) as play:
         driver = play.driver()
         driver.initialize_state(play.batch(0))
-        writer = writer_of(play, work_of(play, 0, driver_epoch=driver._log_epoch), 0)
+        writer = writer_of(play, work_of(play, 0, driver_epoch=driver.log_epoch), 0)
         writer.write_rows(record_batch(["a", "b"]))
         try:
             with pytest.raises(RetriableError, match="not acknowledged"), at("task.written", local_kafka.pause):

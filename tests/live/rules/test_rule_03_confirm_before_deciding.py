@@ -110,7 +110,7 @@ def test_a_handle_with_another_producer_than_the_broker_knows_is_refused(play: P
     class Confirmed(Tasks):
         def prepare(self, work: Work) -> list[TaskReport]:
             tasks = super().prepare(work)
-            committer = driver._committers[play.name]
+            committer = driver.participants.committers[play.name]
             handles: list[KafkaHandle] = play.handles(tasks)
             committer.confirm(handles, 0)
             handles[0] = dataclasses.replace(handles[0], **{wrong: getattr(handles[0], wrong) + 1})

@@ -206,7 +206,7 @@ def test_who_looks_for_a_proof_ends_nothing_that_may_still_be_decided(play: Play
         def prepare(self, work: Work) -> list[TaskReport]:
             tasks = super().prepare(work)
             asked, *others = play.handles(tasks)
-            assert driver._committers[play.name].evidence([asked], {}) == {asked: Evidence.UNKNOWN}
+            assert driver.participants.committers[play.name].evidence([asked], {}) == {asked: Evidence.UNKNOWN}
             assert play.describe(others[0].transactional_id).state == "Ongoing"
             return tasks
 

@@ -105,7 +105,7 @@ def test_an_id_is_not_initialised_again_before_its_batch_is_proven(play: Play) -
     driver = play.driver()
     driver.initialize_state(play.batch(0))
     handles = [
-        prepare_task(play, work_of(play, batch, driver_epoch=driver._log_epoch), task, [f"{batch}{task}"])
+        prepare_task(play, work_of(play, batch, driver_epoch=driver.log_epoch), task, [f"{batch}{task}"])
         for batch in range(2)
         for task in range(3)
     ]
@@ -122,7 +122,7 @@ def test_two_producers_made_ready_together_never_share_an_id(play: Play) -> None
     """
     driver = play.driver()
     driver.initialize_state(play.batch(0))
-    work = work_of(play, 1, driver_epoch=driver._log_epoch, committed_through=0)
+    work = work_of(play, 1, driver_epoch=driver.log_epoch, committed_through=0)
     writer_of(play, work, 0)  # makes the stock
     pool: ProducerPool = producer_pool._pools[play.name][2]
     for _ in range(3):
@@ -143,11 +143,11 @@ def test_a_worker_keeps_no_producer_over_a_new_driver_epoch(play: Play) -> None:
     """
     first, second = play.driver(), play.driver()
     first.process(play.batch(0), Tasks(play, rows_of(0)))
-    with at("driver.confirmed", lambda: first._committers[play.name].recover_and_abort([])):
+    with at("driver.confirmed", lambda: first.participants.committers[play.name].recover_and_abort([])):
         second.process(play.batch(1), Tasks(play, rows_of(1)))
-    assert second._log_epoch > first._log_epoch
+    assert second.log_epoch > first.log_epoch
     for batch, driver in ((0, first), (1, second)):
         for handle in play.decided(batch):
-            assert handle.transactional_id.startswith(f"{play.name}.{driver._log_epoch}.")
+            assert handle.transactional_id.startswith(f"{play.name}.{driver.log_epoch}.")
     assert play.plans() == ["write", "write"]
     assert play.visible() == seen(2)

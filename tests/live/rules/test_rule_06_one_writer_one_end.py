@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def first_work(play: Play) -> Work:
     driver = play.driver()
     driver.initialize_state(play.batch(0))
-    return work_of(play, 0, driver_epoch=driver._log_epoch)
+    return work_of(play, 0, driver_epoch=driver.log_epoch)
 
 
 def test_a_writer_that_has_handed_over_ends_nothing_however_it_is_closed(play: Play) -> None:

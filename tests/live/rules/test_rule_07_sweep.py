@@ -105,7 +105,7 @@ def test_the_writer_of_a_swept_transaction_is_fenced_wherever_it_is(play: Play) 
     """A zombie writes on after the sweep. Catches a sweep by EndTxn(abort): the zombie would reopen at its epoch."""
     driver = play.driver()
     driver.initialize_state(play.batch(0))
-    zombie = writer_of(play, work_of(play, 0, driver_epoch=driver._log_epoch), 1)
+    zombie = writer_of(play, work_of(play, 0, driver_epoch=driver.log_epoch), 1)
     zombie.write_rows(record_batch(["zombie"]))
     assert zombie._producer_of.producer.flush(10) == 0
     play.forget_worker()

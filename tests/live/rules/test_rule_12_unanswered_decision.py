@@ -62,7 +62,7 @@ class Unanswered:
 def lose_commits(driver: Coordinator, play: Play, losses: float = float("inf")) -> None:
     """The driver has taken over; from here on its commits are lost on their way."""
     driver.initialize_state(play.batch(0))
-    ledger: Any = driver._log
+    ledger: Any = driver.log
     ledger._producer = Unanswered(ledger._producer, losses)
 
 

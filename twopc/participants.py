@@ -1,0 +1,131 @@
+"""The sinks of one query as the coordinator sees them: every walk over several sinks is here.
+
+Nothing else loops over committers or turns stored handles back into objects, so a walk has one order and a handle is
+decoded once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from twopc.attempt import Claim, TaskKey
+    from twopc.committer import SinkCommitter
+    from twopc.decision_log import DecisionLog
+    from twopc.handle import Evidence
+    from twopc.records import TaskReport
+    from twopc.sink import TwoPhaseCommitSink
+
+    #: The handle of every transaction of an attempt or a decision.
+    Handles = dict[TaskKey, Any]
+    #: By sink name, what its committer's ``begin_attempt`` returned.
+    ScanStart = dict[str, dict[str, Any]]
+
+
+class Participants:
+    """All sinks of a query and their committers.
+
+    Attributes:
+        sinks: by name, in the order of every walk.
+        committers: by name, in the same order.
+    """
+
+    def __init__(self, sinks: Iterable[TwoPhaseCommitSink[Any]]) -> None:
+        committers = {sink.name: (sink, sink.create_committer()) for sink in sinks}
+        # Sinks with a log first, in the same order every run: a marker that another sink shows must be in the log by then.
+        order = sorted(committers, key=lambda name: (committers[name][1].decision_log() is None, name))
+        self.sinks: dict[str, TwoPhaseCommitSink[Any]] = {name: committers[name][0] for name in order}
+        self.committers: dict[str, SinkCommitter[Any]] = {name: committers[name][1] for name in order}
+
+    @property
+    def prepare_timeout_ms(self) -> float | None:
+        """How long pre-commit may take before the first sink's transactions expire; None: they never do."""
+        return min((sink.prepare_timeout_ms for sink in self.sinks.values() if sink.prepare_timeout_ms), default=None)
+
+    def decision_logs(self) -> list[DecisionLog]:
+        """The logs that come with sinks."""
+        return [log for committer in self.committers.values() if (log := committer.decision_log()) is not None]
+
+    def decode(self, tasks: Iterable[TaskReport]) -> Handles:
+        """The handles in some tasks' reports, as their sinks know them."""
+        reported = {(name, task.partition): stored for task in tasks for name, stored in task.handles.items()}
+        return {
+            key: self.sinks[key[0]].decode_handle(stored) for key, stored in reported.items() if key[0] in self.sinks
+        }
+
+    # -- recovery ------------------------------------------------------------------------------------------------------
+
+    def inspect(self) -> dict[str, str | None]:
+        """Check every sink, read-only; returns who owned each last, where the sink itself knows."""
+        return {name: committer.inspect() for name, committer in self.committers.items()}
+
+    def bindings(self) -> dict[str, dict[str, str]]:
+        """What must not change about each sink under a checkpoint (rule 11)."""
+        return {name: dict(committer.binding()) for name, committer in self.committers.items()}
+
+    def acquire(self, claim: Claim) -> dict[str, int]:
+        """Fence whoever drove the sinks before; returns each sink's driver epoch."""
+        return {name: committer.acquire(claim) for name, committer in self.committers.items()}
+
+    def recover(self, decided: Handles, scan_start: ScanStart) -> dict[TaskKey, Evidence]:
+        """Commit the last decision again in every sink, and sweep what is not decided."""
+        evidence: dict[TaskKey, Evidence] = {}
+        for name, committer, mine in self._each(decided):
+            found = committer.initialize_state(list(mine.values()), scan_start.get(name, {}))
+            evidence |= {key: found[handle] for key, handle in mine.items()}
+        return evidence
+
+    # -- the two phases ------------------------------------------------------------------------------------------------
+
+    def begin_attempt(self) -> ScanStart:
+        """Tell every sink that tasks are about to start; returns where each has to look for their evidence."""
+        return {name: dict(committer.begin_attempt()) for name, committer in self.committers.items()}
+
+    def confirm(self, prepared: Handles, age_ms: float) -> None:
+        """Confirm every vote (rule 3).
+
+        Raises:
+            RetriableError: one of them no longer holds.
+        """
+        for _, committer, mine in self._each(prepared):
+            committer.confirm(list(mine.values()), age_ms)
+
+    def commit(self, batch_id: int, decided: Handles, scan_start: ScanStart) -> dict[TaskKey, Evidence]:
+        """Make a decided batch visible in one sink after the other; returns what is proven of each transaction."""
+        evidence: dict[TaskKey, Evidence] = {}
+        for name, committer, mine in self._each(decided):
+            found = committer.notify_checkpoint_complete(batch_id, list(mine.values()), scan_start.get(name, {}))
+            evidence |= {key: found[handle] for key, handle in mine.items()}
+        return evidence
+
+    def abort(self, prepared: Handles) -> None:
+        """End what an attempt prepared that will not be decided. Best effort."""
+        for _, committer, mine in self._each(prepared):
+            committer.abort(list(mine.values()))
+
+    def sweep(self, decided: Handles) -> None:
+        """End every open transaction that nobody has decided (rule 7). Best effort."""
+        for _, committer, mine in self._each(decided):
+            committer.recover_and_abort(list(mine.values()))
+
+    # -- the rest ------------------------------------------------------------------------------------------------------
+
+    def blockers(self) -> list[str]:
+        """What kept the last commit from being proven, sink by sink, for people."""
+        return [reason for committer in self.committers.values() for reason in committer.blockers()]
+
+    def forget(self, oldest_kept: Mapping[str, Mapping[str, Any]]) -> None:
+        """Drop evidence that only decisions older than the oldest kept one need."""
+        for name, committer in self.committers.items():
+            committer.forget(oldest_kept.get(name, {}))
+
+    def close(self) -> None:
+        """Release connections. Ends no transaction."""
+        for committer in self.committers.values():
+            committer.close()
+
+    def _each(self, handles: Handles) -> Iterator[tuple[str, SinkCommitter[Any], Handles]]:
+        for name, committer in self.committers.items():
+            yield name, committer, {key: handle for key, handle in handles.items() if key[0] == name}
