@@ -1,4 +1,4 @@
-"""What names an attempt at a batch and a task's part in it; and who claims a sink."""
+"""The names of an attempt, of a task's part in it, and of the driver that claims a sink."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ TaskKey = tuple[str, int]
 
 
 class Attempt(NamedTuple):
-    """Names an attempt: a driver that died undecided leaves no record to count on (rule 13)."""
+    """Names one attempt at a batch, without relying on records that a dead driver may not have written (rule 13).
+
+    Attributes:
+        driver_epoch: of the driver in the decision log.
+        counter: of the attempt within that driver.
+    """
 
     driver_epoch: int
     counter: int
@@ -18,15 +23,15 @@ class Attempt(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskAttempt:
-    """Which work a writer does; all that names its transaction.
+    """One task of one attempt: everything that names a writer's transaction.
 
     Attributes:
         query_id: the query's id, from its checkpoint.
         batch_id: the batch id.
         attempt: the driver's attempt at this batch.
         partition: the task's partition index in the plan.
-        driver_epoch: that of the sink in this run (:meth:`SinkCommitter.acquire`).
-        committed_through: the highest batch of which this driver has proven every transaction; -1 when there is none.
+        driver_epoch: the fencing token that this driver acquired for the sink (:meth:`SinkCommitter.acquire`).
+        committed_through: the highest batch of which this driver has proven every transaction; -1: none.
     """
 
     query_id: str
@@ -39,11 +44,11 @@ class TaskAttempt:
 
 @dataclass(frozen=True)
 class Claim:
-    """Who takes over.
+    """The driver that wants to own a sink.
 
     Attributes:
         query_id: the query's id.
-        run: a UUID of this run of it.
+        run: a UUID of this run; the same in every retry, so that acquiring twice is harmless.
         deciding_log: the name of the log that holds the decisions for all sinks of the query.
     """
 

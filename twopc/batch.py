@@ -1,4 +1,4 @@
-"""Which batch this is: the same batch id is not the same batch (rule 10)."""
+"""A batch, and where it stands against the decision log: the same batch id is not the same batch (rule 10)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Batch:
     Attributes:
         query_id: the query's id, kept in its checkpoint.
         batch_id: the batch id.
-        offsets: its source offsets, one canonical string a source.
-        offsets_of: reads the source offsets of another batch of the same checkpoint; None where it has none.
+        offsets: its source offsets, one canonical string per source.
+        offsets_of: reads the source offsets of another batch of the same checkpoint; None if it has none.
     """
 
     query_id: str
@@ -37,19 +37,19 @@ class Position(Enum):
     REWOUND = "rewound"  #: before it: an older checkpoint was restored
     COPIED = "copied"  #: the right number, but of another history
     GAP = "gap"  #: beyond the next one
-    FIRST = "first"  #: batch 0 of a new lineage under an unused name
-    NEW_QUERY = "new lineage"  #: a new lineage under a name that another one has used
-    UNADOPTED = "unadopted"  #: a checkpoint that lived before the sink
-    ENDED = "ended lineage"  #: a lineage that was ended by another one
+    FIRST = "first"  #: the first batch of a query that may use the name
+    NEW_QUERY = "new query"  #: another query under a name that is in use
+    UNADOPTED = "unadopted"  #: a checkpoint that is older than the sink
+    ENDED = "ended query"  #: a query that another one has ended
 
 
 @dataclass(frozen=True)
 class Overrides:
-    """What the user has explicitly allowed, by naming the lineage concerned: a setting left on guards still.
+    """What the user has explicitly allowed. Each names a query id, so a setting left in the code still guards.
 
     Attributes:
-        adopt_query_id: the lineage (query id) of a checkpoint that lived before the sink.
-        end_query_id: the lineage that a new one may end.
+        adopt_query_id: the id of this query, whose checkpoint is older than the sink.
+        end_query_id: the id of the query that this one may end and replace.
     """
 
     adopt_query_id: str | None = None
@@ -57,14 +57,14 @@ class Overrides:
 
 
 def locate(view: LogView, batch: Batch, overrides: Overrides) -> Position:
-    """Where ``batch`` stands against the log."""
+    """Where ``batch`` stands against the log, given what the user allows."""
     if batch.query_id in view.ended:
         return Position.ENDED
     if view.begin is None or view.begin.query_id != batch.query_id:
         return _locate_new_query(view, batch, overrides)
     highest = view.highest_batch
     if highest is None:
-        raise AssertionError("an open lineage has a highest batch")
+        raise AssertionError("an open query has a highest batch")
     if batch.batch_id == highest:
         return Position.SAME if batch.offsets == view.highest_offsets else Position.COPIED
     if batch.batch_id < highest:

@@ -1,6 +1,6 @@
-"""The decision log cannot move (rule 11): which log and which sinks a checkpoint belongs to, written once beside it.
+"""The decision log cannot move (rule 11): a file beside the checkpoint says which log and sinks it belongs to.
 
-A renamed sink, another cluster or a recreated ledger would otherwise look like an empty log, and a decided batch would
+Without it, a renamed sink, another cluster or a recreated ledger would look like an empty log, and a decided batch would
 be written twice.
 """
 
@@ -26,7 +26,7 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         format: of this file.
         log: the name of the deciding log.
-        log_identity: an id that changes when the log is made anew.
+        log_identity: an id that changes when the log is recreated.
         sinks: by name, what must not change about each.
     """
 
@@ -49,10 +49,10 @@ class Binding:
         return None if self._bound is None else self._bound.log
 
     def check(self, current: Bound, *, add_sink: str | None) -> None:
-        """Compare with what the query has now; the file is read again. Read-only.
+        """Compare with what the query has now. Reads the file again; writes nothing.
 
         Raises:
-            RefusedStartError: they differ, and no permit covers it.
+            RefusedStartError: they differ, and no override covers it.
         """
         self._number, self._bound = self._load()
         bound = self._bound
@@ -62,32 +62,34 @@ class Binding:
         gone = sorted(set(bound.sinks) - set(current.sinks))
         if gone:
             raise self._refused(
-                f"the checkpoint belongs to the sinks {sorted(bound.sinks)}, the query has {sorted(current.sinks)}: "
-                f"give {', '.join(gone)} back, under the same name, or start with a new checkpoint"
+                f"the checkpoint belongs to the sinks {sorted(bound.sinks)}, but the query has {sorted(current.sinks)}. "
+                f"Nothing was written. Pass {', '.join(gone)} again, under the same name, or start with a new checkpoint"
             )
         if added:
             raise self._refused(
-                f"the query has the new sink {', '.join(added)}: pass add_sink={added[0]!r} to take it in from the "
+                f"the query has the new sink {', '.join(added)}. Nothing was written. Pass add_sink={added[0]!r} "
+                "to add it from the "
                 "next batch on, one sink at a time"
             )
         for name, facts in bound.sinks.items():
             if facts != current.sinks[name]:
                 raise self._refused(
-                    f"sink {name!r} was {facts} and is now {current.sinks[name]}: point it back to where it was, or "
-                    "start with a new checkpoint"
+                    f"sink {name!r} was {facts} and is now {current.sinks[name]}. Nothing was written. Point it "
+                    "back to where it was, "
+                    "or start with a new checkpoint"
                 )
         if (bound.log, bound.log_identity) != (current.log, current.log_identity):
             raise self._refused(
-                f"the decisions were kept in {bound.log} ({bound.log_identity}); {current.log} is now another one "
-                f"({current.log_identity}), so it was deleted and made anew. What was decided can no longer be known: "
-                "check the output, then start with a new checkpoint and a new sink name"
+                f"the decisions were in {bound.log} ({bound.log_identity}), but {current.log} is a different log now "
+                f"({current.log_identity}): it was deleted and recreated. The last batch may be incomplete, and nothing shows "
+                "it any more. Check the output, then start with a new checkpoint and a new sink name"
             )
 
     def bind(self, current: Bound) -> None:
-        """Write the file. Called with the first decision, not before, so that a refused start leaves no trace.
+        """Write the file. Called with the first decision and not before: a refused start leaves no trace.
 
         Raises:
-            RefusedStartError: another driver has bound the checkpoint to something else in the meantime.
+            RefusedStartError: another driver has bound the checkpoint to other sinks in the meantime.
         """
         if self._bound == current:
             return
@@ -95,7 +97,9 @@ class Binding:
         if not self._files.put_if_absent(name, msgspec.json.encode(current)):
             self._number, self._bound = self._load()
             if self._bound != current:
-                raise self._refused("another driver has just bound it to other sinks: stop that one, or this one")
+                raise self._refused(
+                    "another driver has just bound it to other sinks. Nothing was written. Stop one of the two"
+                )
             return
         self._number, self._bound = self._number + 1, current
         crash_point("driver.bound")
@@ -110,10 +114,14 @@ class Binding:
             number = int(newest.removeprefix(_PREFIX).removesuffix(".json"))
         except (msgspec.DecodeError, ValueError) as error:
             raise DecisionLogDamagedError(
-                f"{self._files.location}/{newest} cannot be read ({error}): restore it from a backup of the checkpoint"
+                f"{self._files.location}/{newest} cannot be read ({error}). Nothing was written. Restore it from a "
+                "backup of the checkpoint"
             ) from error
         if bound.format != FORMAT:
-            raise self._refused(f"{newest} has format {bound.format}, not {FORMAT}: use the version that wrote it")
+            raise self._refused(
+                f"{newest} has format {bound.format}, this version reads {FORMAT}. Nothing was written. Use the "
+                "version that wrote it"
+            )
         return number, bound
 
     def _refused(self, message: str) -> RefusedStartError:

@@ -25,15 +25,15 @@ _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final[msgspec.json.Decoder[Record]] = msgspec.json.Decoder(Record)
 _CHECK_LENGTH: Final = 16
 _RENAMED: Final = {"lineage": "query_id", "batch": "batch_id", "since": "scan_start", "plan": "kind"}
-#: Digits are ASCII, and few: ``int`` takes more than it should.
+#: Few digits, and ASCII ones: ``int`` accepts more than it should.
 _HEADER: Final = re.compile(rb"(twopc/[0-9]{1,7}) ([0-9a-f]{64}) ([0-9]{1,7})/([0-9]{1,7}) ([0-9a-f]{16})")
 
 
 def encode(record: Record, *, max_bytes: int) -> list[bytes]:
-    """A record as frames of at most ``max_bytes`` each (rule 14).
+    """Encode a record as frames of at most ``max_bytes`` each (rule 14).
 
-    A frame is ``<format> <sha256 of the whole body> <i>/<n> <check>`` and a newline, then its part of the body. The check is
-    the frame's own: a set of sound frames that lacks the last ones was never whole, and is not an altered record.
+    A frame is ``<format> <sha256 of the whole body> <i>/<n> <check>`` and a newline, then its part of the body. The check
+    covers the frame alone, so that a record whose last frames are missing is told from one that was altered.
     """
     body = _ENCODER.encode(record)
     digest = hashlib.sha256(body).hexdigest()
@@ -50,13 +50,13 @@ def _check(head: str, part: bytes) -> str:
 
 
 def decode(frames: Iterable[tuple[int, bytes]]) -> list[LogEntry]:
-    """The records in ``(offset, frame)`` pairs, in order. A record has the offset of its first frame.
+    """Decode ``(offset, frame)`` pairs, in order. A record has the offset of its first frame.
 
-    A record without its last frames is none: all of them are one transaction, so nobody has been told that it holds. A late
-    EndTxn of the record before it can leave that (KAFKA-17754). One without its first frame has lost something.
+    A record that lacks its last frames does not count: all frames are one transaction, so nobody has acted on it. A late
+    EndTxn of the record before can leave one behind (KAFKA-17754). A record that lacks its first frame is damage.
 
     Raises:
-        DecisionLogDamagedError: a frame is missing, foreign, altered, or of a later format.
+        DecisionLogDamagedError: a frame is missing, foreign, altered, or of an unknown format.
     """
     entries: list[LogEntry] = []
     pending: list[bytes] = []
@@ -67,8 +67,8 @@ def decode(frames: Iterable[tuple[int, bytes]]) -> list[LogEntry]:
             pending, first, expected = [], offset, (digest, 1, total)
         elif (digest, index, total) != expected:
             raise DecisionLogDamagedError(
-                f"part {index}/{total} of a record is at offset {offset}, where part {expected[1]}/{expected[2]} of "
-                "another is due"
+                f"offset {offset} holds part {index}/{total} of a record, where part {expected[1]}/{expected[2]} of another "
+                "belongs"
             )
         pending.append(body)
         expected = (digest, index + 1, total)
@@ -86,7 +86,8 @@ def _parse(offset: int, frame: bytes) -> tuple[str, str, int, int, bytes]:
     written, digest, index, total, check = (group.decode() for group in match.groups())
     if written not in {FORMAT, _FORMAT_1}:
         raise DecisionLogDamagedError(
-            f"the record at offset {offset} has format {written}, not {FORMAT}: use the version that wrote it"
+            f"the record at offset {offset} has format {written}, this version reads up to {FORMAT}: use the "
+            "version that wrote it"
         )
     if _check(f"{written} {digest} {index}/{total}", body) != check:
         raise DecisionLogDamagedError(f"the record at offset {offset} does not match its checksum")
@@ -106,10 +107,10 @@ def _decode_body(offset: int, written: str, digest: str, body: bytes) -> Record:
 
 
 def _from_format_1(record: Any) -> Any:
-    """A record of format 1 with the field names of format 2; the values are the same.
+    """Rename the fields of a format 1 record to those of format 2. The values are the same.
 
     Raises:
-        TypeError, AttributeError: it has not the shape of a record.
+        TypeError, AttributeError: it does not have the shape of a record.
     """
     renamed = {_RENAMED.get(name, name): value for name, value in record.items()}
     if renamed.get("type") == "take_over":

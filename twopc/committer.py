@@ -29,36 +29,36 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
     @abstractmethod
     def inspect(self) -> str | None:
-        """Check, read-only, that this sink may be used: settings and rights.
+        """Check, read-only, that this sink can be used: settings and rights.
 
-        Called before :meth:`acquire`, so that a start which will be refused leaves a healthy driver alone.
+        Called before :meth:`acquire`, so that a start which will be refused does not fence a healthy driver.
 
         Returns:
-            the id of the query that drove this sink last, where the sink keeps that; None where nobody did, or where its
-            decision log tells.
+            the id of the query that owned this sink last, if the sink itself keeps it; None if nobody did, or if its decision
+            log says it.
 
         Raises:
-            FatalError: with what to do. Nothing has been changed.
+            FatalError: says what to do. Nothing has been changed.
         """
 
     def has_newer_decision(self, scan_start: JsonObject) -> bool:
-        """Whether a later decision of the query that drove this sink last was committed here. Read-only.
+        """Whether this sink has committed a later decision of the query that owned it last. Read-only.
 
-        Asked by that query, before and after :meth:`acquire`, where its decisions are not in a sink's log and so may be
-        an older copy. ``scan_start`` is what :meth:`begin_attempt` returned for the newest of them; empty where there is none.
+        Called for that query, before and after :meth:`acquire`: its checkpoint may be an older copy. ``scan_start`` is what
+        :meth:`begin_attempt` returned for the newest decision that it knows; empty if it knows none.
         """
-        del scan_start  # who has a decision log need not know: there is no copy of it
+        del scan_start  # a sink with a decision log need not know: there is no copy of that log
         return False
 
     @abstractmethod
     def acquire(self, claim: Claim) -> int:
-        """Fence whoever drove this sink before; afterwards it can decide nothing more. Repeating it is harmless.
+        """Fence the former driver, which can decide nothing more after that. May be repeated.
 
         Returns:
-            the incarnation: unique for this sink, growing with each take-over.
+            the driver epoch: a fencing token, unique for this sink, higher each time.
 
         Raises:
-            FencedError: somebody else took over in the meantime.
+            FencedError: a newer driver has acquired the sink in the meantime.
         """
 
     @abstractmethod
@@ -66,59 +66,59 @@ class SinkCommitter(ABC, Generic[HandleT]):
         """Called before the tasks of an attempt start.
 
         Returns:
-            where :meth:`evidence` has to start looking for this attempt's transactions; stored with the decision.
+            where :meth:`evidence` must start looking for this attempt's transactions; stored with the decision.
         """
 
     @abstractmethod
     def confirm(self, handles: Sequence[HandleT], age_ms: float) -> None:
-        """Check, as the last act before the decision, that every handle's transaction is whole, prepared and will live.
+        """Check, last thing before the decision, that every transaction is whole, prepared, and will live long enough.
 
         Args:
-            handles: what the tasks voted with.
-            age_ms: time since before the oldest of them was begun, on the driver's clock.
+            handles: the tasks' votes.
+            age_ms: time since before the oldest of them began, on the driver's clock.
 
         Raises:
-            RetriableError: one of them is not; the attempt is void, a new one may succeed.
+            RetriableError: one of them is not. The attempt is void; a new one may succeed.
         """
 
     @abstractmethod
     def commit(self, handles: Sequence[HandleT], scan_start: JsonObject) -> Mapping[HandleT, Evidence]:
-        """Commit decided transactions, all in flight together, and prove it. Must be repeatable, for ever.
+        """Commit decided transactions, all in flight together, and prove it. Must stay repeatable for good.
 
         Args:
             handles: all of one decision.
             scan_start: what :meth:`begin_attempt` returned for it.
 
         Returns:
-            the evidence for every handle. UNKNOWN where time ran out: the caller decides what then.
+            the evidence for every handle; UNKNOWN where time ran out, which the caller handles.
         """
 
     def blockers(self) -> Sequence[str]:
-        """What stood in the way of the last :meth:`commit`, in words for people: the error that stops the query quotes it."""
+        """What kept the last :meth:`commit` from being proven, for people: the error that stops the query quotes it."""
         return ()
 
     @abstractmethod
     def abort(self, handles: Sequence[HandleT]) -> None:
-        """End prepared transactions of an attempt that will not be decided. Best effort: the sweep is behind it."""
+        """End prepared transactions of an attempt that will not be decided. Best effort: the sweep ends the rest."""
 
     @abstractmethod
     def evidence(self, handles: Sequence[HandleT], scan_start: JsonObject) -> Mapping[HandleT, Evidence]:
         """What is proven of each transaction, without trying to end it. May be repeated."""
 
     def recover_and_commit(self, handles: Sequence[HandleT], scan_start: JsonObject) -> Mapping[HandleT, Evidence]:
-        """Commit what a former run has decided. By default the same as :meth:`commit`, which is repeatable."""
+        """Commit what a former run has decided. By default the same as :meth:`commit`."""
         return self.commit(handles, scan_start)
 
     @abstractmethod
     def recover_and_abort(self, decided: Collection[HandleT]) -> None:
-        """Sweep: end every open transaction of this sink, up to this incarnation, that is not among ``decided``.
+        """Sweep: end every open transaction of this sink, up to this driver epoch, that is not among ``decided``.
 
-        After :meth:`acquire` and after each decision. An incomplete sweep is reported and repeated later; it raises
-        nothing, since no decided batch depends on it.
+        Called after :meth:`acquire` and after each decision. An incomplete sweep is logged and repeated later. It raises
+        nothing: no decided batch depends on it.
         """
 
     def forget(self, kept_scan_start: JsonObject) -> None:
-        """Drop what proves only decisions older than the one whose :meth:`begin_attempt` gave ``kept_scan_start``."""
+        """Drop evidence of decisions older than the one whose :meth:`begin_attempt` returned ``kept_scan_start``."""
         del kept_scan_start
 
     @abstractmethod
@@ -126,7 +126,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
         """Release connections. Ends no transaction."""
 
     def initialize_state(self, decided: Sequence[HandleT], scan_start: JsonObject) -> Mapping[HandleT, Evidence]:
-        """The first act of a restart: commit the last decision again, then sweep everything that is not decided.
+        """The first act after a restart: commit the last decision again, then sweep what is not decided.
 
         Returns:
             the evidence for every decided handle.
@@ -138,10 +138,10 @@ class SinkCommitter(ABC, Generic[HandleT]):
     def notify_checkpoint_complete(
         self, batch_id: int, handles: Sequence[HandleT], scan_start: JsonObject
     ) -> Mapping[HandleT, Evidence]:
-        """The checkpoint is decided: make it visible.
+        """The batch is decided: make it visible.
 
         Returns:
             the evidence for every handle.
         """
-        del batch_id  # handles are complete by themselves
+        del batch_id  # the handles say everything
         return self.commit(handles, scan_start) if handles else {}

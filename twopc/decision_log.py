@@ -1,4 +1,4 @@
-"""The one interface of the place where decisions are kept."""
+"""The interface of a decision log."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 
 class DecisionLog(ABC):
-    """Where decisions are kept. One driver at a time may write: the store itself fences every other."""
+    """Where decisions are kept. One driver at a time can write; the store itself fences every other."""
 
     name: str
 
     @abstractmethod
     def identity(self) -> str:
-        """An id of the store that changes when it is made anew (rule 11). Read-only."""
+        """An id of the store that changes when the store is recreated (rule 11). Read-only."""
 
     @abstractmethod
     def inspect(self) -> LogContents:
-        """Everything visible now, without fencing anybody. May be stale: act on :meth:`read` only.
+        """Everything visible now, without fencing anybody. May be stale: act only on :meth:`read`.
 
         Raises:
             DecisionLogDamagedError: a record is torn or altered.
@@ -31,37 +31,40 @@ class DecisionLog(ABC):
 
     @abstractmethod
     def acquire(self, claim: Claim) -> int:
-        """Fence the former driver and leave a record. Repeating it in the same run returns the same incarnation.
+        """Fence the former driver and leave a record.
+
+        Returns:
+            this driver's epoch; a retry in the same run returns the same one.
 
         Raises:
-            FencedError: somebody else took over in the meantime.
+            FencedError: a newer driver has acquired the log in the meantime.
         """
 
     @abstractmethod
     def read(self) -> LogContents:
-        """Everything up to this driver's own record (rule 1): nobody can add to it any more.
+        """Everything up to this driver's own record (rule 1). Nobody else can add to it any more.
 
         Raises:
-            DecisionLogDamagedError: a record is torn or altered, or the own record cannot be read back.
-            FencedError: somebody else took over in the meantime.
+            DecisionLogDamagedError: a record is torn or altered, or this driver's own record cannot be read back.
+            FencedError: a newer driver has acquired the log in the meantime.
         """
 
     @abstractmethod
     def append(self, records: Sequence[Record]) -> int:
-        """Write records, all or none. Returning is the proof that they are durable.
+        """Write records, all or none. Returning proves that they are durable.
 
         Returns:
             the position of the first.
 
         Raises:
-            FencedError: another driver took over; nothing was written.
+            FencedError: a newer driver owns the log; nothing was written.
             RetriableError: nothing was written.
-            DecisionInDoubtError: no answer: they may or may not be there (rule 12). Do not decide again.
+            DecisionInDoubtError: no answer; the records may or may not be there (rule 12). Do not decide again.
         """
 
     @abstractmethod
     def truncate(self, log_start: int) -> None:
-        """Drop what lies below ``log_start``. Best effort, raises nothing."""
+        """Delete what lies below ``log_start``. Best effort; raises nothing."""
 
     @abstractmethod
     def close(self) -> None:

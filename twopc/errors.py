@@ -1,12 +1,12 @@
-"""One tree of errors. What a caller may do next is on the class, not in the message.
+"""One tree of errors. The class says what a caller may do next, not the message.
 
-Four answers must never be confused (the mistake behind most lost or doubled records):
+Confusing these four answers is behind most lost or doubled records:
 
 ========================  ==========================================================================
-it failed, try again      :class:`RetriableError`: nothing of it is visible, nothing is decided
-it failed, do not         :class:`FatalError`: nothing of it is visible, the cause must be mended first
-it may have happened      :class:`InDoubtError`: an outcome that cannot be proven either way
-it is decided, not done   :class:`CommitBlockedError`: will be applied, by a restart, once the cause is gone
+it failed, retry          :class:`RetriableError`: nothing is visible, nothing is decided
+it failed, do not retry   :class:`FatalError`: nothing is visible; fix the cause first
+it may have happened      :class:`InDoubtError`: neither success nor failure can be proven
+it is decided, not done   :class:`CommitBlockedError`: a restart applies it once the cause is gone
 ========================  ==========================================================================
 """
 
@@ -19,50 +19,50 @@ if TYPE_CHECKING:
 
 
 class TwoPhaseCommitError(Exception):
-    """Base of every error that this project raises on purpose.
+    """Base class of every error that this project raises on purpose.
 
     Attributes:
-        retriable: True when doing the same again, unchanged, may succeed.
+        retriable: whether the same call, repeated unchanged, may succeed.
     """
 
     retriable: ClassVar[bool] = False
 
 
 class RetriableError(TwoPhaseCommitError):
-    """The attempt failed before its decision; nothing of it is or will be visible. A new attempt may succeed."""
+    """The attempt failed before its decision. Nothing of it is or will be visible. A new attempt may succeed."""
 
     retriable = True
 
 
 class FatalError(TwoPhaseCommitError):
-    """The attempt failed before its decision and would fail again; the message names the remedy."""
+    """The attempt failed before its decision and would fail again. The message says what to fix."""
 
 
 class ConfigurationError(FatalError):
-    """A setting is missing, unknown, dangerous or owned by the protocol. The message names it and what to set."""
+    """A setting is missing, unknown, dangerous or reserved. The message names it and what to set instead."""
 
 
 class SchemaError(FatalError):
-    """The DataFrame's columns are not what the sink takes. The message names the column."""
+    """The DataFrame's columns do not fit the sink. The message names the column."""
 
 
 class BadRecordError(FatalError):
-    """A record was refused by the system it was written to (too large, unknown topic, …)."""
+    """The target system refused a record: too large, unknown topic, and so on."""
 
 
 class PrepareTimeoutError(FatalError):
-    """Pre-commit took longer than the transactions live; replaying the same batch would take as long again."""
+    """Pre-commit took longer than the transactions live. A replay of the same batch would take as long again."""
 
 
 class FencedError(FatalError):
-    """Another driver has taken over this sink. This one has lost, must stop, and has done no harm."""
+    """A newer driver owns this sink. This driver must stop; it has done no harm."""
 
 
 class RefusedStartError(FatalError):
-    """The checkpoint and the decision log do not belong together; going on would lose or double records.
+    """The checkpoint and the decision log do not belong together. Continuing would lose or double records.
 
     Attributes:
-        case: the name of the recovery case (see ``twopc.recovery``), for programs that react to it.
+        case: the recovery case (see ``twopc.recovery``), for programs that handle the error.
     """
 
     def __init__(self, message: str, *, case: str = "") -> None:
@@ -71,16 +71,16 @@ class RefusedStartError(FatalError):
 
 
 class DecisionLogDamagedError(FatalError):
-    """The decision log lost or corrupted records. It is never read as an empty one."""
+    """The decision log has lost or corrupted records. It is never treated as empty."""
 
 
 class InDoubtError(TwoPhaseCommitError):
-    """Some outcome is unknown or cannot be completed, so nothing more is written.
+    """A decided batch cannot be completed, or its outcome is unknown. Nothing more is written.
 
     Attributes:
         committed: names of the transactions that are visible.
-        lost: names of the transactions that are proven absent.
-        unknown: names of the transactions of which neither could be proven.
+        lost: names of the transactions that are proven lost.
+        unknown: names of the transactions of which neither is proven.
     """
 
     def __init__(
@@ -103,14 +103,14 @@ class InDoubtError(TwoPhaseCommitError):
 
 
 class DecisionInDoubtError(InDoubtError):
-    """The decision's own commit was not answered. A restart reads what became of it; this run must not decide again."""
+    """The decision's own commit was not answered. This run must not decide again; a restart reads the outcome."""
 
 
 class CommitBlockedError(TwoPhaseCommitError):
-    """The batch is decided but its commit cannot be completed now. Restart when the cause is gone: it is never dropped.
+    """The batch is decided but its commit cannot be completed now. It is never dropped: restart once the cause is gone.
 
     Attributes:
-        transactions: names of the transactions that are decided and not yet proven.
+        transactions: names of the transactions that are decided but not yet proven.
     """
 
     def __init__(self, message: str, *, transactions: Sequence[str] = ()) -> None:

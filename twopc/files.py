@@ -1,4 +1,4 @@
-"""The few file operations that the protocol needs, handed in by whoever knows the file system."""
+"""The few file operations that the protocol needs. The caller knows the file system and supplies them."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Protocol
 
 
 class Files(Protocol):
-    """A directory, by relative names with ``/``."""
+    """A directory. Names are relative and use ``/``."""
 
     location: str
 
     def read(self, name: str) -> bytes | None:
-        """The file's bytes; None where there is no such file."""
+        """The file's bytes; None if there is no such file."""
 
     def names(self, directory: str) -> list[str]:
-        """The plain names in a directory, but for those that begin with a dot; empty where there is none."""
+        """The names in a directory, without those that begin with a dot; empty if there is no such directory."""
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Create the file, whole or not at all, durable on return. False where the name is taken, whatever it holds."""
+        """Create the file, whole or not at all, durable on return. False if the name is taken, whatever it holds."""
 
     def remove(self, name: str) -> None:
-        """Remove the file; nothing happens where there is none."""
+        """Remove the file, if there is one."""
 
 
 class LocalFiles:
-    """A local directory. ``link`` is the put-if-absent: atomic, and never a half-written file under the name."""
+    """A local directory. ``link`` implements put-if-absent: atomic, and never a half-written file under the name."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.location = os.fspath(root)
@@ -52,7 +52,7 @@ class LocalFiles:
         """See :class:`Files`."""
         target = self._root / name
         _make_directory(target.parent)
-        # A dot file: Spark and Hadoop pass over it, and so does names().
+        # A dot file: Spark, Hadoop and names() ignore it.
         temporary = target.parent / f".{target.name}.{uuid.uuid4().hex}.tmp"
         try:
             with temporary.open("xb") as stream:
@@ -74,7 +74,7 @@ class LocalFiles:
 
 
 def _make_directory(directory: Path) -> None:
-    """Make it and its parents, each durable: a decision must not vanish with the directory that it was put into."""
+    """Create the directory and its parents, each durable: a decision must not vanish with its directory."""
     if not directory.is_dir():
         _make_directory(directory.parent)
         directory.mkdir(exist_ok=True)
@@ -82,7 +82,7 @@ def _make_directory(directory: Path) -> None:
 
 
 class Subdirectory:
-    """A directory below another one, by the same operations."""
+    """A directory below another one, with the same operations."""
 
     def __init__(self, files: Files, directory: str) -> None:
         self.location = f"{files.location}/{directory}"

@@ -1,4 +1,4 @@
-"""What the driver holds of a prepared transaction: its handle, and what is proven of it."""
+"""A prepared transaction as the driver holds it (its handle), and what is proven of it (evidence)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Protocol, TypeVar
 class Evidence(Enum):
     """What is proven of a prepared transaction. Only proof counts: an error from a broker proves nothing."""
 
-    COMMITTED = "committed"  #: proven visible, for ever
-    ABORTED = "aborted"  #: proven never to become visible ("lost", where it was decided)
+    COMMITTED = "committed"  #: proven visible, for good
+    ABORTED = "aborted"  #: proven never to become visible; "lost" if it was decided
     UNKNOWN = "unknown"  #: neither is proven (yet)
 
 

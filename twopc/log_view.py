@@ -1,4 +1,4 @@
-"""What a decision log says, folded into the few facts that recovery asks for. Pure: no I/O."""
+"""A decision log, folded into the few facts that recovery needs. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class LogStatus(Enum):
-    """What the log says of its last batch."""
+    """What the log says about its last batch."""
 
-    UNDECIDED = "undecided"  #: no decision in the open lineage (or no lineage at all)
-    DECIDED = "decided"  #: the last word on the last batch is a decision
+    UNDECIDED = "undecided"  #: no decision of the open query, or no query at all
+    DECIDED = "decided"  #: the last batch has a decision
     REPAIRED = "repaired"  #: repair records have replaced some of its handles
     CORRUPT = "corrupt"  #: the log cannot be trusted
 
@@ -31,10 +31,10 @@ class LogView:
     """The folded log.
 
     Attributes:
-        begin: the open lineage's begin record.
-        ended: lineages that were ended and may not come back.
-        decision: the last decision with its repairs merged in; None when the open lineage has none.
-        kept: (position, decision) of every decision that is still in the log, oldest first.
+        begin: the open query's begin record.
+        ended: the ids of queries that were ended and must not come back.
+        decision: the last decision with its repairs merged in; None when the open query has none.
+        kept: (offset, decision) of every decision that is still in the log, oldest first.
         repaired: whether repairs were merged into ``decision``.
         damage: why the log cannot be trusted; None when it can.
     """
@@ -71,15 +71,15 @@ class LogView:
 
 
 def fold(contents: LogContents) -> LogView:
-    """Fold a log. Damage is reported in the view rather than raised, so that the table can answer it."""
+    """Fold a log. Damage is noted in the view instead of raised, so that the recovery table answers it."""
     recorded_start = max((e.record.log_start for e in contents.entries if isinstance(e.record, Truncation)), default=0)
     view = LogView()
-    # Rule 4: what the driver did not truncate itself was taken away by somebody else. It is not an empty log.
+    # What no driver truncated was deleted by somebody else: that is damage, not an empty log (rule 4).
     if contents.start > recorded_start:
-        return replace(view, damage=f"it starts at {contents.start}, but was only ever truncated to {recorded_start}")
+        return replace(view, damage=f"it starts at offset {contents.start}, but was truncated to {recorded_start} only")
     try:
         for entry in contents.entries:
-            # Dropping is best effort: what lies below a recorded truncation is gone, whether the store has it or not.
+            # Deleting is best effort: what lies below a recorded truncation does not count, even if the store still has it.
             if entry.offset >= recorded_start:
                 view = fold_entry(view, entry)
     except DecisionLogDamagedError as error:
@@ -105,18 +105,18 @@ def fold_entry(view: LogView, entry: LogEntry) -> LogView:
         return replace(view, decision=record, repaired=False, kept=(*view.kept, (entry.offset, record)))
     if isinstance(record, Repair):
         return replace(view, decision=_merge(view.decision, record, entry.offset), repaired=True)
-    return view  # a take-over record fences; it says nothing about batches
+    return view  # an acquired record fences; it says nothing about batches
 
 
 def fold_more(view: LogView, offset: int, records: Sequence[Record]) -> LogView:
-    """The view after records that this driver itself has just made durable at ``offset`` and behind it."""
+    """The view after records that this driver has just written at ``offset`` and after it."""
     for record in records:
         view = fold_entry(view, LogEntry(offset, record))
     return view
 
 
 def _require_successor(view: LogView, decision: Decision, offset: int) -> None:
-    """A batch follows its predecessor, or itself where it was lost and written anew; anything else was lost between."""
+    """A decision follows that of the batch before, or of the same batch if that was lost. Otherwise the log has a gap."""
     last, begin = view.decision, view.begin
     if last is not None and (decision.query_id != last.query_id or decision.batch_id - last.batch_id not in {0, 1}):
         raise DecisionLogDamagedError(
@@ -128,7 +128,8 @@ def _require_successor(view: LogView, decision: Decision, offset: int) -> None:
         and (decision.query_id, decision.batch_id) != (begin.query_id, begin.first_batch)
     ):
         raise DecisionLogDamagedError(
-            f"the decision of batch {decision.batch_id} at {offset} is not the first of its lineage, batch {begin.first_batch}"
+            f"the decision of batch {decision.batch_id} at {offset} should be that of batch {begin.first_batch}, "
+            "its query's first"
         )
 
 
@@ -150,6 +151,6 @@ def _merge_task(task: TaskReport, repair: TaskReport | None) -> TaskReport:
 
 
 def last_acquired(contents: LogContents) -> Acquired | None:
-    """The newest take-over record: who drove last."""
+    """The newest acquired record: who owned the log last."""
     found = [entry.record for entry in contents.entries if isinstance(entry.record, Acquired)]
     return found[-1] if found else None

@@ -1,4 +1,4 @@
-"""What a driver writes down: the records of a decision log."""
+"""The records of a decision log."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
     """What one accepted task did.
 
     Attributes:
-        partition: its index in the plan.
-        rows: rows it was given.
+        partition: the task's index in the plan.
+        rows: how many rows it was given.
         checksum: order-insensitive sum of the rows' 64-bit hashes, modulo 2**64.
-        handles: by sink name, JSON values; a sink to which the task wrote nothing is absent (rule 8).
-        staged: where its rows are kept (rule 9), if they are.
+        handles: by sink name, as JSON values; a sink to which the task wrote nothing is absent (rule 8).
+        staged: the name of the slice that keeps its rows (rule 9), if there is one.
     """
 
     partition: int
@@ -28,7 +28,7 @@ class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Acquired(msgspec.Struct, frozen=True, kw_only=True, tag="acquired"):
-    """A driver took over. Its own offset in the log is its incarnation."""
+    """A driver has acquired the log. The record's offset is the driver's epoch."""
 
     query_id: str
     run: str
@@ -38,11 +38,11 @@ class Acquired(msgspec.Struct, frozen=True, kw_only=True, tag="acquired"):
 
 
 class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin"):
-    """Opens a lineage; counts as the decision of batch ``first_batch - 1``.
+    """Opens the log for a query. Counts as the decision of batch ``first_batch - 1``.
 
     Attributes:
-        prior_offsets: the checkpoint's source offsets of that batch; empty when there is none.
-        ends: the lineage that was open before and is ended by this one.
+        prior_offsets: the checkpoint's source offsets of that batch; empty if there is none.
+        ends: the id of the query that was open before and is ended by this one.
     """
 
     query_id: str
@@ -52,10 +52,10 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin"):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, tag="decision"):
-    """Batch ``batch`` is to become visible, exactly with these transactions: the commit point.
+    """This batch becomes visible with exactly these transactions: the commit point.
 
     Attributes:
-        offsets: the source offsets of the batch, one canonical string a source.
+        offsets: the source offsets of the batch, one canonical string per source.
         tasks: every accepted task, empty ones included.
         scan_start: by sink, where the evidence for its transactions begins.
         kind: "write", or "rewrite" where every transaction of an earlier decision of the batch was lost.
@@ -71,7 +71,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, tag="decision"):
 
 
 class Repair(msgspec.Struct, frozen=True, kw_only=True, tag="repair"):
-    """Some transactions of a decided batch were lost: these handles replace them, task by task and sink by sink."""
+    """Some transactions of a decided batch were lost. These handles replace them, task by task and sink by sink."""
 
     query_id: str
     batch_id: int
@@ -80,7 +80,7 @@ class Repair(msgspec.Struct, frozen=True, kw_only=True, tag="repair"):
 
 
 class Truncation(msgspec.Struct, frozen=True, kw_only=True, tag="truncation"):
-    """The driver is about to drop everything below ``log_start``. Carries on what was recorded there."""
+    """The driver is about to delete everything below ``log_start``. Carries over what must not be forgotten."""
 
     log_start: int
     begin: Begin
@@ -91,7 +91,7 @@ Record = Acquired | Begin | Decision | Repair | Truncation
 
 
 class LogEntry(NamedTuple):
-    """A record and its position in the log."""
+    """A record and its offset in the log."""
 
     offset: int
     record: Record
@@ -101,7 +101,7 @@ class LogContents(NamedTuple):
     """The whole log as one reader saw it.
 
     Attributes:
-        start: the lowest position that the store still has.
+        start: the lowest offset that the store still has.
         entries: in order.
     """
 

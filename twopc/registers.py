@@ -1,12 +1,13 @@
-"""The decision log without Kafka: write-once registers in a directory, by put-if-absent alone.
+"""The decision log without Kafka: write-once registers in a directory, with put-if-absent and nothing else.
 
-``registers/<20 digits>`` holds the records of one :meth:`RegisterLog.append`, all or none; its number is their place.
-Whoever writes the next number drives; whoever finds it taken has lost and stops. Two rules make that safe:
+``registers/<20 digits>`` holds the records of one :meth:`RegisterLog.append`, all or none; its number is their offset.
+The driver that writes the next number owns the log; a driver that finds it taken is fenced and stops. Two rules make
+that safe:
 
-* After an unclear write the register is read back. Every write carries an id of its own, so equal bytes are this write.
-* A long-paused loser's next register may have been written *and dropped* since, and then it looks free. The record that
-  announces the dropping is durable before the first register goes, and the newest register never goes: so a register
-  that has just been written is looked at from above, and one that lies below a recorded truncation is taken back.
+* After an unclear write the register is read back. Every write carries its own id, so equal bytes are this write.
+* The next register of a driver that was paused for long may have been written *and deleted* since, so that it looks
+  free. The truncation record is durable before the first register is deleted, and the newest register is never deleted.
+  So a register that was just written is checked against the newer ones, and removed if it lies below a truncation.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ FORMAT: Final = "twopc-register/1"
 _DIRECTORY: Final = "registers"
 _IDENTITY: Final = f"{_DIRECTORY}/id"
 _NUMBER: Final = re.compile(r"[0-9]{20}")
-#: How often a reader starts anew when a driver appended or truncated while it read, and a claimant when it lost a race.
+#: How often a reader starts again because a driver appended or truncated meanwhile, and a claimant after a lost race.
 _TRIES: Final = 8
 
 
 class _Own(NamedTuple):
-    """What this driver knows of its own writing."""
+    """What this driver has written."""
 
     run: str
     driver_epoch: int
@@ -54,8 +55,8 @@ class _Own(NamedTuple):
 class RegisterLog(DecisionLog):
     """Decisions in write-once registers on any file system with put-if-absent.
 
-    It fences drivers of one checkpoint from each other. A *copied* checkpoint has registers of its own: what keeps its
-    driver off is the fence in the sinks (see ``docs/protocol.md``).
+    It fences drivers of the same checkpoint. A *copied* checkpoint has registers of its own: the fence in the sinks stops
+    its driver (see ``docs/protocol.md``).
     """
 
     name = "registers"
@@ -65,7 +66,7 @@ class RegisterLog(DecisionLog):
         self._own: _Own | None = None
 
     def identity(self) -> str:
-        """See :class:`DecisionLog`. Empty before the first take-over; a bound checkpoint is never that young."""
+        """See :class:`DecisionLog`. Empty until a driver acquires the log; a bound checkpoint never is."""
         return (self._files.read(_IDENTITY) or b"").decode("ascii", "replace")
 
     def inspect(self) -> LogContents:
@@ -73,7 +74,7 @@ class RegisterLog(DecisionLog):
         return self._contents(None)
 
     def acquire(self, claim: Claim) -> int:
-        """See :class:`DecisionLog`. The first free register becomes this driver's take-over record."""
+        """See :class:`DecisionLog`. The first free register gets this driver's record."""
         if self._own is not None and self._own.run == claim.run:
             return self._own.driver_epoch
         record = Acquired(
@@ -88,14 +89,17 @@ class RegisterLog(DecisionLog):
             try:
                 won = self._put(number, [record])
             except DecisionInDoubtError as error:
-                # If it is there after all it fences, and decides nothing: no reason to doubt any batch.
-                raise RetriableError(f"taking over: {error}") from error
+                # If it is there after all, it fences and decides nothing: no batch is in doubt.
+                raise RetriableError(f"acquiring the decision log failed: {error}") from error
             if won:
-                # After the register, so that an id without registers is damage and not a log that is about to begin.
+                # After the register: an id without registers is damage, not a new log.
                 self._files.put_if_absent(_IDENTITY, uuid.uuid4().hex.encode())
                 self._own = _Own(claim.run, number, number)
                 return number
-        raise RetriableError(f"{self._where()}: other drivers took {_TRIES} registers in a row before this one could")
+        raise RetriableError(
+            f"{self._where()}: {_TRIES} other drivers in a row were faster to acquire the decision log. Nothing "
+            "was written; restart the query"
+        )
 
     def read(self) -> LogContents:
         """See :class:`DecisionLog`."""
@@ -116,8 +120,13 @@ class RegisterLog(DecisionLog):
             for number in self._numbers():
                 if number < log_start:
                     self._files.remove(_file(number))
-        except Exception as error:  # noqa: BLE001 - whatever the file system raises; the next truncation goes over it again
-            logger.warning("%s: dropping what lies below %d failed: %s", self._where(), log_start, error)
+        except Exception as error:  # noqa: BLE001 - whatever the file system raises; the next truncation retries
+            logger.warning(
+                "%s: deleting registers below %d failed, the next truncation retries: %s",
+                self._where(),
+                log_start,
+                error,
+            )
 
     def close(self) -> None:
         """See :class:`DecisionLog`. There is nothing to release."""
@@ -125,36 +134,36 @@ class RegisterLog(DecisionLog):
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def _put(self, number: int, records: Sequence[Record]) -> bool:
-        """Write a register. False: it is somebody else's.
+        """Write a register. False: another driver has it.
 
         Raises:
             RetriableError: nothing was written.
-            DecisionInDoubtError: it cannot be found out whether it was.
+            DecisionInDoubtError: it is not known whether it was.
         """
         data = _pack(records)
         failure: Exception | None = None
         try:
             written = self._files.put_if_absent(_file(number), data)
-        except Exception as error:  # noqa: BLE001 - whatever the file system raises, the write is unclear
+        except Exception as error:  # noqa: BLE001 - whatever the file system raises: the write is unclear
             written, failure = False, error
         try:
-            # Taken may mean: by our own first try, which a client library has repeated.
+            # Taken may mean: by our own first try, if a client library has retried.
             found = data if written else self._files.read(_file(number))
             dropped = found == data and self._is_dropped(number)
         except Exception as error:
             raise DecisionInDoubtError(
-                f"{self._where(number)}: whether it was written cannot be found out ({failure or error}): restart the "
+                f"{self._where(number)}: it is not known whether this decision was written ({failure or error}). Restart the "
                 "query when the file system answers, it reads what became of it"
             ) from error
         if found is None and failure is not None:
             raise RetriableError(f"{self._where(number)} could not be written: {failure}") from failure
         if dropped:
-            with contextlib.suppress(Exception):  # no reader looks below a recorded truncation: only litter
+            with contextlib.suppress(Exception):  # no reader looks below a recorded truncation
                 self._files.remove(_file(number))
         return found == data and not dropped
 
     def _is_dropped(self, number: int) -> bool:
-        """Whether a truncation that is recorded above a register has declared it dropped."""
+        """Whether a newer register records a truncation that includes this one."""
         for above in self._numbers():
             if above > number:
                 entries = self._load(above)
@@ -164,15 +173,17 @@ class RegisterLog(DecisionLog):
 
     def _fenced(self, number: int) -> FencedError:
         driver = "another driver"
-        with contextlib.suppress(Exception):  # only to say who; that it is taken is certain
+        with contextlib.suppress(Exception):  # only to name the driver; that the register is taken is certain
             for _, record in self._load(number) or ():
                 if isinstance(record, Acquired):
                     driver = f"{record.driver} (run {record.run})"
-        return FencedError(f"{self._where(number)}: {driver} has taken over this checkpoint; this run must stop")
+        return FencedError(
+            f"{self._where(number)}: {driver} owns this checkpoint now. This run must stop; it has decided nothing since"
+        )
 
     def _require_own(self) -> _Own:
         if self._own is None:
-            raise AssertionError("take_over comes first")
+            raise AssertionError("acquire comes first")
         return self._own
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -182,7 +193,7 @@ class RegisterLog(DecisionLog):
         return sorted(int(name) for name in names if _NUMBER.fullmatch(name))
 
     def _contents(self, own: _Own | None) -> LogContents:
-        """Read from the newest down to the recorded truncation: what lies below is gone, whether it is there or not."""
+        """Read from the newest down to the recorded truncation; what lies below counts as deleted."""
         missing: list[int] = []
         for _ in range(_TRIES):
             numbers = self._numbers()
@@ -198,9 +209,10 @@ class RegisterLog(DecisionLog):
             missing = [number for number in range(floor, last + 1) if number not in found]
             if not missing and (found or self._files.read(_IDENTITY) is None):
                 return LogContents(floor, tuple(entry for number in sorted(found) for entry in found[number]))
-            # A healthy driver may have truncated, or may have been listed halfway, while this one read: look again.
+            # A healthy driver may have truncated meanwhile, or the listing was taken halfway through: look again.
         raise DecisionLogDamagedError(
-            f"{self._where()}: {f'registers {missing[:5]} are' if missing else 'every register is'} missing. Restore "
+            f"{self._where()}: {f'registers {missing[:5]} are' if missing else 'every register is'} missing. "
+            "Nothing was written. Restore "
             "them from a backup of the checkpoint; without them nobody knows what was decided"
         )
 
@@ -236,7 +248,9 @@ def _unpack(data: bytes) -> list[bytes]:
     head, _, rest = data.partition(b"\n")
     words = head.decode("ascii", "replace").split(" ")
     if words[0] != FORMAT and words[0].startswith("twopc-register/"):
-        raise DecisionLogDamagedError(f"it has format {words[0]}, not {FORMAT}: use the version that wrote it")
+        raise DecisionLogDamagedError(
+            f"it has format {words[0]}, this version reads {FORMAT}: use the version that wrote it"
+        )
     if words != [FORMAT, hashlib.sha256(rest).hexdigest()]:
         raise DecisionLogDamagedError("it was not written by this toolkit, or is torn or altered")
     # JSON as it is written here has no raw newline: a frame is its header and one line.

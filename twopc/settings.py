@@ -1,4 +1,4 @@
-"""What a user sets about a coordinator."""
+"""The settings of a coordinator."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class Settings:
     """How a coordinator behaves.
 
     Attributes:
-        overrides: what the user has allowed by name.
-        add_sink: a sink that may join a bound checkpoint.
-        max_attempts: how often a batch is prepared before its error is the query's.
-        keep_batches: decisions kept, the last one included; at least as many as the engine keeps batches.
+        overrides: which queries the user allows this one to adopt or end.
+        add_sink: the name of a sink that may join a checkpoint which was bound without it.
+        max_attempts: how often a batch is prepared before its error stops the query.
+        keep_batches: how many decisions are kept, including the last; at least as many as the engine keeps batches.
 
     Raises:
-        ConfigurationError: a count below one.
+        ConfigurationError: a count is below 1.
     """
 
     overrides: Overrides = field(default_factory=Overrides)
@@ -28,7 +28,7 @@ class Settings:
     keep_batches: int = 100
 
     def __post_init__(self) -> None:
-        """Check."""
+        """Check the counts."""
         for name in ("max_attempts", "keep_batches"):
             if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name}={getattr(self, name)}: set it to 1 or more")
+                raise ConfigurationError(f"{name}={getattr(self, name)} is too low: set it to 1 or more")

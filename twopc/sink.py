@@ -2,13 +2,13 @@
 
 Three roles, each in the process where it belongs:
 
-* :class:`TwoPhaseCommitSink` is the description: small, picklable, no connection. Driver and tasks have a copy each.
+* :class:`TwoPhaseCommitSink` is the description: small, picklable, without a connection. Driver and tasks each have a copy.
 * :class:`SinkWriter` lives in one task attempt on an executor: *begin, write, pre-commit*, or *abort*.
 * :class:`SinkCommitter` lives in the driver, one for a run: *commit*, *abort*, *recover*, and the evidence of outcomes.
 
-The checkpoint's life cycle lies around them, in Flink's words: :meth:`SinkWriter.snapshot_state` (pre-commit, returns
-the handle), :meth:`SinkCommitter.notify_checkpoint_complete` (commit), :meth:`SinkCommitter.initialize_state`
-(recovery: commit again, as the first act of a restart).
+A batch's life cycle has Flink's names: :meth:`SinkWriter.snapshot_state` (pre-commit, returns the handle),
+:meth:`SinkCommitter.notify_checkpoint_complete` (commit), :meth:`SinkCommitter.initialize_state` (recovery: commit
+again, first thing after a restart).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 class TwoPhaseCommitSink(ABC, Generic[HandleT]):
-    """A sink, as its user describes it. Frozen, picklable, cheap; opens nothing before it is asked to.
+    """A sink as its user describes it. Frozen, picklable, cheap; opens no connection by itself.
 
     Attributes:
-        name: names the sink across restarts and is part of every id it leaves in the outside world.
+        name: names the sink across restarts; part of every id that it leaves in the outside world.
     """
 
     name: str
@@ -42,11 +42,11 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
     @property
     @abstractmethod
     def handle_type(self) -> type[HandleT]:
-        """The dataclass of its handles, to read them back from a decision."""
+        """The dataclass of its handles, to decode them from a decision."""
 
     @property
     def prepare_timeout_ms(self) -> float | None:
-        """How long pre-commit may take in all before the sink's transactions expire; None: they do not."""
+        """How long pre-commit may take in all before the sink's transactions expire; None: they never do."""
         return None
 
     @property
@@ -68,21 +68,21 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
 
     @abstractmethod
     def create_writer(self, task: TaskAttempt) -> SinkWriter[HandleT]:
-        """A writer for one task attempt (executor)."""
+        """Create the writer of one task attempt, on an executor."""
 
     @abstractmethod
     def create_committer(self) -> SinkCommitter[HandleT]:
-        """The committer of one run (driver)."""
+        """Create the committer of one run, in the driver."""
 
     def encode_handle(self, handle: HandleT) -> dict[str, Any]:
-        """The handle as JSON values, for the decision record."""
+        """Encode a handle as JSON values, for the decision record."""
         encoded: dict[str, Any] = msgspec.to_builtins(handle)
         return encoded
 
     def decode_handle(self, encoded: Mapping[str, Any]) -> HandleT:
-        """The reverse of :meth:`encode_handle`.
+        """Decode what :meth:`encode_handle` returned.
 
         Raises:
-            msgspec.ValidationError: these are not the fields of a handle of this sink.
+            msgspec.ValidationError: these are not the fields of this sink's handles.
         """
         return msgspec.convert(encoded, self.handle_type)

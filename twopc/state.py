@@ -1,6 +1,6 @@
-"""The states of a transaction, and the only moves between them.
+"""The states of a transaction and of a batch, and the only moves between them.
 
-An illegal move is a bug of ours, not of the world: it raises ``AssertionError`` at once, before it can do harm.
+An illegal move is our bug, not the world's fault: it raises ``AssertionError`` before it can do harm.
 The shape (enum, relation, one mutator) is that of aiokafka's ``producer/transaction_manager.py``.
 """
 
@@ -11,13 +11,13 @@ from typing import Final
 
 
 class TransactionState(Enum):
-    """Where a transaction stands, seen from the process that owns it at that time."""
+    """Where a transaction stands, as seen by the process that owns it."""
 
-    EMPTY = "empty"  #: not begun: nothing exists in the sink (rule 8: an empty task stays here)
-    OPEN = "open"  #: begun on the executor, rows may be written
-    PREPARED = "prepared"  #: pre-committed: complete, invisible, may be ended by another process
-    HANDED_OVER = "handed over"  #: the driver has the handle; the executor ends nothing any more (rule 6)
-    ABORTED = "aborted"  #: ended by its own writer before the handle was handed over
+    EMPTY = "empty"  #: not begun; an empty task stays here (rule 8)
+    OPEN = "open"  #: begun on the executor; rows may be written
+    PREPARED = "prepared"  #: pre-committed: complete and invisible; another process may end it
+    HANDED_OVER = "handed over"  #: the driver has the handle; the executor must not end it (rule 6)
+    ABORTED = "aborted"  #: ended by its own writer before it handed over the handle
 
 
 ALLOWED_TRANSITIONS: Final[dict[TransactionState, frozenset[TransactionState]]] = {
@@ -30,13 +30,13 @@ ALLOWED_TRANSITIONS: Final[dict[TransactionState, frozenset[TransactionState]]] 
 
 
 class BatchState(Enum):
-    """Where a checkpoint (a batch) stands, seen from the coordinator."""
+    """Where a batch stands, as seen by the coordinator."""
 
     UNDECIDED = "undecided"  #: nothing is decided; whatever was prepared will be swept
-    PREPARED = "prepared"  #: every task voted and every vote was confirmed
-    DECIDED = "decided"  #: the decision is durable: the commit point is passed
-    COMMITTED = "committed"  #: every transaction of the decision is proven committed
-    LOST = "lost"  #: decided, and at least one of its transactions is proven lost
+    PREPARED = "prepared"  #: every task voted yes and every vote is confirmed
+    DECIDED = "decided"  #: the decision is durable: past the commit point
+    COMMITTED = "committed"  #: every decided transaction is proven committed
+    LOST = "lost"  #: decided, and at least one transaction is proven lost
 
 
 BATCH_TRANSITIONS: Final[dict[BatchState, frozenset[BatchState]]] = {
@@ -49,7 +49,7 @@ BATCH_TRANSITIONS: Final[dict[BatchState, frozenset[BatchState]]] = {
 
 
 def move(current: TransactionState, to: TransactionState) -> TransactionState:
-    """The one mutator of a transaction's state: returns ``to``.
+    """Change a transaction's state; returns ``to``. Nothing else changes it.
 
     Raises:
         AssertionError: ``to`` cannot follow ``current``.
@@ -60,7 +60,7 @@ def move(current: TransactionState, to: TransactionState) -> TransactionState:
 
 
 def move_batch(current: BatchState, to: BatchState) -> BatchState:
-    """The one mutator of a checkpoint's state: returns ``to``.
+    """Change a batch's state; returns ``to``. Nothing else changes it.
 
     Raises:
         AssertionError: ``to`` cannot follow ``current``.

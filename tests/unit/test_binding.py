@@ -51,14 +51,14 @@ def test_binding_the_same_again_writes_nothing(bound: LocalFiles) -> None:
 @pytest.mark.parametrize(
     ("changed", "way_out"),
     [
-        (msgspec.structs.replace(BOUND, sinks={}), "give k back"),
-        (msgspec.structs.replace(BOUND, sinks={"renamed": {"cluster": "c1"}}), "give k back"),
-        (msgspec.structs.replace(BOUND, sinks={"k": {"cluster": "c2"}}), "point it back"),
+        (msgspec.structs.replace(BOUND, sinks={}), "Pass k again"),
+        (msgspec.structs.replace(BOUND, sinks={"renamed": {"cluster": "c1"}}), "Pass k again"),
+        (msgspec.structs.replace(BOUND, sinks={"k": {"cluster": "c2"}}), "Point it back"),
         (msgspec.structs.replace(BOUND, log="other"), "a new checkpoint and a new sink name"),
         (msgspec.structs.replace(BOUND, log_identity="id-2"), "a new checkpoint and a new sink name"),
         (WITH_REDIS, "add_sink='r'"),
     ],
-    ids=["dropped", "renamed", "moved", "other log", "log made anew", "added"],
+    ids=["dropped", "renamed", "moved", "other log", "log recreated", "added"],
 )
 def test_a_difference_is_refused_with_its_way_out(changed: Bound, way_out: str, bound: LocalFiles) -> None:
     with pytest.raises(RefusedStartError, match=way_out) as refused:
@@ -73,7 +73,7 @@ def test_an_added_sink_is_recorded_as_an_override(bound: LocalFiles) -> None:
     binding.bind(WITH_REDIS)
     assert bound.names("") == ["binding-000001.json", "binding-000002.json"]
     Binding(bound).check(WITH_REDIS, add_sink=None)
-    with pytest.raises(RefusedStartError, match="give r back"):
+    with pytest.raises(RefusedStartError, match="Pass r again"):
         Binding(bound).check(BOUND, add_sink="r")
 
 
@@ -85,7 +85,7 @@ def test_a_override_for_one_sink_names_the_other(bound: LocalFiles) -> None:
 def test_a_check_sees_what_another_driver_has_bound_meanwhile(bound: LocalFiles) -> None:
     stale, other = Binding(bound), Binding(bound)
     other.bind(WITH_REDIS)
-    with pytest.raises(RefusedStartError, match="give r back"):
+    with pytest.raises(RefusedStartError, match="Pass r again"):
         stale.check(BOUND, add_sink=None)
 
 
@@ -107,5 +107,5 @@ def test_a_torn_file_is_damage_and_not_an_unbound_checkpoint(data: bytes, files:
 
 def test_a_later_format_is_refused(files: LocalFiles) -> None:
     files.put_if_absent("binding-000001.json", msgspec.json.encode(msgspec.structs.replace(BOUND, format=2)))
-    with pytest.raises(RefusedStartError, match="use the version that wrote it"):
+    with pytest.raises(RefusedStartError, match="Use the version that wrote it"):
         Binding(files)

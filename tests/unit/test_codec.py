@@ -188,7 +188,9 @@ def test_a_header_of_another_shape_is_damage(head: str) -> None:
 
 def test_a_later_format_is_named_and_not_guessed_at() -> None:
     later = ONE[0].replace(b"twopc/2", b"twopc/12", 1)
-    with pytest.raises(DecisionLogDamagedError, match=r"twopc/12, not twopc/2: use the version that wrote it"):
+    with pytest.raises(
+        DecisionLogDamagedError, match=r"twopc/12, this version reads up to twopc/2: use the version that wrote it"
+    ):
         decode([(0, later)])
 
 

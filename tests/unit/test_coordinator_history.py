@@ -44,7 +44,7 @@ REFUSED: dict[str, Callable[[Query], None]] = {
     "copied": _copied_same_batch,
     "copied ": _copied_next_batch,
     "gap": _gap,
-    "new lineage": _new_query,
+    "new query": _new_query,
 }
 
 
@@ -86,7 +86,7 @@ def test_a_override_that_names_another_query_allows_nothing(cluster: Cluster) ->
         cluster.start(settings=Settings(overrides=Overrides(end_query_id="lineage-c"))).run(0, query_id=OTHER)
 
 
-def test_a_allowed_new_query_ends_the_old_one_for_good(cluster: Cluster) -> None:
+def test_an_allowed_new_query_ends_the_old_one_for_good(cluster: Cluster) -> None:
     cluster.start().run(0, 1)
     permitted = Settings(overrides=Overrides(end_query_id=QUERY_ID))
     cluster.start(settings=permitted).run(0, query_id=OTHER)
@@ -97,7 +97,7 @@ def test_a_allowed_new_query_ends_the_old_one_for_good(cluster: Cluster) -> None
     for settings in (None, permitted, Settings(overrides=Overrides(end_query_id=OTHER))):
         with pytest.raises(RefusedStartError) as refused:
             cluster.start(settings=settings).run(2)
-        assert refused.value.case == "ended lineage"
+        assert refused.value.case == "ended query"
     assert fingerprint(cluster) == before
 
 

@@ -220,7 +220,7 @@ def test_an_unclear_write_that_cannot_be_read_back_is_in_doubt(
         files.after_put = no_answer
     else:
         files.before_put = no_answer
-    with pytest.raises(DecisionInDoubtError, match="restart"):
+    with pytest.raises(DecisionInDoubtError, match="Restart"):
         log.append([BEGIN, decision(0)])
     kinds = [type(record) for record in records(RegisterLog(files))]
     assert kinds == [Acquired, Begin, Decision] if written else [Acquired]
@@ -237,7 +237,7 @@ def test_a_late_write_of_this_driver_is_not_taken_for_the_present_one(log: Regis
 def test_an_unclear_acquisition_decides_nothing_and_may_be_tried_again(files: FaultyFiles) -> None:
     log = RegisterLog(files)
     files.before_read = files.after_put = no_answer
-    with pytest.raises(RetriableError, match="taking over"):
+    with pytest.raises(RetriableError, match="acquiring the decision log"):
         log.acquire(claim("one"))
     assert log.acquire(claim("one")) == 1
     assert [type(entry.record) for entry in log.read().entries] == [Acquired, Acquired]
