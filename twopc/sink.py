@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any, Generic
 
 import msgspec
 
+from twopc.columns import SinkColumn, names_in
+from twopc.errors import SchemaError
 from twopc.handle import HandleT
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -53,6 +55,32 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
     def columns(self) -> Collection[str] | None:
         """The columns that its rows need, in any order; None: it is given all that there are."""
         return None
+
+    @property
+    def takes_dead_letters(self) -> bool:
+        """Whether it can take the rows that other sinks cannot: each as a ``value`` (bytes) with ``headers``."""
+        return False
+
+    def choose_columns(self, schema: pa.Schema) -> Sequence[SinkColumn]:
+        """Choose the columns of this sink's rows from those of a batch, before the batch is evaluated (driver).
+
+        By default all of :attr:`columns`, in the batch's order and as they are; :meth:`check` looks at their types.
+
+        Args:
+            schema: of the batch; :func:`twopc.columns.type_name` names a field's type as users know it.
+
+        Raises:
+            SchemaError: a column is missing or has a type that the sink cannot take; the message names it.
+        """
+        import pyarrow as pa  # noqa: PLC0415 - only a query's driver gets here; describing a sink needs no Arrow
+
+        wanted = schema.names if self.columns is None else self.columns
+        missing = sorted(set(wanted) - set(schema.names))
+        if missing:
+            raise SchemaError(f"the DataFrame has no column {missing[0]!r} (it has {names_in(schema)}): select it")
+        taken = pa.schema([field for field in schema if field.name in wanted])
+        self.check(pa.RecordBatch.from_pylist([], schema=taken))
+        return tuple(SinkColumn(name, name) for name in taken.names)
 
     def check(self, rows: pa.RecordBatch) -> None:
         """Look whether a writer of this sink could ever write these rows. Depends on the rows alone; asks nobody.

@@ -1,18 +1,18 @@
-"""A batch's DataFrame as the tasks write it: the columns of every sink, each of them once, and a checksum."""
+"""A batch's DataFrame as the tasks write it: every column that a sink takes, each once, and a checksum."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
+from pyspark.errors import PySparkTypeError
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import to_arrow_type
 
-from integration.spark.kafka_rows import kafka_columns
 from integration.spark.views import CHECKSUM, View
-from sinks.kafka import KafkaSink
+from twopc.columns import TYPE_NAME, Form, SinkColumn
 from twopc.errors import SchemaError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Rows:
 
     Attributes:
         frame: columns ``0``, ``1``, … and :data:`CHECKSUM`.
-        views: for each sink which of them it is given.
+        views: by sink name, which of these columns it is given.
     """
 
     frame: DataFrame
@@ -45,92 +45,73 @@ def arrange(
     select: Mapping[str, Sequence[str]],
     dead_letter: str | None = None,
 ) -> Rows:
-    """Find and check every sink's columns. Nothing is evaluated.
+    """Let every sink choose its columns. Evaluates nothing.
 
     Args:
         frame: the batch.
         sinks: all of them.
-        select: for a sink's name, SQL expressions that make its columns; the batch's own where it is not in it.
-        dead_letter: the sink that is given the rows that others cannot take.
+        select: by sink name, the SQL expressions that make its columns; a sink without any chooses from the batch's.
+        dead_letter: the name of the sink that is given the rows that others cannot take.
 
     Raises:
-        SchemaError: a column is missing or has a type that a sink cannot take; the message names it.
+        SchemaError: a column is missing or has a type that a sink cannot take; the message names sink and column.
     """
-    base = frame
-    parents: dict[str, str] = {}
-    for name, expressions in select.items():
-        parents[name] = f"{_SELECTED}{len(parents)}"
+    base, parents = frame, dict.fromkeys((sink.name for sink in sinks), "")
+    for number, (name, expressions) in enumerate(select.items()):
+        parents[name] = f"{_SELECTED}{number}"
         base = base.withColumn(parents[name], sf.struct(*map(sf.expr, expressions)))
-    shelf = _Shelf()
+    taken = _TakenColumns()
     views = {}
     for sink in sinks:
-        parent = parents.get(sink.name, "")
-        columns = _struct(base.schema[parent]) if parent else frame.schema
-        if sink.name == dead_letter:
-            views[sink.name] = View(columns=_placed(shelf, "", frame.schema), of_bad_rows=True)
-        elif isinstance(sink, KafkaSink):
-            views[sink.name] = View(
-                columns=tuple(
-                    (name, shelf.place(parent, field, kafka=name)) for name, field in kafka_columns(sink, columns)
-                )
-            )
-        else:
-            views[sink.name] = View(columns=_placed(shelf, parent, _taken(sink, columns)))
-    selected = base.select(*(column.alias(str(place)) for place, column in enumerate(shelf.columns.values())))
+        parent = parents[sink.name]
+        columns = cast("st.StructType", base.schema[parent].dataType) if parent else frame.schema
+        is_for_letters = sink.name == dead_letter
+        chosen = [SinkColumn(name, name) for name in columns.names] if is_for_letters else _chosen_by(sink, columns)
+        indexes = tuple((column.name, taken.index_of(parent, column)) for column in chosen)
+        views[sink.name] = View(columns=indexes, of_bad_rows=is_for_letters)
+    selected = base.select(*(column.alias(str(index)) for index, column in taken.columns.values()))
     return Rows(selected.withColumn(CHECKSUM, _checksum(selected)), views)
 
 
-class _Shelf:
-    """Columns, each of them once."""
-
-    def __init__(self) -> None:
-        self.columns: dict[tuple[str, str, str], Column] = {}
-
-    def place(self, parent: str, field: st.StructField, *, kafka: str = "") -> int:
-        """Where a column is; ``kafka`` is the field of a record that it is to be."""
-        quoted = "`" + field.name.replace("`", "``") + "`"
-        column = sf.col(f"`{parent}`.{quoted}" if parent else quoted)
-        conversion = ""
-        if kafka in {"key", "value"} and not isinstance(field.dataType, st.BinaryType):
-            column, conversion = column.cast("binary"), "binary"
-        elif kafka == "timestamp":
-            column, conversion = sf.unix_millis(column), "millis"
-        key = (parent, field.name, conversion)
-        self.columns.setdefault(key, column)
-        return list(self.columns).index(key)
-
-
-def _placed(shelf: _Shelf, parent: str, columns: st.StructType) -> tuple[tuple[str, int], ...]:
-    return tuple((field.name, shelf.place(parent, field)) for field in columns.fields)
-
-
-def _taken(sink: TwoPhaseCommitSink[Any], columns: st.StructType) -> st.StructType:
-    """The columns that the sink takes, in the batch's order: checked as the sink itself checks rows."""
-    wanted = sink.columns
-    names = columns.names if wanted is None else wanted
-    missing = sorted(set(names) - set(columns.names))
-    if missing:
-        has = ", ".join(repr(name) for name in columns.names) or "none"
-        raise SchemaError(
-            f"the DataFrame has no column {missing[0]!r} (it has {has}), which sink {sink.name} needs: select it"
-        )
-    taken = st.StructType([field for field in columns.fields if field.name in names])
-    schema = to_arrow_schema(taken)
+def _chosen_by(sink: TwoPhaseCommitSink[Any], columns: st.StructType) -> Sequence[SinkColumn]:
     try:
-        sink.check(pa.RecordBatch.from_arrays([pa.array([], kind) for kind in schema.types], schema=schema))
+        return sink.choose_columns(pa.schema(map(_arrow_field, columns.fields)))
     except SchemaError as error:
         raise SchemaError(f"sink {sink.name}: {error}") from None
-    return taken
 
 
-def _struct(field: st.StructField) -> st.StructType:
-    if not isinstance(field.dataType, st.StructType):
-        raise AssertionError("made by struct()")
-    return field.dataType
+def _arrow_field(field: st.StructField) -> pa.Field[Any]:
+    try:
+        kind = to_arrow_type(field.dataType)
+    except PySparkTypeError:
+        kind = pa.null()  # PySpark cannot convert it; that must not stop a query whose sinks do not take the column
+    return pa.field(field.name, kind, field.nullable, metadata={TYPE_NAME: field.dataType.simpleString()})
+
+
+class _TakenColumns:
+    """The columns that some sink takes: two sinks that take the same one in the same form share it."""
+
+    def __init__(self) -> None:
+        self.columns: dict[tuple[str, str, Form], tuple[int, Column]] = {}
+
+    def index_of(self, parent: str, column: SinkColumn) -> int:
+        """The column's index; ``parent`` is the struct that holds it, "" for the batch itself."""
+        key = (parent, column.source, column.form)
+        if key not in self.columns:
+            quoted = "`" + column.source.replace("`", "``") + "`"
+            source = sf.col(f"`{parent}`.{quoted}" if parent else quoted)
+            self.columns[key] = len(self.columns), _in_form(column.form, source)
+        return self.columns[key][0]
+
+
+def _in_form(form: Form, column: Column) -> Column:
+    if form is Form.BINARY:
+        return column.cast("binary")
+    return sf.unix_millis(column) if form is Form.EPOCH_MILLIS else column
 
 
 def _checksum(frame: DataFrame) -> Column:
-    # xxhash64 passes over nulls: without the flags (null, 'a') and ('a', null) would be the same row.
+    # xxhash64 skips nulls: without the flags (null, 'a') and ('a', null) would be the same row.
     parts = [part for field in frame.schema.fields for part in (sf.col(field.name).isNull(), _hashable(field))]
     return sf.xxhash64(*parts)
 

@@ -1,4 +1,4 @@
-"""The checkpoint's files through Hadoop, for whatever file system the checkpoint is on."""
+"""The checkpoint's files through Hadoop, whatever file system they are on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from twopc.files import Files, LocalFiles
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-#: Where ``FileContext.rename`` without overwrite is atomic. Object stores behind s3a copy instead: two could both win.
+#: File systems whose ``FileContext.rename`` without overwrite is atomic. s3a copies instead, so two drivers could both win.
 _ATOMIC_RENAME: Final = frozenset({"hdfs", "viewfs", "abfs", "abfss", "webhdfs"})
 
 
@@ -21,9 +21,9 @@ def open_files(context: SparkContext, location: str) -> Files:
     """The directory ``location``, resolved as Spark resolves it.
 
     Raises:
-        ConfigurationError: its file system cannot put a file only if it is absent.
+        ConfigurationError: it cannot be opened, or its file system cannot create a file only if absent.
     """
-    jvm: Any = context._jvm  # noqa: SLF001 - the gateway has no public name
+    jvm: Any = context._jvm  # noqa: SLF001 - the public API has no gateway
     path = jvm.org.apache.hadoop.fs.Path(location)
     configuration: Any = context._jsc.hadoopConfiguration()  # noqa: SLF001 - the same
     try:
@@ -36,8 +36,8 @@ def open_files(context: SparkContext, location: str) -> Files:
         return LocalFiles(qualified.getPath())
     if qualified.getScheme() not in _ATOMIC_RENAME:
         raise ConfigurationError(
-            f"checkpoint_location={location!r}: on {qualified.getScheme()} two drivers could both believe to have written a "
-            f"file first. Use a local or shared POSIX path, or one of {', '.join(sorted(_ATOMIC_RENAME))}"
+            f"checkpoint_location={location!r}: {qualified.getScheme()} has no atomic rename, so two drivers could both create "
+            f"the same file. Use a local or shared POSIX path, or one of {', '.join(sorted(_ATOMIC_RENAME))}"
         )
     return HadoopFiles(jvm, configuration, qualified.toString())
 

@@ -1,7 +1,7 @@
-"""Rows kept as Arrow IPC until their transactions are proven (``staging=True``): then nothing decided is ever lost.
+"""``staging=True``: tasks keep their rows as Arrow IPC until their transactions are proven. Nothing decided is ever lost.
 
-A slice is named by a UUID for each task attempt (rule 13), below its driver's incarnation and its batch. The path must
-be one that driver and workers share: POSIX or a pyarrow file system.
+Each task attempt writes one slice, ``<driver epoch>/<batch id>/<UUID>.arrow`` (rule 13). Driver and workers must share the
+location: a POSIX path or a file system that pyarrow knows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyarrow import fs
 
-from integration.spark.views import View, inscribe, inscribed
+from integration.spark.views import View, views_in, with_views
 from twopc.crash_points import crash_point
 from twopc.errors import ConfigurationError
 
@@ -39,33 +39,37 @@ def open_location(location: str) -> tuple[fs.FileSystem, str]:
             filesystem, path = fs.LocalFileSystem(), location
     except (pa.ArrowException, OSError, ValueError) as error:
         raise ConfigurationError(
-            f"staging_location={location!r}: pyarrow cannot open it ({error}). Give a path that the driver and every worker "
-            "share: POSIX, hdfs://, s3://, gs://"
+            f"staging_location={location!r} cannot be opened by pyarrow ({error}): give a path that the driver and all workers "
+            "share, such as a POSIX path, hdfs://, s3:// or gs://"
         ) from error
     return filesystem, path.rstrip("/")
 
 
 class SliceWriter:
-    """Keeps one task attempt's rows."""
+    """Keeps the rows of one task attempt.
 
-    def __init__(self, location: str, driver_epoch: int, batch: int, views: Mapping[str, View]) -> None:
+    Attributes:
+        name: the slice's path below the location.
+    """
+
+    def __init__(self, location: str, driver_epoch: int, batch_id: int, views: Mapping[str, View]) -> None:
         self._views = views
         self._filesystem, root = open_location(location)
-        self.name = f"{driver_epoch}/{batch}/{uuid.uuid4().hex}.arrow"
+        self.name = f"{driver_epoch}/{batch_id}/{uuid.uuid4().hex}.arrow"
         self._path = f"{root}/{self.name}"
         self._sink: pa.NativeFile | None = None
         self._writer: pa.RecordBatchFileWriter | None = None
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Append rows."""
+        """Append rows. The first ones create the file."""
         if self._writer is None:
             self._filesystem.create_dir(self._path.rpartition("/")[0], recursive=True)
             self._sink = self._filesystem.open_output_stream(self._path)
-            self._writer = pa.ipc.new_file(self._sink, inscribe(rows.schema, self._views))
+            self._writer = pa.ipc.new_file(self._sink, with_views(rows.schema, self._views))
         self._writer.write_batch(rows)
 
     def close(self) -> str | None:
-        """Make the slice whole and durable; returns its name, None when no row came."""
+        """Make the slice complete and durable; returns its name, or None if there were no rows."""
         if self._writer is None or self._sink is None:
             return None
         self._writer.close()
@@ -92,23 +96,29 @@ class Staging:
         """See :class:`StagedRows`."""
         filesystem, root = open_location(self.location)
         with filesystem.open_input_file(f"{root}/{name}") as source, pa.ipc.open_file(source) as reader:
-            view = inscribed(reader.schema)[sink]
+            view = views_in(reader.schema)[sink]
             for index in range(reader.num_record_batches):
                 yield view.of(reader.get_batch(index))
 
     def release(self, driver_epoch: int, batch: int) -> None:
-        """See :class:`StagedRows`. Slices of later incarnations belong to a successor: they are left alone."""
+        """See :class:`StagedRows`. Leaves slices of later driver epochs alone: they belong to a newer driver."""
         filesystem, root = open_location(self.location)
         try:
-            for older in _numbered(filesystem, root):
-                for done in _numbered(filesystem, f"{root}/{older}") if older <= driver_epoch else ():
-                    if older < driver_epoch or done <= batch:
-                        filesystem.delete_dir(f"{root}/{older}/{done}")
+            for epoch in _numbered(filesystem, root):
+                for batch_id in _numbered(filesystem, f"{root}/{epoch}") if epoch <= driver_epoch else ():
+                    if epoch < driver_epoch or batch_id <= batch:
+                        filesystem.delete_dir(f"{root}/{epoch}/{batch_id}")
         except OSError as error:
-            logger.warning("staged rows of batch %d could not be dropped, the next batch tries again: %s", batch, error)
+            logger.warning(
+                "staged rows of batch %d in %s could not be deleted, the next batch retries: %s",
+                batch,
+                self.location,
+                error,
+            )
 
 
 def _numbered(filesystem: fs.FileSystem, directory: str) -> list[int]:
+    """The entries of a directory whose names are numbers."""
     found = filesystem.get_file_info(fs.FileSelector(directory, allow_not_found=True))
     return [int(info.base_name) for info in found if info.base_name.isdigit()]
 

@@ -1,6 +1,6 @@
-"""The executor's side: one pass over a task's rows into every sink, one report back to the driver.
+"""The executor's side: one pass over a task's rows into every sink, one result back to the driver.
 
-Clients are imported here, in the worker's own modules: a client class that is pickled by value with ``__main__`` fails.
+Every Python worker imports this module, so it must stay light: nothing of the driver's side is imported from here.
 """
 
 from __future__ import annotations
@@ -14,29 +14,35 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from integration.spark.dead_letters import CAUSE, screen
+from integration.spark.bad_rows import screen
 from integration.spark.staging import SliceWriter
-from integration.spark.views import CHECKSUM
+from integration.spark.views import CAUSE, CHECKSUM
 from twopc.attempt import Attempt, TaskAttempt
 from twopc.errors import FatalError
 from twopc.records import TaskReport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from integration.spark.views import View
+    from twopc.attempt import TaskKey
     from twopc.sink import TwoPhaseCommitSink
     from twopc.writer import SinkWriter
 
-
-#: Odd, so that no sum of it vanishes.
-_BAD: Final = 0x9E3779B97F4A7C15
+#: A bad row's hash counts this often more, so a replay with other bad rows has another checksum. Odd: no multiple of it
+#: below 2**64 vanishes modulo 2**64.
+_BAD_ROW_FACTOR: Final = 0x9E3779B97F4A7C15
 
 
 class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task sends back: a report, or why it can never succeed.
+    """What a task sends to the driver.
 
-    An error that would come again is a result, not a failure: Spark would only repeat the task, and lose its type.
+    A permanent error is a result, not a failure of the task: Spark would repeat the task in vain, and lose the class.
+
+    Attributes:
+        stage: Spark's id of the stage that the task ran in.
+        report: what it wrote; None if it cannot.
+        error: why it cannot: the name of the error's class (see ``failures``) and the message.
     """
 
     stage: int
@@ -45,8 +51,13 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Job:
-    """What every task of an attempt is given; pickled into the closure."""
+class PrepareTask:
+    """What every task of an attempt does: write its rows into all sinks and pre-commit. Pickled by Spark.
+
+    Attributes:
+        staging: where the rows are kept until they are proven; None keeps none.
+        views: by sink name, its columns. For all other fields see :class:`twopc.engine.Work`.
+    """
 
     sinks: tuple[TwoPhaseCommitSink[Any], ...]
     query_id: str
@@ -54,31 +65,31 @@ class Job:
     attempt: Attempt
     driver_epochs: dict[str, int]
     committed_through: int
-    only_tasks: frozenset[tuple[str, int]] | None
+    only_tasks: frozenset[TaskKey] | None
     staging: str | None
     views: dict[str, View]
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """``mapInArrow``'s function."""
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """``mapInArrow``'s function: takes one task's rows, gives one row with the :class:`TaskResult`."""
         context = TaskContext.get()
         if context is None:
             raise AssertionError("a task has a context")
         stage, partition = context.stageId(), context.partitionId()
-        writers = self._writers(partition)
+        writers = self._create_writers(partition)
         try:
-            report = self._run(partition, batches, writers)
+            report = self._prepare(partition, batches, writers)
             for writer in writers.values():
                 writer.hand_over()
             result = TaskResult(stage=stage, report=report)
         except FatalError as error:
             result = TaskResult(stage=stage, error=(type(error).__name__, f"task {partition}: {error}"))
         finally:
-            # Not around the yield: a generator that Spark closes must not abort what is handed over (rule 6).
+            # Before the yield: a generator that Spark closes must not abort what is handed over (rule 6).
             for writer in writers.values():
                 writer.close()
-        yield _single(msgspec.json.encode(result))
+        yield _as_row(msgspec.json.encode(result))
 
-    def _writers(self, partition: int) -> dict[str, SinkWriter[Any]]:
+    def _create_writers(self, partition: int) -> dict[str, SinkWriter[Any]]:
         return {
             sink.name: sink.create_writer(
                 TaskAttempt(
@@ -94,26 +105,24 @@ class Job:
             if self.only_tasks is None or (sink.name, partition) in self.only_tasks
         }
 
-    def _run(
-        self, partition: int, batches: Iterator[pa.RecordBatch], writers: dict[str, SinkWriter[Any]]
+    def _prepare(
+        self, partition: int, batches: Iterable[pa.RecordBatch], writers: dict[str, SinkWriter[Any]]
     ) -> TaskReport:
-        rows, checksum = 0, 0
-        staged = (
-            SliceWriter(self.staging, self.attempt.driver_epoch, self.batch_id, self.views) if self.staging else None
-        )
-        dead_letters = any(view.of_bad_rows for view in self.views.values())
+        """Write all rows, then pre-commit every writer."""
+        row_count, checksum = 0, 0
+        staged = self._create_slice()
+        has_dead_letters = any(view.of_bad_rows for view in self.views.values())
         for batch in batches:
-            rows += batch.num_rows
-            checksum += _sum(batch.column(CHECKSUM))
-            payload = batch.drop_columns([CHECKSUM])
-            if dead_letters:
-                payload = screen(payload, self.sinks, self.views)
-                # Which rows are bad must be the same in a replay, or one would be in neither place.
-                checksum += _BAD * _sum(batch.column(CHECKSUM).filter(payload.column(CAUSE).is_valid()))
+            hashes, rows = batch.column(CHECKSUM), batch.drop_columns([CHECKSUM])
+            row_count += rows.num_rows
+            checksum += _sum(hashes)
+            if has_dead_letters:
+                rows = screen(rows, self.sinks, self.views)
+                checksum += _BAD_ROW_FACTOR * _sum(hashes.filter(rows.column(CAUSE).is_valid()))
             if staged is not None:
-                staged.write(payload)
+                staged.write(rows)
             for name, writer in writers.items():
-                writer.write_rows(self.views[name].of(payload))
+                writer.write_rows(self.views[name].of(rows))
         handles = {
             sink.name: sink.encode_handle(handle)
             for sink in self.sinks
@@ -121,20 +130,25 @@ class Job:
         }
         return TaskReport(
             partition=partition,
-            rows=rows,
+            rows=row_count,
             checksum=checksum % 2**64,
             handles=handles,
             staged=staged.close() if staged is not None else None,
         )
 
+    def _create_slice(self) -> SliceWriter | None:
+        if self.staging is None:
+            return None
+        return SliceWriter(self.staging, self.attempt.driver_epoch, self.batch_id, self.views)
 
-def _single(value: bytes) -> pa.RecordBatch:
-    """One row, one column. From buffers: ``pa.array`` imports pandas, a second of work in every new Python worker."""
+
+def _as_row(value: bytes) -> pa.RecordBatch:
+    """One row, one column. Not by ``pa.array``: that imports pandas, a second of work in every new Python worker."""
     offsets = pa.py_buffer(struct.pack("<ii", 0, len(value)))
     column = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(value)])
     return pa.RecordBatch.from_arrays([column], names=["result"])
 
 
 def _sum(hashes: pa.Array[Any]) -> int:
-    """The sum modulo 2**64: not XOR, in which a row given twice vanishes."""
-    return int(pc.sum(hashes.view(pa.uint64())).as_py() or 0)  # Arrow's integer sum wraps around
+    """The sum modulo 2**64. Order does not matter to it, and a row that comes twice counts twice (unlike with XOR)."""
+    return int(pc.sum(hashes.view(pa.uint64())).as_py() or 0)  # Arrow's sum of uint64 wraps around

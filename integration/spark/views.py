@@ -8,22 +8,24 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from integration.spark.dead_letters import CAUSE, letters
+from integration.spark.dead_letters import letters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: The order-insensitive checksum of a task is the sum of this column (rule 9); computed by the JVM, not row by row here.
+#: A hash of the whole row (int64). The JVM computes it; a task only adds up the column.
 CHECKSUM: Final = "__twopc_checksum"
+#: Why a row is bad; null where it is not. Present only where bad rows become dead letters.
+CAUSE: Final = "__twopc_cause"
 _KEY: Final = b"twopc.views"
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """What one sink sees of a batch.
+    """What one sink sees of a batch. Stored with staged rows, so its fields are a format.
 
     Attributes:
-        columns: its name for a column, and the column's place in the batch.
-        of_bad_rows: whether it is given the rows that other sinks cannot take, as letters about them.
+        columns: the sink's name for a column, and the column's index in the batch.
+        of_bad_rows: whether the sink is given dead letters: records about the rows that other sinks cannot take.
     """
 
     columns: tuple[tuple[str, int], ...]
@@ -41,15 +43,15 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     def _named(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(
-            [rows.column(place) for _, place in self.columns], names=[name for name, _ in self.columns]
+            [rows.column(index) for _, index in self.columns], names=[name for name, _ in self.columns]
         )
 
 
-def inscribe(schema: pa.Schema, views: Mapping[str, View]) -> pa.Schema:
-    """The schema with the views in its metadata: rows that are kept can be given to each sink whatever the code is then."""
+def with_views(schema: pa.Schema, views: Mapping[str, View]) -> pa.Schema:
+    """The schema with the views in its metadata: staged rows reach each sink even after the query's code has changed."""
     return schema.with_metadata({_KEY: msgspec.json.encode(views)})
 
 
-def inscribed(schema: pa.Schema) -> dict[str, View]:
-    """The views that :func:`inscribe` has put there."""
+def views_in(schema: pa.Schema) -> dict[str, View]:
+    """The views that :func:`with_views` stored."""
     return msgspec.json.decode((schema.metadata or {})[_KEY], type=dict[str, View])

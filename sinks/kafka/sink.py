@@ -13,13 +13,14 @@ from twopc.errors import ConfigurationError
 from twopc.sink import TwoPhaseCommitSink
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
     from sinks.kafka.committer import KafkaCommitter
     from sinks.kafka.decision_log import KafkaDecisionLog
     from twopc.attempt import TaskAttempt
+    from twopc.columns import SinkColumn
 
 # No dot: transactional ids are found by the prefix "<name>.".
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
@@ -101,6 +102,17 @@ class KafkaSink(TwoPhaseCommitSink[KafkaHandle]):
     def prepare_timeout_ms(self) -> float:
         """See :class:`TwoPhaseCommitSink`."""
         return self.transaction_timeout_ms - self.reserve_ms
+
+    @property
+    def takes_dead_letters(self) -> bool:
+        """See :class:`TwoPhaseCommitSink`."""
+        return self.topic is not None
+
+    def choose_columns(self, schema: pa.Schema) -> Sequence[SinkColumn]:
+        """See :class:`TwoPhaseCommitSink`: the columns of Spark's own Kafka writer, and ``timestamp``."""
+        from sinks.kafka.columns import kafka_columns  # noqa: PLC0415 - executors choose none
+
+        return kafka_columns(schema, has_topic=self.topic is not None)
 
     def check(self, rows: pa.RecordBatch) -> None:
         """See :class:`TwoPhaseCommitSink`. What only brokers know (a topic's own limits, its partitions) is not looked at."""

@@ -1,19 +1,16 @@
-"""Driver and workers killed at every step and at random: nothing is lost, nothing is there twice."""
+"""Driver and workers killed at every step and at random: nothing is lost, nothing is doubled."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import random
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.spark.engine import SparkEngine
 from tests.live.spark_support import KILLED, Pipeline, spark
 from twopc.crash_points import POINTS
-from twopc.errors import RetriableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -132,33 +129,9 @@ def test_drivers_killed_at_random_times_lose_and_double_nothing(
         tell(f"TWOPC_SEED={seed}, {done} kills, {sum(pipeline.given.values())} records: {outcomes}")
 
 
-def test_a_stage_that_ran_again_is_not_decided() -> None:
-    with pytest.raises(RetriableError, match="stage 7 was run again"):
-        engine_with(SimpleNamespace(currentAttemptId=1, numCompletedTasks=4))._require_first_generation({7}, 4)
-
-
-def test_a_stage_is_waited_for_until_spark_has_told_of_all_its_tasks() -> None:
-    told = [
-        None,
-        SimpleNamespace(currentAttemptId=0, numCompletedTasks=3),
-        SimpleNamespace(currentAttemptId=0, numCompletedTasks=4),
-    ]
-    engine_with(*told)._require_first_generation({7}, 4)
-
-
-def engine_with(*told: Any) -> SparkEngine:
-    """An engine whose Spark tells these things of a stage, one after the other."""
-    answers = iter(told)
-    tracker = SimpleNamespace(getStageInfo=lambda _: next(answers))
-    context = SimpleNamespace(statusTracker=lambda: tracker)
-    engine = SparkEngine.__new__(SparkEngine)
-    engine._frame = cast("Any", SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=context)))
-    return engine
-
-
 @contextlib.contextmanager
 def worker_faults(spark: SparkSession, crash_points: str) -> Iterator[None]:
-    """Workers of their own that have these faults armed, each of them anew."""
+    """New workers, each with these crash points armed."""
     environment = spark.sparkContext.environment
     environment["TWOPC_FAULTS"] = crash_points
     try:

@@ -26,7 +26,6 @@ from tests.live.redis.conftest import redis_server
 from tests.live.spark_support import message_of, spark
 from tests.reader import committed, records
 from twopc import crash_points
-from twopc.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -45,7 +44,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 
 def whole(*points: str | None) -> list[Any]:
-    """Those that `make whole` has, too."""
+    """Cases that only `make whole` runs."""
     return [pytest.param(point, marks=pytest.mark.whole) for point in points]
 
 
@@ -68,7 +67,7 @@ class Query:
     plan: Callable[[DataFrame], DataFrame] = lambda frame: frame
 
     def feed(self, *rows: dict[str, Any]) -> None:
-        """One batch more."""
+        """Add one batch."""
         source = self.directory / "source"
         source.mkdir(exist_ok=True)
         name = f"{len(list(source.iterdir())):06d}.json"
@@ -76,7 +75,7 @@ class Query:
         (self.directory / name).rename(source / name)
 
     def run(self, *expressions: str) -> None:
-        """Everything that is there. Raises what the query stops with."""
+        """Process all that was fed. Raises what the query stops with."""
         checkpoint = str(self.directory / "checkpoint")
         frame = (
             self.spark.readStream.schema(self.schema)
@@ -94,7 +93,7 @@ class Query:
             each.close()
 
     def fail_at(self, point: str) -> None:
-        """End the driver's work by an error, which leaves what a crash there leaves."""
+        """Stop the query by an error at a crash point, which leaves what a crash there leaves."""
         crash_points.arm_from(f"{point}=raise")
         try:
             with pytest.raises(StreamingQueryException, match="InjectedFault"):
@@ -103,7 +102,7 @@ class Query:
             crash_points.disarm()
 
     def run_over_a_crash_at(self, point: str) -> None:
-        """:data:`BATCHES`, of which the second is not brought to its end at once."""
+        """:data:`BATCHES`; the query crashes in the second."""
         self.feed(*BATCHES[0])
         self.run()
         self.feed(*BATCHES[1])
@@ -244,7 +243,7 @@ def test_hbase_alone_has_every_row_once_after_a_crash_at(
     assert {kind: store.total(kind) for kind in SUMS} == SUMS
 
 
-def test_what_redis_has_lost_is_applied_from_the_rows_that_were_kept(
+def test_what_redis_has_lost_is_applied_from_staged_rows(
     kafka: KafkaService, redis_server: RedisService, spark: SparkSession, tmp_path: Path
 ) -> None:
     events, totals = kafka_sink(kafka.bootstrap_servers), adding(redis_server)
@@ -276,7 +275,7 @@ def test_each_sink_may_have_columns_of_its_own(kafka: KafkaService, spark: Spark
     ("expressions", "named"),
     [(("id AS name", "n"), "has no column 'id'"), (("id", "CAST(n AS DOUBLE) AS n"), "column 'n' is double")],
 )
-def test_a_column_that_redis_needs_is_named_before_anything_is_read(
+def test_a_missing_or_wrong_column_for_redis_is_named_before_anything_is_read(
     expressions: tuple[str, ...], named: str, redis_server: RedisService, spark: SparkSession, tmp_path: Path
 ) -> None:
     totals = adding(redis_server)
@@ -316,7 +315,7 @@ def test_a_bad_row_is_in_the_dead_letters_once_and_nowhere_else(
 def test_a_row_that_is_bad_no_more_in_a_replay_is_not_written_a_second_time(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """The letter about it is in; the lost transaction may only be written anew without it (rule 9)."""
+    """Its letter is committed, so the lost transaction may only be written again without it (rule 9)."""
     limited = kafka_sink(kafka.bootstrap_servers, options={"kafka.message.max.bytes": "1000"})
     letters = kafka_sink(kafka.bootstrap_servers)
     settings = {"on_bad_record": "dead_letter", "dead_letter": letters}
@@ -348,26 +347,3 @@ def test_without_a_place_for_dead_letters_a_bad_row_stops_the_batch_with_nothing
     message = query.refused()
     assert "BadRecordError" in message and "column 'id' is null" in message
     assert not values(events) and counters(redis_server, totals.name) == {}
-
-
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"on_bad_record": "ignore"}, "on_bad_record='ignore'"),
-        ({"on_bad_record": "dead_letter"}, "or neither"),
-        ({"dead_letter": KafkaSink(name="letters", bootstrap_servers="x:1", topic="t")}, "or neither"),
-        (
-            {"on_bad_record": "dead_letter", "dead_letter": KafkaSink(name="letters", bootstrap_servers="x:1")},
-            "KafkaSink with a topic",
-        ),
-        (
-            {"on_bad_record": "dead_letter", "dead_letter": KafkaSink(name="s", bootstrap_servers="x:1", topic="t")},
-            "two sinks have the same name",
-        ),
-        ({"select": {"other": ["1 AS value"]}}, "no sink is called 'other'"),
-    ],
-)
-def test_contradicting_settings_are_refused_by_name(settings: dict[str, Any], named: str) -> None:
-    sink = KafkaSink(name="s", bootstrap_servers="x:1", topic="t")
-    with pytest.raises(ConfigurationError, match=named):
-        exactly_once(sink, checkpoint_location="/nowhere", **settings)

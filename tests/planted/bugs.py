@@ -264,8 +264,8 @@ BUGS: Final = (
         "attempts without the driver_epoch",
         13,
         "integration/spark/staging.py",
-        'self.name = f"{driver_epoch}/{batch}/{uuid.uuid4().hex}.arrow"',
-        'self.name = f"{driver_epoch}/{batch}/slice.arrow"',
+        'self.name = f"{driver_epoch}/{batch_id}/{uuid.uuid4().hex}.arrow"',
+        'self.name = f"{driver_epoch}/{batch_id}/slice.arrow"',
         model=False,
     ),
     Bug(
@@ -295,9 +295,9 @@ BUGS: Final = (
         "two actions on the DataFrame",
         0,
         "integration/spark/engine.py",
-        "        results = self._run(job, timeout_ms=min(limits, default=None))\n",
-        "        self._run(job, timeout_ms=min(limits, default=None))\n"
-        "        results = self._run(job, timeout_ms=min(limits, default=None))\n",
+        "        results = self._run(task, timeout_ms=min(limits, default=None))\n",
+        "        self._run(task, timeout_ms=min(limits, default=None))\n"
+        "        results = self._run(task, timeout_ms=min(limits, default=None))\n",
         model=False,
         whole="tests/live/test_spark_sinks.py -k evaluated_once",
     ),
@@ -305,7 +305,7 @@ BUGS: Final = (
         "a re-run stage is accepted",
         6,
         "integration/spark/engine.py",
-        "        self._require_first_generation({result.stage for result in results}, len(results))\n",
+        "        require_first_attempts(tracker, {result.stage for result in results}, tasks=len(results))\n",
         "",
         model=False,
         whole="tests/live/test_spark_executors.py -k stage",

@@ -1,4 +1,4 @@
-"""What each sink is given of a batch, and what becomes of rows that one of them cannot take."""
+"""What each sink is given of a batch, and what happens to rows that one of them cannot take."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from integration.spark.dead_letters import CAUSE, bad_rows, screen
+from integration.spark.bad_rows import bad_rows, screen
 from integration.spark.staging import SliceWriter, Staging
-from integration.spark.task import Job
-from integration.spark.views import CHECKSUM, View
+from integration.spark.task import PrepareTask
+from integration.spark.views import CAUSE, CHECKSUM, View
 from sinks.kafka import KafkaSink
 from sinks.kafka.records import require_writable
 from sinks.redis import RedisSink
@@ -86,7 +86,7 @@ def test_bytes_are_readable_in_a_letter_however_deep_they_are() -> None:
     }
 
 
-def test_of_sound_rows_nobody_writes_letters() -> None:
+def test_good_rows_become_no_letters() -> None:
     screened = screen(batch((b"a", "x", 1)), [KAFKA, REDIS, LETTERS], VIEWS)
     assert VIEWS["letters"].of(screened).num_rows == 0
     assert screened.column(CAUSE).null_count == 1
@@ -103,7 +103,7 @@ def test_exactly_the_bad_rows_are_found(is_bad: list[bool]) -> None:
     assert bad_rows(rows, check) == {row: "it is bad" for row, bad in enumerate(is_bad) if bad}
 
 
-def test_kept_rows_are_given_to_each_sink_as_they_were_in_the_task(tmp_path: Path) -> None:
+def test_staged_rows_reach_each_sink_as_they_did_in_the_task(tmp_path: Path) -> None:
     writer = SliceWriter(str(tmp_path), 0, 0, VIEWS)
     writer.write(screen(batch((b"a", "x", 1), (b"b", None, 2)), [KAFKA, REDIS, LETTERS], VIEWS))
     name = writer.close()
@@ -113,9 +113,9 @@ def test_kept_rows_are_given_to_each_sink_as_they_were_in_the_task(tmp_path: Pat
     assert [rows.num_rows for rows in staging.read(name, "letters")] == [1]
 
 
-def test_a_task_keeps_what_it_writes_and_not_what_it_was_given(tmp_path: Path) -> None:
-    """What was lost is published from there: a bad row that was kept as it came would be given to every sink after all."""
-    job = Job(
+def test_a_task_stages_what_it_writes_and_not_what_it_was_given(tmp_path: Path) -> None:
+    """Lost transactions are written from staged rows: a bad row staged as it came would reach every sink after all."""
+    task = PrepareTask(
         sinks=(KAFKA, REDIS, LETTERS),
         query_id="a",
         batch_id=0,
@@ -127,7 +127,7 @@ def test_a_task_keeps_what_it_writes_and_not_what_it_was_given(tmp_path: Path) -
         views=VIEWS,
     )
     rows = batch((b"a", "x", 1), (b"b", None, 2)).append_column(CHECKSUM, pa.array([1, 2], pa.int64()))
-    report = job._run(0, iter([rows]), {})
+    report = task._prepare(0, iter([rows]), {})
     assert report.staged is not None
     kept = {name: list(Staging(str(tmp_path)).read(report.staged, name)) for name in VIEWS}
     assert {name: [part.num_rows for part in parts] for name, parts in kept.items()} == {name: [1] for name in VIEWS}
@@ -147,7 +147,7 @@ def test_a_task_keeps_what_it_writes_and_not_what_it_was_given(tmp_path: Path) -
         ({"key": pa.array([b"", b"1234567"])}, "more than kafka.message.max.bytes=10"),
     ],
 )
-def test_what_no_producer_could_send_is_named(column: dict[str, Any], why: str) -> None:
+def test_what_no_producer_could_send_is_rejected_with_its_reason(column: dict[str, Any], why: str) -> None:
     rows = pa.record_batch({"value": pa.array([b"1234", b"5678"]), **column})
     with pytest.raises(BadRecordError, match=why):
         require_writable(rows, has_topic=False, max_bytes=10)

@@ -1,7 +1,9 @@
-"""What a task does with its rows and sends back, in a process that is no Spark worker."""
+"""What a task does with its rows and sends back, in a process that is not a Spark worker."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +11,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from integration.spark import task as task_writer
-from integration.spark.task import Job, TaskResult
+from integration.spark import task
+from integration.spark.task import PrepareTask, TaskResult
 from integration.spark.views import CHECKSUM, View
 from sinks.kafka import KafkaSink
 from sinks.redis import RedisSink
@@ -31,7 +33,7 @@ LETTERS = KafkaSink(name="letters", bootstrap_servers="nowhere:1", topic="bad")
 @pytest.fixture(autouse=True)
 def _in_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
     context = SimpleNamespace(stageId=lambda: STAGE, partitionId=lambda: PARTITION)
-    monkeypatch.setattr(task_writer, "TaskContext", SimpleNamespace(get=lambda: context))
+    monkeypatch.setattr(task, "TaskContext", SimpleNamespace(get=lambda: context))
 
 
 @pytest.fixture
@@ -45,8 +47,8 @@ def given(*rows: tuple[int | None, int]) -> pa.RecordBatch:
     return pa.record_batch({"0": pa.array(values, pa.int64()), CHECKSUM: pa.array(hashes, pa.int64())})
 
 
-def job(*sinks: Any, only_tasks: frozenset[tuple[str, int]] | None = None, bad_rows: str = "") -> Job:
-    return Job(
+def task_of(*sinks: Any, only_tasks: frozenset[tuple[str, int]] | None = None, bad_rows: str = "") -> PrepareTask:
+    return PrepareTask(
         sinks=sinks,
         query_id="a",
         batch_id=0,
@@ -59,31 +61,31 @@ def job(*sinks: Any, only_tasks: frozenset[tuple[str, int]] | None = None, bad_r
     )
 
 
-def result(made: Job, *batches: pa.RecordBatch) -> TaskResult:
-    (answer,) = made(iter(batches))
+def result(made: PrepareTask, *batches: pa.RecordBatch) -> TaskResult:
+    (answer,) = made.run(batches)
     return msgspec.json.decode(answer.column("result")[0].as_py(), type=TaskResult)
 
 
-def reported(made: Job, *batches: pa.RecordBatch) -> TaskReport:
+def reported(made: PrepareTask, *batches: pa.RecordBatch) -> TaskReport:
     found = result(made, *batches)
     assert found.report is not None and found.stage == STAGE
     return found.report
 
 
 def test_a_task_reports_its_rows_over_all_their_arrow_batches(world: World) -> None:
-    report = reported(job(FakeSink(world)), given((1, 5), (2, 6)), given((3, 7)))
+    report = reported(task_of(FakeSink(world)), given((1, 5), (2, 6)), given((3, 7)))
     assert (report.partition, report.rows, report.checksum) == (PARTITION, 3, 18)
     assert list(report.handles) == ["fake"]
     assert [one.rows for one in world.store().transactions.values()] == [[1, 2, 3]]
 
 
 def test_a_checksum_has_64_bits_however_many_arrow_batches_there_are(world: World) -> None:
-    assert reported(job(FakeSink(world)), given((1, -1)), given((2, -1))).checksum == 2**64 - 2
+    assert reported(task_of(FakeSink(world)), given((1, -1)), given((2, -1))).checksum == 2**64 - 2
 
 
 def test_which_rows_are_bad_is_part_of_the_checksum() -> None:
     """In a replay with other bad rows one would be in neither place."""
-    nowhere = job(COUNTER, LETTERS, only_tasks=frozenset(), bad_rows="letters")
+    nowhere = task_of(COUNTER, LETTERS, only_tasks=frozenset(), bad_rows="letters")
     sound, first, second = (
         reported(nowhere, given(*rows)).checksum
         for rows in ([(1, 5), (2, 6)], [(None, 5), (2, 6)], [(1, 5), (None, 6)])
@@ -93,17 +95,19 @@ def test_which_rows_are_bad_is_part_of_the_checksum() -> None:
 
 def test_a_task_writes_only_what_it_is_asked_for_and_reports_all(world: World) -> None:
     sinks = FakeSink(world, "one"), FakeSink(world, "other")
-    report = reported(job(*sinks, only_tasks=frozenset({("one", PARTITION), ("other", PARTITION + 1)})), given((1, 5)))
+    report = reported(
+        task_of(*sinks, only_tasks=frozenset({("one", PARTITION), ("other", PARTITION + 1)})), given((1, 5))
+    )
     assert (report.rows, report.checksum, list(report.handles)) == (1, 5, ["one"])
     assert not world.store("other").transactions
 
 
 def test_what_is_handed_over_outlives_its_task(world: World) -> None:
-    reported(job(FakeSink(world)), given((1, 5)))
+    reported(task_of(FakeSink(world)), given((1, 5)))
     assert [one.state for one in world.store().transactions.values()] == ["prepared"]
 
 
-def test_an_error_that_would_come_again_is_a_result_and_any_other_is_left_to_spark(
+def test_a_permanent_error_is_a_result_and_any_other_is_left_to_spark(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(error: Exception) -> None:
@@ -113,10 +117,19 @@ def test_an_error_that_would_come_again_is_a_result_and_any_other_is_left_to_spa
         monkeypatch.setattr(FakeWriter, "write", write)
 
     fail(BadRecordError("it is too large"))
-    assert result(job(FakeSink(world)), given((1, 5))) == TaskResult(
+    assert result(task_of(FakeSink(world)), given((1, 5))) == TaskResult(
         stage=STAGE, error=("BadRecordError", f"task {PARTITION}: it is too large")
     )
     fail(RetriableError("no answer"))
     with pytest.raises(RetriableError, match="no answer"):
-        result(job(FakeSink(world)), given((1, 5)))
+        result(task_of(FakeSink(world)), given((1, 5)))
     assert {one.state for one in world.store().transactions.values()} == {"aborted"}
+
+
+def test_a_worker_does_not_import_the_drivers_side() -> None:
+    """Every new Python worker would pay for it, with a fifth of a second and more."""
+    import_all = "import integration.spark.task, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", import_all], capture_output=True, text=True, check=True)
+    imported = set(done.stdout.split())
+    assert "integration.spark.views" in imported
+    assert not imported & {"integration.spark.foreach_batch", "twopc.coordinator", "sinks", "confluent_kafka", "kafka"}

@@ -1,4 +1,4 @@
-"""Rows that are kept until they are proven: where, and for how long."""
+"""Rows are staged until they are proven: where, and for how long."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ ROWS = pa.record_batch({"0": [1]})
 VIEWS = {"s": View(columns=(("value", 0),))}
 
 
-def kept(location: str, driver_epoch: int, batch: int) -> str:
-    writer = SliceWriter(location, driver_epoch, batch, VIEWS)
+def staged(location: str, driver_epoch: int, batch_id: int) -> str:
+    writer = SliceWriter(location, driver_epoch, batch_id, VIEWS)
     writer.write(ROWS)
     name = writer.close()
     assert name is not None
     return name
 
 
-def test_what_is_proven_is_dropped_and_a_successors_slices_are_left_alone(tmp_path: Path) -> None:
-    written = {(i, b): kept(str(tmp_path), i, b) for i in (3, 4, 5) for b in (6, 7, 8)}
+def test_proven_slices_are_deleted_and_those_of_a_newer_driver_are_left_alone(tmp_path: Path) -> None:
+    written = {(i, b): staged(str(tmp_path), i, b) for i in (3, 4, 5) for b in (6, 7, 8)}
     staging = Staging(str(tmp_path))
     assert all(staging.has(name) for name in written.values())
     staging.release(4, 7)
@@ -35,7 +35,7 @@ def test_what_is_proven_is_dropped_and_a_successors_slices_are_left_alone(tmp_pa
     assert left == {(4, 8), (5, 6), (5, 7), (5, 8)}
 
 
-def test_where_nothing_was_kept_nothing_is_to_be_dropped(tmp_path: Path) -> None:
+def test_a_location_without_slices_has_nothing_to_delete(tmp_path: Path) -> None:
     staging = Staging(str(tmp_path / "absent"))
     staging.release(0, 0)
     assert not staging.has("0/0/x.arrow")
@@ -43,12 +43,12 @@ def test_where_nothing_was_kept_nothing_is_to_be_dropped(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("form", ["{}", "{}/", "file:{}", "file://{}", "file://{}/"])
 def test_a_location_is_one_place_however_it_is_written(form: str, tmp_path: Path) -> None:
-    name = kept(form.format(tmp_path), 0, 0)
+    name = staged(form.format(tmp_path), 0, 0)
     assert (tmp_path / name).is_file()
     (rows,) = Staging(form.format(tmp_path)).read(name, "s")
     assert rows.to_pylist() == [{"value": 1}]
 
 
-def test_a_location_that_nothing_can_open_is_named() -> None:
+def test_a_location_that_pyarrow_cannot_open_is_named() -> None:
     with pytest.raises(ConfigurationError, match="staging_location='gopher://x/y'"):
         open_location("gopher://x/y")

@@ -1,4 +1,4 @@
-"""A file source's offset is a counter; what it stands for is the same wherever Spark has put it (rule 10)."""
+"""A file source's offset is a counter; the files it stands for are the same wherever Spark has stored them (rule 10)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_counter_that_stands_for_other_files_is_another_offset(
     assert offsets_of(tmp_path / "theirs", source_log, FILES | {1: ["/in/b", "/in/x"]}) != ours
 
 
-def test_the_order_in_which_a_counters_files_were_written_down_is_of_no_account(tmp_path: Path) -> None:
+def test_the_order_in_which_a_counters_files_were_logged_does_not_matter(tmp_path: Path) -> None:
     (tmp_path / "ours").mkdir()
     (tmp_path / "theirs").mkdir()
     ours = offsets_of(tmp_path / "ours", {"1": [1]})

@@ -1,0 +1,88 @@
+"""The arguments of ``exactly_once``: what they mean, and which combinations are rejected."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Final
+
+from twopc.errors import ConfigurationError
+from twopc.sink import TwoPhaseCommitSink
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_ON_BAD_RECORD: Final = ("stop", "dead_letter")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What ``exactly_once`` takes besides its sinks.
+
+    Attributes:
+        staging_location: where ``staging=True`` keeps rows; by default beside the checkpoint. A path that the driver and
+            every worker share.
+        adopt_query_id: the id of a query that ran before it had this sink; the sink joins at the query's current batch.
+        end_query_id: the id of the query that this one replaces under the same sink name.
+        add_sink: the name of a sink that joins a checkpoint which was bound without it.
+        max_attempts: how often a batch is prepared before its error stops the query.
+        prepare_timeout_ms: cancel an attempt that takes longer; by default as long as the sinks' transactions allow.
+        select: by sink name, the SQL expressions that make its columns, such as
+            ``{"events": ["CAST(id AS STRING) AS key", "to_json(struct(*)) AS value"]}``; others take the batch's own.
+        on_bad_record: ``"stop"``: a row that a sink can never take stops the query; nothing of its batch is visible.
+            ``"dead_letter"``: no sink is given the row; the sink ``dead_letter`` is given a record about it.
+        dead_letter: a sink that takes such records: a KafkaSink with a topic.
+    """
+
+    staging_location: str | None = None
+    adopt_query_id: str | None = None
+    end_query_id: str | None = None
+    add_sink: str | None = None
+    max_attempts: int = 3
+    prepare_timeout_ms: float | None = None
+    select: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    on_bad_record: str = "stop"
+    dead_letter: TwoPhaseCommitSink[Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.on_bad_record not in _ON_BAD_RECORD:
+            raise ConfigurationError(
+                f"exactly_once(on_bad_record={self.on_bad_record!r}): give one of {', '.join(map(repr, _ON_BAD_RECORD))}"
+            )
+        if (self.on_bad_record == "dead_letter") != (self.dead_letter is not None):
+            raise ConfigurationError(
+                'exactly_once(): give on_bad_record="dead_letter" and dead_letter=KafkaSink(…), or neither'
+            )
+        letters = self.dead_letter
+        if letters is not None and not (isinstance(letters, TwoPhaseCommitSink) and letters.takes_dead_letters):
+            raise ConfigurationError(
+                "exactly_once(dead_letter=…): this sink cannot take dead letters: give a KafkaSink with a topic"
+            )
+
+
+def checked_options(
+    sinks: Sequence[TwoPhaseCommitSink[Any]], checkpoint_location: str, *, staging: bool, settings: Mapping[str, Any]
+) -> Options:
+    """Check the arguments of ``exactly_once``, and those of its settings that concern each other."""
+    known = sorted(field.name for field in fields(Options))
+    unknown = sorted(set(settings) - set(known))
+    if unknown:
+        raise ConfigurationError(f"exactly_once({unknown[0]}=…): no such setting; the settings are {', '.join(known)}")
+    if not sinks:
+        raise ConfigurationError("exactly_once(): give at least one sink")
+    if not checkpoint_location.strip():
+        raise ConfigurationError("exactly_once(checkpoint_location=''): give the query's checkpointLocation")
+    options = Options(**settings)
+    if options.staging_location is not None and not staging:
+        raise ConfigurationError("exactly_once(staging_location=…) has no effect without staging=True: give both")
+    names = [sink.name for sink in participants(sinks, options)]
+    if len(set(names)) != len(names):
+        raise ConfigurationError(f"exactly_once(): two sinks have the same name in {names}; give each its own")
+    unknown = sorted(set(options.select) - {sink.name for sink in sinks})
+    if unknown:
+        raise ConfigurationError(f"exactly_once(select=…): no sink is called {unknown[0]!r}")
+    return options
+
+
+def participants(sinks: Sequence[TwoPhaseCommitSink[Any]], options: Options) -> tuple[TwoPhaseCommitSink[Any], ...]:
+    """All sinks that take part in the decision; the one for dead letters is the last."""
+    return (*sinks, options.dead_letter) if options.dead_letter is not None else tuple(sinks)

@@ -1,0 +1,42 @@
+"""Arguments of ``exactly_once`` that are unknown or contradict each other are rejected by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from integration.spark import exactly_once
+from sinks.kafka import KafkaSink
+from twopc.errors import ConfigurationError
+
+
+def test_an_unknown_setting_is_named_with_those_there_are() -> None:
+    sink = KafkaSink(name="s", bootstrap_servers="localhost:1", topic="t")
+    with pytest.raises(
+        ConfigurationError, match=r"exactly_once\(stagging=…\): no such setting; the settings are .*max_attempts"
+    ):
+        exactly_once(sink, checkpoint_location="/x", stagging=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"on_bad_record": "ignore"}, "on_bad_record='ignore'"),
+        ({"on_bad_record": "dead_letter"}, "or neither"),
+        ({"dead_letter": KafkaSink(name="letters", bootstrap_servers="x:1", topic="t")}, "or neither"),
+        (
+            {"on_bad_record": "dead_letter", "dead_letter": KafkaSink(name="letters", bootstrap_servers="x:1")},
+            "KafkaSink with a topic",
+        ),
+        (
+            {"on_bad_record": "dead_letter", "dead_letter": KafkaSink(name="s", bootstrap_servers="x:1", topic="t")},
+            "two sinks have the same name",
+        ),
+        ({"select": {"other": ["1 AS value"]}}, "no sink is called 'other'"),
+    ],
+)
+def test_contradicting_settings_are_refused_by_name(settings: dict[str, Any], named: str) -> None:
+    sink = KafkaSink(name="s", bootstrap_servers="x:1", topic="t")
+    with pytest.raises(ConfigurationError, match=named):
+        exactly_once(sink, checkpoint_location="/nowhere", **settings)
