@@ -1,13 +1,13 @@
 """The classic illustration of checkpoints, with sinks: running sums of the odd and of the even numbers, under kills.
 
 Integers come from a Kafka topic of two partitions. Spark keeps a sum and a count for each kind (RocksDB, changelog
-checkpoints). Every batch's new totals go to Redis (upserts, and increments by what the batch added), HBase (upserts) and Kafka
-(an event with both). The query is killed (SIGKILL: driver, JVM, workers) whenever its output moves, and started again.
+checkpoints). Each batch writes the new totals to Redis (upserts, and increments by what the batch added), HBase (upserts) and
+Kafka (an event with both). The query is killed when its output has just moved (SIGKILL: driver, JVM, workers) and restarted.
 
     python examples/odd_even_sums.py                # 6000 numbers, 3 kills, this toolkit and the usual foreachBatch
     python examples/odd_even_sums.py --kills 5 --seed 7 --skip-usual
 
-Upserts of totals survive an at-least-once sink: the last one wins. Everything that adds up does not.
+Upserts of totals survive an at-least-once sink, because the last one wins. Whatever adds up does not.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ RUN_TIMEOUT_S = 300
 
 @dataclass(frozen=True)
 class Spec:
-    """One pipeline. ``name`` is that of all that it writes: a topic, Redis keys, a table of HBase."""
+    """One pipeline. ``name`` is the name of its output: a topic, the prefix of Redis keys, an HBase table."""
 
     name: str
     exactly_once: bool
@@ -77,9 +77,9 @@ class Spec:
 
 
 def running_sums(numbers: DataFrame) -> DataFrame:
-    """For each kind in a batch one row: its total, how many numbers that is, and what the batch added."""
+    """One row for each kind in a batch: its total, how many numbers it has had, and what the batch added."""
     return (
-        # A row a kind: with more PySpark 4.0.0 takes the places of their state for floats, which pyarrow 26 refuses.
+        # One row for each kind: with several, PySpark 4.0.0 makes floats of their positions in the state; pyarrow 26 rejects it.
         numbers.coalesce(1)
         .mapInPandas(_sums_of_batch, "kind STRING, added BIGINT, numbers BIGINT")
         .groupBy("kind")
@@ -106,7 +106,7 @@ def _add(key: tuple[str], batches: Iterable[pd.DataFrame], state: GroupState) ->
 
 
 def write_exactly_once(sums: DataFrame, spec: Spec) -> Any:
-    """Kafka, Redis and HBase by one decision."""
+    """Write to Kafka, Redis and HBase by one decision."""
     from integration.spark import exactly_once  # noqa: PLC0415 - only here
     from sinks.hbase import HBaseSink  # noqa: PLC0415 - the same
     from sinks.hbase import mappings as hbase_mappings  # noqa: PLC0415 - the same
@@ -126,7 +126,7 @@ def write_exactly_once(sums: DataFrame, spec: Spec) -> Any:
 
 
 def write_as_usual(sums: DataFrame, spec: Spec) -> Any:
-    """The foreachBatch of the guides: at least once."""
+    """Write by the foreachBatch that guides show: at least once."""
 
     def write(batch: DataFrame, _: int) -> None:
         batch.persist()
@@ -144,12 +144,12 @@ def write_as_usual(sums: DataFrame, spec: Spec) -> Any:
 
 
 def hbase_table(spec: Spec) -> Any:
-    """The pipeline's table by HBase's usual client."""
+    """The pipeline's table, by an ordinary HBase client."""
     return HBaseTable({"hbase.zookeeper.quorum": spec.zookeeper}, b"default", spec.name.encode())
 
 
 def run_query(spec: Spec) -> None:
-    """All numbers that are there, then return."""
+    """Process all numbers of the topic, then return."""
     spark = _session(spec)
     source = spark.readStream.format("kafka").option("kafka.bootstrap.servers", spec.bootstrap_servers)
     source = source.option("subscribe", SOURCE).option("startingOffsets", "earliest")
@@ -185,17 +185,17 @@ def _session(spec: Spec) -> SparkSession:
     return builder.getOrCreate()
 
 
-# -- the stage: services, kills, and what readers see ------------------------------------------------------------------
+# -- around the query: services, kills, what readers see ------------------------------------------------------------------
 
 
 def create_topic(bootstrap_servers: str, name: str, *, partitions: int) -> None:
-    """Make a topic."""
+    """Create a topic."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})  # must live until it has answered
     admin.create_topics([NewTopic(name, partitions, 1)])[name].result()
 
 
 def make_outputs(spec: Spec) -> None:
-    """The topic and the table."""
+    """Create the topic and the table."""
     create_topic(spec.bootstrap_servers, spec.name, partitions=1)
     master: Any = MasterConnection()  # type: ignore[no-untyped-call]
     master.connect(*locate_master([spec.zookeeper]))
@@ -203,7 +203,7 @@ def make_outputs(spec: Spec) -> None:
 
 
 def feed(bootstrap_servers: str, numbers: int) -> dict[str, int]:
-    """Give the topic its integers; returns the true sums."""
+    """Fill the topic; returns the true sums."""
     create_topic(bootstrap_servers, SOURCE, partitions=2)
     producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 50})
     for number in range(1, numbers + 1):
@@ -214,7 +214,7 @@ def feed(bootstrap_servers: str, numbers: int) -> dict[str, int]:
 
 
 def seen(spec: Spec) -> dict[str, dict[str, int]]:
-    """What readers of each sink make of it: kind -> sum, for the totals, the increments, and the events added up."""
+    """What readers of each sink see: kind -> sum, for the totals, the increments, and the events added up."""
     with contextlib.closing(redis.Redis.from_url(spec.redis_url)) as client:
         found = {
             "Redis, totals (upserts)": {
@@ -243,7 +243,7 @@ def read(spec: Spec) -> Iterator[Any]:
 
 
 def play(spec: Spec, kills: int, chance: random.Random, console: Console) -> None:
-    """Run the query until all numbers are processed, killed on the way in moments in which its output has just moved."""
+    """Run the query until it has processed all numbers; kill it on the way, when its output has just moved."""
     make_outputs(spec)
     environment = {"JAVA_HOME": str(java_home()), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     os.environ.update(environment)
@@ -259,7 +259,7 @@ def play(spec: Spec, kills: int, chance: random.Random, console: Console) -> Non
 
 
 def _watch(processes: QueryProcesses, spec: Spec, moves: int) -> bool:
-    """Wait for its end, or until Redis has moved so often, and kill it there and then."""
+    """Wait until it ends, or until Redis has changed so often; then kill it at once."""
     deadline = time.monotonic() + RUN_TIMEOUT_S
     with contextlib.closing(redis.Redis.from_url(spec.redis_url)) as client:
         before = client.hgetall(f"{spec.name}:added:odd")
@@ -280,7 +280,7 @@ def main(
     seed: Annotated[int | None, typer.Option(help="What the kills are drawn from.")] = None,
     skip_usual: Annotated[bool, typer.Option("--skip-usual", help="Only this toolkit's sinks.")] = False,  # noqa: FBT002
 ) -> None:
-    """Play it, and say what readers see. Exit status 1 if this toolkit's sums are not exactly right."""
+    """Run it and print what readers see. Exit status 1 if this toolkit's sums are not exactly right."""
     console = Console(highlight=False)
     seed = random.randrange(10**6) if seed is None else seed
     console.print(f"odd and even sums: {numbers} numbers, {kills} kills, seed {seed}")

@@ -1,4 +1,4 @@
-"""One attempt at a task, for engines without Spark: the steps of ``integration.spark.task``, which needs Spark's context."""
+"""One attempt at a task, for engines without Spark: the steps of ``integration.spark.task``, which needs a Spark task."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def is_wanted(work: Work, sink: str, partition: int) -> bool:
 
 
 def keyed_views(*sinks: str) -> dict[str, View]:
-    """What sinks are given of rows that have a key and a value."""
+    """The views of sinks that take a key and a value."""
     return {sink: View(columns=(("key", 0), ("value", 1))) for sink in sinks}
 
 
 def prepare(sink: TwoPhaseCommitSink[HandleT], task: TaskAttempt, batches: Iterable[pa.RecordBatch]) -> HandleT | None:
-    """Write and hand over, as a worker that outlives its errors: the writer is closed. None for a task without rows."""
+    """Write and hand over. Closes the writer even after an error, as a Spark worker does. None for a task without rows."""
     writer = sink.create_writer(task)
     try:
         for rows in batches:
@@ -55,7 +55,7 @@ def prepare(sink: TwoPhaseCommitSink[HandleT], task: TaskAttempt, batches: Itera
 def prepare_all(
     sinks: Iterable[TwoPhaseCommitSink[Any]], work: Work, partition: int, batches: Sequence[pa.RecordBatch]
 ) -> dict[str, dict[str, Any]]:
-    """The same rows into each sink that is wanted: the handles as a task's report carries them."""
+    """Write the same rows into each sink that is wanted; returns the handles as a task's report carries them."""
     handles = {}
     for sink in sinks:
         if is_wanted(work, sink.name, partition):

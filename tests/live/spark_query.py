@@ -146,7 +146,7 @@ def main() -> int:
     spark = session(os.getcwd(), master=master, settings=settings)  # noqa: PTH109 - a name for a JVM
     for options in given:
         query, _ = start(spark, options)
-        print(RUNNING, flush=True)  # noqa: T201 - read by whoever started it
+        print(RUNNING, flush=True)  # noqa: T201 - read by the process that started it
         try:
             query.awaitTermination()
         except StreamingQueryException as error:

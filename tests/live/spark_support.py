@@ -1,4 +1,4 @@
-"""What the Spark tests share: a pipeline with its input and output, run in this process or as a process to kill."""
+"""What the Spark tests share: a pipeline with its input and output, run in this process or in one that tests can kill."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = _TIMEOUT_S) -> None:
-    """Ask until it is so."""
+    """Poll until the condition holds."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
@@ -62,7 +62,7 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = _TIM
 
 
 def processes_of(*sessions: int) -> list[psutil.Process]:
-    """All that is there of these sessions."""
+    """All processes of these sessions."""
 
     def is_theirs(process: psutil.Process) -> bool:
         try:
@@ -86,7 +86,7 @@ class Run:
 
     @property
     def session(self) -> int:
-        """What it starts stays in this session, process groups of their own and orphans included."""
+        """The session of all that it starts, including orphans and processes with a group of their own."""
         return self._group  # of the guard, which has led both since its start
 
     @property
@@ -106,11 +106,11 @@ class Run:
         wait_until(lambda: RUNNING in self.text or self._process.exit_code is not None, "the query runs")
 
     def wait_stopped(self) -> None:
-        """Until the driver has stopped itself at a fault point."""
+        """Wait until the driver has stopped itself at a crash point."""
         assert self.stops(), f"it ended, its log:\n{self.text[-3000:]}"
 
     def stops(self) -> bool:
-        """Whether the driver stops itself at a fault point, or ends."""
+        """Wait until the driver stops itself at a crash point (True) or ends (False)."""
         process = psutil.Process(self._process.pid)
 
         def is_stopped() -> bool:
@@ -126,18 +126,18 @@ class Run:
         self._process.signal(signal.SIGCONT)
 
     def kill_driver(self) -> None:
-        """The driver alone: its JVM and workers find out by themselves, and may be at work for a while."""
+        """Kill the driver alone: its JVM and workers notice by themselves, and may work on for a while."""
         self._process.kill()
 
     def kill_all(self) -> None:
-        """Everything at once, as a machine that loses power."""
+        """Kill everything at once, as a power failure does."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._group, signal.SIGKILL)
         self._process.wait(10)
 
 
 class Pipeline:
-    """One query over any number of runs: what it was given, and what readers see of it."""
+    """One query over any number of runs: its input, and what readers see of its output."""
 
     def __init__(self, bootstrap_servers: str, root: Path, *, partitions: int = 4, **options: Any) -> None:
         name = f"s{uuid.uuid4().hex[:10]}"
@@ -159,7 +159,7 @@ class Pipeline:
         self.runs: list[Run] = []
 
     def feed(self, count: int, *, keys: int = 10, topic: str | None = None) -> list[str]:
-        """Give the source more records; returns their values, ``<key>-<number>``."""
+        """Add records to the source; returns their values, ``<key>-<number>``."""
         values = []
         for _ in range(count):
             self._fed += 1
@@ -170,14 +170,14 @@ class Pipeline:
         return values
 
     def give(self, value: bytes | None, *, key: bytes | None = None, topic: str | None = None) -> None:
-        """One record as it is."""
+        """Add one record as it is."""
         self._producer.produce(topic or self.options.sources[0], value, key)
 
     def change(self, **options: Any) -> None:
         self.options = dataclasses.replace(self.options, **options)
 
     def flush(self) -> None:
-        """Make durable what was given."""
+        """Make the input durable."""
         self._producer.flush()
 
     def start(self, spark: SparkSession, **options: Any) -> tuple[StreamingQuery, ExactlyOnce]:
@@ -185,7 +185,7 @@ class Pipeline:
         return spark_query.start(spark, dataclasses.replace(self.options, **options))
 
     def run(self, spark: SparkSession, **options: Any) -> None:
-        """Everything that is there, in this process. Raises what the query stops with."""
+        """Process all input in this process. Raises what the query stops with."""
         query, each = self.start(spark, **options)
         try:
             query.awaitTermination()
@@ -194,13 +194,13 @@ class Pipeline:
             each.close()
 
     def fail(self, spark: SparkSession, **options: Any) -> str:
-        """The message with which it stops: that of our error, without the traces around it."""
+        """The message of the error that stops the query, without the traces around it."""
         with pytest.raises(StreamingQueryException) as raised:
             self.run(spark, **options)
         return message_of(raised.value)
 
     def fail_at(self, spark: SparkSession, point: str, **options: Any) -> None:
-        """End the driver's work by an error at a fault point, which leaves what a crash there leaves."""
+        """Stop the query by an error at a crash point, which leaves what a crash there leaves."""
         crash_points.arm_from(f"{point}=raise")
         try:
             assert "InjectedFault" in self.fail(spark, **options)
@@ -208,7 +208,7 @@ class Pipeline:
             crash_points.disarm()
 
     def process(self, spark_faults: str = "", *, after: Pipeline | None = None, **options: Any) -> Run:
-        """Start it as a process, ``after`` another one in the same."""
+        """Start it as a process, in which ``after`` runs first."""
         self.flush()
         mine = dataclasses.replace(self.options, **options)
         run = Run([mine] if after is None else [after.options, mine], self.root, spark_faults)
@@ -227,7 +227,7 @@ class Pipeline:
         )
 
     def require_order(self) -> None:
-        """One key's records have the order that they were given in."""
+        """Require that the records of each key are in the order of the input."""
         assert self.options.topic is not None
         by_key: dict[bytes, list[bytes]] = defaultdict(list)
         for message in records(self.bootstrap_servers, self.options.topic):
@@ -241,7 +241,7 @@ class Pipeline:
 
 
 def message_of(error: StreamingQueryException) -> str:
-    """The line of our own error in a query's: Spark wraps it in Java's and Python's traces."""
+    """The line of our own error: Spark wraps it in Java's and Python's traces."""
     lines = [line.strip() for line in str(error).splitlines()]
     ours = [line for line in lines if line.startswith(("twopc.", "py4j.Py4JException: An exception was raised"))]
     return "\n".join(ours) or str(error)

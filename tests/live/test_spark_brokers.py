@@ -1,4 +1,4 @@
-"""Brokers killed under a real query: it goes on, or is restarted as an operator would, and nothing is lost or doubled."""
+"""Brokers killed under a real query: it continues, or an operator restarts it, and nothing is lost or doubled."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["cluster", "spark", "three_brokers"]
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
-#: What may stop a query while brokers are away, so that an operator starts it again: three of ours, one of its source.
+#: Errors that may stop a query while brokers are away, so that an operator restarts it: three of ours, one of its source.
 _RESTART = (
     "twopc.errors.RetriableError",
     "twopc.errors.CommitBlockedError",
@@ -42,18 +42,18 @@ _RESTARTS = 5
 _BATCH = 10
 _STEP_TIMEOUT_S = 120
 _STALL_BOUND_S = 60
-#: Spark's source may ask a dead leader for offsets, and does so for the whole of its client's default.api.timeout.ms, by
-#: default a minute (docs/protocol.md, "When a broker dies").
+#: Spark's source may ask a dead leader for offsets for all of its client's default.api.timeout.ms, which is a minute by
+#: default (docs/protocol.md, "When a broker dies").
 _SOURCE = {"kafka.default.api.timeout.ms": "10000", "kafka.request.timeout.ms": "10000"}
-#: That, the elections, and the batches themselves on two cores. Below the minute that it was.
+#: Those ten seconds, the elections, and the batches themselves on two cores. Below the default minute.
 _TWO_BATCHES_S = 45
 
 
 class Operator:
-    """Keeps a query going: gives it more to read when it has read all, and starts it again after an error that allows it.
+    """Keeps a query running: feeds it when it has read everything, and restarts it after an error that allows it.
 
     Attributes:
-        restarts: the errors after which it was started again.
+        restarts: the errors after which it was restarted.
     """
 
     def __init__(self, pipeline: Pipeline, spark: SparkSession) -> None:
@@ -66,7 +66,7 @@ class Operator:
         self.query, self.each = self.pipeline.start(self._spark)
 
     def _look(self) -> bool:
-        """Whether it has ended well; one that has failed is running again."""
+        """Whether it has ended well. Restarts one that has failed."""
         if self.query.isActive:
             return False
         self.each.close()
@@ -86,7 +86,7 @@ class Operator:
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
     def advance(self, batches: int) -> None:
-        """Until it has committed so many more."""
+        """Wait until it has committed so many more batches."""
         wanted = self.committed() + batches
 
         def is_there() -> bool:
@@ -98,7 +98,7 @@ class Operator:
         assert until(is_there, _STEP_TIMEOUT_S), f"it stays at batch {self.committed()}: {self.query.status}"
 
     def finish(self) -> None:
-        """Until it has read everything."""
+        """Wait until it has read everything."""
         assert until(self._look, _STEP_TIMEOUT_S), f"it stays at batch {self.committed()}: {self.query.status}"
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class Operator:
 
 @contextlib.contextmanager
 def operated(pipeline: Pipeline, spark: SparkSession) -> Iterator[Operator]:
-    """A query under every checker: whatever happens in the body, all promises hold at its end."""
+    """A query under every checker: whatever the body does, all promises hold at the end."""
     servers, topic = pipeline.bootstrap_servers, pipeline.options.topic
     assert topic is not None
     with Watcher(servers, topic) as watcher:
@@ -131,7 +131,7 @@ def _row(value: bytes) -> Row:
 
 
 def _number(value: bytes) -> Position:
-    """Values are ``<key>-<number>``: all keys of one source, as numbers grow in the order in which they were given."""
+    """Values are ``<key>-<number>``, and numbers grow in the order of the source: all keys have one source partition."""
     return Position(0, int(value.rpartition(b"-")[2]))
 
 
@@ -148,7 +148,7 @@ def test_a_broker_killed_and_restarted_on_its_data_takes_nothing_with_it(
         with operated(pipeline, spark) as operator:
             for _ in range(kills):
                 operator.advance(chance.randint(1, 3))
-                time.sleep(chance.uniform(0, 0.5))  # not synchronisation: where in a batch it happens is what is random
+                time.sleep(chance.uniform(0, 0.5))  # not synchronisation: the moment within a batch is random
                 fresh_kafka.kill()
                 fresh_kafka.restart()
     finally:
@@ -160,10 +160,10 @@ def test_a_broker_killed_and_restarted_on_its_data_takes_nothing_with_it(
 
 @pytest.mark.whole
 @pytest.mark.timeout(900)
-def test_of_three_brokers_whoever_leads_or_coordinates_is_killed_and_the_query_goes_on(
+def test_of_three_brokers_each_leader_and_coordinator_is_killed_and_the_query_continues(
     cluster: LocalKafkaCluster, tmp_path: Path, spark: SparkSession, tell: Callable[[str], None]
 ) -> None:
-    """One role after the other, as many as `TWOPC_BROKER_ROUNDS` says."""
+    """One role after the other; `TWOPC_BROKER_ROUNDS` says how many."""
     name = f"three-{tmp_path.name}"
     topics = {way: replicated_topic(cluster, f"{name}-{way}", 4) for way in ("source", "output")}
     pipeline = Pipeline(

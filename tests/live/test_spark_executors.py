@@ -1,4 +1,4 @@
-"""Executors that are lost, overtaken and repeated, each a JVM of its own: nothing is lost, nothing is there twice."""
+"""Executors that die, are overtaken and are repeated, each a JVM of its own: nothing is lost, nothing is doubled."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CLUSTER = {
 
 @contextlib.contextmanager
 def query(kafka: KafkaService, root: Path, *hosts: int, **options: Any) -> Iterator[Pipeline]:
-    """A query of some batches on executors, in other sessions than its own if given; it is exactly once in the end."""
+    """A query of some batches on executors (of the sessions ``hosts`` if given); its output is exactly once at the end."""
     pipeline = Pipeline(kafka.bootstrap_servers, root, max_offsets=20, **{"spark": _CLUSTER, **options})
     try:
         pipeline.feed(60)
@@ -59,7 +59,7 @@ def is_stopped(process: psutil.Process) -> bool:
 
 
 def stopped(run: Run, *hosts: int, count: int) -> list[psutil.Process]:
-    """The Python workers that have stopped themselves at a fault point, as soon as there are so many."""
+    """Wait for so many Python workers that have stopped themselves at a crash point."""
     found: list[psutil.Process] = []
 
     def are_there() -> bool:
@@ -76,7 +76,7 @@ def executor_of(worker: psutil.Process) -> psutil.Process:
 
 
 def let_go(run: Run, *hosts: int) -> None:
-    """Wake every worker that stops, until the run ends."""
+    """Resume every worker that stops, until the run ends."""
 
     def is_over() -> bool:
         for worker in filter(is_stopped, processes_of(run.session, *hosts)):
@@ -96,7 +96,7 @@ def test_an_executor_killed_with_a_complete_transaction_is_replaced_and_it_is_sw
     assert _SWEPT in run.text
 
 
-def test_a_stage_that_is_run_again_as_an_executor_took_its_shuffle_with_it_is_written_anew(
+def test_a_stage_that_is_run_again_because_an_executor_took_its_shuffle_is_written_again(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     with query(kafka, tmp_path, plan="shuffle", partitions=4) as pipeline:
@@ -117,7 +117,7 @@ def test_a_task_that_fails_after_its_last_row_is_repeated_and_its_transaction_sw
 def test_of_two_attempts_at_one_task_the_accepted_one_is_decided_and_the_other_swept(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
-    """The slow one has written everything, sleeps through its batch's decision, and wakes while a later one is written."""
+    """The slow one has written everything, sleeps through its batch's decision, and wakes while a later batch is written."""
     with two_hosts(tmp_path / "hosts") as (master, hosts):
         speculating = {
             "spark.master": master,
@@ -130,7 +130,7 @@ def test_of_two_attempts_at_one_task_the_accepted_one_is_decided_and_the_other_s
             "spark.speculation.interval": "100ms",
             "spark.speculation.quantile": "0.25",
             "spark.speculation.multiplier": "1.0",
-            # The loser is told to end and lives on: else Spark kills its worker after two seconds.
+            # The loser survives being cancelled: by default Spark kills its worker after two seconds.
             "spark.python.task.killTimeout": "600s",
         }
         with query(kafka, tmp_path, *hosts, spark=speculating) as pipeline:

@@ -1,4 +1,4 @@
-"""What a restart finds, through Spark: replays, expired transactions, rival drivers, other people's checkpoints."""
+"""What a restart may find, through Spark: replays, expired transactions, rival drivers, copied checkpoints."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ __all__ = ["spark"]
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
-#: How long transactions live: the first that a batch can be written in, on whatever machine.
+#: Transaction timeouts, tried in order until this machine writes a batch within one.
 TIMEOUTS_MS = (8_000, 30_000, 120_000)
 
 
 @pytest.fixture(scope="module")
 def prompt_kafka() -> Iterator[str]:
-    """A broker that looks for expired transactions five times a second, not every ten seconds."""
+    """A broker that looks for expired transactions five times a second instead of every ten seconds."""
     if chosen() != "local":
         pytest.skip("needs a broker with properties of its own")
     with LocalKafka(properties={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}) as kafka:
@@ -61,7 +61,7 @@ def test_without_the_newest_commit_file_a_restart_doubles_no_record(
 
 
 @pytest.mark.parametrize("plan", ["update", pytest.param("complete", marks=pytest.mark.whole)])
-def test_a_stateful_query_goes_on_after_a_decided_batch_was_evaluated_into_nothing(
+def test_a_stateful_query_continues_after_a_decided_batch_was_only_evaluated(
     plan: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan=plan)
@@ -86,7 +86,7 @@ def test_a_stateful_query_goes_on_after_a_decided_batch_was_evaluated_into_nothi
 def test_drivers_stopped_past_the_transaction_timeout_and_killed_lose_nothing(
     prompt_kafka: str, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """Without a shuffle all is written anew; with staging, one of the transactions being in, the rest is published."""
+    """Without a shuffle everything is written again. With staging and one transaction committed, the rest comes from there."""
     plain = Pipeline(prompt_kafka, tmp_path / "plain")
     staged = Pipeline(prompt_kafka, tmp_path / "staged", plan="unstable", settings={"staging": True})
     pipelines = (plain, staged)
@@ -109,7 +109,7 @@ def test_drivers_stopped_past_the_transaction_timeout_and_killed_lose_nothing(
             pipeline.require_exactly_once()
         plain.require_order()
     kept = Path(staged.options.checkpoint, "twopc", "staging").rglob("*.arrow")
-    assert not list(kept), "what is proven is no longer kept"
+    assert not list(kept), "proven rows are no longer staged"
 
 
 def test_some_lost_and_a_replay_of_other_rows_is_in_doubt_and_names_the_transactions(
@@ -141,7 +141,7 @@ def test_some_lost_and_the_same_rows_again_are_repaired(
     pipeline.require_exactly_once()
 
 
-def test_all_lost_is_written_anew_whatever_the_plan_gives_now(
+def test_if_all_is_lost_it_is_written_again_whatever_the_plan_gives_now(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="unstable")
@@ -246,7 +246,7 @@ def test_empty_batches_other_partition_counts_and_added_topics_are_not_refused(
     pipeline.require_exactly_once()
 
 
-def test_more_partitions_of_the_output_are_warned_of_and_not_refused(
+def test_more_partitions_of_the_output_cause_a_warning_and_no_refusal(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
@@ -266,7 +266,7 @@ def test_more_partitions_of_the_output_are_warned_of_and_not_refused(
 
 
 def stopped_with_short_transactions(pipeline: Pipeline) -> Run:
-    """A driver that has decided a batch. Another query goes first: a young JVM's first batch takes seconds."""
+    """A driver that has decided a batch. Another query runs first: a new JVM's first batch takes seconds."""
     first = Pipeline(pipeline.bootstrap_servers, pipeline.root / "first", plan=pipeline.options.plan)
     for timeout_ms in TIMEOUTS_MS:
         first.feed(4)
@@ -293,10 +293,10 @@ def commit(client: TransactionClient, transactional_ids: Sequence[str]) -> None:
 
 
 def decide_and_lose(pipeline: Pipeline, spark: SparkSession, *, but: int) -> tuple[list[str], list[str]]:
-    """The driver dies decided; somebody commits the first ``but`` transactions, and fences the others as a time-out does.
+    """The driver dies after its decision; the first ``but`` transactions get committed, the others fenced as by a time-out.
 
     Returns:
-        the ids of those that are in, and of those that are lost: there are some.
+        the ids of the committed ones, and of the lost ones, of which there are some.
     """
     pipeline.fail_at(spark, "driver.decided")
     with closing(client_of(pipeline)) as client:
@@ -321,7 +321,7 @@ def forget_newest_commit(pipeline: Pipeline) -> None:
 
 
 def forget_state_of_newest_batch(pipeline: Pipeline) -> None:
-    """As when the state store's files of a batch were never completed: only an evaluation brings them back."""
+    """As if the state store had never completed the files of a batch: only an evaluation brings them back."""
     version = int(numbered(Path(pipeline.options.checkpoint, "offsets"))[-1].name) + 1
     found = list(Path(pipeline.options.checkpoint, "state").rglob(f"{version}.delta"))
     assert found
