@@ -58,7 +58,7 @@ def demo(  # noqa: PLR0913 - options of a command line, each with a default
     from rich.console import Console  # noqa: PLC0415
 
     from integration.demo.run import DemoOptions, run_demo  # noqa: PLC0415
-    from integration.services.java import ServiceError  # noqa: PLC0415
+    from integration.services.errors import ServiceError  # noqa: PLC0415
 
     options = DemoOptions(
         rows=rows,

@@ -1,4 +1,4 @@
-"""An archive of class data is made once, used by every later start, and never stands in the way of one."""
+"""A class data archive is created once, used by every later start, and never prevents one."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from integration.services.class_data import archive_in, class_data_flags
-from integration.services.java import ServiceError, java_command
+from integration.services.errors import ServiceError
+from integration.services.java import java_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
 def version(flags: Sequence[str]) -> str:
-    """The simplest program: Java says what it is."""
+    """The simplest program: Java prints its version."""
     command = [str(java_command()), "-XX:+UseSerialGC", *flags, "-Xlog:class+load=info", "-version"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     return done.stdout + done.stderr
 
 
-def test_the_first_run_makes_it_and_later_ones_load_classes_from_it(tmp_path: Path) -> None:
+def test_the_first_run_creates_it_and_later_ones_load_classes_from_it(tmp_path: Path) -> None:
     runs: list[Sequence[str]] = []
 
     def train(flags: Sequence[str]) -> None:
@@ -36,7 +37,7 @@ def test_the_first_run_makes_it_and_later_ones_load_classes_from_it(tmp_path: Pa
     assert "shared objects file (top)" in version(flags)
 
 
-def test_a_program_that_does_not_run_is_started_without_and_not_tried_again(tmp_path: Path) -> None:
+def test_a_failed_training_run_is_not_repeated(tmp_path: Path) -> None:
     runs: list[Sequence[str]] = []
 
     def train(flags: Sequence[str]) -> None:
@@ -48,14 +49,14 @@ def test_a_program_that_does_not_run_is_started_without_and_not_tried_again(tmp_
     assert len(runs) == 1
 
 
-def test_where_nothing_can_be_written_there_are_no_flags(tmp_path: Path) -> None:
+def test_without_a_writable_directory_there_are_no_flags(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert class_data_flags(Path(tmp_path, "file", "a.jsa"), version) == ()
 
 
-def test_an_archive_that_is_none_is_passed_over_in_silence(tmp_path: Path) -> None:
+def test_an_invalid_archive_is_ignored_silently(tmp_path: Path) -> None:
     archive = tmp_path / "a.jsa"
     archive.write_bytes(b"no archive")
-    told = version(class_data_flags(archive, version))
-    assert "no archive" not in told
-    assert "warning" not in told.lower()
+    output = version(class_data_flags(archive, version))
+    assert "no archive" not in output
+    assert "warning" not in output.lower()

@@ -11,7 +11,7 @@ import subprocess
 import pytest
 
 from integration.services.hbase_coordinates import HBASE_VERSION
-from integration.services.jars import DEFAULT_KAFKA_VERSION
+from integration.services.jar_sets import DEFAULT_KAFKA_VERSION
 from integration.services.redis import DURABLE
 from tests.live.hbase.services import DOCKER_DIRECTORY, PORTS
 from tests.live.services import COMPOSE_FILE, compose_image, container_environment

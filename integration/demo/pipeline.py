@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from integration.demo.chaos import BATCHES_A_KILL, Kill
-from integration.demo.processes import QueryProcesses
-from integration.services.java import ServiceError
+from integration.services.errors import ServiceError
+from integration.services.query_processes import QueryProcesses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

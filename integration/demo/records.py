@@ -8,7 +8,7 @@ from typing import Final
 from confluent_kafka import IsolationLevel, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from integration.services.java import ServiceError
+from integration.services.errors import ServiceError
 
 KEYS: Final = 1000
 """How many keys there are; record n has key ``n % KEYS`` and is that key's number ``n // KEYS``."""

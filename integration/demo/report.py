@@ -10,7 +10,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from integration.demo.verify import Verdict
+    from integration.demo.judge import Verdict
 
 
 @dataclass(frozen=True, kw_only=True)

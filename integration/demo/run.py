@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from integration.demo.chaos import BATCHES_A_KILL, Kill, outside_kills, protocol_kills
+from integration.demo.judge import verify
 from integration.demo.pipeline import Pipeline
 from integration.demo.query import QuerySpec
 from integration.demo.records import Topics
 from integration.demo.report import Outcome, Report
-from integration.demo.verify import verify
 from integration.services.java import java_home
 from integration.services.kafka import LocalKafka
 from integration.services.spark_class_data import driver_flags

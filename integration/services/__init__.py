@@ -1,1 +1,1 @@
-"""Kafka, Redis and HBase on this machine without Docker, started from package artifacts: for tests and the demo."""
+"""Kafka, Redis and HBase on this machine without Docker, for tests, benchmarks and demos. Not for production."""

@@ -1,11 +1,11 @@
-"""Child processes that end when their owner ends, however it ends.
+"""Child processes that end when their owner ends, even by SIGKILL.
 
-A guard process stands between owner and child. `PR_SET_PDEATHSIG` alone would not do: the kernel sends that signal when
-the *thread* that started the child ends, so a broker started from a worker thread would die with the thread. The guard
-has one thread; it watches the owner's process by its pidfd, and the child dies with the guard by the signal.
+A guard process stands between owner and child. `PR_SET_PDEATHSIG` alone is not enough: the kernel sends that signal when
+the *thread* that started the child ends, so a broker started by a worker thread would die with the thread. The guard has
+one thread. It watches its owner by pidfd, and `PR_SET_PDEATHSIG` ends the child with the guard.
 
-This file is both the owner's side, `GuardedProcess`, and the guard (`python guard.py OWNER_PID REPORT_FD COMMAND…`),
-so it imports the standard library only.
+This file is both the owner's side, `GuardedProcess`, and the guard (`python guard.py OWNER_PID REPORT_FD COMMAND…`).
+It runs isolated, so it imports the standard library only.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _POLL_WITHOUT_PIDFD_S = 0.2
 
 
 class GuardedProcess:
-    """A running child process in its own session, so that Ctrl-C in a terminal reaches its owner first.
+    """A running child process in a session of its own: Ctrl-C in a terminal does not reach it.
 
     Attributes:
-        pid: process id of the child itself, not of the guard.
+        pid: process id of the child, not of the guard.
     """
 
     def __init__(self, command: list[str], *, log: Path, cwd: Path) -> None:
         """Start `command` with its output appended to `log`.
 
         Raises:
-            OSError: the command cannot be executed (its log has the reason).
+            OSError: the command cannot be executed; the log says why.
         """
         read_fd, write_fd = os.pipe()
         guard = [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(write_fd)]
@@ -56,17 +56,17 @@ class GuardedProcess:
             reported = report.read()
         if not reported:
             self._guard.wait()
-            raise OSError(f"cannot execute {command[0]}, see {log}")
+            raise OSError(f"cannot execute {command[0]}: see {log}")
         self.pid = int(reported)
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code of the child (128 + N after signal N), None while it runs."""
+        """Exit code of the child, 128 + N after signal N; None while it runs."""
         return self._guard.poll()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the child; nothing happens when it has ended."""
-        # The guard reaps the child and ends with it: while the guard runs, the process id is the child's own.
+        """Send a signal to the child; does nothing if it has ended."""
+        # The guard reaps the child and ends with it: while the guard runs, no other process can have this id.
         if self.exit_code is None:
             try:
                 os.kill(self.pid, number)
@@ -74,38 +74,38 @@ class GuardedProcess:
                 return
 
     def wait(self, timeout_s: float) -> int | None:
-        """Wait for the end of the child; return its exit code, None if it still runs after `timeout_s`."""
+        """Wait until the child ends; return its exit code, or None if it still runs after `timeout_s`."""
         try:
             return self._guard.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
 
     def kill(self) -> None:
-        """End the child by SIGKILL and wait for its end."""
+        """End the child with SIGKILL and wait until it has ended."""
         self.signal(signal.SIGKILL)
         self._guard.wait()
 
     def terminate(self, timeout_s: float) -> None:
-        """End the child by SIGTERM, after `timeout_s` by SIGKILL, and wait for its end."""
+        """End the child with SIGTERM, after `timeout_s` with SIGKILL, and wait until it has ended."""
         self.signal(signal.SIGTERM)
-        self.signal(signal.SIGCONT)  # A stopped process would not see the other signal.
+        self.signal(signal.SIGCONT)  # A stopped process does not handle SIGTERM.
         if self.wait(timeout_s) is None:
             self.kill()
 
 
 def die_with_parent() -> None:
-    """Ask the kernel (Linux) to kill this process when the thread that started it ends; runs in the child."""
+    """Have Linux kill this process when the thread that started it ends. Runs in the child."""
     if sys.platform == "linux":
-        import ctypes  # noqa: PLC0415 - the owner's side does without
+        import ctypes  # noqa: PLC0415 - the owner's side does not need it
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _guard(owner: int, report_fd: int, command: list[str]) -> int:
-    """Run `command`, report its process id, kill it when `owner` ends; return the exit code."""
+    """Run `command`, report its process id, kill it when `owner` ends. Return its exit code."""
     owner_fd = os.pidfd_open(owner) if hasattr(os, "pidfd_open") else None
     if os.getppid() != owner:
-        return 1  # The owner ended before it could be watched.
+        return 1  # The owner has already ended.
     child = subprocess.Popen(command, preexec_fn=die_with_parent)  # noqa: PLW1509 - the guard has one thread
     os.write(report_fd, str(child.pid).encode())
     os.close(report_fd)

@@ -1,8 +1,7 @@
-"""A real HBase on this machine without Docker: `with LocalHBase() as hbase: ... hbase.zookeeper`.
+"""A real HBase without Docker: `with LocalHBase() as hbase: ... hbase.zookeeper`.
 
-Master, region server and ZooKeeper in one process of the jars that `integration.services.jars` fetches, with a real
-write-ahead log on the local file system, on free ports of 127.0.0.1. There is no Thrift gateway: the sink speaks
-HBase's own protocol.
+Master, region server and ZooKeeper in one process, from the jars of `integration.services.jars`, on free ports of 127.0.0.1,
+with a real write-ahead log on the local file system. No Thrift gateway: the sink speaks HBase's own protocol.
 """
 
 from __future__ import annotations
@@ -12,9 +11,10 @@ from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
 from integration.services import server_log
+from integration.services.errors import ServiceError
 from integration.services.hbase_coordinates import HBASE_VERSION
 from integration.services.jars import hbase_jars
-from integration.services.java import ServiceError, java_command
+from integration.services.java import FAST_START, java_command
 from integration.services.ports import HOST
 from integration.services.server import LocalServer
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LocalHBase", "ServiceError"]
 
-FAST_START: Mapping[str, str] = {
+ONE_REGION_SERVER: Mapping[str, str] = {
     "hbase.master.wait.on.regionservers.mintostart": "1",
     "hbase.master.wait.on.regionservers.maxtostart": "1",
     "hbase.master.wait.on.regionservers.timeout": "100",
@@ -32,14 +32,14 @@ FAST_START: Mapping[str, str] = {
     "hbase.regionserver.msginterval": "100",
     "hbase.procedure.remote.dispatcher.delay.msec": "20",
 }
-"""One region server that is in the same process: a start takes 3 s instead of 10 s."""
+"""The only region server is in the same process: do not wait for others. A start takes 3 s instead of 10 s."""
 
 PATIENT: Mapping[str, str] = {
     "zookeeper.session.timeout.localHBaseCluster": "120000",
     "zookeeper.session.timeout": "120000",
     "hbase.zookeeper.property.maxSessionTimeout": "300000",
 }
-"""A test may pause it: after 10 s, by default, it would wake with its sessions expired and end itself."""
+"""For tests that pause it: by default its sessions expire after 10 s, and it would end itself on resuming."""
 
 SMALL: Mapping[str, str] = {
     "hbase.regionserver.handler.count": "10",
@@ -47,13 +47,11 @@ SMALL: Mapping[str, str] = {
     "hbase.bucketcache.size": "0",
     "hfile.block.cache.size": "0.1",
 }
-"""Two cores and 384 MB are enough for it."""
+"""Enough for two cores and 384 MB."""
 
 _JVM_FLAGS = (
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
-    "-XX:-UsePerfData",
-    # HBase 2.6 reaches into the JDK; from Java 17 on that must be allowed by name.
+    *FAST_START,
+    # HBase 2.6 uses internals of the JDK; Java 17 and newer must be told to allow it.
     *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in ("java.nio", "sun.nio.ch", "java.lang")),
     "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
     "--add-exports=java.base/jdk.internal.misc=ALL-UNNAMED",
@@ -61,17 +59,11 @@ _JVM_FLAGS = (
 )
 _MASTER, _REGION_SERVER, _ZOOKEEPER = "master", "region server", "zookeeper"
 _READY = "Master has completed initialization"
-_LOG4J = """\
-log4j.rootLogger=INFO, out
-log4j.logger.org.apache.zookeeper=WARN
-log4j.appender.out=org.apache.log4j.ConsoleAppender
-log4j.appender.out.layout=org.apache.log4j.PatternLayout
-log4j.appender.out.layout.ConversionPattern=[%d] %p %m (%c)%n
-"""
+_LOG4J = f"{server_log.LOG4J}log4j.logger.org.apache.zookeeper=WARN\n"
 
 
 class LocalHBase(LocalServer):
-    """A whole HBase in one process, owned by this process: it ends when its owner ends, even by kill -9.
+    """A whole HBase in one process. It ends when this process ends, even by kill -9.
 
     Attributes:
         data_dir: everything it writes; `server.log` in it is the log of every run.
@@ -79,7 +71,7 @@ class LocalHBase(LocalServer):
     """
 
     _PORT_TAKEN = ("Address already in use", "Could not start ZK at requested port")
-    #: An orderly end flushes every region and can take 23 s.
+    #: An orderly shutdown flushes every region: up to 23 s.
     _STOP_TIMEOUT_S = 40
 
     def __init__(
@@ -94,7 +86,7 @@ class LocalHBase(LocalServer):
 
         Args:
             properties: entries of hbase-site.xml that override or add to the defaults.
-            data_dir: kept directory, may hold data of an earlier run; by default a temporary one, removed by `close`.
+            data_dir: a directory to keep, may hold data of an earlier run; None: a temporary one, which `close` removes.
             heap: maximal Java heap (`-Xmx`).
             start_timeout_s: how long one start may take, in seconds.
         """
@@ -104,16 +96,16 @@ class LocalHBase(LocalServer):
             data_dir=data_dir,
             start_timeout_s=start_timeout_s,
         )
-        self.properties = {**FAST_START, **PATIENT, **SMALL, **(properties or {})}
+        self.properties = {**ONE_REGION_SERVER, **PATIENT, **SMALL, **(properties or {})}
         self._heap = heap
 
     @property
     def zookeeper(self) -> str:
-        """`host:port`, the same over restarts; a client finds everything else from there."""
+        """`host:port`; restarts do not change it. A client finds everything else through it."""
         return f"{HOST}:{self._ports.get(_ZOOKEEPER, 0)}"
 
     def close(self) -> None:
-        """End it, and remove its data directory if it is a temporary one: then nothing needs an orderly end."""
+        """Stop it; remove its data directory if it is temporary. Temporary data needs no orderly shutdown: kill it."""
         if self._is_temporary:
             self.kill()
         super().close()
@@ -123,8 +115,8 @@ class LocalHBase(LocalServer):
         return [str(java_command()), f"-Xmx{self._heap}", *_JVM_FLAGS, "-cp", class_path]
 
     def _launch(self, program: list[str]) -> None:
-        """Start, and return when the master serves; regions of tables may come a moment later."""
-        # It holds nothing that lasts, but a killed server's session, and whoever starts again would wait for its end.
+        """Start; return when the master is ready. Regions of tables may come online a moment later."""
+        # ZooKeeper keeps nothing that lasts, except the session of a killed server: a restart would wait until it expires.
         shutil.rmtree(self._zookeeper_dir, ignore_errors=True)
         conf = self.data_dir / "conf"
         conf.mkdir(exist_ok=True)
@@ -146,7 +138,7 @@ class LocalHBase(LocalServer):
             "hbase.cluster.distributed": "false",
             "hbase.rootdir": f"file://{self.data_dir}/hbase",
             "hbase.tmp.dir": str(self.data_dir / "temporary"),
-            # A local file system has no hflush over machines; the process may die, the machine may not.
+            # A local file system has no hflush: data survives a crash of the process, not of the machine.
             "hbase.unsafe.stream.capability.enforce": "false",
             "hbase.zookeeper.quorum": HOST,
             "hbase.zookeeper.property.clientPort": zookeeper,

@@ -1,4 +1,4 @@
-"""What a lean HBase loads: found by starting one, 59 MB instead of the 110 MB that its roots bring along."""
+"""The jars that a small HBase loads, found by starting one: 59 MB instead of 110 MB with all dependencies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 HBASE_VERSION: Final = "2.6.1"
 
-#: "organisation:module:revision" of each jar; nothing comes along with them.
+#: "organisation:module:revision" of each jar, without dependencies.
 HBASE_COORDINATES: Final = (
     "ch.qos.reload4j:reload4j:1.2.18.3",
     "com.codahale.metrics:metrics-core:3.0.1",

@@ -1,6 +1,6 @@
-"""A real Kafka broker on this machine without Docker: `with LocalKafka() as kafka: ... kafka.bootstrap_servers`.
+"""A real Kafka broker without Docker: `with LocalKafka() as kafka: ... kafka.bootstrap_servers`.
 
-One KRaft node of the jars that `integration.services.jars` fetches, in its own process, on free ports of 127.0.0.1.
+One KRaft node from the jars of `integration.services.jars`, in a process of its own, on free ports of 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ from typing import TYPE_CHECKING
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from integration.services.class_data import FAST_START, archive_in, class_data_flags
-from integration.services.jars import DEFAULT_KAFKA_VERSION, kafka_jars
-from integration.services.java import ServiceError, cache_dir, java_command
+from integration.services import server_log
+from integration.services.cache import cache_dir
+from integration.services.class_data import archive_in, class_data_flags
+from integration.services.errors import ServiceError
+from integration.services.jar_sets import DEFAULT_KAFKA_VERSION
+from integration.services.jars import kafka_jars
+from integration.services.java import FAST_START, java_command
 from integration.services.ports import HOST
 from integration.services.server import LocalServer
 
@@ -32,7 +36,7 @@ _PLAINTEXT = "PLAINTEXT"
 ONE_NODE_PROPERTIES: Mapping[str, str] = {
     "auto.create.topics.enable": "false",
     "group.initial.rebalance.delay.ms": "0",
-    # One node: internal topics cannot have the three replicas that Kafka wants by default.
+    # One node: internal topics cannot have Kafka's default of three replicas.
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.replication.factor": "1",
@@ -40,34 +44,28 @@ ONE_NODE_PROPERTIES: Mapping[str, str] = {
     "transaction.state.log.num.partitions": "4",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
-    # After kill -9 the controller waits for the end of the dead broker's session: restart in 4 s instead of 11 s.
+    # After kill -9 the controller waits until the dead broker's session expires: a restart takes 4 s instead of 11 s.
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "500",
 }
 
-_LOG4J = """\
-log4j.rootLogger=INFO, out
-log4j.appender.out=org.apache.log4j.ConsoleAppender
-log4j.appender.out.layout=org.apache.log4j.PatternLayout
-log4j.appender.out.layout.ConversionPattern=[%d] %p %m (%c)%n
-"""
 _FORMAT_TIMEOUT_S = 60
 _METADATA_TIMEOUT_S = 0.5
 
 
 def new_cluster_id() -> str:
-    """Return a base64 UUID as Kafka wants it."""
-    # "A" first: an identifier that begins with "-" would be read as an option.
+    """Return a random base64 UUID, the form that Kafka requires."""
+    # "A" first: the format tool would read an id that begins with "-" as an option.
     return "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
 
 
 class LocalKafka(LocalServer):
-    """A single broker that is also its controller, owned by this process: it ends when its owner ends, even by kill -9.
+    """A single node, broker and controller. It ends when this process ends, even by kill -9.
 
     Attributes:
         version: Kafka version of the broker.
-        data_dir: everything the broker writes; `broker.log` in it is the log of the format step and every run.
-        properties: all broker properties but the addresses; changes apply at the next start.
+        data_dir: everything the broker writes; `broker.log` in it is the log of the format step and of every run.
+        properties: all broker properties except addresses; changes apply at the next start.
     """
 
     _LOG = "broker.log"
@@ -87,15 +85,14 @@ class LocalKafka(LocalServer):
         """Describe a broker; nothing is started yet.
 
         Args:
-            version: a Kafka version from 3.3 on that the registry has.
-            data_dir: kept directory, may hold data of an earlier run; by default a temporary one, removed by `close`.
+            version: a Kafka version, 3.3 or newer.
+            data_dir: a directory to keep, may hold data of an earlier run; None: a temporary one, which `close` removes.
             properties: broker properties that override or add to the defaults, `listeners` included.
-            listeners: more listeners beside PLAINTEXT, name -> security protocol, such as {"SASL": "SASL_PLAINTEXT"};
-                each gets a port, see `address`. What the protocol needs goes into `properties`.
-            cluster_id: what a new data directory is formatted with, a base64 UUID; by default a new one.
+            listeners: listeners in addition to PLAINTEXT, name -> security protocol, such as {"SASL": "SASL_PLAINTEXT"}.
+                Each gets a port, see `address`. Put the protocol's settings into `properties`.
+            cluster_id: for formatting a new data directory, a base64 UUID; None: a random one.
             heap: maximal Java heap (`-Xmx`).
-            jvm_flags: further flags of the JVM; by default those for a quick start. Give `()` where throughput is
-                measured.
+            jvm_flags: further flags of the JVM; None: those for a fast start. Use `()` to measure throughput.
             start_timeout_s: how long one start may take, in seconds.
         """
         self._listeners = {_PLAINTEXT: _PLAINTEXT, **(listeners or {}), _CONTROLLER: _PLAINTEXT}
@@ -114,19 +111,21 @@ class LocalKafka(LocalServer):
         return self.address(_PLAINTEXT)
 
     def address(self, listener: str) -> str:
-        """Return `host:port` of a listener by its name, the same over restarts.
+        """Return `host:port` of a listener; restarts do not change it.
 
         Raises:
-            ServiceError: no such listener, or the broker was never started (ports are chosen at the first start).
+            ServiceError: no such listener, or the broker was never started: its first start chooses the ports.
         """
         for entry in self._effective_properties().get("listeners", "").split(","):
             name, _, address = entry.strip().partition("://")
             if name == listener:
                 return address
-        raise ServiceError(f"Kafka has no address for listener {listener!r} (is it started?)")
+        raise ServiceError(
+            f"Kafka has no address for listener {listener!r}: it was not started yet, or has no such listener"
+        )
 
     def _effective_properties(self) -> dict[str, str]:
-        """Return what goes into server.properties; the caller's properties win, addresses included."""
+        """Return the content of server.properties; the caller's properties win, even over addresses."""
         addresses: dict[str, str] = {}
         if self._ports:
             addresses = {
@@ -150,8 +149,8 @@ class LocalKafka(LocalServer):
         return [str(java_command()), f"-Xmx{self._heap}", *flags, logging, "-cp", ":".join(map(str, jars))]
 
     def _launch(self, program: list[str]) -> None:
-        """Format the data directory when it is new, start the broker, and return when it answers for all its topics."""
-        (self.data_dir / "log4j.properties").write_text(_LOG4J)
+        """Format a new data directory, start the broker, return when all partitions have a leader."""
+        (self.data_dir / "log4j.properties").write_text(server_log.LOG4J)
         config = self.data_dir / "server.properties"
         config.write_text("".join(f"{k}={_escaped(v)}\n" for k, v in self._effective_properties().items()))
         meta = self.data_dir / "logs" / "meta.properties"
@@ -163,7 +162,7 @@ class LocalKafka(LocalServer):
                 "bootstrap.servers": self.bootstrap_servers,
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 100,
-                "log_level": 0,  # Refused connections are what is expected here.
+                "log_level": 0,  # While it starts, refused connections are normal.
             }
         )
         self._serve([*program, "kafka.Kafka", str(config)], lambda: self._is_ready(admin, cluster_id))
@@ -171,10 +170,10 @@ class LocalKafka(LocalServer):
     def _format(self, command: list[str]) -> None:
         code = self._run(command).wait(_FORMAT_TIMEOUT_S)
         if code != 0:
-            raise ServiceError(f"could not format {self.data_dir} (exit code {code})")
+            raise ServiceError(f"cannot format {self.data_dir} (exit code {code})")
 
     def _is_ready(self, admin: AdminClient, cluster_id: str) -> bool:
-        """Whether this very cluster answers, with its broker in service and a leader everywhere."""
+        """Whether this cluster answers, not another one on the same port, with its broker and a leader for every partition."""
         try:
             metadata = admin.list_topics(timeout=_METADATA_TIMEOUT_S)
         except KafkaException:
@@ -186,9 +185,9 @@ class LocalKafka(LocalServer):
 
 @functools.cache
 def _class_data(version: str) -> tuple[str, ...]:
-    """Flags for Kafka's archive of class data, made by a broker that is started and stopped, once."""
+    """Return the flags for Kafka's class data archive; a broker that starts and stops creates it, once."""
     if version != DEFAULT_KAFKA_VERSION:
-        return ()  # started too seldom to pay for it
+        return ()  # started too rarely to be worth it
 
     def train(flags: Sequence[str]) -> None:
         with LocalKafka(version=version, jvm_flags=(*FAST_START, *flags)) as kafka:
@@ -198,5 +197,5 @@ def _class_data(version: str) -> tuple[str, ...]:
 
 
 def _escaped(value: str) -> str:
-    """Return a value as a Java properties file wants it."""
+    """Return a value in the syntax of a Java properties file."""
     return value.replace("\\", "\\\\").replace("\n", "\\n\\\n")

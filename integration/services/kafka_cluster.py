@@ -1,7 +1,7 @@
-"""Several Kafka brokers on this machine without Docker, each of which can be killed, paused and started again.
+"""Several Kafka brokers without Docker; each can be killed, paused and restarted.
 
-`with LocalKafkaCluster() as cluster: cluster[2].kill()`. Each node is a `LocalKafka` that is broker and controller; all are
-the controllers' quorum, so that a majority of them keeps the cluster going.
+`with LocalKafkaCluster() as cluster: cluster[2].kill()`. Each node is a `LocalKafka`, broker and controller. All nodes form
+the controller quorum, so the cluster works while a majority of them runs.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from integration.services.jars import DEFAULT_KAFKA_VERSION
+from integration.services.jar_sets import DEFAULT_KAFKA_VERSION
 from integration.services.kafka import LocalKafka, new_cluster_id
+from integration.services.lifecycle import Startable
 from integration.services.ports import HOST, free_ports
-from integration.services.startable import Startable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,13 +26,13 @@ _ALL_REPLICAS = 3
 
 
 class LocalKafkaCluster(Startable):
-    """Brokers that replicate to each other, owned by this process. Node ids count from 1.
+    """Brokers that replicate to each other and end with this process. Node ids start at 1.
 
-    Topics have by default as many replicas as there are brokers, up to three, and take a record when all but one of them
-    have it: what is acknowledged survives any one node.
+    By default a topic has one replica per broker, at most three, and acknowledges a record once all but one replica have it:
+    an acknowledged record survives the loss of any one node.
 
     Attributes:
-        data_dir: each node's own directory is in it, `broker.log` included.
+        data_dir: holds one directory per node, with its `broker.log`.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class LocalKafkaCluster(Startable):
         """Describe a cluster; nothing is started yet.
 
         Args:
-            brokers: how many nodes.
+            brokers: number of nodes.
             version: see `LocalKafka`.
             properties: broker properties of every node that override or add to the defaults.
             heap: maximal Java heap (`-Xmx`) of each node.
@@ -76,19 +76,19 @@ class LocalKafkaCluster(Startable):
 
     @property
     def bootstrap_servers(self) -> str:
-        """`host:port` of every node, whether it runs or not."""
+        """`host:port` of every node, running or not."""
         return ",".join(node.bootstrap_servers for node in self._nodes.values())
 
     def __getitem__(self, node: int) -> LocalKafka:
-        """The node with that id."""
+        """The node with this id."""
         return self._nodes[node]
 
     def __iter__(self) -> Iterator[int]:
-        """Every node id."""
+        """All node ids."""
         return iter(self._nodes)
 
     def start(self) -> None:
-        """Start the nodes that do not run, together, since none is ready without a majority; and wake paused ones.
+        """Start the nodes that are down, in parallel because none is ready without a majority; resume paused ones.
 
         Raises:
             ServiceError: see `LocalKafka.start`.
@@ -103,7 +103,7 @@ class LocalKafkaCluster(Startable):
             list(pool.map(LocalKafka.start, down))
 
     def close(self) -> None:
-        """End every node and remove its data. At once: an orderly end would wait for a majority that is ending, too."""
+        """Kill every node and remove its data. An orderly shutdown would wait for a majority that is going away too."""
         for node in self._nodes.values():
             node.kill()
             node.close()
@@ -111,7 +111,7 @@ class LocalKafkaCluster(Startable):
 
 
 def _replicated(brokers: int) -> dict[str, str]:
-    """Return the properties that a loss of one broker needs."""
+    """Return the properties with which the cluster survives the loss of one broker."""
     replicas = min(_ALL_REPLICAS, brokers)
     acknowledging = max(1, replicas - 1)
     return {

@@ -1,24 +1,24 @@
-"""TCP ports of 127.0.0.1 for servers that this machine starts for itself."""
+"""Free TCP ports on 127.0.0.1 for local servers."""
 
 from __future__ import annotations
 
 import random
 import socket
 
-from integration.services.java import ServiceError
+from integration.services.errors import ServiceError
 
 HOST = "127.0.0.1"
 
-# Below Linux's range for outgoing connections (32768 and up): a port in that range could be taken by any client
-# between a server's kill() and its restart(), even by one that is trying to reach the server on it.
+# Below Linux's range for outgoing connections (32768 and up). A port in that range could be taken between a server's
+# kill() and its restart() by any client, even by one that tries to reach that server.
 _PORTS = range(20_000, 32_000)
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different TCP ports nobody listens on at 127.0.0.1, outside the range of outgoing connections.
+    """Return `count` different TCP ports on 127.0.0.1 that nobody listens on, below the range for outgoing connections.
 
     Raises:
-        ServiceError: no free port was found in many tries.
+        ServiceError: too few of many tried ports are free.
     """
     found: list[int] = []
     for port in random.sample(_PORTS, 1000):
@@ -30,4 +30,6 @@ def free_ports(count: int) -> list[int]:
         found.append(port)
         if len(found) == count:
             return found
-    raise ServiceError(f"no {count} free TCP ports between {_PORTS.start} and {_PORTS.stop} on {HOST}")
+    raise ServiceError(
+        f"Found no {count} free TCP ports from {_PORTS.start} to {_PORTS.stop} on {HOST}. Stop servers that are left over."
+    )

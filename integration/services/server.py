@@ -1,4 +1,4 @@
-"""The life of a server on this machine without Docker: started, stopped, killed, paused, and ended with its owner."""
+"""One local server process: start, stop, kill, pause; it ends when its owner ends."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from typing import TYPE_CHECKING, ClassVar
 import psutil
 
 from integration.services import server_log
+from integration.services.errors import ServiceError
 from integration.services.guard import GuardedProcess
-from integration.services.java import ServiceError
+from integration.services.lifecycle import Startable
 from integration.services.ports import free_ports
-from integration.services.startable import Startable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _PORT_ATTEMPTS = 4
 _POLL_S = 0.01
-_STANDS_STILL_WITHIN_S = 10.0
+_PAUSE_TIMEOUT_S = 10.0
 
 
-def _stands_still(pid: int) -> bool:
-    """Whether each thread is stopped: after the signal a busy one runs on for some milliseconds, and may answer."""
+def _is_stopped(pid: int) -> bool:
+    """Whether every thread is stopped: after SIGSTOP a busy thread runs on for milliseconds, and may still answer."""
     if sys.platform != "linux":
         return psutil.Process(pid).status() == psutil.STATUS_STOPPED
     try:
         return all(
             stat.read_text().rpartition(")")[2].split()[0] == "T" for stat in Path(f"/proc/{pid}/task").glob("*/stat")
         )
-    except (FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+    except (FileNotFoundError, ProcessLookupError):  # a thread that has just exited
         return False
 
 
 class LocalServer(Startable):
-    """One server process, owned by this process: it ends when its owner ends, even by kill -9.
+    """A server process that ends with the process that owns it, even after kill -9.
 
-    A subclass says how one start goes: `_program` and `_launch`.
+    A subclass implements `_program` and `_launch`.
 
     Attributes:
-        data_dir: everything the server writes, its log included.
+        data_dir: everything the server writes, including its log.
     """
 
     _LOG: ClassVar[str] = "server.log"
-    #: What the log says where somebody else has taken a port.
+    #: Log messages that say that a port is taken.
     _PORT_TAKEN: ClassVar[tuple[str, ...]] = ("Address already in use",)
     _STOP_TIMEOUT_S: ClassVar[float] = 20
 
@@ -58,9 +58,9 @@ class LocalServer(Startable):
         """Describe a server; nothing is started yet.
 
         Args:
-            name: what messages call it.
+            name: its name in messages.
             ports: a name for each port that it listens on.
-            data_dir: kept directory, may hold data of an earlier run; without one a temporary one, removed by `close`.
+            data_dir: a directory to keep, may hold data of an earlier run; None: a temporary one, which `close` removes.
             start_timeout_s: how long one start may take, in seconds.
         """
         self._name = name
@@ -75,12 +75,12 @@ class LocalServer(Startable):
 
     @property
     def log_path(self) -> Path:
-        """The log of every run, appended to."""
+        """The log; every run appends to it."""
         return self.data_dir / self._LOG
 
     @property
     def pid(self) -> int:
-        """Process id of the server itself, not of its guard.
+        """Process id of the server, not of its guard.
 
         Raises:
             ServiceError: it is not running.
@@ -89,14 +89,14 @@ class LocalServer(Startable):
 
     @property
     def is_running(self) -> bool:
-        """Whether the process is there (it may be paused)."""
+        """Whether the process exists; it may be paused."""
         return self._process is not None and self._process.exit_code is None
 
     def start(self) -> None:
-        """Start, and return when it serves. Ports are chosen at the first start and stay the same over restarts.
+        """Start; return when it is ready. The first start chooses the ports, restarts keep them.
 
         Raises:
-            ServiceError: it ended or was not ready in time; quotes the end of its log.
+            ServiceError: it exited, or was not ready in time; quotes the end of its log.
         """
         if self.is_running:
             raise ServiceError(f"{self._name} is already running (process {self.pid})")
@@ -112,26 +112,28 @@ class LocalServer(Startable):
             except ServiceError as error:
                 self.kill()
                 log = server_log.text_since(self.log_path, log_start)
-                # Between the look for a free port and its use somebody else may have taken it.
+                # Another process may take a free port before the server binds it.
                 is_taken = any(words in log for words in self._PORT_TAKEN)
                 if further_attempts and not self._has_served and is_taken:
                     continue
-                raise ServiceError(f"{self._name}: {error}. End of {self.log_path}:\n{server_log.tail(log)}") from error
+                raise ServiceError(
+                    f"{self._name}: {error}. The end of its log, {self.log_path}:\n{server_log.tail(log)}"
+                ) from error
             self._has_served = True
             return
 
     def stop(self) -> None:
-        """End the server as an operator would (SIGTERM) and wait for its end; it need not be running."""
+        """Shut the server down (SIGTERM) and wait until it has ended; does nothing if it is not running."""
         if self._process:
             self._process.terminate(self._STOP_TIMEOUT_S)
 
     def kill(self) -> None:
-        """End the server as a crash would (SIGKILL) and wait for its end; it need not be running."""
+        """End the server as a crash would (SIGKILL) and wait until it has ended; does nothing if it is not running."""
         if self._process:
             self._process.kill()
 
     def restart(self) -> None:
-        """Start again on the same data and ports, after `stop()` if it is still running.
+        """Stop it if it runs, then start it on the same data and ports.
 
         Raises:
             ServiceError: see `start`.
@@ -140,21 +142,23 @@ class LocalServer(Startable):
         self.start()
 
     def pause(self) -> None:
-        """Freeze the process (SIGSTOP): connections stay open and nothing answers. It stands still when this returns.
+        """Freeze the process (SIGSTOP): connections stay open, nothing answers. Returns when every thread is stopped.
 
         Raises:
             ServiceError: it is not running, or does not stop.
         """
         process = self._running()
         process.signal(signal.SIGSTOP)
-        deadline = time.monotonic() + _STANDS_STILL_WITHIN_S
-        while process.exit_code is None and not _stands_still(process.pid):
+        deadline = time.monotonic() + _PAUSE_TIMEOUT_S
+        while process.exit_code is None and not _is_stopped(process.pid):
             if time.monotonic() > deadline:
-                raise ServiceError(f"{self._name}: process {process.pid} does not stop")
+                raise ServiceError(
+                    f"{self._name}: process {process.pid} is not paused {_PAUSE_TIMEOUT_S:g} s after SIGSTOP"
+                )
             time.sleep(_POLL_S)
 
     def resume(self) -> None:
-        """Let a paused process go on (SIGCONT).
+        """Resume a paused process (SIGCONT).
 
         Raises:
             ServiceError: it is not running.
@@ -162,7 +166,7 @@ class LocalServer(Startable):
         self._running().signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """End the server and remove its data directory if it is a temporary one."""
+        """Stop the server; remove its data directory if it is temporary."""
         self.stop()
         atexit.unregister(self.close)
         if self._is_temporary:
@@ -170,22 +174,22 @@ class LocalServer(Startable):
 
     @abstractmethod
     def _program(self) -> list[str]:
-        """The command up to what `_launch` adds to it.
+        """Return the start of the command line; `_launch` adds the rest.
 
         Raises:
-            ServiceError: it cannot be had; there is no server yet whose log could say more.
+            ServiceError: a part of it is missing and cannot be downloaded.
         """
 
     @abstractmethod
     def _launch(self, program: list[str]) -> None:
-        """Configure the server for the ports in `_ports`, and `_serve`.
+        """Configure the server for the ports in `_ports` and call `_serve`.
 
         Raises:
-            ServiceError: it ended or was not ready in time.
+            ServiceError: it exited, or was not ready in time.
         """
 
     def _run(self, command: list[str]) -> GuardedProcess:
-        """Start a process; it is the one that `stop` and `kill` end from now on."""
+        """Start a process; from now on `stop` and `kill` end this one."""
         try:
             self._process = GuardedProcess(command, log=self.log_path, cwd=self.data_dir)
         except OSError as error:
@@ -193,7 +197,7 @@ class LocalServer(Startable):
         return self._process
 
     def _serve(self, command: list[str], is_ready: Callable[[], bool]) -> None:
-        """Start the server's process, and ask until it is ready."""
+        """Start the server's process and poll until it is ready."""
         process = self._run(command)
         deadline = time.monotonic() + self._start_timeout_s
         while process.exit_code is None:
@@ -202,7 +206,7 @@ class LocalServer(Startable):
             if is_ready():
                 return
             time.sleep(_POLL_S)
-        raise ServiceError(f"ended at start with exit code {process.exit_code}")
+        raise ServiceError(f"exited during its start with code {process.exit_code}")
 
     def _running(self) -> GuardedProcess:
         if self._process is None or self._process.exit_code is not None:

@@ -1,7 +1,7 @@
-"""Spark's archive of class data, for the demo, the example and the tests, which start Spark again and again.
+"""Spark's class data archive, for the demo, the example and the tests: they start Spark many times.
 
-``python -m integration.services.spark_class_data FLAG …`` is the run that makes it: a small streaming query with state, Arrow and
-``foreachBatch``.
+``python -m integration.services.spark_class_data FLAG …`` is the run that creates it: a small streaming query with state,
+Arrow and ``foreachBatch``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 import pyspark
 
-from integration.services.class_data import FAST_START, archive_in, class_data_flags
-from integration.services.java import ServiceError, java_home
+from integration.services.class_data import archive_in, class_data_flags
+from integration.services.errors import ServiceError
+from integration.services.java import FAST_START, java_home
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,8 +27,8 @@ _TIMEOUT_S: Final = 240
 
 
 def driver_flags() -> str:
-    """What to give as ``spark.driver.extraJavaOptions``. Makes the archive on first use (half a minute)."""
-    # Beside the jars that it is of: it is of no use to another environment.
+    """Return a value for ``spark.driver.extraJavaOptions``. Creates the archive on first use (half a minute)."""
+    # In the virtual environment, beside Spark's jars: no other environment can use it.
     directory = Path(sys.prefix) / "class-data"
     archive = archive_in(directory, f"spark-{pyspark.__version__}")
     return " ".join((*FAST_START, *class_data_flags(archive, _train)))
@@ -38,13 +39,13 @@ def _train(flags: Sequence[str]) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ServiceError(f"Spark did not run to its end: {error}") from error
+        raise ServiceError(f"Spark did not finish: {error}") from error
     if done.returncode != 0:
-        raise ServiceError(f"Spark ended with code {done.returncode}: {done.stderr[-500:]}")
+        raise ServiceError(f"Spark ended with exit code {done.returncode}: {done.stderr[-500:]}")
 
 
 def _run(flags: Sequence[str]) -> None:
-    import os  # noqa: PLC0415 - the training's process only
+    import os  # noqa: PLC0415 - only this run needs it
 
     from pyspark.sql import SparkSession  # noqa: PLC0415 - after the environment is set
 
@@ -67,7 +68,7 @@ def _run(flags: Sequence[str]) -> None:
         counts = spark.readStream.text("source").groupBy("value").count()
         writer = counts.writeStream.outputMode("update").foreachBatch(_write).option("checkpointLocation", "checkpoint")
         writer.trigger(availableNow=True).start().awaitTermination()
-        jvm = spark.sparkContext._gateway.proc  # type: ignore[union-attr] # noqa: SLF001 - nothing public waits for its end
+        jvm = spark.sparkContext._gateway.proc  # type: ignore[union-attr] # noqa: SLF001 - no public way to wait for its exit
         spark.stop()
         jvm.stdin.close()
         jvm.wait(_TIMEOUT_S)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from integration.topic_reader import read_topic
 from integration.verify.findings import Finding, Kind
-from integration.verify.reader import read_topic
 from integration.verify.spill import Spill
 from twopc.errors import ConfigurationError
 

@@ -14,11 +14,12 @@ import pytest
 from confluent_kafka import Producer
 
 from integration.demo import chaos
+from integration.demo.judge import Verdict, verify
 from integration.demo.pipeline import Pipeline, QueryError
 from integration.demo.query import QuerySpec
 from integration.demo.records import KEYS, Topics, record
-from integration.demo.verify import Verdict, verify
-from integration.services.java import ServiceError, java_home
+from integration.services.errors import ServiceError
+from integration.services.java import java_home
 from twopc.crash_points import POINTS
 
 if TYPE_CHECKING:

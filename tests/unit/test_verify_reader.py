@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import pytest
 from confluent_kafka import KafkaError
 
-from integration.verify import reader
+from integration import topic_reader
 from integration.verify.cluster import Bounds, Cluster
 from integration.verify.expressions import parse
 from integration.verify.findings import Kind
@@ -45,7 +45,7 @@ class Consumer:
 
 @pytest.fixture(autouse=True)
 def _told(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(reader, "Consumer", Consumer)
+    monkeypatch.setattr(topic_reader, "Consumer", Consumer)
     Consumer.assigned = []
     yield
     Consumer.told = ()

@@ -70,7 +70,7 @@ def test_a_paused_hbase_can_be_stopped_and_started_on_its_ports_and_data(tmp_pat
 
 # Master, region server, ZooKeeper: each says in its own words that its port is taken.
 @pytest.mark.parametrize("at", [pytest.param(0, marks=pytest.mark.whole), pytest.param(1, marks=pytest.mark.whole), 2])
-def test_a_port_taken_in_the_last_moment_is_replaced(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_that_is_taken_before_the_server_binds_it_is_replaced(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     ports = free_ports(6)
     choices = [ports[:3], ports[3:]]
     monkeypatch.setattr(local_server, "free_ports", lambda _: choices.pop(0))
@@ -80,7 +80,9 @@ def test_a_port_taken_in_the_last_moment_is_replaced(at: int, monkeypatch: pytes
 
 
 def test_a_bad_property_fails_the_start_with_the_end_of_the_log(tmp_path: Path) -> None:
-    with pytest.raises(ServiceError, match=r"^HBase [\d.]+: ended at start[^\n]*server\.log:\n[\s\S]*\"many\""):
+    with pytest.raises(
+        ServiceError, match=r"^HBase [\d.]+: exited during its start[^\n]*server\.log:\n[\s\S]*\"many\""
+    ):
         LocalHBase(data_dir=tmp_path, properties={"hbase.master.port": "many"}).start()
 
 

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("offset", [0, 10_000], ids=["clients-port", "nodes-port"])
-def test_a_port_taken_in_the_last_moment_is_replaced(offset: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_that_is_taken_before_the_server_binds_it_is_replaced(
+    offset: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Below the range of outgoing connections even where it is the nodes' port.
     taken = next(port for port in free_ports(200) if port >= 30_000)
     chosen_first = [taken - offset]
@@ -41,5 +43,7 @@ def test_a_paused_server_can_be_stopped_and_started_on_its_port_and_data(tmp_pat
 
 
 def test_a_bad_option_fails_the_start_with_the_end_of_the_log(tmp_path: Path) -> None:
-    with pytest.raises(ServiceError, match=r"^Redis: ended at start[^\n]*server\.log:\n[\s\S]*argument must be"):
+    with pytest.raises(
+        ServiceError, match=r"^Redis: exited during its start[^\n]*server\.log:\n[\s\S]*argument must be"
+    ):
         LocalRedis(data_dir=tmp_path, options={"appendonly": "perhaps"}).start()

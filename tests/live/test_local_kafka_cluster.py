@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.live.cluster_support import cluster, in_sync, leader, replicated_topic, three_brokers
 from tests.live.rules.schedules import until
-from tests.live.test_local_services import TIMEOUT_S, consume, produce
+from tests.live.test_local_kafka import TIMEOUT_S, consume, produce
 
 if TYPE_CHECKING:
     from integration.services.kafka_cluster import LocalKafkaCluster

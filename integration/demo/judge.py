@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from integration.demo.records import KEYS, Topics, record
-from integration.services.java import ServiceError
-from integration.verify.reader import read_topic
+from integration.services.errors import ServiceError
+from integration.topic_reader import read_topic
 from twopc.errors import TwoPhaseCommitError
 
 if TYPE_CHECKING:

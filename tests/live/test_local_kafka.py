@@ -188,7 +188,7 @@ def test_a_bad_property_fails_the_start_with_the_end_of_the_log(tmp_path: Path) 
         LocalKafka(data_dir=tmp_path, properties={"num.io.threads": "many"}).start()
 
 
-def test_a_port_taken_in_the_last_moment_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_that_is_taken_before_the_server_binds_it_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     ports = free_ports(4)
     choices = [ports[:2], ports[2:]]
     monkeypatch.setattr(local_server, "free_ports", lambda _: choices.pop(0))

@@ -1,4 +1,4 @@
-"""A query's processes: the driver, its JVM and the Python workers, ended together."""
+"""All processes of one Spark query: the driver, its JVM and the Python workers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import psutil
 
+from integration.services.errors import ServiceError
 from integration.services.guard import GuardedProcess
-from integration.services.java import ServiceError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,10 +23,10 @@ _POLL_S: Final = 0.02
 
 
 class QueryProcesses:
-    """A started query in a session of its own. Its JVM and workers share the session, whatever groups they make."""
+    """A running query in a session of its own; its JVM and workers stay in it, whatever process groups they form."""
 
     def __init__(self, command: list[str], *, log: Path, cwd: Path) -> None:
-        """Start it.
+        """Start `command` with its output appended to `log`.
 
         Raises:
             ServiceError: it cannot be started.
@@ -35,41 +35,47 @@ class QueryProcesses:
             self._driver = GuardedProcess(command, log=log, cwd=cwd)
             self._session = os.getsid(self._driver.pid)
         except OSError as error:
-            raise ServiceError(f"cannot start the query: {error}") from error
+            raise ServiceError(f"Cannot start the query: {error}") from error
         if self._session == os.getsid(0):
-            raise AssertionError("the query's session must not be ours: all of it will be killed")
+            raise AssertionError("the query shares our session, which kill() would end")
 
     @property
     def exit_code(self) -> int | None:
-        """The driver's exit code, 128 + N after signal N, None while it runs."""
+        """The driver's exit code, 128 + N after signal N; None while it runs."""
         return self._driver.exit_code
 
     def kill(self) -> None:
-        """SIGKILL to all of them and wait until none is left, as when their machine or container dies."""
+        """Kill all of them with SIGKILL, as when their machine fails, and wait until none is left.
+
+        Raises:
+            ServiceError: some outlive it.
+        """
         deadline = time.monotonic() + _END_TIMEOUT_S
-        # The driver first: no process of a crashed machine sees another one's end and cleans up.
+        # The driver first: on a machine that fails, no process sees another one end and cleans up.
         self._driver.signal(signal.SIGKILL)
         while left := self._members():
             for process in left:
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()  # psutil knows it by its start time, too: never a successor of the same number
+                    process.kill()  # psutil compares start times: never another process that reuses the id
             if time.monotonic() > deadline:
-                raise ServiceError(f"processes of the query outlive SIGKILL: {[process.pid for process in left]}")
+                raise ServiceError(
+                    f"Processes of the query survive SIGKILL: {[process.pid for process in left]}. End them."
+                )
             time.sleep(_POLL_S)
         self._driver.kill()
 
     def __enter__(self) -> Self:
-        """Nothing more to do: it is running."""
+        """It is already running."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """See :meth:`kill`; nothing of a run may live into the next one."""
+        """Kill all of them: no process of one run may live into the next."""
         self.kill()
 
     def _members(self) -> list[psutil.Process]:
         found = []
         for pid in psutil.pids():
-            # The session's leader is the guard, which ends with the driver and reports how that ended.
+            # Not the session's leader, the guard: it ends with the driver and reports its exit code.
             with contextlib.suppress(OSError, psutil.NoSuchProcess):
                 if pid != self._session and os.getsid(pid) == self._session:
                     process = psutil.Process(pid)

@@ -1,4 +1,4 @@
-"""What is started and closed again, as a `with` block."""
+"""Start and close something with a `with` block."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 class Startable(ABC):
-    """Something that a `with` block starts and closes; it is closed, too, where its start fails."""
+    """A `with` block starts it and closes it; a failed start closes it too."""
 
     @abstractmethod
     def start(self) -> None:
-        """Start, and return when it serves."""
+        """Start; return when it is ready."""
 
     @abstractmethod
     def close(self) -> None:
-        """End it and remove what it need not leave."""
+        """Stop it and remove its temporary files."""
 
     def __enter__(self) -> Self:
         """Start; see `start`."""
@@ -34,5 +34,5 @@ class Startable(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End; see `close`."""
+        """Close; see `close`."""
         self.close()

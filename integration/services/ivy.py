@@ -1,0 +1,120 @@
+"""Run Apache Ivy, which PySpark ships, to download jars from a Maven repository."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+from integration.services.errors import ServiceError
+from integration.services.java import FAST_START, java_command
+from integration.services.trust_store import trust_arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_TIMEOUT_S = 900
+_SETTINGS = "TWOPC_IVY_SETTINGS"
+
+
+class PermanentError(ServiceError):
+    """Another attempt cannot help."""
+
+
+def pyspark_jars() -> Path:
+    """Return the directory of the jars that PySpark ships.
+
+    Raises:
+        PermanentError: PySpark is not installed.
+    """
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise PermanentError("PySpark is not installed. Run `pip install pyspark`: it ships Ivy, which downloads jars.")
+    return Path(spec.origin).parent / "jars"
+
+
+def ivy_file(coordinates: Iterable[str], *, transitive: bool = False, excluded: Iterable[str] = ()) -> str:
+    """Return an ivy.xml.
+
+    Args:
+        coordinates: what to download, each "organisation:module:revision".
+        transitive: also download dependencies.
+        excluded: names of modules to leave out.
+    """
+    root = ET.Element("ivy-module", version="2.0")
+    ET.SubElement(root, "info", organisation="twopc", module="jars")
+    mapping = "default->default" if transitive else "default->master"
+    ET.SubElement(ET.SubElement(root, "configurations", defaultconfmapping=mapping), "conf", name="default")
+    dependencies = ET.SubElement(root, "dependencies")
+    for coordinate in coordinates:
+        organisation, module, revision = coordinate.split(":")
+        wanted = {"org": organisation, "name": module, "rev": revision, "transitive": str(transitive).lower()}
+        ET.SubElement(dependencies, "dependency", wanted)
+    for name in sorted(excluded):
+        ET.SubElement(dependencies, "exclude", org="*", module=name, matcher="exact")
+    return ET.tostring(root, encoding="unicode")
+
+
+def run_ivy(ivy_file: str, work: Path, name: str, *, verify: bool) -> None:
+    """Download what an ivy.xml lists to `work/jars/ORGANISATION/MODULE/REVISION/`.
+
+    Args:
+        ivy_file: its text.
+        work: a directory for the jars and for Ivy's own files.
+        name: tells parallel runs in one directory apart.
+        verify: let Ivy check SHA-1 and MD5, one more request per file.
+
+    Raises:
+        ServiceError: see the message; a `PermanentError` if the repository does not have it.
+    """
+    file = work / f"ivy-{name}.xml"
+    file.write_text(ivy_file)
+    settings = os.environ.get(_SETTINGS)
+    command: list[str | Path] = [
+        java_command(),
+        *("-Xmx256m", *FAST_START, *trust_arguments()),
+        *([] if verify else ["-Divy.checksums="]),
+        *("-jar", _ivy_jar()),
+        *(["-settings", settings] if settings else []),
+        *("-cache", work / f"ivy-{name}", "-ivy", file, "-confs", "default", "-types", "jar", "bundle", "-retrieve"),
+        f"{work}/jars/[organisation]/[module]/[revision]/[artifact]-[revision](-[classifier]).[ext]",
+    ]
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ServiceError(
+            f"Ivy did not finish within {_TIMEOUT_S} s. Check the network; for a Maven mirror, set {_SETTINGS} to an "
+            "ivysettings.xml."
+        ) from error
+    if done.returncode != 0:
+        raise _failure(done.returncode, done.stdout)
+
+
+def _failure(code: int, output: str) -> ServiceError:
+    problems = [
+        line.strip()
+        for line in output.splitlines()
+        if re.search(r"not found|access error|FAILED|Exception|^Error", line) and "tried" not in line
+    ]
+    summary = "; ".join(dict.fromkeys(problems)) or output.strip()[-600:]
+    if "not found" in summary and "error" not in summary.lower() and "FAILED" not in summary:
+        return PermanentError(f"The Maven repository does not have it: {summary[:900]}")
+    return ServiceError(
+        f"Ivy could not download the jars (exit code {code}): {summary[:900]}. Check the network; for a Maven mirror, set "
+        f"{_SETTINGS} to an ivysettings.xml."
+    )
+
+
+def _ivy_jar() -> Path:
+    found = sorted(pyspark_jars().glob("ivy-*.jar"))
+    if not found:
+        raise PermanentError(
+            f"No ivy-*.jar in {pyspark_jars()}. Install the full `pyspark` package, not pyspark-client."
+        )
+    return found[-1]
