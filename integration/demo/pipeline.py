@@ -1,4 +1,4 @@
-"""One pipeline under fire: feed it, start it, kill it, start it again, until all its input is processed."""
+"""Run one query: feed it, start it, kill it, restart it, until all its input is processed."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ if TYPE_CHECKING:
 
 _KILLED: Final = 128 + 9
 _WATCH_S: Final = 0.1
-#: How closely the output is watched for the moment of a kill from outside.
+#: How often to look at the output before a kill from outside.
 _AIM_S: Final = 0.02
-#: Without a batch processed. Spark starts in 5 s on a quiet machine, and a batch takes a second.
+#: Longest time without a finished batch. On an idle machine Spark starts in 5 s, and a batch takes 1 s.
 _STUCK_S: Final = 240
 _LOG_LINES: Final = 40
 _WORKER_DIED: Final = "Python worker exited unexpectedly"
 
 
 class QueryError(ServiceError):
-    """The query ended, or hung, by itself: the end of its log is in the message."""
+    """The query failed or hung without a kill. The message has the end of its log."""
 
 
 @dataclass
 class Pipeline:
-    """A query with its topics, its checkpoint, and what has been done to it.
+    """A query with its topics and the history of its runs.
 
     Attributes:
         topics: its source and output.
-        spec: the query; its fault is set for each run.
-        rows: how many records it is to process in all.
-        logs: a directory for the log of each run.
-        on_progress: told how many records are processed.
-        on_kill: told of each kill, with its step.
-        steps: the kills that happened.
-        seconds: how long all runs took.
+        spec: the query; each run gets its own fault.
+        rows: number of records to process.
+        logs: directory for the log of each run.
+        on_progress: called with the number of processed records.
+        on_kill: called after each kill, with its step.
+        steps: the steps of all kills so far.
+        seconds: duration of all runs.
     """
 
     topics: Topics
@@ -59,12 +59,12 @@ class Pipeline:
     _runs: int = 0
 
     def run(self, kills: Sequence[Kill]) -> None:
-        """Process all rows, and be killed as planned on the way.
+        """Process all rows, with these kills on the way.
 
-        Every run is given its share of the input only, so that every kill finds work in progress.
+        Each run gets only a share of the input, so that every kill hits work in progress.
 
         Raises:
-            ServiceError: the query failed, or a kill found no moment any more.
+            ServiceError: the query failed, or it finished before all kills happened.
         """
         began = time.monotonic()
         waiting = list(kills)
@@ -72,12 +72,12 @@ class Pipeline:
             share = (self.rows - self._fed) // (len(waiting) + 1)
             if not share:
                 raise ServiceError(
-                    f"the query was too quick for {len(waiting)} of {len(kills)} kills: give it more rows"
+                    f"The query finished before {len(waiting)} of {len(kills)} kills could happen. Use more --rows."
                 )
             self._feed(share)
             step = self._run(_fitted(waiting[0], share, self.spec.batch_rows))
             if step is None:
-                # It was done just before. Its point may be one that it never passes, so be it from outside, and sooner.
+                # The run finished first; it may never pass that crash point. Kill from outside instead, and earlier.
                 waiting[0] = Kill(point=None, progress=waiting[0].progress / 2)
                 continue
             waiting.pop(0)
@@ -92,7 +92,7 @@ class Pipeline:
         self._fed += count
 
     def _run(self, kill: Kill | None) -> str | None:
-        """Run the query until it ends; return the step at which it was killed, None when it has processed all."""
+        """Run the query until it ends; return the step at which it was killed, None if it processed everything."""
         self._runs += 1
         log = self.logs / f"run-{self._runs}.log"
         spec = replace(self.spec, fault=kill.fault if kill else "")
@@ -105,10 +105,10 @@ class Pipeline:
             return step or kill.step
         if kill is not None and kill.hits_worker and _WORKER_DIED in log.read_text(errors="replace"):
             return kill.step
-        raise QueryError(f"the query ended by itself, with exit code {code}. {_tail(log)}")
+        raise QueryError(f"The query failed with exit code {code}. {_tail(log)}")
 
     def _watch(self, processes: QueryProcesses, kill: Kill | None, log: Path) -> tuple[int, str]:
-        """Wait for the driver's end, or bring it about; return its exit code and, if so, the step."""
+        """Wait until the driver ends, or kill it; return its exit code, and the step if killed here."""
         before = self._written()
         processed, moved = -1, time.monotonic()
         while (code := processes.exit_code) is None:
@@ -117,7 +117,7 @@ class Pipeline:
                 processed, moved = now, time.monotonic()
                 self.on_progress(processed)
             if time.monotonic() - moved > _STUCK_S:
-                raise QueryError(f"the query has not finished a batch for {_STUCK_S} s. {_tail(log)}")
+                raise QueryError(f"The query has not finished a batch for {_STUCK_S} s. {_tail(log)}")
             if kill is None or kill.point is not None:
                 time.sleep(_WATCH_S)
                 continue
@@ -132,7 +132,7 @@ class Pipeline:
         return sum(self.topics.ends(self.topics.output).values())
 
     def _processed(self) -> int:
-        """The source offsets that Spark has marked as done: the sum over the partitions is a number of records."""
+        """Return the number of source records in batches that Spark has marked as finished."""
         checkpoint = Path(self.spec.checkpoint)
         done = [int(path.name) for path in checkpoint.glob("commits/*") if path.name.isdecimal()]
         if not done:
@@ -142,7 +142,7 @@ class Pipeline:
 
 
 def _fitted(kill: Kill, share: int, batch_rows: int) -> Kill:
-    """The kill, moved to where a run of ``share`` new records is sure to come."""
+    """Return the kill, moved so that a run with ``share`` new records reaches it."""
     batches = max(1, share // batch_rows)
     within = min(share, BATCHES_A_KILL * batch_rows)
     return replace(kill, passage=min(kill.passage, batches), after=max(1, int(kill.progress * within)))

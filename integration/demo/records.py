@@ -1,4 +1,4 @@
-"""The demo's records and topics: numbered, so that any reader can tell which is missing, doubled or out of order."""
+"""The demo's topics and records. Records are numbered: a reader sees which are missing, duplicated or out of order."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from integration.services.errors import ServiceError
 
 KEYS: Final = 1000
-"""How many keys there are; record n has key ``n % KEYS`` and is that key's number ``n // KEYS``."""
+"""Number of keys. Record n has key ``n % KEYS`` and sequence number ``n // KEYS`` within it."""
 
 _TIMEOUT_S: Final = 30
 _POLL_EVERY: Final = 10_000
 
 
 def record(number: int) -> tuple[bytes, bytes]:
-    """Key and value of a record. The value says its number, and the sequence number within its key."""
+    """Return key and value of a record. The value has its number and its sequence number within the key."""
     return b"key-%d" % (number % KEYS), b"%d,%d" % (number, number // KEYS)
 
 
 @dataclass(frozen=True)
 class Topics:
-    """The topics of one pipeline on one broker."""
+    """Source and output topic of one query."""
 
     bootstrap_servers: str
     source: str
@@ -37,7 +37,7 @@ class Topics:
         object.__setattr__(self, "_admin", AdminClient(self._connection()))
 
     def _connection(self) -> dict[str, str | int | float | bool]:
-        # Nothing on the console but the demo's own words: what matters is raised.
+        # librdkafka would log to the console; what matters raises an error.
         return {"bootstrap.servers": self.bootstrap_servers, "log_level": 0}
 
     def create(self, partitions: int) -> None:
@@ -47,12 +47,12 @@ class Topics:
             created.result(_TIMEOUT_S)
 
     def feed(self, first: int, end: int) -> None:
-        """Write records ``first`` to ``end - 1`` to the source, and return when the broker has all of them.
+        """Write records ``first`` to ``end - 1`` to the source; return when the broker has all of them.
 
         Raises:
-            ServiceError: it has not.
+            ServiceError: it has more or fewer.
         """
-        # Idempotent: a retry of the client must not be what doubles a record.
+        # Idempotent: retries of this producer must not duplicate records.
         producer = Producer({**self._connection(), "enable.idempotence": True, "linger.ms": 20})
         for number in range(first, end):
             key, value = record(number)
@@ -67,17 +67,17 @@ class Topics:
         producer.flush(_TIMEOUT_S)
         written = sum(self.ends(self.source).values())
         if written != end:
-            raise ServiceError(f"{self.source} holds {written} records after writing {end} of them")
+            raise ServiceError(f"The source topic {self.source} has {written} records instead of the {end} written")
 
     def ends(self, topic: str, *, committed: bool = False) -> dict[int, int]:
-        """The end of each partition; with ``committed``, the last stable offset, which open transactions hold back."""
+        """Return the end offset of each partition; with ``committed``, the last stable offset."""
         if topic not in self._partitions:
             self._partitions[topic] = sorted(
                 self._admin.list_topics(topic, timeout=_TIMEOUT_S).topics[topic].partitions
             )
-        asked = self._admin.list_offsets(
+        futures = self._admin.list_offsets(
             {TopicPartition(topic, partition): OffsetSpec.latest() for partition in self._partitions[topic]},
             request_timeout=_TIMEOUT_S,
             isolation_level=IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED,
         )
-        return {where.partition: future.result().offset for where, future in asked.items()}
+        return {where.partition: future.result().offset for where, future in futures.items()}

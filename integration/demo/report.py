@@ -1,4 +1,4 @@
-"""What came out, for people and for programs."""
+"""The results, for people and for programs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """A pipeline's outcome.
+    """The result for one query.
 
     Attributes:
-        verdict: what its output holds.
-        kill_steps: where it was killed.
-        seconds: how long all its runs took.
+        verdict: on its output.
+        kill_steps: the steps at which it was killed.
+        seconds: duration of all its runs.
     """
 
     verdict: Verdict
@@ -40,12 +40,12 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Both pipelines' outcomes.
+    """The results for both queries.
 
     Attributes:
-        seed: what the kills were drawn from.
-        ours: through this toolkit.
-        baseline: through Spark's own Kafka sink, None when it was not wanted.
+        seed: of the kills.
+        ours: the query with this toolkit.
+        baseline: the query with Spark's built-in Kafka sink; None if it was not run.
     """
 
     seed: int
@@ -53,38 +53,38 @@ class Report:
     baseline: Outcome | None
 
     def facts(self) -> dict[str, Any]:
-        """As one JSON object."""
+        """As a JSON object."""
         return {**self.ours.facts(self.seed), "baseline": self.baseline and self.baseline.facts(self.seed)}
 
     def show(self, console: Console) -> None:
-        """As a table and a sentence."""
+        """Print a table and the verdict."""
         outcomes = [outcome for outcome in (self.ours, self.baseline) if outcome is not None]
         table = Table(title=f"twopc demo, seed {self.seed}", title_justify="left")
         table.add_column("")
         table.add_column("twopc", justify="right", style="bold")
         if self.baseline is not None:
-            table.add_column("Spark's own Kafka sink", justify="right")
+            table.add_column("Spark's Kafka sink", justify="right")
         for title, name in (("records in", "rows_in"), ("records out (read_committed)", "rows_out")):
             table.add_row(title, *(f"{getattr(outcome.verdict, name):,}" for outcome in outcomes))
         for title, name in (
             ("lost", "lost"),
             ("duplicated", "duplicated"),
-            ("out of order in their key", "out_of_order"),
+            ("out of order within a key", "out_of_order"),
         ):
             table.add_row(title, *(_count(getattr(outcome.verdict, name)) for outcome in outcomes))
-        table.add_row("killed (SIGKILL), times", *(f"{len(outcome.kill_steps):,}" for outcome in outcomes))
-        table.add_row("seconds, restarts included", *(f"{outcome.seconds:.0f}" for outcome in outcomes))
+        table.add_row("kills (SIGKILL)", *(f"{len(outcome.kill_steps):,}" for outcome in outcomes))
+        table.add_row("seconds, including restarts", *(f"{outcome.seconds:.0f}" for outcome in outcomes))
         console.print(table)
         verdict = self.ours.verdict
         if verdict.is_exactly_once:
-            console.print(f"[green]Exactly once:[/] every one of {verdict.rows_in:,} records is there, and once.")
+            console.print(f"[green]Exactly once:[/] twopc wrote each of {verdict.rows_in:,} records once.")
         else:
             console.print(
-                f"[bold red]NOT exactly once:[/] {verdict.lost:,} lost, {verdict.duplicated:,} duplicated. Repeat it with "
-                f"--seed {self.seed}, and please report it."
+                f"[bold red]NOT exactly once:[/] {verdict.lost:,} records lost, {verdict.duplicated:,} duplicated. Please report "
+                f"this, with --seed {self.seed}."
             )
         if verdict.unfinished:
-            console.print(f"[bold red]{verdict.unfinished:,} offsets are held back by transactions left open.[/]")
+            console.print(f"[bold red]{verdict.unfinished:,} offsets are behind transactions that were left open.[/]")
 
 
 def _count(number: int) -> str:

@@ -1,8 +1,9 @@
-"""The demo from start to end: a broker, the pipeline with this toolkit, the same with Spark's own sink, the verdicts."""
+"""``twopc demo`` behind its options: a broker, a query with this toolkit, the same with Spark's sink, the verdicts."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import sys
 import tempfile
@@ -10,14 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import typer
+from confluent_kafka import KafkaException
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from integration.demo.chaos import BATCHES_A_KILL, Kill, outside_kills, protocol_kills
-from integration.demo.judge import verify
+from integration.demo.judge import judge
 from integration.demo.pipeline import Pipeline
 from integration.demo.query import QuerySpec
 from integration.demo.records import Topics
 from integration.demo.report import Outcome, Report
+from integration.services.errors import ServiceError
 from integration.services.java import java_home
 from integration.services.kafka import LocalKafka
 from integration.services.spark_class_data import driver_flags
@@ -25,24 +30,22 @@ from integration.services.spark_class_data import driver_flags
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rich.console import Console
-
-#: A batch is never larger by default, however many rows there are: what a kill undoes is a batch.
+#: Largest default batch: a kill undoes at most one batch.
 _LARGEST_BATCH: Final = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
-    """What the user of ``twopc demo`` asks for.
+    """Options of ``twopc demo``.
 
     Attributes:
-        rows: records through each pipeline.
-        kills: how often each is killed.
-        seed: what the kills are drawn from.
-        partitions: of every topic, and so tasks of a batch.
-        batch_rows: records in a batch; by default so many that each run between two kills has several batches.
+        rows: records for each query.
+        kills: how often to kill each query.
+        seed: determines the kills.
+        partitions: of each topic, and so tasks per batch.
+        batch_rows: records per batch; None: such that each run between two kills has several batches.
         shuffle: repartition by key before the sink.
-        baseline: run Spark's own sink, too.
+        baseline: also run Spark's built-in sink.
     """
 
     rows: int
@@ -59,16 +62,37 @@ class DemoOptions:
         return self.batch_rows or min(_LARGEST_BATCH, max(1, self.rows // (BATCHES_A_KILL * (self.kills + 1))))
 
 
+def main(options: DemoOptions, *, as_json: bool) -> int:
+    """Run the demo and print its report; return the exit status.
+
+    Args:
+        options: of the command line.
+        as_json: print one JSON object to stdout, everything else to stderr.
+    """
+    stderr = Console(stderr=True, highlight=False)
+    console = stderr if as_json else Console(highlight=False)
+    try:
+        report = run_demo(options, console)
+    except (ServiceError, KafkaException) as error:
+        stderr.print(f"twopc demo failed (seed {options.seed}): {error}", style="red", markup=False, soft_wrap=True)
+        return 1
+    report.show(console)
+    if as_json:
+        typer.echo(json.dumps(report.facts()))
+    return 0 if report.ours.verdict.is_exactly_once else 1
+
+
 def run_demo(options: DemoOptions, console: Console) -> Report:
-    """Run it. Whatever happens, nothing that was started outlives the call.
+    """Run the demo. Everything that it started has ended when it returns or raises.
 
     Raises:
-        ServiceError: no Java, no jars, no broker; or a query ended by itself.
+        ServiceError: Java, jars or the broker are missing, or a query failed.
+        KafkaException: the broker failed.
     """
     java = java_home()
     console.print(
-        f"twopc demo: {options.rows:,} records, {options.kills} kills, seed {options.seed}, "
-        f"batches of {options.rows_in_a_batch:,}"
+        f"twopc demo: {options.rows:,} records in batches of {options.rows_in_a_batch:,}, {options.kills} kills, "
+        f"seed {options.seed}"
     )
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(_ended_by_signals())
@@ -76,8 +100,8 @@ def run_demo(options: DemoOptions, console: Console) -> Report:
         directory = Path(cleanup.enter_context(temporary))
         with console.status("starting Kafka"):
             kafka = cleanup.enter_context(LocalKafka(data_dir=directory / "kafka"))
-        console.print(f"Kafka {kafka.version} is up at {kafka.bootstrap_servers}")
-        with console.status("preparing Spark's quick start, once"):
+        console.print(f"Kafka {kafka.version} is running at {kafka.bootstrap_servers}")
+        with console.status("preparing Spark (first run only)"):
             flags = driver_flags()
         stage = _Stage(options, kafka.bootstrap_servers, directory, str(java), flags, console)
         ours = stage.play("twopc", protocol_kills(options.seed, options.kills), exactly_once=True)
@@ -89,7 +113,7 @@ def run_demo(options: DemoOptions, console: Console) -> Report:
 
 @dataclass(frozen=True)
 class _Stage:
-    """Where pipelines run."""
+    """What all queries share."""
 
     options: DemoOptions
     bootstrap_servers: str
@@ -99,7 +123,7 @@ class _Stage:
     console: Console
 
     def play(self, name: str, kills: Sequence[Kill], *, exactly_once: bool) -> Outcome:
-        """Run one pipeline and look at what it wrote."""
+        """Run one query and judge its output."""
         topics = Topics(self.bootstrap_servers, f"{name}-source", f"{name}-output")
         topics.create(self.options.partitions)
         scratch = self.directory / name
@@ -122,7 +146,7 @@ class _Stage:
             def killed(step: str) -> None:
                 done = len(pipeline.steps)
                 progress.update(bar, description=f"{name}: killed {done} of {len(kills)}")
-                self.console.print(f"{name}: kill {done} of {len(kills)}: {step}", markup=False)
+                self.console.print(f"{name}: kill {done} of {len(kills)} at {step}", markup=False)
 
             pipeline = Pipeline(
                 topics=topics,
@@ -133,9 +157,9 @@ class _Stage:
                 on_kill=killed,
             )
             pipeline.run(kills)
-            progress.update(bar, description=f"{name}: verifying", completed=0)
-            verdict = verify(topics, lambda read: progress.update(bar, completed=min(read, self.options.rows)))
-            progress.update(bar, description=f"{name}: verified", completed=self.options.rows)
+            progress.update(bar, description=f"{name}: reading its output", completed=0)
+            verdict = judge(topics, lambda read: progress.update(bar, completed=min(read, self.options.rows)))
+            progress.update(bar, description=f"{name}: done", completed=self.options.rows)
         return Outcome(verdict=verdict, kill_steps=tuple(pipeline.steps), seconds=pipeline.seconds)
 
 
@@ -147,7 +171,7 @@ def _progress(console: Console) -> Progress:
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM and a closed terminal end the demo as Ctrl-C does: by an exception, which cleans up on its way."""
+    """Make SIGTERM and a closed terminal raise an exception, as Ctrl-C does, so that everything is cleaned up."""
     numbers = (signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, lambda received, _: sys.exit(128 + received)) for number in numbers}
     try:

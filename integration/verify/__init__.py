@@ -1,1 +1,1 @@
-"""``twopc verify``: a ledger, its checkpoint and its output, compared from outside. Reads only: it fences and ends nothing."""
+"""``twopc verify``: compare a sink's decisions with its output and checkpoint. Read-only: it fences nothing, ends nothing."""

@@ -1,4 +1,4 @@
-"""The engine's checkpoint against the decisions: the same batches, with the same source offsets."""
+"""Compare Spark's checkpoint with the decisions: the same batches, with the same source offsets."""
 
 from __future__ import annotations
 
@@ -26,12 +26,15 @@ def _reading(files: Files) -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigurationError(
-            f"the checkpoint {files.location} cannot be read ({error}): correct --checkpoint or the rights there, or leave it out"
+            f"the checkpoint {files.location} cannot be read ({error}): correct --checkpoint or its permissions, or omit it"
         ) from error
 
 
 def initial_offsets(files: Files) -> dict[str, tuple[str, ...]]:
-    """Where the checkpoint's lineage began, as Spark's Kafka source noted it (``sources/<i>/0``); empty where one did not.
+    """The query's first source offsets, by query id, as Spark's Kafka source wrote them to ``sources/<i>/0``.
+
+    Returns:
+        empty if a source did not write them.
 
     Raises:
         ConfigurationError: the checkpoint cannot be read.
@@ -40,7 +43,7 @@ def initial_offsets(files: Files) -> dict[str, tuple[str, ...]]:
     with _reading(files):
         for source in range(len(source_offsets(files, 0) or ())):
             name = f"sources/{source}/0"
-            # "\0v1\n{…}": the zero byte is for Spark 2.1.0 (SPARK-19517).
+            # "\0v1\n{…}": the zero byte is there for Spark 2.1.0 (SPARK-19517).
             version, _, text = (files.read(name) or b"").partition(b"\n")
             if version != b"\0v1":
                 return {}
@@ -50,7 +53,7 @@ def initial_offsets(files: Files) -> dict[str, tuple[str, ...]]:
 
 
 def finished_batches(files: Files) -> frozenset[int]:
-    """The batches that the engine has finished (``commits/N``). Of a running query, what is decided is to be read after it.
+    """The batches that Spark has finished (``commits/N``). For a running query, read the decisions after this.
 
     Raises:
         ConfigurationError: the checkpoint cannot be read.
@@ -63,26 +66,27 @@ def check_checkpoint(files: Files, finished: Collection[int], history: History, 
     """Compare.
 
     Args:
-        files: the checkpoint; read only.
-        finished: what :func:`finished_batches` gave before the ledger was read.
-        history: of the ledger.
-        ledger: the deciding ledger's name.
+        files: the checkpoint.
+        finished: result of :func:`finished_batches`, called before the decision log was read.
+        history: of the decision log.
+        ledger: name of the decision log.
 
     Raises:
         ConfigurationError: there is no checkpoint, or it cannot be read.
-        DecisionLogDamagedError: its binding cannot be read.
+        DecisionLogDamagedError: the binding in it cannot be read.
     """
     with _reading(files):
         of, begin = query_id(files), history.view.begin
         if begin is not None and of != begin.query_id:
             yield Finding(
-                Kind.LINEAGE_DIFFERS,
+                Kind.QUERY_DIFFERS,
                 files.location,
-                f"it is the checkpoint of query {of}; the ledger's open lineage is {begin.query_id}: give that one's checkpoint",
+                f"the checkpoint belongs to query {of}, but the ledger is open for query {begin.query_id}: pass that query's "
+                "checkpoint",
             )
         bound = Binding(Subdirectory(files, "twopc")).log
         if bound is not None and bound != ledger:
-            yield Finding(Kind.BINDING_DIFFERS, files.location, f"it is bound to {bound}, not to {ledger}")
+            yield Finding(Kind.BINDING_DIFFERS, files.location, f"the checkpoint is bound to {bound}, not to {ledger}")
         yield from _check_offsets(files, history, of)
         yield from _check_commits(files, finished, history, of)
 
@@ -99,16 +103,16 @@ def _check_offsets(files: Files, history: History, of: str) -> Iterator[Finding]
             yield Finding(
                 Kind.OFFSETS_DIFFER,
                 f"batch {key.batch}",
-                f"the checkpoint has {', '.join(planned)}, decided was {', '.join(batch.decision.offsets)}: another history "
-                "(an old or copied checkpoint)",
+                f"the checkpoint has the offsets {', '.join(planned)}, the decision has {', '.join(batch.decision.offsets)}: the "
+                "checkpoint is old or a copy",
             )
-    # The engine drops old batches, also while we look: which ones it has dropped is asked last.
+    # Spark deletes old batches, even during this check: list what is left last.
     oldest = min(_batches(files, "offsets"), default=0)
     if absent := [batch for batch in absent if batch >= oldest]:
         yield Finding(
             Kind.OFFSETS_MISSING,
             f"batches {ranges(absent)}",
-            "decided, and the checkpoint has no offsets of them: it is older than the ledger",
+            "decided, but the checkpoint has no offsets for them: it is older than the ledger",
         )
 
 
@@ -120,15 +124,15 @@ def _check_commits(files: Files, finished: Collection[int], history: History, of
         yield Finding(
             Kind.COMMITTED_UNDECIDED,
             f"batches {ranges(beyond)}",
-            "the query has finished them without the sink, or the ledger lost their decisions",
+            "Spark finished them, but they were never decided: the query ran without the sink, or the ledger lost decisions",
         )
-    # The last one's commit is written after its transactions' commits; the others' are all there since the ledger was read.
+    # Spark writes commits/N after the sink's commit: only the last decided batch may still lack it.
     commits = _batches(files, "commits")
     if absent := [batch for batch in decided[:-1] if batch not in commits and batch >= min(commits, default=0)]:
         yield Finding(
             Kind.COMMIT_MISSING,
             f"batches {ranges(absent)}",
-            "decided, and followed by further decisions, and yet the checkpoint does not have them finished",
+            "decided, and later batches too, but the checkpoint does not record them as finished",
         )
 
 

@@ -1,4 +1,4 @@
-"""All that verify asks a cluster. Read-only: no producer, no request that ends, fences, creates or deletes anything."""
+"""Everything that verify reads from a cluster. No producer, and no request that changes anything."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Bounds(NamedTuple):
     """A topic's offsets by partition.
 
     Attributes:
-        starts: the first that is still there.
-        stable: where readers stop.
-        ends: where writers are; above ``stable`` while a transaction is open.
+        starts: first offset that still exists.
+        stable: last stable offset, where readers stop.
+        ends: log end offset; above ``stable`` while a transaction is open.
     """
 
     starts: dict[int, int]
@@ -46,7 +46,7 @@ class Bounds(NamedTuple):
 
 
 class Ledgers(NamedTuple):
-    """The ledger that decides, by name and contents, and the sink's own, which may be the same."""
+    """The decision log, by name and contents, and the sink's own ledger; they may be the same."""
 
     name: str
     deciding: LogContents
@@ -54,18 +54,18 @@ class Ledgers(NamedTuple):
 
 
 class Cluster:
-    """The cluster as one sink's verifier sees it."""
+    """The cluster of one sink."""
 
     def __init__(self, sink: KafkaSink) -> None:
         """Connect.
 
         Raises:
-            ConfigurationError: the sink has no ledger there.
+            ConfigurationError: the sink has no ledger on this cluster.
             TwoPhaseCommitError: no broker answers.
         """
         self.sink = sink
         self.connection = connection_config(sink.bootstrap_servers, parse(sink.options))
-        # First the client that says in one line whom it does not reach; librdkafka goes on asking, and logs each time.
+        # This client first: it reports an unreachable broker in one line; librdkafka retries and logs every attempt.
         self.transactions = TransactionClient(sink.committing_config())
         self.ledger = sink.create_decision_log()
         self._deciding: KafkaDecisionLog | None = None
@@ -79,8 +79,8 @@ class Cluster:
     def _require_ledger(self) -> None:
         if self.ledger.identity() == ledger_topic.ABSENT:
             raise ConfigurationError(
-                f"there is no topic {self.sink.ledger} at {self.sink.bootstrap_servers}, so no sink {self.sink.name!r} has "
-                "written there: correct --sink, or name its ledger with --ledger-topic"
+                f"there is no topic {self.sink.ledger} at {self.sink.bootstrap_servers}: sink {self.sink.name!r} has never "
+                "written there. Correct --sink, or name its ledger with --ledger-topic"
             )
 
     def close(self) -> None:
@@ -91,7 +91,7 @@ class Cluster:
             self._deciding.close()
 
     def ledgers(self) -> Ledgers:
-        """What is decided. Of several sinks of one query, the first one's ledger decides for all.
+        """Read the decisions. Several sinks of one query share the ledger of the first.
 
         Raises:
             DecisionLogDamagedError: a record is torn or altered.
@@ -104,26 +104,30 @@ class Cluster:
         if self._deciding is None:
             self._deciding = dataclasses.replace(self.sink, ledger_topic=name).create_decision_log()
         if self._deciding.identity() == ledger_topic.ABSENT:
-            raise DecisionLogDamagedError(f"{self.ledger.name} says that {name} decides, and there is no such topic")
+            raise DecisionLogDamagedError(
+                f"{self.ledger.name} names {name} as the decision log, but there is no such topic"
+            )
         return Ledgers(name, self._deciding.inspect(), own)
 
     def markers(self, partition: int, start: int, end: int) -> list[tuple[int, Marker]]:
-        """Visible markers from ``start`` on, by offset, at least up to ``end``, a last stable offset.
+        """Visible markers with their offsets, from ``start`` at least up to ``end``, a last stable offset.
 
         Raises:
-            DecisionLogDamagedError: a record there is no marker.
+            DecisionLogDamagedError: a record is not a marker.
             RetriableError: the brokers did not answer in time.
         """
         name = self.ledger.name
         rows = self.ledger.reader.read(name, partition, start, None, end=end, timeout_ms=self._timeout_ms)
         if rows is None:
-            raise RetriableError(f"{self.ledger.name}[{partition}] could not be read from {start} on: start again")
+            raise RetriableError(
+                f"{self.ledger.name}[{partition}] could not be read from offset {start}: run the check again"
+            )
         try:
-            # A record without a key is a driver's barrier.
+            # A record without a key is a barrier.
             return [(row.offset, decode_marker(row.value)) for row in rows if row.key is not None]
         except msgspec.DecodeError as error:
             raise DecisionLogDamagedError(
-                f"{self.ledger.name}[{partition}] holds a record that is no marker ({error})"
+                f"{self.ledger.name}[{partition}] holds a record that is not a marker ({error})"
             ) from error
 
     def marker_bounds(self) -> Bounds:
@@ -132,28 +136,28 @@ class Cluster:
         return self._bounds(self.ledger.name, partitions)
 
     def bounds(self, topic: str) -> Bounds | None:
-        """The offsets of a topic; None where there is no such topic."""
-        asked = self.ledger.admin.describe_topics(TopicCollection([topic]), request_timeout=self._timeout_ms / 1000)
+        """The offsets of a topic; None if it does not exist."""
+        futures = self.ledger.admin.describe_topics(TopicCollection([topic]), request_timeout=self._timeout_ms / 1000)
         try:
-            partitions = [partition.id for partition in asked[topic].result().partitions]
+            partitions = [partition.id for partition in futures[topic].result().partitions]
         except KafkaException as error:
             if error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return None
-            raise translate(error, f"looking at {topic}") from error
+            raise translate(error, f"describing {topic}") from error
         return self._bounds(topic, partitions)
 
     def is_compacted(self, topic: str) -> bool:
-        """Whether the topic drops records for newer ones of their key; False where one may not ask."""
+        """Whether the topic is compacted; False if its configuration may not be read."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
-        (asked,) = self.ledger.admin.describe_configs([resource], request_timeout=self._timeout_ms / 1000).values()
+        (future,) = self.ledger.admin.describe_configs([resource], request_timeout=self._timeout_ms / 1000).values()
         try:
-            found: Mapping[str, Any] = asked.result()
+            found: Mapping[str, Any] = future.result()
         except KafkaException:
             return False
         return "compact" in str(found["cleanup.policy"].value)
 
     def _bounds(self, topic: str, partitions: list[int]) -> Bounds:
-        # The starts last, the ends first: what is deleted in between is then seen as deleted, what is written is not read.
+        # Starts last: records deleted in between then count as deleted. Ends first: records written in between are not read.
         admin, timeout_ms = self.ledger.admin, self._timeout_ms
         stable = offsets(admin, topic, partitions, OffsetSpec.latest(), committed=True, timeout_ms=timeout_ms)
         ends = offsets(admin, topic, partitions, OffsetSpec.latest(), timeout_ms=timeout_ms)

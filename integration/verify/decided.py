@@ -1,4 +1,4 @@
-"""The transactions that decisions name. Pure: no I/O."""
+"""The transactions in decisions. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Decided(NamedTuple):
-    """A transaction that a decision names; its marker lies at ``scan_start`` or above."""
+    """A decided transaction; its marker is at offset ``scan_start`` or above."""
 
     id: BatchId
     task: int
@@ -23,7 +23,7 @@ class Decided(NamedTuple):
 
 
 def decided_in(history: History, sink: KafkaSink) -> dict[str, Decided]:
-    """By UUID, the transactions of the sink that are decided and were not replaced."""
+    """The sink's decided transactions that were not replaced, by UUID."""
     found = {}
     for key, batch in history.batches.items():
         scan_start = batch.decision.scan_start.get(sink.name, {}).get("markers", {})
@@ -34,7 +34,7 @@ def decided_in(history: History, sink: KafkaSink) -> dict[str, Decided]:
 
 
 def superseded_in(history: History, sink: KafkaSink) -> dict[str, BatchId]:
-    """By UUID, the transactions of the sink that a later record replaced."""
+    """The sink's transactions that a later record replaced, by UUID."""
     return {
         sink.decode_handle(handles[sink.name]).uuid: key
         for key, batch in history.batches.items()
@@ -44,11 +44,11 @@ def superseded_in(history: History, sink: KafkaSink) -> dict[str, BatchId]:
 
 
 def topics_of(handle: KafkaHandle, sink: KafkaSink) -> frozenset[str]:
-    """The topics that it wrote rows to."""
+    """The output topics that the transaction wrote to."""
     return frozenset(where.rpartition(":")[0] for where in handle.partitions) - {sink.ledger}
 
 
 def is_at(description: Description, handle: KafkaHandle) -> bool:
-    """Whether the id still stands where the handle was prepared; afterwards it is another transaction's."""
+    """Whether the transactional id still has the handle's producer id and epoch; else another transaction uses it."""
     here = (description.producer_id, description.producer_epoch)
     return description.error == kafka_transactions.NONE and here == (handle.producer_id, handle.producer_epoch)

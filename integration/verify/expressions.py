@@ -1,7 +1,7 @@
-"""What identifies a record, as an operator writes it. A small grammar; nothing is evaluated.
+"""Expressions that pick a part of a record. A small grammar; nothing is evaluated as code.
 
-``key``, ``value``, ``header:NAME`` and ``json:PATH`` (a path into the value: ``$``, then ``.name`` or ``[index]``); several
-with commas identify a record together, such as ``key,json:$.order.id``.
+``key``, ``value``, ``header:NAME``, or ``json:PATH``, a path into the value: ``$``, then ``.name`` or ``[index]`` steps.
+Several, separated by commas, are used together: ``key,json:$.order.id``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DECODER: Final = msgspec.json.Decoder()
 
 
 class ExpressionError(ValueError):
-    """The expression is none. The message says which part, and what there is."""
+    """The expression is invalid. The message names the part and lists what is valid."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,15 @@ class Expression:
     parts: tuple[Part, ...]
 
     def bytes_of(self, message: Message) -> bytes | None:
-        """What the record has there; None where it has nothing."""
+        """The part of the record; None if it has none."""
         if len(self.parts) == 1:
             return self.parts[0](message)
         found = [part(message) for part in self.parts]
-        # With its length before it, no part can run into the next one.
+        # Length prefixes keep adjacent parts apart.
         return b"".join(b"%d:%s" % (len(one), one) for one in found if one is not None) if None not in found else None
 
     def number_of(self, message: Message) -> int | None:
-        """The same as a whole number of 64 bits, or a JSON string of one; None where it is none."""
+        """The part as a whole number of 64 bits, or a JSON string of one; None if it is not."""
         found = self.bytes_of(message)
         try:
             number = None if found is None else int(found.removeprefix(b'"').removesuffix(b'"'))
@@ -59,7 +59,7 @@ def parse(text: str) -> Expression:
     """Parse an expression.
 
     Raises:
-        ExpressionError: it is none.
+        ExpressionError: it is invalid.
     """
     return Expression(text, tuple(_part(part.strip()) for part in text.split(",")))
 
@@ -75,8 +75,8 @@ def _part(text: str) -> Part:
     if kind == "json" and _PATH.fullmatch(argument):
         return _json(argument)
     raise ExpressionError(
-        f"{text!r} is no expression: use key, value, header:NAME or json:PATH (such as json:$.order.id or json:$.items[0]), "
-        "or several of them with commas"
+        f"{text!r} is not an expression: use key, value, header:NAME or json:PATH (such as json:$.order.id or json:$.items[0]), "
+        "or several separated by commas"
     )
 
 
@@ -103,13 +103,13 @@ def _json(path: str) -> Part:
         try:
             found: Any = _DECODER.decode(message.value() or b"")
             for step in steps:
-                # Python would also give a string's letters.
+                # A string must not be indexed by its characters.
                 if not isinstance(found, list if isinstance(step, int) else dict):
                     return None
                 found = found[step]
-            # As JSON, so that 5 and "5" are not the same.
+            # Keep it as JSON: 5 and "5" are different.
             return None if found is None else msgspec.json.encode(found, order="sorted")
-        # Anybody may write anything: no UTF-8, brackets by the thousand.
+        # Values are arbitrary bytes: not UTF-8, or thousands of brackets.
         except (msgspec.DecodeError, KeyError, IndexError, ValueError, RecursionError):
             return None
 

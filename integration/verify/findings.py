@@ -1,4 +1,4 @@
-"""What a check can find. The kind says how bad it is; the text says it of this case."""
+"""What a check can find. The kind sets the severity; the text describes the case."""
 
 from __future__ import annotations
 
@@ -7,43 +7,43 @@ from typing import Final, NamedTuple
 
 
 class Severity(Enum):
-    """What a finding asks of its reader."""
+    """How bad a finding is."""
 
-    ERROR = "error"  #: exactly-once is broken, or what would prove it is
+    ERROR = "error"  #: exactly-once is violated, or its proof is damaged
     WARNING = "warning"  #: not proven, or not finished
-    INFO = "info"  #: good to know; nothing to do
+    INFO = "info"  #: nothing to do
 
 
 class Kind(Enum):
     """Every kind of finding, by its name in JSON."""
 
     LEDGER_DAMAGED = "ledger_damaged"  #: decisions are missing, torn or altered
-    LINEAGE_DIFFERS = "query_differs"  #: the checkpoint is another query's
-    BINDING_DIFFERS = "binding_differs"  #: the checkpoint is bound to another ledger
-    OFFSETS_DIFFER = "offsets_differ"  #: the checkpoint plans other source offsets than were decided (rule 10)
-    OFFSETS_RAN_BACK = "offsets_ran_back"  #: a batch ends before the one before it
-    RANGE_DIFFERS = "range_differs"  #: with --one-to-one, a batch's rows are not its source offsets
-    COMMITTED_UNDECIDED = "committed_undecided"  #: the engine finished a batch that the sink never decided
-    DECIDED_LOST = "decided_lost"  #: a decided transaction is not in its output
-    DECIDED_LATE = "decided_late"  #: a transaction is open although later batches were decided
-    UNDECIDED_VISIBLE = "undecided_visible"  #: a transaction is visible that no decision names
-    ROWS_DIFFER = "rows_differ"  #: marker and decision count other rows
-    RECORDS_MISSING = "records_missing"  #: the output has fewer records than were committed
-    DUPLICATES = "duplicates"  #: an identity was seen before
+    QUERY_DIFFERS = "query_differs"  #: the checkpoint belongs to another query
+    BINDING_DIFFERS = "binding_differs"  #: the checkpoint is bound to another decision log
+    OFFSETS_DIFFER = "offsets_differ"  #: the checkpoint has other source offsets than the decision (rule 10)
+    OFFSETS_RAN_BACK = "offsets_ran_back"  #: a batch ends before the previous one
+    RANGE_DIFFERS = "range_differs"  #: with --one-to-one, a batch has more or fewer rows than source offsets
+    COMMITTED_UNDECIDED = "committed_undecided"  #: Spark finished a batch that the sink never decided
+    DECIDED_LOST = "decided_lost"  #: a decided transaction is not visible and no longer open
+    DECIDED_LATE = "decided_late"  #: a decided transaction is open although later batches were decided
+    UNDECIDED_VISIBLE = "undecided_visible"  #: a visible transaction has no decision
+    ROWS_DIFFER = "rows_differ"  #: marker and decision disagree on the number of rows
+    RECORDS_MISSING = "records_missing"  #: the output has fewer records than rows were committed
+    DUPLICATES = "duplicates"  #: a record repeats an earlier one's identity
     SEQUENCE_GAPS = "sequence_gaps"  #: numbers are missing in a sequence
-    RECORDS_UNDECIDED = "records_undecided"  #: with --sole-writer, the output has more records than were decided
-    DECIDED_OPEN = "decided_open"  #: the last decision's, not committed yet: a restart does it
-    DECIDED_UNKNOWN = "decided_unknown"  #: neither its commit nor its loss can be shown by reading
-    ORPHAN_OPEN = "orphan_open"  #: a former driver's, undecided: the next driver sweeps it
+    RECORDS_UNDECIDED = "records_undecided"  #: with --sole-writer, more records than decided rows
+    DECIDED_OPEN = "decided_open"  #: of the last batch, not committed yet: a restart commits it
+    DECIDED_UNKNOWN = "decided_unknown"  #: reading can prove neither its commit nor its loss
+    ORPHAN_OPEN = "orphan_open"  #: an earlier driver's, undecided: the next driver aborts it
     LISTING_INCOMPLETE = "listing_incomplete"  #: a broker did not list its open transactions
     HELD_BACK = "held_back"  #: open transactions keep offsets from readers
-    RECORDS_EXTRA = "records_extra"  #: more records than were decided: another writer's, or doubled
-    UNIDENTIFIED = "unidentified"  #: an expression gives nothing for these records
-    COMMIT_MISSING = "commit_missing"  #: the engine's commits/N is absent although N + 1 was decided
-    OFFSETS_MISSING = "offsets_missing"  #: the checkpoint has no offsets/N of a decided batch
-    RUNNING_OPEN = "running_open"  #: the present driver's, undecided: its batch is being written
+    RECORDS_EXTRA = "records_extra"  #: more records than decided rows: another writer's, or duplicates
+    UNIDENTIFIED = "unidentified"  #: an expression finds nothing in these records
+    COMMIT_MISSING = "commit_missing"  #: Spark's commits/N is missing although batch N + 1 was decided
+    OFFSETS_MISSING = "offsets_missing"  #: Spark's offsets/N is missing for a decided batch
+    RUNNING_OPEN = "running_open"  #: the current driver's, undecided: its batch is being written
     NOT_COMPARED = "not_compared"  #: a comparison that would prove nothing here, and why
-    REPAIRED = "repaired"  #: batches whose lost transactions were written anew (rule 9)
+    REPAIRED = "repaired"  #: batches whose lost transactions were written again (rule 9)
 
     @property
     def severity(self) -> Severity:
@@ -70,12 +70,12 @@ _INFOS: Final = frozenset({Kind.RUNNING_OPEN, Kind.NOT_COMPARED, Kind.REPAIRED})
 
 
 class Finding(NamedTuple):
-    """One thing that was found.
+    """One result of a check.
 
     Attributes:
-        kind: which.
-        where: the batch, transaction or topic that it is about.
-        text: a sentence: what it is and, where there is something to do, what.
+        kind: what was found.
+        where: the batch, transaction or topic.
+        text: one sentence: what it is and what to do, if anything.
     """
 
     kind: Kind

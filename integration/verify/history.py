@@ -1,4 +1,4 @@
-"""Every decision that the ledger keeps, with its repairs, and the transactions that it named. Pure: no I/O."""
+"""The kept decisions of a decision log, with their repairs, batch by batch. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class BatchId(NamedTuple):
-    """A batch number means something within a lineage only."""
+    """A batch number is unique within one query id only."""
 
     query_id: str
     batch: int
@@ -27,11 +27,11 @@ class Batch:
     """A decided batch.
 
     Attributes:
-        decision: the last word on it, repairs merged in.
-        prior: the source offsets of the batch before; None where the ledger no longer says.
-        repairs: how many repair records it has.
-        rewrites: how often it was decided anew, all of it lost.
-        superseded: handles by sink that a later record replaced: proven lost by the driver, never to become visible.
+        decision: the latest one, with repairs merged in.
+        prior: source offsets of the previous batch; None if the log no longer has them.
+        repairs: number of its repair records.
+        rewrites: how often it was lost completely and decided again.
+        superseded: handles, by sink, that a later record replaced: the driver proved them lost, they must never be visible.
     """
 
     decision: Decision
@@ -41,7 +41,7 @@ class Batch:
     superseded: list[Mapping[str, Any]] = field(default_factory=list)
 
     def handles(self, sink: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """(task, handle as JSON values) of every transaction of the sink."""
+        """Every transaction of the sink: its task, and its handle as JSON values."""
         for task in self.decision.tasks:
             if sink in task.handles:
                 yield task.partition, task.handles[sink]
@@ -49,14 +49,14 @@ class Batch:
 
 @dataclass(frozen=True)
 class History:
-    """The ledger, told batch by batch.
+    """A decision log, batch by batch.
 
     Attributes:
-        view: what a driver would make of it.
+        view: the state that a driver would derive from it.
         batches: every kept batch, oldest first.
-        acquisitions: of the sink's own ledger, by incarnation; those that were truncated away are not there.
-        is_complete: whether it still has every decision since its topic was made, and the sink's own ledger has, too.
-        elsewhere: by lineage that another log has decided, that log: the sink ran alone, or with other sinks, before.
+        acquisitions: kept acquisitions of the sink's own ledger, by driver epoch.
+        is_complete: whether it and the sink's own ledger still have every decision since their topics were created.
+        elsewhere: query ids that another log has decided, with that log: the sink ran alone, or beside other sinks, before.
     """
 
     view: LogView
@@ -72,11 +72,11 @@ class History:
 
 
 def history_of(contents: LogContents, own: LogContents) -> History:
-    """Tell the log's story; one that cannot be trusted is told up to its damage, which the view names.
+    """Derive the history; of a damaged log, up to its damage, which ``view`` describes.
 
     Args:
-        contents: of the log that decides.
-        own: of the sink's own ledger, whose take-over records number its transactional ids.
+        contents: of the decision log.
+        own: of the sink's own ledger; the offsets of its acquisitions are the driver epochs in transactional ids.
     """
     log_start = _log_start(contents)
     view, batches = LogView(), dict[BatchId, Batch]()
@@ -89,10 +89,10 @@ def history_of(contents: LogContents, own: LogContents) -> History:
         except DecisionLogDamagedError:
             break
         if isinstance(record, Decision | Repair) and after.decision is not None:
-            _tell(batches, view, record, after.decision)
+            _add(batches, view, record, after.decision)
         view = after
     acquisitions = {entry.offset: entry.record for entry in own.entries if isinstance(entry.record, Acquired)}
-    # A log that lost its head to anything but a truncation is damaged.
+    # Only a truncation may remove the head of a log; otherwise it is damaged.
     is_complete = log_start == _log_start(own) == 0
     return History(fold(contents), batches, acquisitions, is_complete, _elsewhere(acquisitions))
 
@@ -111,7 +111,7 @@ def _elsewhere(acquisitions: Mapping[int, Acquired]) -> dict[str, str]:
     return {record.query_id: record.deciding_log for record in acquisitions.values() if record.query_id not in here}
 
 
-def _tell(batches: dict[BatchId, Batch], before: LogView, record: Decision | Repair, merged: Decision) -> None:
+def _add(batches: dict[BatchId, Batch], before: LogView, record: Decision | Repair, merged: Decision) -> None:
     key = BatchId(record.query_id, record.batch_id)
     known = batches.get(key)
     if known is None:
@@ -120,7 +120,7 @@ def _tell(batches: dict[BatchId, Batch], before: LogView, record: Decision | Rep
         return
     replaced = {task.partition: task.handles for task in record.tasks}
     for task in known.decision.tasks:
-        # A new decision replaces all of the former one; a repair only what it names.
+        # A decision replaces the earlier one completely, a repair only the tasks in it.
         gone = task.handles if isinstance(record, Decision) else replaced.get(task.partition, {})
         known.superseded += [{sink: task.handles[sink]} for sink in gone if sink in task.handles]
     known.decision = merged

@@ -1,4 +1,4 @@
-"""Which decided transactions are visible: their markers, and what coordinators say of those without one."""
+"""Which decided transactions are visible: read markers, ask coordinators about transactions without one."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from sinks.kafka.markers import Marker
     from sinks.kafka.transactions import Description
 
-#: How long a commit that is under way may take to reach every partition.
-_SETTLE_S: Final = 5.0
+#: How long a running commit may take to reach every partition.
+_COMMIT_S: Final = 5.0
 
 
 @dataclass
 class Markers:
-    """The visible markers, read on from where the last look ended.
+    """The visible markers; each read resumes where the last one ended.
 
     Attributes:
         visible: by UUID.
-        bounds: of the marker partitions, at the last look.
+        bounds: of the marker partitions, at the last read.
     """
 
     visible: dict[str, Marker] = field(default_factory=dict)
     bounds: Bounds = field(default_factory=lambda: Bounds({}, {}, {}))
     _positions: dict[int, int] = field(default_factory=dict)
 
-    def read_on(self, cluster: Cluster) -> None:
-        """Read what has become visible."""
+    def read_new(self, cluster: Cluster) -> None:
+        """Read the markers that became visible since."""
         self.bounds = cluster.marker_bounds()
         for partition, start in self.bounds.starts.items():
             position = max(start, self._positions.get(partition, 0))
@@ -46,38 +46,36 @@ class Markers:
                 self.visible.update({marker.uuid: marker for _, marker in found})
                 self._positions[partition] = max(self.bounds.stable[partition], *(o + 1 for o, _ in found), position)
 
-    def forget(self, kept: Collection[BatchId]) -> None:
-        """Drop the markers of batches before the kept ones of their lineage: nothing is decided of them any more."""
+    def forget_before(self, kept: Collection[BatchId]) -> None:
+        """Drop markers of batches older than the kept ones of their query: their decisions were truncated."""
         oldest: dict[str, int] = {}
         for query_id, batch in kept:
             oldest[query_id] = min(batch, oldest.get(query_id, batch))
         self.visible = {u: m for u, m in self.visible.items() if m.batch_id >= oldest.get(m.query_id, 0)}
 
 
-def release(cluster: Cluster, decided: Mapping[str, Decided], last: BatchId | None) -> None:
-    """Wait while the last batch's commits are under way: the coordinator knows when every partition has them."""
+def wait_for_commits(cluster: Cluster, decided: Mapping[str, Decided], last: BatchId | None) -> None:
+    """Wait while coordinators commit transactions of the last batch, at most 5 s."""
     ids = {one.handle.transactional_id: one.handle for one in decided.values() if one.id == last}
 
-    def is_under_way() -> bool:
+    def is_committing() -> bool:
         found = cluster.transactions.describe(list(ids))
         return any(is_at(found[tid], handle) and found[tid].state == "PrepareCommit" for tid, handle in ids.items())
 
     try:
-        Retrying(
-            retry=retry_if_result(lambda under_way: under_way), stop=stop_after_delay(_SETTLE_S), wait=wait_fixed(0.05)
-        )(is_under_way)
+        Retrying(retry=retry_if_result(bool), stop=stop_after_delay(_COMMIT_S), wait=wait_fixed(0.05))(is_committing)
     except RetryError:
-        return  # it is reported as not committed
+        return  # check_missing reports it as not committed
 
 
 def missing(cluster: Cluster, markers: Markers, decided: Mapping[str, Decided]) -> dict[str, Description]:
-    """Decided transactions without a visible marker, as their coordinators describe them."""
+    """Decided transactions without a visible marker, by UUID, with their coordinator's description."""
     absent = [one for uuid, one in decided.items() if uuid not in markers.visible]
     if not absent:
         return {}
     found = cluster.transactions.describe([one.handle.transactional_id for one in absent])
-    # What has ended before it was described has its marker by now, if it was committed.
-    markers.read_on(cluster)
+    # A transaction that was committed before it was described has its marker by now.
+    markers.read_new(cluster)
     return {
         one.handle.uuid: found[one.handle.transactional_id] for one in absent if one.handle.uuid not in markers.visible
     }

@@ -1,4 +1,4 @@
-"""What was compared and found, for people and for programs."""
+"""The result of a check, for people and for programs."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ _STYLES: Final = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severi
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """One look at a sink. Its attributes, ``ok``, ``all_compared`` and ``verdict`` are the keys of the JSON object.
+    """One check of a sink. Its attributes, ``ok``, ``all_compared`` and ``verdict`` are the keys of the JSON object.
 
     Attributes:
-        sink: its name.
-        ledger: the topic that decides.
-        query_id: the id of the query that the ledger is open for; None where it has none.
-        driver_epoch: of the driver that took over last; None where its record was truncated away.
-        acquisitions: that the ledger keeps.
-        first_batch: the oldest kept decision's; None without any.
-        last_batch: the newest's.
-        complete: whether the ledger keeps every decision since its topic was made.
-        batches: kept decisions, each batch once.
-        rewritten: batches that were decided anew because all of them was lost.
-        repaired: batches of which single transactions were replaced.
-        transactions: decided, of the kept decisions.
-        visible: of these, proven visible by their marker.
-        open: open transactions with the sink's ids.
-        rows: in the decided transactions.
-        topics: that were read.
-        records: that readers see there; None where nothing was read.
-        seconds: how long the look took, in s.
-        findings: what was found; see :class:`integration.verify.findings.Finding`.
+        sink: name of the sink.
+        ledger: the topic with the decisions.
+        query_id: the query that the decision log is open for; None if it is open for none.
+        driver_epoch: of the last driver that acquired the sink; None if that record was truncated.
+        acquisitions: how many of these records the sink's own ledger keeps.
+        first_batch: the oldest batch with a kept decision; None if there is none.
+        last_batch: the newest one.
+        complete: whether the log keeps every decision since its topic was created.
+        batches: number of batches with a kept decision.
+        rewritten: batches that were lost completely and decided again.
+        repaired: batches in which single transactions were replaced.
+        transactions: decided transactions of the kept decisions.
+        visible: those proven visible by their marker.
+        open: open transactions with the sink's transactional ids.
+        rows: rows in the decided transactions.
+        topics: the output topics that were read.
+        records: how many records readers see there; None if no topic was read.
+        seconds: duration of the check, in s.
+        findings: see :class:`integration.verify.findings.Finding`.
     """
 
     sink: str
@@ -67,23 +67,23 @@ class Report:
 
     @property
     def is_ok(self) -> bool:
-        """Whether nothing is wrong: no error among the findings."""
+        """Whether no finding is an error."""
         return all(finding.kind.severity is not Severity.ERROR for finding in self.findings)
 
     @property
     def not_compared(self) -> tuple[Finding, ...]:
-        """What proves nothing, neither good nor bad."""
+        """Comparisons that could not be made."""
         return tuple(finding for finding in self.findings if finding.kind in _NOT_COMPARED)
 
     @property
     def verdict(self) -> str:
-        """What all of it comes to, in a sentence or two."""
+        """The result in a sentence or two."""
         if not self.is_ok:
-            return "Something is wrong. Keep ledger, output and checkpoint as they are until it is understood."
+            return "Errors found. Keep ledger, output and checkpoint unchanged until you know the cause."
         if not self.not_compared:
-            return "Nothing is wrong."
+            return "No errors found."
         named = "; ".join(f"{finding.where}: {finding.text}" for finding in self.not_compared)
-        return f"Nothing is wrong in what was compared. Not compared was {named}."
+        return f"No errors found in what was compared. Not compared: {named}."
 
     def facts(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -98,21 +98,21 @@ class Report:
         }
 
     def show(self, console: Console) -> None:
-        """As a table and a sentence for each finding."""
+        """Print a table, one line per finding, and the verdict."""
         table = Table(title=f"twopc verify {self.sink}", title_justify="left", show_header=False)
         table.add_column("")
         table.add_column("", style="bold", overflow="fold")
         kept = "none" if self.first_batch is None else f"{self.first_batch} to {self.last_batch}"
         for title, value in (
             ("ledger", self.ledger),
-            ("query (lineage)", self.query_id or "none"),
-            ("drivers that took over", f"{self.acquisitions:,}"),
-            ("decided batches", kept if self.complete else f"{kept} (older ones are truncated)"),
-            ("rewritten, repaired", f"{self.rewritten:,}, {self.repaired:,}"),
-            ("transactions decided", f"{self.transactions:,}"),
-            ("of these visible", f"{self.visible:,}"),
-            ("transactions open", f"{self.open:,}"),
-            ("rows decided", f"{self.rows:,}"),
+            ("query id", self.query_id or "none"),
+            ("driver starts", f"{self.acquisitions:,}"),
+            ("decided batches", kept if self.complete else f"{kept} (older ones truncated)"),
+            ("rewritten, repaired batches", f"{self.rewritten:,}, {self.repaired:,}"),
+            ("decided transactions", f"{self.transactions:,}"),
+            ("visible of these", f"{self.visible:,}"),
+            ("open transactions", f"{self.open:,}"),
+            ("decided rows", f"{self.rows:,}"),
             (f"records in {', '.join(self.topics)}", "not read" if self.records is None else f"{self.records:,}"),
             ("seconds", f"{self.seconds:.1f}"),
         ):
@@ -125,7 +125,7 @@ class Report:
 
 
 def show_finding(finding: Finding, console: Console) -> None:
-    """One line."""
+    """Print a finding on one line."""
     severity = finding.kind.severity
     console.print(
         f"[{_STYLES[severity]}]{severity.value}[/] {escape(finding.where)}: {escape(finding.text)} ({finding.kind.value})",

@@ -1,4 +1,4 @@
-"""Source offsets of batches: how many records lie between two of them, where the source counts records (Kafka)."""
+"""Source offsets of batches: count the records between two of them, if the source is Kafka."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def records_between(prior: Sequence[str], offsets: Sequence[str]) -> int | None:
-    """Source records of a batch; None where a source is not Kafka, or a partition's beginning is not known."""
+    """Number of source records in a batch; None if a source is not Kafka, or the start of a partition is unknown."""
     before, after = _partitions(prior), _partitions(offsets)
     if before is None or after is None or not before.keys() >= after.keys():
         return None
@@ -27,19 +27,19 @@ def records_between(prior: Sequence[str], offsets: Sequence[str]) -> int | None:
 def check_sources(
     batches: Mapping[BatchId, Batch], initial: Mapping[str, Sequence[str]], *, one_to_one: bool
 ) -> Iterator[Finding]:
-    """Each batch begins where the one before has ended, and with ``one_to_one`` has as many rows as source records.
+    """Check that no batch goes back, and with ``one_to_one`` that each has as many rows as source records.
 
     Args:
-        batches: kept, oldest first.
-        initial: by lineage, where a query began, as far as that is known.
-        one_to_one: whether a source record is an output row.
+        batches: kept batches, oldest first.
+        initial: the first source offsets by query id, where known.
+        one_to_one: whether each source record becomes one row.
     """
     uncounted = []
     for key, batch in batches.items():
         prior = initial.get(key.query_id) if batch.prior is None and key.batch == 0 else batch.prior
         offsets = batch.decision.offsets
         if prior is not None and (back := _first_back(prior, offsets)):
-            yield Finding(Kind.OFFSETS_RAN_BACK, f"batch {key.batch}", f"{back}: records before it are read again")
+            yield Finding(Kind.OFFSETS_RAN_BACK, f"batch {key.batch}", f"{back}: records are processed again")
         if not one_to_one:
             continue
         expected = None if prior is None else records_between(prior, offsets)
@@ -50,19 +50,19 @@ def check_sources(
             yield Finding(
                 Kind.RANGE_DIFFERS,
                 f"batch {key.batch}",
-                f"decided {rows:,} rows of {expected:,} source offsets: lost or added in the plan (or the source has offsets "
-                "without records: transactions, compaction, retention)",
+                f"{rows:,} rows decided for {expected:,} source offsets: the query dropped or added rows, or the source has "
+                "offsets without records (transactions, compaction, retention)",
             )
     if uncounted:
         yield Finding(
             Kind.NOT_COMPARED,
             f"batches {ranges(uncounted)}",
-            "source offsets and rows: where the batch begins is not known, or its source does not count records",
+            "source offsets and rows: the start of the batch is unknown, or the source is not Kafka",
         )
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Ascending numbers in short: ``3-5, 9``."""
+    """Format ascending numbers: ``3-5, 9``."""
     cuts = [0, *(i for i, (a, b) in enumerate(pairwise(numbers), start=1) if b != a + 1), len(numbers)]
     pieces = [(numbers[low], numbers[high - 1]) for low, high in pairwise(cuts)]
     return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in pieces)
@@ -77,7 +77,7 @@ def _first_back(prior: Sequence[str], offsets: Sequence[str]) -> str | None:
 
 
 def _partitions(offsets: Sequence[str]) -> dict[tuple[str, str], int] | None:
-    """By source and topic, and partition; None unless all sources are Kafka's ``{"topic":{"0":5}}``."""
+    """Offsets by (topic, partition); None unless every source is Kafka: ``{"topic":{"0":5}}``."""
     found = {}
     for source, text in enumerate(offsets):
         try:
@@ -86,7 +86,7 @@ def _partitions(offsets: Sequence[str]) -> dict[tuple[str, str], int] | None:
                 for partition, offset in partitions.items():
                     if not isinstance(offset, int):
                         return None
-                    # Two sources may read one topic.
+                    # Two sources may read the same topic.
                     found[topic if source == 0 else f"{topic} (source {source})", partition] = offset
         except (ValueError, AttributeError):
             return None

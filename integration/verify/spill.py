@@ -1,7 +1,7 @@
-"""Doubles and gaps among more records than fit into memory: digests, partitioned to files by hash, examined one by one.
+"""Find duplicates and gaps among more records than fit into memory.
 
-The classic of external duplicate elimination (Grace hash partitioning): equal digests meet in one file, and a file is
-small enough to be sorted in memory. 128-bit digests collide among 10 million records once in 10**24 runs.
+Grace hash partitioning: digests go to files by hash, equal digests meet in one file, and each file is small enough to sort
+in memory. 128-bit digests of 10 million records collide once in 10**24 runs.
 """
 
 from __future__ import annotations
@@ -24,54 +24,59 @@ if TYPE_CHECKING:
 BUCKETS: Final = 64
 EXAMPLES: Final = 5
 _DIGEST_BYTES: Final = 16
-_SIGHTING: Final = np.dtype(
+_ENTRY: Final = np.dtype(
     [("high", "<u8"), ("low", "<u8"), ("number", "<i8"), ("topic", "<u2"), ("partition", "<i4"), ("offset", "<i8")]
 )
 _TAIL: Final = struct.Struct("<qHiq")
-#: Of all buckets together, before they go to their files.
+#: Entries of all buckets in memory before they are written to their files.
 _BUFFER_ROWS: Final = 100_000
-#: That are examined at once; some hundred bytes each while they are.
+#: Entries examined at once; each takes some hundred bytes meanwhile.
 _PART_ROWS: Final = 500_000
 _SAMPLE_ROWS: Final = 100_000
 
 
 @contextlib.contextmanager
 def on_disk() -> Iterator[None]:
-    """The body writes to the temporary directory.
+    """Report an error of the temporary directory, which the body writes to.
 
     Raises:
-        ConfigurationError: it cannot: there is none, or it is full.
+        ConfigurationError: there is none, or it is full.
     """
     try:
         yield
     except OSError as error:
         raise ConfigurationError(
-            f"the temporary directory cannot be used ({error}): set TMPDIR to one with room for {_SIGHTING.itemsize} bytes for "
-            "each record and each of --key and --sequence"
+            f"the temporary directory cannot be used ({error}): set TMPDIR to one with {_ENTRY.itemsize} bytes for each record, "
+            "twice that for both --key and --sequence"
         ) from error
 
 
 class Place(NamedTuple):
-    """Where a record is; the topic by its index."""
+    """The position of a record; the topic by its index."""
 
     topic: int
     partition: int
     offset: int
 
 
-class Doubles(NamedTuple):
-    """Records whose identity was seen before, and some pairs of them, the earlier sighting first."""
+class Duplicates(NamedTuple):
+    """Records whose identity an earlier one has.
 
-    doubled: int
+    Attributes:
+        duplicated: how many.
+        examples: (earlier record, duplicate).
+    """
+
+    duplicated: int
     examples: tuple[tuple[Place, Place], ...]
 
 
 class Gaps(NamedTuple):
-    """Numbers that are missing between the smallest and the largest of their sequence.
+    """Numbers missing between the smallest and the largest of their sequence.
 
     Attributes:
         missing: how many numbers.
-        examples: (number before the gap, number after it, the record that has the latter).
+        examples: (number before the gap, number after it, record with the latter).
     """
 
     missing: int
@@ -79,7 +84,7 @@ class Gaps(NamedTuple):
 
 
 class Spill:
-    """Sightings of identities, in a directory of its own."""
+    """Entries, one per record, in a directory of their own."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -88,7 +93,7 @@ class Spill:
         self._rows = 0
 
     def add(self, identity: bytes, topic: int, partition: int, offset: int, number: int = 0) -> None:
-        """Note a sighting. ``number``: its place in a sequence, of 64 bits.
+        """Add a record. ``number``: its number in a sequence, 64 bits.
 
         Raises:
             ConfigurationError: the disk is full.
@@ -99,23 +104,23 @@ class Spill:
         if self._rows >= _BUFFER_ROWS:
             self._flush()
 
-    def doubles(self) -> Doubles:
-        """Among all that were added so far."""
+    def duplicates(self) -> Duplicates:
+        """The duplicates among all records added so far."""
         count, examples = 0, list[tuple[Place, Place]]()
         for path in self._files():
-            rows = _sorted(np.fromfile(path, _SIGHTING), "offset", "partition")
-            doubled = np.flatnonzero(_same(rows))
-            count += len(doubled)
-            examples += [(_place(rows[i]), _place(rows[i + 1])) for i in doubled[: EXAMPLES - len(examples)]]
-        return Doubles(count, tuple(examples))
+            rows = _sorted(np.fromfile(path, _ENTRY), "offset", "partition")
+            repeated = np.flatnonzero(_same(rows))
+            count += len(repeated)
+            examples += [(_place(rows[i]), _place(rows[i + 1])) for i in repeated[: EXAMPLES - len(examples)]]
+        return Duplicates(count, tuple(examples))
 
     def gaps(self) -> Gaps:
-        """Among all that were added so far, within each identity."""
+        """The gaps among all records added so far, within each identity."""
         missing, examples = 0, list[tuple[int, int, Place]]()
         for path in self._files():
-            last = np.empty(0, _SIGHTING)
+            last = np.empty(0, _ENTRY)
             for part in _by_number(path):
-                # The last sighting of each identity goes into the next part, where its numbers go on.
+                # The last entry of each identity goes into the next part, where its numbers continue.
                 rows = _sorted(np.concatenate([last, part]), "number")
                 same, number = _same(rows), rows["number"]
                 # As unsigned, the distance of any two 64-bit numbers is exact.
@@ -145,15 +150,15 @@ class Spill:
 
 
 def _by_number(path: Path) -> Iterator[npt.NDArray[Any]]:
-    """A file's sightings in parts that fit into memory, each part's numbers above the part's before.
+    """Yield a file's entries in parts that fit into memory; the numbers of each part are above those of the previous one.
 
-    One long sequence has one identity, so all of it is in one file. Its parts are cut at the quantiles of a sample, and each
-    is picked out of the whole file: reading it again costs less than writing it sorted.
+    A long sequence has a single identity, so all of it is in one file. Parts are cut at the quantiles of a sample. Each part
+    is selected from the whole file: reading it again costs less than writing it sorted.
     """
-    rows = path.stat().st_size // _SIGHTING.itemsize
+    rows = path.stat().st_size // _ENTRY.itemsize
     parts = -(-rows // _PART_ROWS)
     if parts == 1:
-        yield np.fromfile(path, _SIGHTING)
+        yield np.fromfile(path, _ENTRY)
         return
     stride = max(1, parts * _PART_ROWS // _SAMPLE_ROWS)
     sample = np.sort(np.concatenate([chunk["number"][::stride].copy() for chunk in _chunks(path, rows)]))
@@ -168,16 +173,16 @@ def _by_number(path: Path) -> Iterator[npt.NDArray[Any]]:
 
 def _chunks(path: Path, rows: int) -> Iterator[npt.NDArray[Any]]:
     for first in range(0, rows, _PART_ROWS):
-        yield np.fromfile(path, _SIGHTING, _PART_ROWS, offset=first * _SIGHTING.itemsize)
+        yield np.fromfile(path, _ENTRY, _PART_ROWS, offset=first * _ENTRY.itemsize)
 
 
 def _sorted(rows: npt.NDArray[Any], *within: str) -> npt.NDArray[Any]:
-    """Equal identities together, ordered by the columns ``within``, the last one first."""
+    """Sort by identity, then by the columns ``within``, the last one first."""
     return rows[np.lexsort((*(rows[name] for name in within), rows["low"], rows["high"]))]
 
 
 def _same(rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Whether each row's successor has the same identity."""
+    """Whether the next row has the same identity, for each row but the last."""
     same: npt.NDArray[np.bool_] = (rows["high"][1:] == rows["high"][:-1]) & (rows["low"][1:] == rows["low"][:-1])
     return same
 

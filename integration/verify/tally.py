@@ -1,4 +1,4 @@
-"""How many rows the sink has written, over all looks: a later look may find a batch truncated."""
+"""Count the rows of a sink over all checks: by a later check, a batch may be truncated."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from integration.verify.history import BatchId, History
     from sinks.kafka import KafkaSink
 
-    #: A transaction's rows are counted together, so by the topics that it wrote to: mostly one.
+    #: A decision has the rows of a transaction, not of a topic: count them by the set of topics it wrote to, usually one.
     Rows = Counter[frozenset[str]]
 
 
 @dataclass
 class Tally:
-    """Rows by batch: decided, and proven visible."""
+    """Rows per batch: decided, and proven visible."""
 
     _decided: dict[BatchId, Rows] = field(default_factory=dict)
     _proven: dict[BatchId, Rows] = field(default_factory=dict)
     _incomplete: str | None = None
 
-    def note(self, before: History, after: History, sink: KafkaSink, visible: Collection[str]) -> None:
-        """Remember a look: what was decided before the output's ends were asked for, and after."""
+    def record(self, before: History, after: History, sink: KafkaSink, visible: Collection[str]) -> None:
+        """Record a check: what was decided before the ends of the output were read, and after."""
         for history in (before, after):
             self._incomplete = self._incomplete or self._why_incomplete(history)
             for key, batch in history.batches.items():
@@ -43,22 +43,22 @@ class Tally:
                     self._proven[key] = proven
 
     def _why_incomplete(self, history: History) -> str | None:
-        """Why some batch of the sink has never been noted; None where all have been."""
+        """Why a batch of the sink may never have been recorded; None if all were."""
         if history.elsewhere:
-            return f"another ledger has decided before ({', '.join(sorted(set(history.elsewhere.values())))})"
+            return f"earlier batches were decided in {', '.join(sorted(set(history.elsewhere.values())))}"
         oldest = next(iter(history.batches), None)
         if history.is_complete or oldest in self._decided:
             return None
         if oldest is not None and oldest._replace(batch=oldest.batch - 1) in self._decided:
             return None
-        return "the ledger keeps the last decisions only"
+        return "older decisions were truncated"
 
     def rows_of(self, batches: Collection[BatchId]) -> int:
-        """Decided rows of some batches."""
+        """Decided rows of these batches."""
         return sum(self._decided[key].total() for key in batches)
 
     def comparison(self, sole_writer: bool) -> Comparison:  # noqa: FBT001 - a field of the result
-        """What the output is to be compared with."""
+        """What to compare the output with."""
         return Comparison(
             proven=_sum(self._proven.values()),
             decided=_sum(self._decided.values()),
@@ -68,7 +68,7 @@ class Tally:
 
 
 def _sum(counts: Iterable[Rows]) -> Rows:
-    # Not sum(): it would make a new counter for each batch.
+    # Not sum(): it would create a counter for each batch.
     total = Counter[frozenset[str]]()
     for rows in counts:
         total.update(rows)

@@ -1,4 +1,4 @@
-"""Decided transactions against visible ones: every decided one is in, and nothing else is. Pure: no I/O."""
+"""Compare decided transactions with visible ones: all decided ones are visible, and no others. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def check_missing(
     absent: Mapping[str, Description], decided: Mapping[str, Decided], bounds: Bounds, last: BatchId | None
 ) -> Iterator[Finding]:
-    """What becomes of decided transactions that are not visible."""
+    """Judge decided transactions that are not visible."""
     for uuid, description in absent.items():
         one = decided[uuid]
         where, partition = f"batch {one.id.batch}", one.handle.marker_partition
@@ -31,33 +31,39 @@ def check_missing(
         if is_at(description, one.handle) and description.state in {"Ongoing", "PrepareCommit"}:
             if one.id == last:
                 yield Finding(
-                    Kind.DECIDED_OPEN, where, f"{named}: decided, not committed yet; the query's next start commits it"
+                    Kind.DECIDED_OPEN,
+                    where,
+                    f"{named}: decided but not committed; the running query or its next start commits it",
                 )
             else:
-                yield Finding(Kind.DECIDED_LATE, where, f"{named}: still open although later batches were decided")
+                yield Finding(
+                    Kind.DECIDED_LATE, where, f"{named}: decided and still open, although later batches were decided"
+                )
         elif description.error == kafka_transactions.NO_ANSWER:
-            yield Finding(Kind.DECIDED_UNKNOWN, where, f"{named}: its coordinator does not answer; look again later")
+            yield Finding(Kind.DECIDED_UNKNOWN, where, f"{named}: its coordinator does not answer; check again later")
         elif bounds.starts.get(partition, 0) > one.scan_start:
             yield Finding(
-                Kind.DECIDED_UNKNOWN, where, f"{named}: its marker was deleted, so nothing can be told of its commit"
+                Kind.DECIDED_UNKNOWN, where, f"{named}: its marker was deleted, so its commit cannot be verified"
             )
         elif bounds.stable.get(partition, 0) < bounds.ends.get(partition, 0):
             yield Finding(
-                Kind.DECIDED_UNKNOWN, where, f"{named}: its marker may be behind an open transaction; look again later"
+                Kind.DECIDED_UNKNOWN, where, f"{named}: its marker may be behind an open transaction; check again later"
             )
         else:
-            way_out = "the query's next start repairs it or says why not" if one.id == last else "its rows are missing"
+            fix = (
+                "the query's next start repairs it, or reports why it cannot" if one.id == last else "its rows are lost"
+            )
             yield Finding(
                 Kind.DECIDED_LOST,
                 where,
-                f"{named}: decided, and neither open nor visible ({description.state}); {way_out}",
+                f"{named}: decided, but neither visible nor open ({description.state}); {fix}",
             )
 
 
 def check_visible(
     visible: Iterable[Marker], decided: Mapping[str, Decided], superseded: Mapping[str, BatchId], history: History
 ) -> Iterator[Finding]:
-    """Visible transactions that no decision names, or that have other rows than it says."""
+    """Find visible transactions without a decision, or with another number of rows than decided."""
     query_ids = {query_id for query_id, _ in history.batches}
     elsewhere = Counter[str]()
     for marker in visible:
@@ -68,43 +74,47 @@ def check_visible(
                 yield Finding(
                     Kind.ROWS_DIFFER,
                     where,
-                    f"{named}: its decision says {one.handle.rows} rows; one of them was altered",
+                    f"{named}: its decision has {one.handle.rows} rows; the marker or the decision was altered",
                 )
         elif marker.uuid in superseded:
             yield Finding(
-                Kind.UNDECIDED_VISIBLE, where, f"{named}: replaced by a repair as lost, and yet visible: doubled"
+                Kind.UNDECIDED_VISIBLE,
+                where,
+                f"{named}: visible, although a repair replaced it as lost: its rows are duplicated",
             )
         elif marker.query_id in history.elsewhere:
             elsewhere[marker.query_id] += 1
         elif history.is_complete or marker.query_id in query_ids:
             yield Finding(
-                Kind.UNDECIDED_VISIBLE, where, f"{named}: visible, and no decision names it: somebody else ended it"
+                Kind.UNDECIDED_VISIBLE, where, f"{named}: visible without a decision: something else committed it"
             )
     for query_id, count in elsewhere.items():
         yield Finding(
             Kind.NOT_COMPARED,
             f"query {query_id}",
-            f"{count:,} visible transactions: {history.elsewhere[query_id]} has decided them, not the ledger that decides now",
+            f"{count:,} visible transactions: decided in {history.elsewhere[query_id]}, not in the current decision log",
         )
 
 
 def check_open(
     described: Mapping[str, Description], decided: Mapping[str, Decided], *, driver_epoch: int
 ) -> Iterator[Finding]:
-    """Open transactions of the sink that nobody has decided. ``driver_epoch``: the present driver's."""
+    """Find open transactions of the sink without a decision. ``driver_epoch``: of the current driver."""
     handles = {one.handle.transactional_id: one.handle for one in decided.values()}
     for tid, description in described.items():
         of = driver_epoch_of(tid)
         is_decided = tid in handles and is_at(description, handles[tid])
         if of is None or is_decided or description.state != "Ongoing":
-            continue  # the driver's own, or one of check_missing, or ended in the meantime
+            continue  # the driver's own, or judged by check_missing, or ended meanwhile
         if of < driver_epoch:
             yield Finding(
-                Kind.ORPHAN_OPEN, tid, "a former driver's, undecided: it holds readers back until a driver sweeps it"
+                Kind.ORPHAN_OPEN,
+                tid,
+                "undecided, of an earlier driver: it holds readers back until the next driver aborts it",
             )
         else:
             yield Finding(
                 Kind.RUNNING_OPEN,
                 tid,
-                "undecided, of the present driver: a batch in the making, or an orphan of its end",
+                "undecided, of the current driver: its batch is being written, or the driver has died",
             )

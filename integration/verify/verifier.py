@@ -1,7 +1,7 @@
-"""One look after the other at a sink: what is decided, what is visible, what readers see.
+"""Check a sink: what is decided, what is visible, what readers see.
 
-A running query decides and commits while we look. So the ledger is read twice: what it said *before* must be visible,
-what it says *after* may be; anything that is neither is a finding. With nothing running both are the same.
+The query may decide and commit batches during a check. So the decision log is read before and after the rest: what was
+decided *before* must be visible, what was decided *after* may be, and everything else is a finding.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from integration.verify.checkpoint import check_checkpoint, finished_batches, in
 from integration.verify.decided import decided_in, superseded_in, topics_of
 from integration.verify.findings import Finding, Kind
 from integration.verify.history import History, history_of
-from integration.verify.markers import Markers, missing, release
-from integration.verify.output import Output, Questions
+from integration.verify.markers import Markers, missing, wait_for_commits
+from integration.verify.output import Output, RecordChecks
 from integration.verify.report import Report
 from integration.verify.sources import check_sources, ranges
 from integration.verify.spill import on_disk
@@ -41,25 +41,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyOptions:
-    """What the operator asks for.
+    """What to check.
 
     Attributes:
-        topics: to read; empty: those that the sink has written to.
-        checkpoint: the query's; None: not compared.
-        questions: of each record.
-        one_to_one: a source record is an output row.
-        sole_writer: nobody else writes to the topics.
+        topics: topics to read; empty: all that the sink has written to.
+        checkpoint: the query's checkpoint; None: not compared.
+        record_checks: checks of each record.
+        one_to_one: whether each source record becomes one row.
+        sole_writer: whether nothing else writes to the topics.
     """
 
     topics: frozenset[str] = frozenset()
     checkpoint: Files | None = None
-    questions: Questions = field(default_factory=Questions)
+    record_checks: RecordChecks = field(default_factory=RecordChecks)
     one_to_one: bool = False
     sole_writer: bool = False
 
 
 class Transactions(NamedTuple):
-    """How many there are: decided, of these visible, and open."""
+    """Numbers of transactions: decided, visible of these, and open."""
 
     decided: int
     visible: int
@@ -67,37 +67,37 @@ class Transactions(NamedTuple):
 
 
 class Verifier:
-    """Looks at a sink. A later look reads only what is new."""
+    """Checks a sink, once or repeatedly; later checks read only what is new."""
 
     def __init__(self, cluster: Cluster, options: VerifyOptions) -> None:
         self._cluster = cluster
         self._options = options
         with on_disk():
             self._scratch = tempfile.TemporaryDirectory(prefix="twopc-verify-", ignore_cleanup_errors=True)
-            self._output = Output(options.questions, Path(self._scratch.name))
+            self._output = Output(options.record_checks, Path(self._scratch.name))
         self._markers = Markers()
         self._tally = Tally()
         self._topics: frozenset[str] = frozenset()
 
     def __enter__(self) -> Self:
-        """Nothing more to open."""
+        """Everything is open already."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Remove what was written to the disk."""
+        """Remove the temporary files."""
         self._scratch.cleanup()
 
-    def look(self, on_total: Callable[[int], object], on_progress: Callable[[int], object]) -> Report:
-        """One look.
+    def check(self, on_total: Callable[[int], object], on_progress: Callable[[int], object]) -> Report:
+        """Check the sink.
 
         Args:
-            on_total: is told how many offsets will be read.
-            on_progress: is told of every some thousand records.
+            on_total: called once with the number of offsets to read.
+            on_progress: called repeatedly with the number of records just read.
 
         Raises:
-            TwoPhaseCommitError: it could not be taken.
+            TwoPhaseCommitError: the check could not be completed.
         """
         began = time.monotonic()
         sink = self._cluster.sink
@@ -107,8 +107,8 @@ class Verifier:
             absent = self._read_markers(before, required)
             listing = self._cluster.transactions.list_open(f"{sink.name}.")
             described = self._cluster.transactions.describe(listing.transactional_ids)
-            self._output.look(self._cluster, self._topics_to_read(required))
-            # Before the ledger: what the engine finishes while the output is read is decided after this history.
+            self._output.update_bounds(self._cluster, self._topics_to_read(required))
+            # Before the second read of the log: batches that Spark finishes later are not in this history.
             finished = () if self._options.checkpoint is None else finished_batches(self._options.checkpoint)
             after, ledger = self._history()
         except DecisionLogDamagedError as error:
@@ -117,21 +117,21 @@ class Verifier:
             return self._damaged(after.view.damage, time.monotonic() - began)
         decided = decided_in(after, sink)
         known, visible = {**required, **decided}, self._markers.visible
-        self._tally.note(before, after, sink, visible.keys())
+        self._tally.record(before, after, sink, visible.keys())
         on_total(self._output.unread())
-        self._output.read_on(self._cluster, on_progress)
+        self._output.read_new(self._cluster, on_progress)
 
         findings = [*self._check_ledger(after, ledger, finished)]
-        # What was replaced meanwhile is the replacement's to be visible; what was truncated meanwhile had been committed.
-        still = {uuid: found for uuid, found in absent.items() if uuid in decided}
-        findings += check_missing(still, decided, self._markers.bounds, before.last)
+        # Replaced meanwhile: the replacement must be visible instead. Truncated meanwhile: it had been committed.
+        still_decided = {uuid: found for uuid, found in absent.items() if uuid in decided}
+        findings += check_missing(still_decided, decided, self._markers.bounds, before.last)
         findings += check_visible(visible.values(), known, superseded_in(after, sink), after)
         findings += check_open(described, decided, driver_epoch=_driver_epoch(after, decided))
         if not listing.complete:
-            some = "a broker did not list its open transactions: there may be more; look again when all brokers answer"
-            findings.append(Finding(Kind.LISTING_INCOMPLETE, sink.name, some))
+            text = "a broker did not list its open transactions, there may be more: check again when all brokers answer"
+            findings.append(Finding(Kind.LISTING_INCOMPLETE, sink.name, text))
         findings += self._output.check_count(self._cluster, self._tally.comparison(self._options.sole_writer))
-        findings += self._output.check_records(is_settled=not absent and required.keys() == decided.keys())
+        findings += self._output.check_records(is_quiescent=not absent and required.keys() == decided.keys())
         transactions = Transactions(len(decided), len(decided.keys() & visible.keys()), len(described))
         return self._report(after, ledger, transactions, time.monotonic() - began, findings)
 
@@ -142,14 +142,16 @@ class Verifier:
         return history_of(ledgers.deciding, ledgers.own), ledgers.name
 
     def _read_markers(self, before: History, required: Mapping[str, Decided]) -> dict[str, Description]:
-        """Read them, up to what was decided before; returns the decided transactions that are not visible."""
-        release(self._cluster, required, before.last)
-        self._markers.read_on(self._cluster)
+        """Read the markers; return the transactions decided before that are not visible."""
+        wait_for_commits(self._cluster, required, before.last)
+        self._markers.read_new(self._cluster)
         absent = missing(self._cluster, self._markers, required)
         if absent:
-            release(self._cluster, required, before.last)  # one was committed only now: the output must have it, too
+            wait_for_commits(
+                self._cluster, required, before.last
+            )  # one was committed just now: the output must include it
         if not before.is_complete:
-            self._markers.forget(before.batches.keys())
+            self._markers.forget_before(before.batches.keys())
         return absent
 
     def _topics_to_read(self, required: Mapping[str, Decided]) -> frozenset[str]:
@@ -158,7 +160,7 @@ class Verifier:
         if self._topics and wrong:
             raise ConfigurationError(
                 f"sink {self._cluster.sink.name!r} has not written to {', '.join(wrong)} but to "
-                f"{', '.join(sorted(self._topics))}: correct --topic, or leave it out"
+                f"{', '.join(sorted(self._topics))}: correct --topic, or omit it"
             )
         return self._options.topics or self._topics
 
@@ -168,7 +170,7 @@ class Verifier:
             yield Finding(
                 Kind.REPAIRED,
                 f"batches {ranges(sorted(again))}",
-                "lost transactions were written anew, as they should be",
+                "lost transactions were written again, as intended",
             )
         files = self._options.checkpoint
         initial = {} if files is None else initial_offsets(files)
@@ -204,7 +206,7 @@ class Verifier:
         )
 
     def _damaged(self, damage: str, seconds: float) -> Report:
-        """All else is compared with the ledger: without one there is nothing to compare."""
+        """A report without comparisons: everything would be compared with the damaged log."""
         name = self._cluster.ledger.name
         nothing = History(LogView(damage=damage), {}, {}, is_complete=False)
         finding = Finding(Kind.LEDGER_DAMAGED, name, damage)
@@ -212,6 +214,6 @@ class Verifier:
 
 
 def _driver_epoch(history: History, decided: Mapping[str, Decided]) -> int:
-    """The present driver's; its take-over record may be truncated, its transactions tell it, too."""
+    """The current driver's epoch. Its acquisition may be truncated; its transactional ids contain it too."""
     of = (driver_epoch_of(one.handle.transactional_id) for one in decided.values())
     return max([*history.acquisitions, *(number for number in of if number is not None)], default=-1)

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 from integration.demo import chaos
-from integration.demo.judge import Verdict, verify
+from integration.demo.judge import Verdict, judge
 from integration.demo.pipeline import Pipeline, QueryError
 from integration.demo.query import QuerySpec
 from integration.demo.records import KEYS, Topics, record
@@ -42,7 +42,7 @@ def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.whole
-def test_demo_beside_sparks_own_sink_is_exactly_once_under_kills() -> None:
+def test_demo_beside_sparks_sink_is_exactly_once_under_kills() -> None:
     done = run_cli("demo", "--rows", "3000", "--kills", "3", "--seed", "7", "--json")
 
     assert done.returncode == 0, done.stderr
@@ -77,7 +77,7 @@ def test_demo_is_exactly_once_under_a_kill() -> None:
         (("--rows", "many"), "--rows"),
     ],
 )
-def test_wrong_argument_is_named(arguments: tuple[str, ...], message: str) -> None:
+def test_a_wrong_argument_is_named(arguments: tuple[str, ...], message: str) -> None:
     done = run_cli("demo", *arguments)
 
     assert done.returncode == 2
@@ -86,7 +86,7 @@ def test_wrong_argument_is_named(arguments: tuple[str, ...], message: str) -> No
 
 
 @pytest.mark.timeout(600)
-def test_interrupted_demo_leaves_no_process() -> None:
+def test_an_interrupted_demo_leaves_no_process() -> None:
     with subprocess.Popen(
         [*COMMAND, "demo", "--rows", "1000", "--kills", "0", "--json"],
         stdout=subprocess.PIPE,
@@ -116,7 +116,7 @@ def arguments_of(process: psutil.Process) -> list[str]:
     return []
 
 
-def test_query_that_fails_by_itself_shows_its_log(kafka: KafkaService, tmp_path: Path) -> None:
+def test_a_query_that_fails_shows_its_log(kafka: KafkaService, tmp_path: Path) -> None:
     topics = new_topics(kafka)
     spec = QuerySpec(
         bootstrap_servers=kafka.bootstrap_servers,
@@ -135,7 +135,7 @@ def test_query_that_fails_by_itself_shows_its_log(kafka: KafkaService, tmp_path:
         Pipeline(topics=topics, spec=spec, rows=10, logs=tmp_path).run([kill])
 
 
-def test_query_runs_on_its_own_settings_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_ignores_the_users_spark_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_HOME", "/somewhere/else")
     monkeypatch.setenv("TWOPC_FAULTS", "driver.decided=kill")
     spec = QuerySpec(
@@ -159,13 +159,13 @@ def test_query_runs_on_its_own_settings_only(monkeypatch: pytest.MonkeyPatch) ->
 # -- the kills ---------------------------------------------------------------------------------------------------------
 
 
-def test_seed_decides_the_kills() -> None:
+def test_the_seed_determines_the_kills() -> None:
     assert chaos.protocol_kills(3, 20) == chaos.protocol_kills(3, 20) != chaos.protocol_kills(4, 20)
     assert chaos.outside_kills(3, 20) == chaos.outside_kills(3, 20) != chaos.outside_kills(4, 20)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5, 40])
-def test_kills_are_as_many_as_asked_for_and_vary(count: int) -> None:
+def test_kills_have_the_given_number_and_vary(count: int) -> None:
     kills = chaos.protocol_kills(1, count)
     points = [kill.point for kill in kills if kill.point]
     assert len(kills) == len(chaos.outside_kills(1, count)) == count
@@ -201,28 +201,28 @@ def judged(kafka: KafkaService, written: Iterable[int], *, rows: int = 3 * KEYS)
     topics = new_topics(kafka)
     topics.feed(0, rows)
     write(topics, written)
-    return verify(topics)
+    return judge(topics)
 
 
-def test_judge_finds_nothing_in_a_faithful_copy(kafka: KafkaService) -> None:
+def test_the_judge_finds_no_error_in_a_faithful_copy(kafka: KafkaService) -> None:
     verdict = judged(kafka, range(3000))
     assert verdict == Verdict(rows_in=3000, rows_out=3000, lost=0, duplicated=0, out_of_order=0, unfinished=0)
     assert verdict.is_exactly_once
 
 
-def test_judge_sees_a_lost_record(kafka: KafkaService) -> None:
+def test_the_judge_finds_a_lost_record(kafka: KafkaService) -> None:
     verdict = judged(kafka, [number for number in range(3000) if number not in {0, 1500, 2999}])
     assert (verdict.rows_out, verdict.lost, verdict.duplicated, verdict.out_of_order) == (2997, 3, 0, 0)
     assert not verdict.is_exactly_once
 
 
-def test_judge_counts_each_copy(kafka: KafkaService) -> None:
+def test_the_judge_counts_every_duplicate(kafka: KafkaService) -> None:
     verdict = judged(kafka, [*range(3000), 2999, 2999, 2998])
     assert (verdict.rows_out, verdict.lost, verdict.duplicated, verdict.out_of_order) == (3003, 0, 3, 0)
     assert not verdict.is_exactly_once
 
 
-def test_judge_sees_a_record_after_a_later_one_of_its_key(kafka: KafkaService) -> None:
+def test_the_judge_finds_a_record_after_a_later_one_of_its_key(kafka: KafkaService) -> None:
     first, second = 4, 4 + KEYS
     others = [number for number in range(3000) if number not in {first, second}]
     verdict = judged(kafka, [second, first, *others])
@@ -230,24 +230,24 @@ def test_judge_sees_a_record_after_a_later_one_of_its_key(kafka: KafkaService) -
     assert verdict.is_exactly_once
 
 
-def test_a_lost_and_a_doubled_record_do_not_cancel_out(kafka: KafkaService) -> None:
+def test_a_lost_and_a_duplicated_record_do_not_cancel_out(kafka: KafkaService) -> None:
     verdict = judged(kafka, [*range(2999), 2998])
     assert (verdict.rows_out, verdict.lost, verdict.duplicated) == (3000, 1, 1)
 
 
-def test_judge_refuses_a_record_nobody_wrote(kafka: KafkaService) -> None:
-    with pytest.raises(ServiceError, match="never had"):
+def test_the_judge_rejects_a_record_that_nobody_wrote(kafka: KafkaService) -> None:
+    with pytest.raises(ServiceError, match="does not have"):
         judged(kafka, [3000])
 
 
-def test_judge_reads_what_is_committed(kafka: KafkaService) -> None:
+def test_the_judge_reads_committed_records_only(kafka: KafkaService) -> None:
     topics = new_topics(kafka)
     topics.feed(0, 20)
     write(topics, range(10), **{"transactional.id": f"{topics.output}-aborted"}).abort_transaction(TIMEOUT_S)
     write(topics, range(10), **{"transactional.id": f"{topics.output}-committed"}).commit_transaction(TIMEOUT_S)
     left_open = write(topics, range(10, 20), **{"transactional.id": f"{topics.output}-open"})
 
-    verdict = verify(topics)
+    verdict = judge(topics)
 
     assert (verdict.rows_out, verdict.lost, verdict.duplicated, verdict.unfinished) == (10, 10, 0, 10)
     left_open.abort_transaction(TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""``twopc verify`` on a real broker: it sees what is wrong, says so, and touches nothing."""
+"""``twopc verify`` on a real broker: it finds what is wrong and changes nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from integration.verify.cluster import Cluster
 from integration.verify.expressions import parse
 from integration.verify.findings import Kind, Severity
-from integration.verify.output import Output, Questions
+from integration.verify.output import Output, RecordChecks
 from integration.verify.verifier import Verifier, VerifyOptions
 from tests.live.pipeline import Tasks, opened
 from tests.live.rules.schedules import Play, crash, playing
@@ -53,13 +53,13 @@ def verifier(play: Play, **options: Any) -> Iterator[Verifier]:
         yield one
 
 
-def look(one: Verifier) -> Report:
-    return one.look(lambda _: None, lambda _: None)
+def check(one: Verifier) -> Report:
+    return one.check(lambda _: None, lambda _: None)
 
 
 def report_of(play: Play, **options: Any) -> Report:
     with verifier(play, **options) as one:
-        return look(one)
+        return check(one)
 
 
 def kinds(report: Report) -> list[Kind]:
@@ -89,13 +89,13 @@ def kafka_offsets(play: Play, *ends: int) -> None:
     play.offsets = {batch: (f'{{"in":{{"0":{end}}}}}',) for batch, end in enumerate(ends)}
 
 
-def test_a_healthy_sink_has_nothing_wrong(play: Play, tmp_path: Path) -> None:
+def test_a_healthy_sink_has_no_findings(play: Play, tmp_path: Path) -> None:
     kafka_offsets(play, 3, 6)
     write(play, ROWS, [["d"], [], ["e", "f"]])
     report = report_of(
         play,
         checkpoint=spark_checkpoint(play, tmp_path / "checkpoint", 2),
-        questions=Questions(key=parse("key")),
+        record_checks=RecordChecks(key=parse("key")),
         one_to_one=True,
         sole_writer=True,
     )
@@ -105,7 +105,7 @@ def test_a_healthy_sink_has_nothing_wrong(play: Play, tmp_path: Path) -> None:
     assert report.is_ok and report.complete
 
 
-def test_verifying_fences_nobody_and_writes_nothing(play: Play) -> None:
+def test_verify_fences_nothing_and_writes_nothing(play: Play) -> None:
     driver = play.driver()
     driver.process(play.batch(0), Tasks(play, ROWS))
     ledger = play.sink.create_decision_log()
@@ -117,41 +117,41 @@ def test_verifying_fences_nobody_and_writes_nothing(play: Play) -> None:
     assert report_of(play).last_batch == 1
 
 
-def test_rows_that_were_doubled_past_the_sink_are_found_and_placed(play: Play) -> None:
+def test_duplicates_written_by_others_are_found_and_located(play: Play) -> None:
     write(play, ROWS)
     producer = Producer({"bootstrap.servers": play.bootstrap_servers})
     producer.produce(play.topic, b"a", b"a", partition=0)
     assert producer.flush(10) == 0
-    report = report_of(play, questions=Questions(key=parse("key")), sole_writer=True)
+    report = report_of(play, record_checks=RecordChecks(key=parse("key")), sole_writer=True)
     assert kinds(report) == [Kind.RECORDS_UNDECIDED, Kind.DUPLICATES]
-    assert report.findings[1].text.startswith("1 records were there before")
+    assert report.findings[1].text.startswith("1 duplicates")
     assert f"{play.topic}[0]@" in report.findings[1].text
     assert kinds(report_of(play)) == [Kind.RECORDS_EXTRA]
     assert report_of(play).is_ok
 
 
-def test_numbers_that_are_missing_in_a_sequence_are_counted(play: Play) -> None:
+def test_missing_numbers_of_a_sequence_are_counted(play: Play) -> None:
     write(play, [["1", "2"], ["5"]])
-    report = report_of(play, questions=Questions(sequence=parse("value")))
+    report = report_of(play, record_checks=RecordChecks(sequence=parse("value")))
     assert kinds(report) == [Kind.SEQUENCE_GAPS]
     assert "2 numbers are missing, such as 2 to 5" in report.findings[0].text
 
 
-def test_a_sequence_is_judged_when_nothing_is_being_committed(play: Play) -> None:
+def test_a_sequence_is_judged_once_nothing_is_being_committed(play: Play) -> None:
     write(play, [["1", "2"], ["3"]])
     crash(play.driver(), play, 1, [["5"], ["7"]], "driver.decided")  # to partitions 2 and 3
     five, seven = play.decided(1)
     assert play.end(seven, commit=True) == "NONE"
-    with verifier(play, questions=Questions(sequence=parse("value"))) as one:
-        half = look(one)
+    with verifier(play, record_checks=RecordChecks(sequence=parse("value"))) as one:
+        half = check(one)
         (gap,) = (finding for finding in half.findings if "numbers are missing, such as 3 to 7" in finding.text)
         assert gap.kind is Kind.NOT_COMPARED and half.is_ok
         assert play.end(five, commit=True) == "NONE"
-        (whole,) = look(one).findings
+        (whole,) = check(one).findings
     assert whole.kind is Kind.SEQUENCE_GAPS and whole.text.startswith("2 numbers are missing, such as 3 to 5 at")
 
 
-def test_a_sequence_is_not_judged_by_an_output_in_which_a_batch_is_decided_meanwhile(
+def test_a_sequence_is_not_judged_if_a_batch_is_decided_during_the_check(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = play.driver()
@@ -159,22 +159,22 @@ def test_a_sequence_is_not_judged_by_an_output_in_which_a_batch_is_decided_meanw
     bounds = Cluster.bounds
 
     def torn(self: Cluster, topic: str) -> Any:
-        """The end of the partition of "2" is told before the batch, the other ones' after it."""
+        """The end of the partition of "2" from before the batch, the other ends from after it."""
         before = bounds(self, topic)
         driver.process(play.batch(1), Tasks(play, [["2"], ["3"]]))
         while (after := bounds(self, topic)) is None or after.held_back:
-            pass  # its ends of transactions are being written
+            pass  # its transactions are being committed
         after.ends[0] = after.stable[0] = before.ends[0] if before else 0
         return after
 
     monkeypatch.setattr(Cluster, "bounds", torn)
-    with verifier(play, questions=Questions(sequence=parse("value"))) as one:
-        assert Kind.SEQUENCE_GAPS not in kinds(look(one))
+    with verifier(play, record_checks=RecordChecks(sequence=parse("value"))) as one:
+        assert Kind.SEQUENCE_GAPS not in kinds(check(one))
         monkeypatch.undo()
-        assert look(one).findings == ()
+        assert check(one).findings == ()
 
 
-def test_a_batch_decided_and_not_committed_is_told_from_a_lost_one(play: Play) -> None:
+def test_a_batch_not_committed_yet_differs_from_a_lost_one(play: Play) -> None:
     write(play, ROWS)
     crash(play.driver(), play, 1, [["d"], ["e"]], "driver.decided")
     report = report_of(play)
@@ -188,21 +188,21 @@ def test_a_batch_decided_and_not_committed_is_told_from_a_lost_one(play: Play) -
     assert not lost.is_ok
 
     play.driver().process(play.batch(1), Tasks(play, [["d"], ["e"]]))
-    mended = report_of(play, questions=Questions(key=parse("key")))
-    assert kinds(mended) == [Kind.REPAIRED]
-    assert (mended.records, mended.rewritten) == (5, 1)
+    fixed = report_of(play, record_checks=RecordChecks(key=parse("key")))
+    assert kinds(fixed) == [Kind.REPAIRED]
+    assert (fixed.records, fixed.rewritten) == (5, 1)
 
 
 def test_a_partly_lost_batch_is_repaired_and_its_replaced_transaction_stays_out(play: Play) -> None:
     crash(play.driver(), play, 0, [["a"], ["b"]], "driver.decided")
     play.fence(play.decided(0)[0].transactional_id)
     play.driver().process(play.batch(0), Tasks(play, [["a"], ["b"]]))
-    report = report_of(play, questions=Questions(key=parse("key")))
+    report = report_of(play, record_checks=RecordChecks(key=parse("key")))
     assert kinds(report) == [Kind.REPAIRED]
     assert (report.repaired, report.transactions, report.visible, report.records) == (1, 2, 2, 2)
 
 
-def test_a_transaction_that_nobody_decided_and_somebody_committed_is_an_error(play: Play) -> None:
+def test_an_undecided_transaction_that_was_committed_is_an_error(play: Play) -> None:
     write(play, ROWS)
     crash(play.driver(), play, 1, [["d"]], "driver.confirmed")
     (orphan,) = play.open_transactions()
@@ -214,7 +214,7 @@ def test_a_transaction_that_nobody_decided_and_somebody_committed_is_an_error(pl
     assert report.findings[0].where == "batch 1"
 
 
-def test_a_former_drivers_open_transaction_is_an_orphan(play: Play) -> None:
+def test_an_open_transaction_of_an_earlier_driver_is_an_orphan(play: Play) -> None:
     write(play, ROWS)
     crash(play.driver(), play, 1, [["d"]], "driver.confirmed")
     crash(play.driver(), play, 1, [["d"]], "driver.acquired")
@@ -223,7 +223,7 @@ def test_a_former_drivers_open_transaction_is_an_orphan(play: Play) -> None:
     assert all(finding.kind.severity is not Severity.ERROR for finding in report.findings)
 
 
-def test_another_history_in_the_checkpoint_is_an_error(play: Play, tmp_path: Path) -> None:
+def test_a_checkpoint_with_other_offsets_is_an_error(play: Play, tmp_path: Path) -> None:
     kafka_offsets(play, 3, 6)
     write(play, ROWS, ROWS)
     files = spark_checkpoint(play, tmp_path / "checkpoint", 4, ends=(3, 7, 9, 12))
@@ -232,7 +232,7 @@ def test_another_history_in_the_checkpoint_is_an_error(play: Play, tmp_path: Pat
     assert (report.findings[0].where, report.findings[1].where) == ("batch 1", "batches 2-3")
 
 
-def test_batches_that_end_while_the_output_is_read_are_finished_and_decided(
+def test_batches_that_finish_while_the_output_is_read_are_no_findings(
     play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "checkpoint"
@@ -240,7 +240,7 @@ def test_batches_that_end_while_the_output_is_read_are_finished_and_decided(
     driver = play.driver(Settings(keep_batches=2))
     driver.process(play.batch(0), Tasks(play, ROWS))
     files = spark_checkpoint(play, path, 1)
-    read_on = Output.read_on
+    read_new = Output.read_new
 
     def read_meanwhile(self: Output, *arguments: Any) -> None:
         for number in range(1, 4):
@@ -249,48 +249,48 @@ def test_batches_that_end_while_the_output_is_read_are_finished_and_decided(
             (path / "commits" / str(number)).write_text("v1\n{}")
         for directory in ("offsets", "commits"):
             (path / directory / "0").unlink()  # Spark drops old ones
-        read_on(self, *arguments)
+        read_new(self, *arguments)
 
-    monkeypatch.setattr(Output, "read_on", read_meanwhile)
+    monkeypatch.setattr(Output, "read_new", read_meanwhile)
     assert report_of(play, checkpoint=files).findings == ()
 
 
-def test_truncated_decisions_are_not_compared_and_nothing_older_is_called_undecided(play: Play) -> None:
+def test_truncated_decisions_are_not_compared(play: Play) -> None:
     write(play, *([[str(number)]] for number in range(7)), keep_batches=2)
-    report = report_of(play, questions=Questions(key=parse("key"), sequence=parse("key")))
+    report = report_of(play, record_checks=RecordChecks(key=parse("key"), sequence=parse("key")))
     assert kinds(report) == [Kind.NOT_COMPARED]
     assert not report.complete and report.records == 7 and report.last_batch == 6
 
 
-def test_a_later_look_reads_only_what_is_new_and_sees_doubles_with_what_is_old(play: Play) -> None:
+def test_a_later_check_reads_only_new_records_and_finds_duplicates_of_old_ones(play: Play) -> None:
     driver = play.driver()
     driver.process(play.batch(0), Tasks(play, ROWS))
-    with verifier(play, questions=Questions(key=parse("key"))) as one:
-        assert look(one).findings == ()
+    with verifier(play, record_checks=RecordChecks(key=parse("key"))) as one:
+        assert check(one).findings == ()
         driver.process(play.batch(1), Tasks(play, [["d"], ["a"]]))
         read: list[int] = []
-        report = one.look(lambda _: None, read.append)
+        report = one.check(lambda _: None, read.append)
     assert (sum(read), report.records, report.last_batch) == (2, 5, 1)
     assert kinds(report) == [Kind.DUPLICATES]
 
 
-def test_a_sink_that_has_decided_nothing_yet_has_nothing_wrong(play: Play) -> None:
+def test_a_sink_without_decisions_has_no_findings(play: Play) -> None:
     crash(play.driver(), play, 0, ROWS, "driver.acquired")
-    report = report_of(play, questions=Questions(key=parse("key")))
+    report = report_of(play, record_checks=RecordChecks(key=parse("key")))
     assert (report.findings, report.last_batch, report.acquisitions, report.records) == ((), None, 1, None)
 
 
-def test_of_two_sinks_the_second_is_judged_by_the_ledger_that_decides(play: Play, tmp_path: Path) -> None:
+def test_the_second_sink_of_a_query_is_compared_with_the_first_ones_ledger(play: Play, tmp_path: Path) -> None:
     second = dataclasses.replace(play.sink, name=f"{play.name}-second")
     opened.append(Coordinator([play.sink, second], LocalFiles(tmp_path / "both")))
     opened[-1].process(play.batch(0), Tasks(play, ROWS))
     with contextlib.closing(Cluster(second)) as cluster, Verifier(cluster, VerifyOptions()) as one:
-        report = look(one)
+        report = check(one)
     assert (report.sink, report.ledger, report.last_batch) == (second.name, play.sink.ledger, 0)
     assert (report.acquisitions, report.transactions, report.findings) == (1, 0, ())
 
 
-def test_what_a_sink_wrote_alone_is_not_judged_by_the_ledger_that_it_joined(play: Play, tmp_path: Path) -> None:
+def test_batches_of_a_sink_that_ran_alone_are_not_compared_with_a_shared_ledger(play: Play, tmp_path: Path) -> None:
     write(play, ROWS, [["d"]])
     first = dataclasses.replace(play.sink, name=f"first-{play.name}")
     settings = Settings(overrides=Overrides(end_query_id=play.query_id))
@@ -301,7 +301,7 @@ def test_what_a_sink_wrote_alone_is_not_judged_by_the_ledger_that_it_joined(play
     assert kinds(report) == [Kind.NOT_COMPARED, Kind.NOT_COMPARED]
 
 
-def test_a_damaged_ledger_is_reported_and_nothing_is_concluded_from_it(play: Play) -> None:
+def test_a_damaged_ledger_is_the_only_finding(play: Play) -> None:
     write(play, ROWS)
     producer = Producer({"bootstrap.servers": play.bootstrap_servers})
     producer.produce(play.sink.ledger, b"not ours", partition=0)
@@ -309,7 +309,7 @@ def test_a_damaged_ledger_is_reported_and_nothing_is_concluded_from_it(play: Pla
     assert kinds(report_of(play)) == [Kind.LEDGER_DAMAGED]
 
 
-def test_the_command_tells_a_program_what_it_saw_and_fails_when_something_is_wrong(play: Play) -> None:
+def test_the_command_prints_json_and_fails_if_it_finds_errors(play: Play) -> None:
     write(play, ROWS)
     arguments = ("--bootstrap-servers", play.bootstrap_servers, "--sink", play.name, "--key", "value", "--json")
     done = run_cli(*arguments)
@@ -324,22 +324,22 @@ def test_the_command_tells_a_program_what_it_saw_and_fails_when_something_is_wro
     assert (finding["kind"], finding["severity"], finding["where"]) == ("duplicates", "error", play.topic)
     done = run_cli(*arguments[:-1])
     assert done.returncode == 1
-    assert "1 records were there before" in done.stdout
+    assert "1 duplicates" in done.stdout
 
 
-def test_the_command_looks_again_and_again_online(play: Play) -> None:
+def test_the_command_checks_repeatedly_online(play: Play) -> None:
     write(play, ROWS)
     done = run_cli(
         *("--bootstrap-servers", play.bootstrap_servers, "--sink", play.name, "--json"),
         *("--online", "--interval", "0.1", "--seconds", "1"),
     )
     assert (done.returncode, done.stderr) == (0, "")
-    looks = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(looks) > 1
-    assert {found["records"] for found in looks} == {3}
+    checks = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(checks) > 1
+    assert {found["records"] for found in checks} == {3}
 
 
-def test_ctrl_c_ends_an_online_look_with_what_it_saw(play: Play) -> None:
+def test_ctrl_c_ends_a_watch_with_its_report(play: Play) -> None:
     write(play, ROWS)
     arguments = ("--bootstrap-servers", play.bootstrap_servers, "--sink", play.name, "--online", "--interval", "60")
     with subprocess.Popen(
@@ -352,11 +352,11 @@ def test_ctrl_c_ends_an_online_look_with_what_it_saw(play: Play) -> None:
         assert watching.stdout is not None
         assert "3 records" in watching.stdout.readline()
         watching.send_signal(signal.SIGINT)
-        assert "Nothing is wrong." in watching.stdout.read()
+        assert "No errors found." in watching.stdout.read()
         assert watching.wait(30) == 0
 
 
-def test_a_query_that_writes_while_we_look_is_never_called_wrong(play: Play) -> None:
+def test_a_query_that_writes_during_the_checks_causes_no_errors(play: Play) -> None:
     driver = play.driver()
     driver.process(play.batch(0), Tasks(play, [["0"], ["-1"]]))
     last = 30
@@ -365,17 +365,17 @@ def test_a_query_that_writes_while_we_look_is_never_called_wrong(play: Play) -> 
         for number in range(1, last + 1):
             driver.process(play.batch(number), Tasks(play, [[str(number)], [str(-number - 1)]]))
 
-    looks: list[Report] = []
-    with ThreadPoolExecutor(1) as pool, verifier(play, questions=Questions(key=parse("key"))) as one:
+    reports: list[Report] = []
+    with ThreadPoolExecutor(1) as pool, verifier(play, record_checks=RecordChecks(key=parse("key"))) as one:
         query = pool.submit(run)
         while not query.done():
-            looks.append(look(one))
+            reports.append(check(one))
         query.result()
-        looks.append(look(one))
-    assert len({report.last_batch for report in looks}) > 2, "nothing was written while we looked"
-    passing = {Kind.RUNNING_OPEN, Kind.DECIDED_OPEN, Kind.HELD_BACK, Kind.NOT_COMPARED, Kind.DECIDED_UNKNOWN}
-    assert {kind for report in looks for kind in kinds(report)} <= passing
-    assert (looks[-1].findings, looks[-1].records, looks[-1].last_batch) == ((), 2 * (last + 1), last)
+        reports.append(check(one))
+    assert len({report.last_batch for report in reports}) > 2, "nothing was written during the checks"
+    temporary = {Kind.RUNNING_OPEN, Kind.DECIDED_OPEN, Kind.HELD_BACK, Kind.NOT_COMPARED, Kind.DECIDED_UNKNOWN}
+    assert {kind for report in reports for kind in kinds(report)} <= temporary
+    assert (reports[-1].findings, reports[-1].records, reports[-1].last_batch) == ((), 2 * (last + 1), last)
 
 
 @pytest.mark.parametrize(
@@ -383,15 +383,15 @@ def test_a_query_that_writes_while_we_look_is_never_called_wrong(play: Play) -> 
     [
         (("--sink", "nobody"), "there is no topic twopc-ledger-nobody"),
         (("--topic", "no-such-topic"), "has not written to no-such-topic but to"),
-        (("--key", "json:n"), "'json:n' is no expression"),
-        (("--by", "key"), "give --sequence, too"),
+        (("--key", "json:n"), "'json:n' is not an expression"),
+        (("--by", "key"), "add --sequence"),
         (("--config", "ssl.ca.location"), "an option is not key=value"),
         (("--config", "sasl.jaas.config=x"), "'kafka.sasl.jaas.config' cannot be honoured"),
         (("--checkpoint", "/no/such/path"), "does not exist"),
         (("--bootstrap-servers", "127.0.0.1:1", "--timeout", "1"), "no Kafka broker answers at 127.0.0.1:1"),
     ],
 )
-def test_what_cannot_be_compared_is_said_in_one_message(play: Play, arguments: tuple[str, ...], message: str) -> None:
+def test_wrong_usage_is_reported_in_one_message(play: Play, arguments: tuple[str, ...], message: str) -> None:
     write(play, ROWS)
     done = run_cli("--bootstrap-servers", play.bootstrap_servers, "--sink", play.name, *arguments)
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""What identifies a record, as an operator writes it."""
+"""Expressions that pick a part of a record."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def message(
         ("json:$.order.lines[1].n", b"8"),
         ("json:$.order.lines[2].n", None),
         ("json:$.none", None),
-        ("json:$.order.id[0]", None),  # a string is no list
+        ("json:$.order.id[0]", None),  # a string is not a list
         ("json:$.order[0]", None),
         ("json:$.order.lines.n", None),
         ("json:$.n.deeper", None),
         ("json:$.absent", None),
     ],
 )
-def test_an_expression_gives_what_the_record_has_there_or_nothing(text: str, found: bytes | None) -> None:
+def test_an_expression_gives_a_part_of_the_record_or_none(text: str, found: bytes | None) -> None:
     assert parse(text).bytes_of(message(headers=[("trace-id", b"t1"), ("trace-id", b"t2")])) == found
 
 
@@ -50,7 +50,7 @@ def test_an_expression_gives_what_the_record_has_there_or_nothing(text: str, fou
     ],
     ids=lambda value: repr(value)[:20],
 )
-def test_a_value_without_the_path_gives_nothing(value: bytes | None) -> None:
+def test_a_value_without_the_path_gives_none(value: bytes | None) -> None:
     assert parse("json:$.n").bytes_of(message(value=value)) is None
 
 
@@ -59,7 +59,7 @@ def test_values_of_different_types_are_different() -> None:
     assert len(found) == 4
 
 
-def test_parts_identify_together_and_do_not_run_into_each_other() -> None:
+def test_parts_are_combined_unambiguously() -> None:
     both = parse("key, value")
     assert both.bytes_of(message(b"a", b"bc")) != both.bytes_of(message(b"ab", b"c"))
     assert both.bytes_of(message(b"a", None)) is None
@@ -70,7 +70,7 @@ def test_parts_identify_together_and_do_not_run_into_each_other() -> None:
     [
         ("json:$.n", JSON, -12),
         ("json:$.odd", JSON, None),
-        ("json:$.n", b'{"n":"17"}', 17),  # as whoever cannot trust JSON with 64 bits writes it
+        ("json:$.n", b'{"n":"17"}', 17),  # a common workaround for readers without 64-bit numbers
         ("json:$.n", b'{"n":%d}' % (10**4000), None),
         ("json:$.n", b'{"n":true}', None),
         ("value", b"0042", 42),
@@ -80,13 +80,13 @@ def test_parts_identify_together_and_do_not_run_into_each_other() -> None:
         ("value", None, None),
     ],
 )
-def test_a_number_is_a_whole_one_of_64_bits_or_nothing(text: str, value: bytes | None, number: int | None) -> None:
+def test_a_number_is_a_whole_number_of_64_bits_or_none(text: str, value: bytes | None, number: int | None) -> None:
     assert parse(text).number_of(message(value=value)) == number
 
 
 @pytest.mark.parametrize(
     "text", ["", "Key", "header:", "json:", "json:n", "json:$", "json:$.a[x]", "json:$..a", "key,", "__import__('os')"]
 )
-def test_anything_else_is_refused_with_what_there_is(text: str) -> None:
+def test_an_invalid_expression_is_rejected_with_the_valid_ones(text: str) -> None:
     with pytest.raises(ExpressionError, match="use key, value, header:NAME or json:PATH"):
         parse(text)

@@ -1,4 +1,4 @@
-"""A ledger told batch by batch, its source offsets, and the checkpoint beside it."""
+"""A decision log batch by batch, its source offsets, and the checkpoint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from twopc.records import Record
 
 
-def told(*records: Record, start: int = 0) -> History:
+def history(*records: Record, start: int = 0) -> History:
     contents = LogContents(start, tuple(LogEntry(start + i, record) for i, record in enumerate(records)))
     return history_of(contents, contents)
 
@@ -37,24 +37,24 @@ def at(end: int) -> str:
     return f'{{"t":{{"0":{end},"1":5}}}}'
 
 
-def test_every_batch_is_told_with_the_offsets_before_it() -> None:
-    history = told(ACQUIRE, BEGIN, decision(0), ACQUIRE, decision(1))
-    assert [(key, batch.prior) for key, batch in history.batches.items()] == [
+def test_every_batch_has_the_offsets_of_the_previous_one() -> None:
+    found = history(ACQUIRE, BEGIN, decision(0), ACQUIRE, decision(1))
+    assert [(key, batch.prior) for key, batch in found.batches.items()] == [
         (BatchId("a", 0), None),
         (BatchId("a", 1), ("a0",)),
     ]
-    assert (history.last, sorted(history.acquisitions), history.is_complete) == (BatchId("a", 1), [0, 3], True)
+    assert (found.last, sorted(found.acquisitions), found.is_complete) == (BatchId("a", 1), [0, 3], True)
 
 
 def test_a_repair_replaces_what_it_names_in_any_batch_and_a_rewrite_replaces_all() -> None:
-    history = told(
+    found = history(
         BEGIN,
         decision(0, task(0, s="t0"), task(1, s="t1")),
         repair(0, task(1, s="t1-again")),
         decision(1, task(0, s="u0")),
         decision(1, task(0, s="u0-again"), plan="rewrite"),
     )
-    first, second = history.batches.values()
+    first, second = found.batches.values()
     assert list(first.handles("s")) == [(0, {"t": "t0"}), (1, {"t": "t1-again"})]
     assert (first.superseded, first.repairs, first.rewrites) == ([{"s": {"t": "t1"}}], 1, 0)
     assert list(second.handles("s")) == [(0, {"t": "u0-again"})]
@@ -62,20 +62,20 @@ def test_a_repair_replaces_what_it_names_in_any_batch_and_a_rewrite_replaces_all
 
 
 def test_a_truncated_ledger_is_not_complete() -> None:
-    history = told(decision(3), decision(4), truncation(3), start=3)
-    assert (history.is_complete, history.view.damage, len(history.batches)) == (False, None, 2)
+    found = history(decision(3), decision(4), truncation(3), start=3)
+    assert (found.is_complete, found.view.damage, len(found.batches)) == (False, None, 2)
 
 
 def test_a_new_query_is_another_history_with_the_same_numbers() -> None:
     other = Begin(query_id="b", first_batch=0, prior_offsets=(), ends="a")
-    history = told(BEGIN, decision(0), other, decision(0, query_id="b"))
-    assert list(history.batches) == [BatchId("a", 0), BatchId("b", 0)]
+    found = history(BEGIN, decision(0), other, decision(0, query_id="b"))
+    assert list(found.batches) == [BatchId("a", 0), BatchId("b", 0)]
 
 
-def test_a_ledger_is_told_up_to_its_damage() -> None:
-    history = told(BEGIN, decision(0), decision(2), decision(3))
-    assert history.view.damage is not None
-    assert list(history.batches) == [BatchId("a", 0)]
+def test_the_history_of_a_damaged_log_ends_at_the_damage() -> None:
+    found = history(BEGIN, decision(0), decision(2), decision(3))
+    assert found.view.damage is not None
+    assert list(found.batches) == [BatchId("a", 0)]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_ledger_is_told_up_to_its_damage() -> None:
     [
         ((at(2),), (at(9),), 7),
         ((at(2), at(0)), (at(3), at(4)), 5),
-        (('{"t":{"0":1}}',), (at(2),), None),  # a new partition: where it begins is not known
+        (('{"t":{"0":1}}',), (at(2),), None),  # a new partition: its first offset is unknown
         (('{"logOffset":1}',), ('{"logOffset":2}',), None),
         (("no JSON",), (at(2),), None),
         (("-",), ("-",), None),
@@ -111,7 +111,7 @@ def test_a_batch_that_goes_back_or_has_other_rows_than_its_range_is_found() -> N
     assert (found_of_kept.kind, found_of_kept.where) == (Kind.NOT_COMPARED, "batches 4")
 
 
-def test_where_a_checkpoint_began_says_nothing_of_another_query() -> None:
+def test_the_first_offsets_of_a_checkpoint_are_for_its_own_query_only() -> None:
     (_, old), (_, new) = batch(0, 3, 3, None), batch(0, 9, 4, None)
     batches = {BatchId("a", 0): old, BatchId("b", 0): new}
     assert not list(check_sources(batches, {"b": (at(5),)}, one_to_one=False))
@@ -120,7 +120,7 @@ def test_where_a_checkpoint_began_says_nothing_of_another_query() -> None:
 
 
 @pytest.mark.parametrize(("numbers", "text"), [([4], "4"), ([1, 2, 3, 7, 9, 10], "1-3, 7, 9-10")])
-def test_numbers_are_named_in_short(numbers: list[int], text: str) -> None:
+def test_ascending_numbers_are_formatted_as_ranges(numbers: list[int], text: str) -> None:
     assert ranges(numbers) == text
 
 
@@ -137,26 +137,26 @@ def checkpoint(tmp_path: Path) -> Path:
 
 def compared(path: Path, *records: Record) -> list[tuple[Kind, str]]:
     files = LocalFiles(path)
-    found = check_checkpoint(files, finished_batches(files), told(BEGIN, *records), "ledger")
+    found = check_checkpoint(files, finished_batches(files), history(BEGIN, *records), "ledger")
     return [(one.kind, one.where) for one in found]
 
 
 THREE = (decision(0), decision(1), decision(2))
 
 
-def test_a_checkpoint_with_the_same_batches_is_the_ledgers_own(checkpoint: Path) -> None:
+def test_a_checkpoint_with_the_same_batches_has_no_findings(checkpoint: Path) -> None:
     assert compared(checkpoint, *THREE) == []
     (checkpoint / "commits/2").unlink()  # the query was killed before Spark wrote it
     assert compared(checkpoint, *THREE) == []
 
 
-def test_what_the_checkpoint_lacks_is_named(checkpoint: Path) -> None:
+def test_missing_files_of_the_checkpoint_are_found(checkpoint: Path) -> None:
     (checkpoint / "commits/1").unlink()
     (checkpoint / "offsets/2").unlink()
     assert compared(checkpoint, *THREE) == [(Kind.OFFSETS_MISSING, "batches 2"), (Kind.COMMIT_MISSING, "batches 1")]
 
 
-def test_what_the_engine_has_dropped_for_its_age_is_not_missed(checkpoint: Path) -> None:
+def test_old_files_that_spark_deleted_are_not_missed(checkpoint: Path) -> None:
     (checkpoint / "commits/0").unlink()
     (checkpoint / "offsets/0").unlink()
     assert compared(checkpoint, *THREE) == []
@@ -176,7 +176,7 @@ def test_another_querys_checkpoint_or_another_ledgers_is_an_error(checkpoint: Pa
     (checkpoint / "twopc").mkdir()
     bound = {"format": 1, "log": "other-ledger", "log_identity": "i", "sinks": {}}
     (checkpoint / "twopc/binding-000001.json").write_text(json.dumps(bound))
-    assert [kind for kind, _ in compared(checkpoint, *THREE)] == [Kind.LINEAGE_DIFFERS, Kind.BINDING_DIFFERS]
+    assert [kind for kind, _ in compared(checkpoint, *THREE)] == [Kind.QUERY_DIFFERS, Kind.BINDING_DIFFERS]
 
 
 def test_a_directory_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -217,11 +217,11 @@ def test_a_checkpoint_that_cannot_be_read_is_refused_with_the_file(checkpoint: P
 
 
 @pytest.mark.parametrize(
-    ("noted", "found"),
+    ("written", "found"),
     [(b'\0v1\n{"t": {"1": 0, "0": 2}}', {"a": ('{"t":{"0":2,"1":0}}',)}), (b"v1\n{}", {}), (b"", {})],
 )
-def test_where_a_kafka_source_began_is_read_from_sparks_note(
-    checkpoint: Path, noted: bytes, found: dict[str, tuple[str, ...]]
+def test_the_first_offsets_of_a_kafka_source_are_read_from_the_checkpoint(
+    checkpoint: Path, written: bytes, found: dict[str, tuple[str, ...]]
 ) -> None:
-    (checkpoint / "sources/0/0").write_bytes(noted)
+    (checkpoint / "sources/0/0").write_bytes(written)
     assert initial_offsets(LocalFiles(checkpoint)) == found

@@ -1,4 +1,4 @@
-"""The number of records against what was decided: a failure only where it proves one."""
+"""The number of records, compared with the decided rows: an error only if it proves a loss."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 from integration.verify.cluster import Bounds, Cluster
-from integration.verify.command import connection_options
+from integration.verify.connection import connection_options
 from integration.verify.findings import Finding, Kind, Severity
-from integration.verify.output import Comparison, Output, Questions
+from integration.verify.output import Comparison, Output, RecordChecks
 from tests.unit.test_verify_command import report
 from twopc.errors import ConfigurationError
 
@@ -24,7 +24,7 @@ OTHER = frozenset({"other"})
 
 
 class Topic:
-    """Stands in for a cluster of which only settings and offsets are asked."""
+    """A cluster that has only settings and offsets."""
 
     def __init__(self, bounds: Bounds, *, compacted: bool = False) -> None:
         self._bounds = bounds
@@ -50,17 +50,17 @@ def count(
     incomplete: str | None = None,
     sole_writer: bool = False,
 ) -> list[Finding]:
-    """What a look finds of topics with so many records."""
+    """The findings for topics with so many records."""
     cluster = cast("Cluster", Topic(Bounds({0: start}, {0: 100}, {0: 100 + open_offsets}), compacted=compacted))
-    output = Output(Questions(), Path())
-    output.look(cluster, frozenset(records))
+    output = Output(RecordChecks(), Path())
+    output.update_bounds(cluster, frozenset(records))
     output.records |= records
     expected = Comparison(proven=proven, decided=decided, incomplete=incomplete, sole_writer=sole_writer)
     return list(output.check_count(cluster, expected))
 
 
 def kinds(records: int, proven: int, decided: int, **circumstances: Any) -> list[Kind]:
-    """What a look finds of one topic."""
+    """The kinds of findings for one topic."""
     found = count({TOPIC: records}, {ONLY: proven}, {ONLY: decided}, **circumstances)
     return [finding.kind for finding in found]
 
@@ -69,11 +69,11 @@ def kinds(records: int, proven: int, decided: int, **circumstances: Any) -> list
     ("records", "found"),
     [(9, [Kind.RECORDS_MISSING]), (10, []), (11, []), (12, []), (13, [Kind.RECORDS_EXTRA])],
 )
-def test_a_batch_that_is_decided_while_we_look_may_be_there_or_not(records: int, found: list[Kind]) -> None:
+def test_records_of_a_batch_decided_during_the_check_may_or_may_not_be_there(records: int, found: list[Kind]) -> None:
     assert kinds(records, proven=10, decided=12) == found
 
 
-def test_more_records_than_decided_are_an_error_where_nobody_else_writes() -> None:
+def test_extra_records_are_an_error_with_a_sole_writer() -> None:
     assert kinds(13, 12, 12, sole_writer=True) == [Kind.RECORDS_UNDECIDED]
 
 
@@ -82,10 +82,10 @@ def test_more_records_than_decided_are_an_error_where_nobody_else_writes() -> No
     [
         {"start": 1},
         {"compacted": True},
-        {"incomplete": "the ledger keeps the last decisions only"},
+        {"incomplete": "older decisions were truncated"},
     ],
 )
-def test_fewer_records_are_no_loss_where_something_else_explains_them(circumstance: dict[str, Any]) -> None:
+def test_fewer_records_are_not_an_error_if_something_else_explains_them(circumstance: dict[str, Any]) -> None:
     assert kinds(3, 10, 10, **circumstance) == [Kind.NOT_COMPARED]
 
 
@@ -93,7 +93,7 @@ def test_records_behind_an_open_transaction_are_not_lost() -> None:
     assert kinds(3, 10, 10, open_offsets=2) == [Kind.HELD_BACK, Kind.NOT_COMPARED]
 
 
-def test_a_loss_in_one_topic_is_not_made_up_for_by_another() -> None:
+def test_extra_records_in_one_topic_do_not_hide_a_loss_in_another() -> None:
     rows = {ONLY: 10, OTHER: 10}
     found = count({TOPIC: 9, "other": 11}, rows, rows)
     assert [(one.kind, one.where) for one in found] == [(Kind.RECORDS_EXTRA, "other"), (Kind.RECORDS_MISSING, TOPIC)]
@@ -108,10 +108,10 @@ def test_topics_that_share_transactions_are_counted_together_or_not_at_all() -> 
     assert [(one.kind, one.where) for one in found] == [(Kind.RECORDS_MISSING, "other, out")]
     (found_of_one,) = count({TOPIC: 9}, rows, rows)
     assert found_of_one.kind is Kind.NOT_COMPARED
-    assert "have written to other, too" in found_of_one.text
+    assert "also wrote to other" in found_of_one.text
 
 
-def test_a_report_is_ok_until_an_error_is_found_and_says_each_finding_to_people_and_programs() -> None:
+def test_only_errors_make_a_report_fail_and_all_findings_are_shown() -> None:
     warning = Finding(Kind.ORPHAN_OPEN, "s.1.w.0", "a [odd] text")
     error = Finding(Kind.DUPLICATES, "t", "doubled")
     assert report().is_ok and report(warning).is_ok and not report(warning, error).is_ok
@@ -129,21 +129,19 @@ def test_a_report_is_ok_until_an_error_is_found_and_says_each_finding_to_people_
     assert "error t: doubled (duplicates)" in shown.getvalue()
 
 
-def test_what_was_not_compared_is_said_in_the_last_line_and_to_programs() -> None:
-    not_compared = Finding(
-        Kind.NOT_COMPARED, "t", "the number of records (7, with 2 decided rows): the ledger is short"
-    )
+def test_the_verdict_names_what_was_not_compared() -> None:
+    not_compared = Finding(Kind.NOT_COMPARED, "t", "the number of records (7, for 2 decided rows): the ledger is short")
     shown = io.StringIO()
     report(not_compared).show(Console(file=shown, width=100))
     last = shown.getvalue().splitlines()[-1]
     assert last == (
-        "Nothing is wrong in what was compared. Not compared was t: the number of records (7, with 2 decided rows): the "
-        "ledger is short."
+        "No errors found in what was compared. Not compared: t: the number of records (7, for 2 decided rows): the ledger is "
+        "short."
     )
     facts = report(not_compared).facts()
     assert (facts["ok"], facts["all_compared"], facts["verdict"]) == (True, False, last)
     assert report().facts()["all_compared"]
-    assert report().verdict == "Nothing is wrong."
+    assert report().verdict == "No errors found."
 
 
 def test_every_kind_has_a_severity_and_the_ones_that_break_exactly_once_are_errors() -> None:
@@ -152,7 +150,7 @@ def test_every_kind_has_a_severity_and_the_ones_that_break_exactly_once_are_erro
     assert not errors & {Kind.NOT_COMPARED, Kind.DECIDED_OPEN, Kind.DECIDED_UNKNOWN, Kind.RECORDS_EXTRA}
 
 
-def test_connection_options_come_from_a_file_and_words_and_words_win(tmp_path: Path) -> None:
+def test_connection_options_on_the_command_line_win_over_the_file(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("# a comment\n\nsasl.password = a=b \nsasl.username=ann\n")
     assert connection_options(["kafka.sasl.username=bob"], file) == {
@@ -161,7 +159,7 @@ def test_connection_options_come_from_a_file_and_words_and_words_win(tmp_path: P
     }
 
 
-def test_a_word_that_is_no_option_is_not_repeated_as_it_may_be_a_password(tmp_path: Path) -> None:
+def test_an_invalid_option_is_not_shown_because_it_may_be_a_password(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="not key=value") as caught:
         connection_options(["secret"], None)
     assert "secret" not in str(caught.value)
@@ -169,7 +167,7 @@ def test_a_word_that_is_no_option_is_not_repeated_as_it_may_be_a_password(tmp_pa
         connection_options([], tmp_path / "absent")
 
 
-def test_the_document_names_every_kind_of_finding_with_its_severity() -> None:
+def test_the_docs_list_every_kind_of_finding_with_its_severity() -> None:
     text = (Path(__file__).parents[2] / "docs" / "verify.md").read_text()
     rows = re.findall(r"^\| (`[a-z_`, ]+`) \| (error|warning|info) \|", text, re.MULTILINE)
     named = {kind: severity for kinds, severity in rows for kind in re.findall(r"[a-z_]+", kinds)}

@@ -1,4 +1,4 @@
-"""Doubles and gaps, against a count in memory."""
+"""Duplicates and gaps, compared with a count in memory."""
 
 from __future__ import annotations
 
@@ -28,72 +28,70 @@ def count() -> list[int]:
 
 @FIXTURE_IS_SHARED
 @given(st.lists(st.tuples(st.binary(max_size=2), st.integers(0, 2))))
-def test_every_sighting_after_the_first_in_its_topic_is_a_double(
-    tmp_path: Path, count: list[int], sightings: list[tuple[bytes, int]]
+def test_every_record_after_the_first_with_its_identity_is_a_duplicate(
+    tmp_path: Path, count: list[int], records: list[tuple[bytes, int]]
 ) -> None:
     count[0] += 1
     seen = Spill(tmp_path / str(count[0]))
-    for offset, (identity, topic) in enumerate(sightings):
+    for offset, (identity, topic) in enumerate(records):
         seen.add(identity, topic, 0, offset)
-    assert seen.doubles().doubled == sum(number - 1 for number in Counter(sightings).values())
+    assert seen.duplicates().duplicated == sum(number - 1 for number in Counter(records).values())
 
 
 @pytest.mark.parametrize("part_rows", [spill._PART_ROWS, 3])
 @FIXTURE_IS_SHARED
 @given(
-    sightings=st.lists(st.tuples(st.sampled_from([b"a", b"b"]), st.integers(-(2**63), 2**63 - 1) | st.integers(0, 20)))
+    records=st.lists(st.tuples(st.sampled_from([b"a", b"b"]), st.integers(-(2**63), 2**63 - 1) | st.integers(0, 20)))
 )
 def test_a_gap_is_what_is_missing_between_the_numbers_of_one_group(
     tmp_path: Path,
     count: list[int],
     monkeypatch: pytest.MonkeyPatch,
     part_rows: int,
-    sightings: list[tuple[bytes, int]],
+    records: list[tuple[bytes, int]],
 ) -> None:
     monkeypatch.setattr(spill, "_PART_ROWS", part_rows)
     monkeypatch.setattr(spill, "_SAMPLE_ROWS", 2 * part_rows)
     count[0] += 1
     seen = Spill(tmp_path / str(count[0]))
-    for offset, (group, number) in enumerate(sightings):
+    for offset, (group, number) in enumerate(records):
         seen.add(group, 0, 0, offset, number)
     expected = 0
     for group in (b"a", b"b"):
-        numbers = sorted({number for of, number in sightings if of == group})
+        numbers = sorted({number for of, number in records if of == group})
         expected += sum(high - low - 1 for low, high in pairwise(numbers))
     assert seen.gaps().missing == expected
 
 
-def test_examples_are_few_and_say_where_the_records_are(tmp_path: Path) -> None:
+def test_examples_are_few_and_locate_the_records(tmp_path: Path) -> None:
     seen = Spill(tmp_path / "keys")
     for offset in range(2 * EXAMPLES):
         seen.add(b"same", 3, 1, offset)
-    doubles = seen.doubles()
-    assert doubles.doubled == 2 * EXAMPLES - 1
-    assert doubles.examples == tuple((Place(3, 1, offset), Place(3, 1, offset + 1)) for offset in range(EXAMPLES))
+    duplicates = seen.duplicates()
+    assert duplicates.duplicated == 2 * EXAMPLES - 1
+    assert duplicates.examples == tuple((Place(3, 1, offset), Place(3, 1, offset + 1)) for offset in range(EXAMPLES))
 
 
-def test_an_example_names_the_earlier_sighting_first(tmp_path: Path) -> None:
+def test_an_example_names_the_earlier_record_first(tmp_path: Path) -> None:
     seen = Spill(tmp_path / "keys")
     for partition, offset in ((1, 4), (0, 9), (1, 2), (0, 7)):
         seen.add(b"same", 0, partition, offset)
     places = [Place(0, 0, 7), Place(0, 0, 9), Place(0, 1, 2), Place(0, 1, 4)]
-    assert seen.doubles().examples == tuple(pairwise(places))
+    assert seen.duplicates().examples == tuple(pairwise(places))
 
 
-def test_what_no_longer_fits_goes_to_the_disk_and_is_found_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_entries_that_do_not_fit_into_memory_go_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spill, "_BUFFER_ROWS", 10)
     seen = Spill(tmp_path / "keys")
     for offset in range(1000):
         seen.add(b"%d" % (offset % 999), 0, 0, offset)
     assert sum(map(len, seen._buffers)) < 10 * 38
-    assert seen.doubles().examples == ((Place(0, 0, 0), Place(0, 0, 999)),)
+    assert seen.duplicates().examples == ((Place(0, 0, 0), Place(0, 0, 999)),)
     seen.add(b"5", 0, 0, 1000)
-    assert seen.doubles().doubled == 2
+    assert seen.duplicates().duplicated == 2
 
 
-def test_a_full_disk_is_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Spill(tmp_path / "keys")
     seen.add(b"a", 0, 0, 0)
 
@@ -102,4 +100,4 @@ def test_a_full_disk_is_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr("pathlib.Path.open", full)
     with pytest.raises(ConfigurationError, match=r"No space left.*TMPDIR"):
-        seen.doubles()
+        seen.duplicates()

@@ -1,4 +1,4 @@
-"""The count over many looks goes on for as long as no batch was truncated unseen."""
+"""The count over many checks is complete as long as no check missed a batch."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from integration.verify.tally import Tally
 from sinks.kafka import KafkaSink
 from sinks.kafka.writer import KafkaHandle
 from tests.unit.test_log_view import BEGIN, decision, truncation
-from tests.unit.test_verify_history import told
+from tests.unit.test_verify_history import history
 from twopc.records import Begin, TaskReport
 
 if TYPE_CHECKING:
     from integration.verify.history import History
 
 SINK = KafkaSink(name="s", bootstrap_servers="b:1", topic="out")
-TRUNCATED = "the ledger keeps the last decisions only"
-WHOLE = told(BEGIN, decision(0), decision(1))
+TRUNCATED = "older decisions were truncated"
+WHOLE = history(BEGIN, decision(0), decision(1))
 NEW_QUERY = Begin(query_id="b", first_batch=0, prior_offsets=(), ends="a")
 
 
 def truncated(first: int, last: int, query_id: str = "a") -> History:
     kept = (decision(number, query_id=query_id) for number in range(first, last + 1))
-    return told(*kept, truncation(9, NEW_QUERY if query_id == "b" else BEGIN), start=9)
+    return history(*kept, truncation(9, NEW_QUERY if query_id == "b" else BEGIN), start=9)
 
 
 @pytest.mark.parametrize(
-    ("looks", "incomplete"),
+    ("checks", "incomplete"),
     [
         ([(WHOLE, WHOLE)], None),
         ([(WHOLE, WHOLE), (truncated(1, 5), truncated(1, 5))], None),
@@ -37,15 +37,18 @@ def truncated(first: int, last: int, query_id: str = "a") -> History:
         ([(WHOLE, WHOLE), (truncated(3, 5), truncated(3, 5))], TRUNCATED),
         ([(WHOLE, WHOLE), (truncated(3, 5), truncated(3, 5)), (truncated(4, 6), truncated(4, 6))], TRUNCATED),
         ([(WHOLE, truncated(3, 5))], TRUNCATED),
-        ([(WHOLE, WHOLE), (truncated(0, 3, "b"), truncated(0, 3, "b"))], TRUNCATED),  # a's last ones are not known
+        (
+            [(WHOLE, WHOLE), (truncated(0, 3, "b"), truncated(0, 3, "b"))],
+            TRUNCATED,
+        ),  # the last batches of a are unknown
     ],
 )
-def test_a_batch_that_was_truncated_before_any_look_saw_it_ends_the_count(
-    looks: list[tuple[History, History]], incomplete: str | None
+def test_a_batch_truncated_before_any_check_makes_the_count_incomplete(
+    checks: list[tuple[History, History]], incomplete: str | None
 ) -> None:
     tally = Tally()
-    for before, after in looks:
-        tally.note(before, after, SINK, ())
+    for before, after in checks:
+        tally.record(before, after, SINK, ())
     assert tally.comparison(sole_writer=False).incomplete == incomplete
 
 
@@ -57,7 +60,7 @@ def wrote(partition: int, rows: int) -> TaskReport:
 
 def test_only_visible_rows_are_proven_and_decided_are_all() -> None:
     tally = Tally()
-    history = told(BEGIN, decision(0, wrote(0, 5), wrote(1, 7)))
-    tally.note(history, history, SINK, {"u0"})
+    whole = history(BEGIN, decision(0, wrote(0, 5), wrote(1, 7)))
+    tally.record(whole, whole, SINK, {"u0"})
     found = tally.comparison(sole_writer=False)
     assert (found.proven, found.decided) == ({frozenset({"out"}): 5}, {frozenset({"out"}): 12})

@@ -1,4 +1,4 @@
-"""Decided transactions against visible ones, as pure comparisons."""
+"""Decided transactions compared with visible ones."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def kinds(found: list[Finding]) -> list[Kind]:
         (Description("NONE", "CompleteCommit", 7, 0), bounds(end=21), ID, Kind.DECIDED_UNKNOWN),
     ],
 )
-def test_a_decided_transaction_that_is_not_visible_is_judged_by_proof_only(
+def test_a_decided_transaction_is_called_lost_only_with_proof(
     description: Description, of_partition: Bounds, last: BatchId, kind: Kind
 ) -> None:
     assert kinds(list(check_missing({"u": description}, decided(), of_partition, last))) == [kind]
 
 
-def test_a_coordinator_that_does_not_answer_proves_no_loss() -> None:
+def test_a_silent_coordinator_proves_no_loss() -> None:
     assert kinds(list(check_missing({"u": Description("NO_ANSWER")}, decided(), bounds(), ID))) == [
         Kind.DECIDED_UNKNOWN
     ]
@@ -77,10 +77,10 @@ def test_a_coordinator_that_does_not_answer_proves_no_loss() -> None:
         (marker("u", rows=3), [Kind.ROWS_DIFFER]),
         (marker("replaced"), [Kind.UNDECIDED_VISIBLE]),
         (marker("nobody's"), [Kind.UNDECIDED_VISIBLE]),
-        (marker("nobody's", query_id="unheard of"), [Kind.UNDECIDED_VISIBLE]),
+        (marker("nobody's", query_id="unknown"), [Kind.UNDECIDED_VISIBLE]),
     ],
 )
-def test_what_is_visible_must_be_decided_with_these_rows(seen: Marker, found: list[Kind]) -> None:
+def test_a_visible_transaction_must_be_decided_with_the_same_rows(seen: Marker, found: list[Kind]) -> None:
     history = kept(BEGIN, decision(0))
     assert kinds(list(check_visible([seen], decided(), {"replaced": ID}, history))) == found
 
@@ -93,35 +93,35 @@ def log_of(*records: Record, start: int = 0) -> LogContents:
     return LogContents(start, tuple(LogEntry(start + i, record) for i, record in enumerate(records)))
 
 
-def test_what_another_ledger_has_decided_is_not_judged_by_this_one() -> None:
-    """The sink ran alone (a), then beside others whose ledger decides since (b)."""
+def test_transactions_decided_in_another_ledger_are_not_compared() -> None:
+    """The sink ran alone (a), then beside others, with their decision log (b)."""
     own = log_of(driven("a", "own"), BEGIN, decision(0), driven("b", "first"))
     deciding = log_of(driven("b", "first"), Begin(query_id="b", first_batch=0, prior_offsets=()))
     history = history_of(deciding, own)
-    seen = [marker("x", batch=0), marker("y", batch=0), marker("z", query_id="b"), marker("w", query_id="unheard of")]
+    seen = [marker("x", batch=0), marker("y", batch=0), marker("z", query_id="b"), marker("w", query_id="unknown")]
     found = list(check_visible(seen, {}, {}, history))
     assert sorted((one.kind.value, one.where) for one in found) == [
         ("not_compared", "query a"),
         ("undecided_visible", "batch 4"),
         ("undecided_visible", "batch 4"),
     ]
-    assert "2 visible transactions: own has decided them, not the ledger that decides now" in found[-1].text
+    assert "2 visible transactions: decided in own, not in the current decision log" in found[-1].text
     tally = Tally()
-    tally.note(history, history, KafkaSink(name="s", bootstrap_servers="b:1", topic="out"), ())
-    assert tally.comparison(sole_writer=True).incomplete == "another ledger has decided before (own)"
+    tally.record(history, history, KafkaSink(name="s", bootstrap_servers="b:1", topic="out"), ())
+    assert tally.comparison(sole_writer=True).incomplete == "earlier batches were decided in own"
 
 
-def test_a_query_that_the_own_ledger_may_have_forgotten_is_not_judged() -> None:
+def test_a_query_that_the_own_ledger_may_have_truncated_is_not_compared() -> None:
     own = log_of(decision(4), truncation(3), driven("b", "first"), start=3)
     history = history_of(log_of(Begin(query_id="b", first_batch=0, prior_offsets=())), own)
     assert not history.is_complete
     assert not list(check_visible([marker("x", batch=0)], {}, {}, history))
 
 
-def test_what_is_older_than_the_kept_decisions_is_not_judged() -> None:
+def test_transactions_older_than_the_kept_decisions_are_not_compared() -> None:
     history = kept(decision(4), truncation(3), start=3)
     markers = Markers({"old": marker("old", batch=3), "gone": marker("gone", query_id="z"), "new": marker("new")})
-    markers.forget(history.batches.keys())
+    markers.forget_before(history.batches.keys())
     found = list(check_visible(markers.visible.values(), {}, {}, history))
     assert [(one.kind, one.where, "new" in one.text) for one in found] == [(Kind.UNDECIDED_VISIBLE, "batch 4", True)]
 
@@ -129,7 +129,7 @@ def test_what_is_older_than_the_kept_decisions_is_not_judged() -> None:
 @pytest.mark.parametrize(
     ("tid", "description", "found"),
     [
-        ("s.1.w.0", OPEN, []),  # decided, and check_missing's
+        ("s.1.w.0", OPEN, []),  # decided: judged by check_missing
         ("s.1.w.0", Description("NONE", "Ongoing", 7, 1), [Kind.ORPHAN_OPEN]),  # its id is in use again
         ("s.1.w.1", OPEN, [Kind.ORPHAN_OPEN]),
         ("s.2.w.1", OPEN, [Kind.RUNNING_OPEN]),
@@ -137,7 +137,7 @@ def test_what_is_older_than_the_kept_decisions_is_not_judged() -> None:
         ("s.driver", OPEN, []),
     ],
 )
-def test_an_open_transaction_that_nobody_decided_is_a_former_drivers_or_the_present_ones(
+def test_an_undecided_open_transaction_belongs_to_the_current_or_an_earlier_driver(
     tid: str, description: Description, found: list[Kind]
 ) -> None:
     assert kinds(list(check_open({tid: description}, decided(), driver_epoch=2))) == found

@@ -1,4 +1,4 @@
-"""What a look makes of a sink whose query decides, commits and truncates meanwhile."""
+"""Checks of a sink whose query decides, commits and truncates meanwhile."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from integration.verify.cluster import Bounds, Cluster, Ledgers
 from integration.verify.decided import Decided, decided_in, is_at, superseded_in, topics_of
 from integration.verify.findings import Kind
 from integration.verify.history import BatchId
-from integration.verify.markers import Markers, missing, release
+from integration.verify.markers import Markers, missing, wait_for_commits
 from integration.verify.verifier import Verifier, VerifyOptions
 from sinks.kafka import KafkaSink
 from sinks.kafka.markers import Marker
 from sinks.kafka.transactions import Description, Listing
 from sinks.kafka.writer import KafkaHandle
 from tests.unit.test_log_view import ACQUIRE, BEGIN, decision, repair, truncation
-from tests.unit.test_verify_history import told
+from tests.unit.test_verify_history import history
 from tests.unit.test_verify_transactions import log_of
 from twopc.records import TaskReport
 
@@ -49,8 +49,8 @@ def marker(uuid: str, batch: int = 0) -> Marker:
     return Marker(uuid=uuid, query_id="a", batch_id=batch, attempt=(1, 1), task=0, rows=0)
 
 
-class Told:
-    """Stands in for a cluster: each answer is the next one that it was told, the last one again and again."""
+class FakeCluster:
+    """Gives the next of its answers to each request; repeats the last one."""
 
     sink = SINK
     connection: ClassVar[dict[str, Any]] = {}
@@ -65,7 +65,7 @@ class Told:
         self._ledgers, self._visible, self._described = list(ledgers), list(visible), list(described)
         self._bounds = list(bounds)
         self.read: list[tuple[int, int]] = []
-        self.asked = 0
+        self.described = 0
         self.transactions = SimpleNamespace(describe=self._describe, list_open=lambda _: Listing((), complete=True))
 
     def ledgers(self) -> Ledgers:
@@ -92,44 +92,44 @@ class Told:
         return False
 
     def _describe(self, ids: Sequence[str]) -> dict[str, Description]:
-        self.asked += 1
+        self.described += 1
         found = _next(self._described)
         return {tid: found.get(tid.split(".")[2], COMMITTED) for tid in ids}
 
 
-def _next(told: list[Any]) -> Any:
-    return told.pop(0) if len(told) > 1 else told[0]
+def _next(answers: list[Any]) -> Any:
+    return answers.pop(0) if len(answers) > 1 else answers[0]
 
 
-def as_cluster(told: Told) -> Cluster:
-    return cast("Cluster", told)
+def as_cluster(fake: FakeCluster) -> Cluster:
+    return cast("Cluster", fake)
 
 
-def looked(told: Told) -> list[Finding]:
-    with Verifier(as_cluster(told), VerifyOptions()) as verifier:
-        return list(verifier.look(lambda _: None, lambda _: None).findings)
+def checked(fake: FakeCluster) -> list[Finding]:
+    with Verifier(as_cluster(fake), VerifyOptions()) as verifier:
+        return list(verifier.check(lambda _: None, lambda _: None).findings)
 
 
 def decided(*uuids: str, of: BatchId = LAST) -> dict[str, Decided]:
     return {uuid: Decided(of, 0, handle(uuid), 0) for uuid in uuids}
 
 
-# -- what decisions name -----------------------------------------------------------------------------------------------
+# -- decided transactions ------------------------------------------------------------------------------------------------
 
 
-def test_a_decided_transaction_has_its_marker_at_or_above_where_its_attempt_began() -> None:
+def test_a_decided_transaction_has_its_marker_at_or_above_the_start_of_its_attempt() -> None:
     made = msgspec.structs.replace(decision(0, task("u")), scan_start={"s": {"markers": {"2": 5, "3": 10}}})
-    found = decided_in(told(BEGIN, made), SINK)
+    found = decided_in(history(BEGIN, made), SINK)
     assert found == {"u": Decided(FIRST, 0, handle("u"), 10)}
 
 
 def test_only_transactions_of_the_sink_are_replaced() -> None:
     both = TaskReport(partition=0, rows=0, checksum=0, handles={**task("u").handles, "other": {"t": "x"}})
-    history = told(BEGIN, decision(0, both), decision(0, task("v"), plan="rewrite"))
-    assert superseded_in(history, SINK) == {"u": FIRST}
+    rewritten = history(BEGIN, decision(0, both), decision(0, task("v"), plan="rewrite"))
+    assert superseded_in(rewritten, SINK) == {"u": FIRST}
 
 
-def test_the_ledger_is_no_output() -> None:
+def test_the_ledger_is_not_an_output_topic() -> None:
     assert topics_of(handle("u"), SINK) == {"out"}
 
 
@@ -142,7 +142,7 @@ def test_the_ledger_is_no_output() -> None:
         (Description("NO_ANSWER", "Ongoing", 7, 0), False),
     ],
 )
-def test_a_transaction_is_where_it_was_prepared_only_under_its_own_producer(
+def test_a_transactional_id_with_another_producer_is_another_transaction(
     *, description: Description, is_there: bool
 ) -> None:
     assert is_at(description, handle("u")) is is_there
@@ -151,61 +151,61 @@ def test_a_transaction_is_where_it_was_prepared_only_under_its_own_producer(
 # -- markers -----------------------------------------------------------------------------------------------------------
 
 
-def test_markers_are_read_on_from_where_the_last_look_ended_or_from_what_is_left() -> None:
+def test_reading_markers_resumes_where_it_ended_or_where_the_topic_starts_now() -> None:
     ends = [Bounds({3: start}, {3: end}, {3: end}) for start, end in ((0, 5), (0, 5), (2, 9), (20, 30))]
-    cluster, found = Told(bounds=ends, visible=[[marker("u")], [marker("v")], [marker("w")]]), Markers()
+    cluster, found = FakeCluster(bounds=ends, visible=[[marker("u")], [marker("v")], [marker("w")]]), Markers()
     for _ in ends:
-        found.read_on(as_cluster(cluster))
+        found.read_new(as_cluster(cluster))
     assert cluster.read == [(0, 5), (5, 9), (20, 30)]
     assert found.visible.keys() == {"u", "v", "w"}
 
 
 def test_only_batches_before_the_oldest_kept_one_are_forgotten() -> None:
     found = Markers({uuid: marker(uuid, batch) for uuid, batch in (("u", 3), ("v", 4), ("w", 5))})
-    found.forget([BatchId("a", 4), BatchId("a", 5)])
+    found.forget_before([BatchId("a", 4), BatchId("a", 5)])
     assert found.visible.keys() == {"v", "w"}
 
 
-def test_what_was_committed_while_its_coordinator_was_asked_is_not_missing() -> None:
-    cluster = Told(visible=[[], [marker("u")]], described=[{"u": COMMITTED, "v": ABORTED}])
+def test_a_transaction_committed_while_it_was_described_is_not_missing() -> None:
+    cluster = FakeCluster(visible=[[], [marker("u")]], described=[{"u": COMMITTED, "v": ABORTED}])
     found = Markers()
-    found.read_on(as_cluster(cluster))
+    found.read_new(as_cluster(cluster))
     assert missing(as_cluster(cluster), found, decided("u", "v")) == {"v": ABORTED}
 
 
-def test_the_last_batchs_commits_are_waited_for_until_the_last_of_them_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(markers, "_SETTLE_S", 60.0)
-    cluster = Told(described=[{"v": COMMITTING}, {"v": COMMITTING}, {}])
-    release(as_cluster(cluster), decided("u", "v"), LAST)
-    assert cluster.asked == 3
+def test_all_commits_of_the_last_batch_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(markers, "_COMMIT_S", 60.0)
+    cluster = FakeCluster(described=[{"v": COMMITTING}, {"v": COMMITTING}, {}])
+    wait_for_commits(as_cluster(cluster), decided("u", "v"), LAST)
+    assert cluster.described == 3
 
 
 def test_an_earlier_batch_is_not_waited_for() -> None:
-    cluster = Told(described=[{"old": COMMITTING}, {}])
-    release(as_cluster(cluster), {**decided("u"), **decided("old", of=FIRST)}, LAST)
-    assert cluster.asked == 1
+    cluster = FakeCluster(described=[{"old": COMMITTING}, {}])
+    wait_for_commits(as_cluster(cluster), {**decided("u"), **decided("old", of=FIRST)}, LAST)
+    assert cluster.described == 1
 
 
-# -- a look ------------------------------------------------------------------------------------------------------------
+# -- a whole check -----------------------------------------------------------------------------------------------------
 
 
-def test_what_is_truncated_during_a_look_was_decided_all_the_same() -> None:
+def test_a_batch_truncated_during_a_check_counts_as_decided() -> None:
     before = log_of(BEGIN, decision(0, task("u")), decision(1, task("v")))
     after = log_of(decision(1, task("v")), truncation(2), start=2)
-    assert not looked(Told(before, after, visible=[[marker("u", 0), marker("v", 1)]]))
+    assert not checked(FakeCluster(before, after, visible=[[marker("u", 0), marker("v", 1)]]))
 
 
-def test_what_is_replaced_during_a_look_is_not_called_lost() -> None:
+def test_a_transaction_replaced_during_a_check_is_not_reported_lost() -> None:
     before = log_of(BEGIN, decision(0, task("u")))
     after = log_of(BEGIN, decision(0, task("u")), repair(0, task("v")))
-    found = looked(Told(before, after, described=[{"u": ABORTED}]))
+    found = checked(FakeCluster(before, after, described=[{"u": ABORTED}]))
     assert [one.kind for one in found] == [Kind.REPAIRED]
 
 
-def test_the_present_driver_is_known_by_its_transactions_where_its_acquisition_was_truncated() -> None:
-    told_of = log_of(ACQUIRE, BEGIN, decision(0, task("u", driver_epoch=8)))
+def test_transactional_ids_name_the_current_driver_if_its_acquisition_was_truncated() -> None:
+    log = log_of(ACQUIRE, BEGIN, decision(0, task("u", driver_epoch=8)))
     open_ones = dict.fromkeys(("w", "x"), Description("NONE", "Ongoing", 9, 0))
-    cluster = Told(told_of, visible=[[marker("u")]], described=[open_ones])
+    cluster = FakeCluster(log, visible=[[marker("u")]], described=[open_ones])
     cluster.transactions.list_open = lambda _: Listing(("s.5.w.0", "s.8.x.0"), complete=True)
-    found = [(one.kind, one.where) for one in looked(cluster)]
+    found = [(one.kind, one.where) for one in checked(cluster)]
     assert found == [(Kind.ORPHAN_OPEN, "s.5.w.0"), (Kind.RUNNING_OPEN, "s.8.x.0")]
