@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path  # noqa: TC003 - typer evaluates annotations at run time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from integration.verify.expressions import Expression, ExpressionError, parse
+if TYPE_CHECKING:
+    from sinks.kafka import KafkaSink
 
 app = typer.Typer(
     name="twopc",
@@ -19,14 +21,21 @@ app = typer.Typer(
 )
 
 _LARGEST_SEED = 999_999
-_CONNECTION, _CHECKS, _REPEAT = "Connection", "What to check", "Repeat"
 
 
-def _expression(text: str) -> Expression:
+def _parse(text: str) -> Any:
+    from integration.verify.expressions import ExpressionError, parse  # noqa: PLC0415 - slow, not needed for --help
+
     try:
         return parse(text)
     except ExpressionError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+_connection = partial(typer.Option, rich_help_panel="Connection")
+_check = partial(typer.Option, rich_help_panel="What to check")
+_expression = partial(_check, parser=_parse, metavar="EXPR")
+_repeat = partial(typer.Option, rich_help_panel="Repeat")
 
 
 @app.callback()
@@ -79,99 +88,41 @@ def demo(  # noqa: PLR0913 - options of a command line, each with a default
 @app.command()
 def verify(  # noqa: PLR0913 - options of a command line
     *,
-    bootstrap_servers: Annotated[
-        str, typer.Option(help="host:port of a broker; several separated by commas.", rich_help_panel=_CONNECTION)
-    ],
-    sink: Annotated[str, typer.Option(help="Name of the sink.", rich_help_panel=_CONNECTION)],
-    ledger_topic: Annotated[
-        str | None,
-        typer.Option(help="Ledger of the sink. Default: twopc-ledger-<sink>.", rich_help_panel=_CONNECTION),
-    ] = None,
-    config: Annotated[
-        list[str] | None,
-        typer.Option(help="A librdkafka option, key=value. Repeatable.", rich_help_panel=_CONNECTION),
-    ] = None,
+    bootstrap_servers: Annotated[str, _connection(help="host:port of a broker; several separated by commas.")],
+    sink: Annotated[str, _connection(help="Name of the sink.")],
+    ledger_topic: Annotated[str | None, _connection(help="Its ledger. Default: twopc-ledger-<sink>.")] = None,
+    config: Annotated[list[str] | None, _connection(help="A librdkafka option, key=value. Repeatable.")] = None,
     config_file: Annotated[
         Path | None,
-        typer.Option(
-            exists=True,
-            dir_okay=False,
-            help="A file of librdkafka options, one key=value per line. Use it for passwords.",
-            rich_help_panel=_CONNECTION,
-        ),
+        _connection(exists=True, dir_okay=False, help="A file of such options, one per line. Use it for passwords."),
     ] = None,
-    timeout: Annotated[
-        int, typer.Option(min=1, help="Seconds to wait for the brokers.", rich_help_panel=_CONNECTION)
-    ] = 30,
+    timeout: Annotated[int, _connection(min=1, help="Seconds to wait for the brokers.")] = 30,
     checkpoint: Annotated[
         Path | None,
-        typer.Option(
-            exists=True,
-            file_okay=False,
-            help="Compare with the query's checkpoint in this local directory.",
-            rich_help_panel=_CHECKS,
-        ),
+        _check(exists=True, file_okay=False, help="Compare with the query's checkpoint, a local directory."),
     ] = None,
     key: Annotated[
-        Expression | None,
-        typer.Option(
-            parser=_expression,
-            metavar="EXPR",
-            help="Find duplicates. What identifies a record: key, value, header:NAME, json:$.path, or several separated by "
-            "commas.",
-            rich_help_panel=_CHECKS,
+        Any,
+        _expression(
+            help="Find duplicates. What identifies a record: key, value, header:NAME, json:$.path, or several with commas."
         ),
     ] = None,
     sequence: Annotated[
-        Expression | None,
-        typer.Option(
-            parser=_expression,
-            metavar="EXPR",
-            help="Find gaps. A whole number in each record, without gaps between smallest and largest.",
-            rich_help_panel=_CHECKS,
-        ),
+        Any, _expression(help="Find gaps. A whole number in each record, of which none may be missing.")
     ] = None,
-    by: Annotated[
-        Expression | None,
-        typer.Option(
-            parser=_expression,
-            metavar="EXPR",
-            help="One sequence for each value of this. Default: one per topic.",
-            rich_help_panel=_CHECKS,
-        ),
-    ] = None,
+    by: Annotated[Any, _expression(help="One sequence for each value of this. Default: one per topic.")] = None,
     one_to_one: Annotated[
-        bool,
-        typer.Option(
-            "--one-to-one",
-            help="Each Kafka source record becomes one row: compare the numbers for each batch.",
-            rich_help_panel=_CHECKS,
-        ),
+        bool, _check("--one-to-one", help="Each Kafka source record becomes one row: compare their numbers per batch.")
     ] = False,
     sole_writer: Annotated[
-        bool,
-        typer.Option(
-            "--sole-writer",
-            help="Nothing else writes to the topics: extra records are an error, not a warning.",
-            rich_help_panel=_CHECKS,
-        ),
+        bool, _check("--sole-writer", help="Nothing else writes to the topics: extra records are errors, not warnings.")
     ] = False,
     topic: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Read only this topic. Repeatable. Default: all topics the sink wrote to.", rich_help_panel=_CHECKS
-        ),
+        list[str] | None, _check(help="Read only this topic. Repeatable. Default: all topics the sink wrote to.")
     ] = None,
-    online: Annotated[
-        bool,
-        typer.Option("--online", "--follow", help="Check new data repeatedly, until Ctrl-C.", rich_help_panel=_REPEAT),
-    ] = False,
-    interval: Annotated[
-        float, typer.Option(min=0.1, help="Seconds between two checks.", rich_help_panel=_REPEAT)
-    ] = 10.0,
-    seconds: Annotated[
-        float | None, typer.Option(min=0, help="End --online after this time.", rich_help_panel=_REPEAT)
-    ] = None,
+    online: Annotated[bool, _repeat("--online", "--follow", help="Check new data repeatedly, until Ctrl-C.")] = False,
+    interval: Annotated[float, _repeat(min=0.1, help="Seconds between two checks.")] = 10.0,
+    seconds: Annotated[float | None, _repeat(min=0, help="End --online after this time.")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per check to stdout, everything else to stderr.")
     ] = False,
@@ -183,20 +134,21 @@ def verify(  # noqa: PLR0913 - options of a command line
     if by is not None and sequence is None:
         raise typer.BadParameter("it groups the records of --sequence: add --sequence", param_hint="--by")
     from integration.verify import command  # noqa: PLC0415 - slow imports that --help does not need
-    from integration.verify.connection import Connection  # noqa: PLC0415
     from integration.verify.output import RecordChecks  # noqa: PLC0415
     from integration.verify.verifier import VerifyOptions  # noqa: PLC0415
     from integration.verify.watch import Pace  # noqa: PLC0415
+    from sinks.kafka import KafkaSink  # noqa: PLC0415
     from twopc.files import LocalFiles  # noqa: PLC0415
 
-    connection = Connection(
-        bootstrap_servers=bootstrap_servers,
-        sink=sink,
-        ledger_topic=ledger_topic,
-        config=tuple(config or ()),
-        config_file=config_file,
-        timeout_s=timeout,
-    )
+    def described() -> KafkaSink:
+        return KafkaSink(
+            name=sink,
+            bootstrap_servers=bootstrap_servers,
+            ledger_topic=ledger_topic,
+            options=command.connection_options(config or (), config_file),
+            timeout_ms=timeout * 1000,
+        )
+
     options = VerifyOptions(
         topics=frozenset(topic or ()),
         checkpoint=None if checkpoint is None else LocalFiles(checkpoint),
@@ -205,4 +157,4 @@ def verify(  # noqa: PLR0913 - options of a command line
         sole_writer=sole_writer,
     )
     pace = Pace(is_online=online, every_s=interval, for_s=seconds)
-    raise typer.Exit(command.main(connection, options, pace, as_json=as_json))
+    raise typer.Exit(command.main(described, options, pace, as_json=as_json))

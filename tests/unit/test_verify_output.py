@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from integration.verify.cluster import Bounds, Cluster
-from integration.verify.connection import connection_options
+from integration.verify.command import connection_options
 from integration.verify.findings import Finding, Kind, Severity
 from integration.verify.output import Comparison, Output, RecordChecks
 from tests.unit.test_verify_command import report
