@@ -1,7 +1,7 @@
-"""Kafka -> Spark -> Kafka: this toolkit beside Spark's own at-least-once sink, in turn, in one Spark session.
+"""Kafka -> Spark -> Kafka: this toolkit and Spark's at-least-once Kafka sink, alternately, in one Spark session.
 
-``make bench`` or ``.venv/bin/python benchmarks/streaming.py --batch-rows 2000 --batches 20 --pairs 3``. What is compared
-is Spark's own ``addBatch`` time of each batch, the first ones of a run left out; each pair gives one ratio of medians.
+``make bench`` or ``.venv/bin/python benchmarks/streaming.py --batch-rows 2000 --batches 20 --pairs 3``. Compares Spark's
+``addBatch`` time of each batch, without the first ones of a run. Each pair gives one ratio of medians.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ console = Console(stderr=True)
 
 
 class Bench:
-    """One broker, one session, one source topic; runs queries over it."""
+    """One broker, one Spark session, one source topic; runs queries over it."""
 
     def __init__(self, kafka: LocalKafka, directory: Path, partitions: int) -> None:
         self._servers = kafka.bootstrap_servers
@@ -60,13 +60,13 @@ class Bench:
         self._admin = AdminClient({"bootstrap.servers": self._servers})
 
     def topic(self) -> str:
-        """A new topic."""
+        """Create a topic; return its name."""
         name = f"bench-{uuid.uuid4().hex[:8]}"
         self._admin.create_topics([NewTopic(name, self._partitions, 1)])[name].result()
         return name
 
     def fill(self, rows: int) -> str:
-        """A new topic with ``rows`` records of 100 bytes."""
+        """Create a topic with ``rows`` records of 100 bytes; return its name."""
         name = self.topic()
         producer = Producer({"bootstrap.servers": self._servers, "linger.ms": 20})
         for number in range(rows):
@@ -86,14 +86,14 @@ class Bench:
         return stream.option("maxOffsetsPerTrigger", batch_rows).load().select("key", "value")
 
     def exactly_once(self, rows: DataFrame) -> list[float]:
-        """``addBatch`` of each batch through this toolkit, in ms."""
+        """Run with this toolkit; return ``addBatch`` of each batch, in ms."""
         checkpoint = str(self._directory / uuid.uuid4().hex)
         sink = KafkaSink(name=f"b{uuid.uuid4().hex[:8]}", bootstrap_servers=self._servers, topic=self.topic())
         writer = rows.writeStream.foreachBatch(exactly_once(sink, checkpoint_location=checkpoint))
         return self._run(writer, checkpoint)
 
     def built_in(self, rows: DataFrame) -> list[float]:
-        """``addBatch`` of each batch through Spark's own sink, in ms."""
+        """Run with Spark's Kafka sink; return ``addBatch`` of each batch, in ms."""
         writer = rows.writeStream.format("kafka").option("kafka.bootstrap.servers", self._servers)
         return self._run(writer.option("topic", self.topic()), str(self._directory / uuid.uuid4().hex))
 
@@ -106,15 +106,15 @@ class Bench:
 
 
 def main(
-    batch_rows: Annotated[int, typer.Option(min=1, help="Records in a batch.")] = 2000,
-    batches: Annotated[int, typer.Option(min=WARM_UP_BATCHES + 1, help="Batches in a run.")] = 20,
-    pairs: Annotated[int, typer.Option(min=1, help="Runs of each sink, in turn.")] = 3,
-    partitions: Annotated[int, typer.Option(min=1, help="Partitions of source and output.")] = 2,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,  # noqa: FBT002 - a flag
+    batch_rows: Annotated[int, typer.Option(min=1, help="Records per batch.")] = 2000,
+    batches: Annotated[int, typer.Option(min=WARM_UP_BATCHES + 1, help="Batches per run.")] = 20,
+    pairs: Annotated[int, typer.Option(min=1, help="Runs of each sink, alternately.")] = 3,
+    partitions: Annotated[int, typer.Option(min=1, help="Partitions of source and output topic.")] = 2,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout.")] = False,  # noqa: FBT002 - a flag
 ) -> None:
-    """Compare both sinks."""
+    """Compare the speed of this toolkit and of Spark's Kafka sink."""
     with LocalKafka(jvm_flags=()) as kafka, tempfile.TemporaryDirectory() as directory:
-        os.chdir(directory)  # Spark litters the working directory
+        os.chdir(directory)  # Spark writes files to the working directory
         bench = Bench(kafka, Path(directory), partitions)
         console.print(f"writing {batch_rows * batches} records to the source")
         source = bench.fill(batch_rows * batches)
@@ -122,18 +122,18 @@ def main(
         for number in range(1, pairs + 1):
             ours = statistics.median(bench.exactly_once(bench.source(source, batch_rows)))
             theirs = statistics.median(bench.built_in(bench.source(source, batch_rows)))
-            console.print(f"pair {number}: {ours:.0f} ms and {theirs:.0f} ms")
+            console.print(f"pair {number}: twopc {ours:.0f} ms, Spark's sink {theirs:.0f} ms")
             results.append({"exactly_once_ms": ours, "built_in_ms": theirs, "ratio": ours / theirs})
     ratios = sorted(result["ratio"] for result in results)
     if as_json:
         print(json.dumps({"batch_rows": batch_rows, "pairs": results, "ratio": statistics.median(ratios)}))  # noqa: T201
         return
-    table = Table(title=f"addBatch, {batch_rows} rows a batch, {partitions} tasks, medians of {len(results)} pairs")
-    for column in ("sink", "ms", "ratio to Spark's own (min-max)"):
+    table = Table(title=f"addBatch, {batch_rows} rows per batch, {partitions} tasks, medians of {len(results)} pairs")
+    for column in ("sink", "ms", "ratio to Spark's sink (min-max)"):
         table.add_column(column)
     for label, key in (
-        ("this toolkit, exactly-once", "exactly_once_ms"),
-        ("Spark's own, at-least-once", "built_in_ms"),
+        ("twopc, exactly once", "exactly_once_ms"),
+        ("Spark's Kafka sink, at least once", "built_in_ms"),
     ):
         spread = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})" if key[0] == "e" else "1"
         table.add_row(label, f"{statistics.median(result[key] for result in results):.0f}", spread)

@@ -1,4 +1,4 @@
-"""docker-compose.yml cannot be run everywhere; what can be said about it without Docker is said here."""
+"""docker-compose.yml needs Docker; these checks of it do not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_ports_are_bound_to_this_machine_only() -> None:
     assert ports == [f"127.0.0.1:{port}:{port}" for port in (9092, 6379, *PORTS)]
 
 
-def test_redis_has_the_settings_of_the_local_one_that_loses_nothing() -> None:
+def test_redis_has_the_settings_of_a_durable_local_one() -> None:
     command = re.search(r"^    command: (\[.*\])$", COMPOSE_FILE.read_text(), re.MULTILINE)
     assert command
     words = json.loads(command[1])[1:]
@@ -39,7 +39,7 @@ def test_redis_has_the_settings_of_the_local_one_that_loses_nothing() -> None:
     assert compose_image("valkey/valkey").startswith("valkey/valkey:")
 
 
-def test_hbase_has_the_version_of_the_local_one_and_tells_clients_addresses_that_they_reach() -> None:
+def test_hbase_has_the_version_of_the_local_one_and_gives_clients_reachable_addresses() -> None:
     assert f"ARG HBASE_VERSION={HBASE_VERSION}\n" in (DOCKER_DIRECTORY / "Dockerfile").read_text()
     site = (DOCKER_DIRECTORY / "hbase-site.xml").read_text()
     told = dict(re.findall(r"<name>(\S+)</name><value>(\S+)</value>", site))

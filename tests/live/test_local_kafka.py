@@ -83,7 +83,7 @@ def test_acknowledged_records_survive_kill_and_restart_on_the_same_address(fresh
     assert consume(servers, topic, 1000) == list(range(1000))
 
 
-def test_a_paused_broker_is_silent_and_goes_on_when_resumed(local_kafka: LocalKafka) -> None:
+def test_a_paused_broker_is_silent_until_it_is_resumed(local_kafka: LocalKafka) -> None:
     admin = AdminClient({"bootstrap.servers": local_kafka.bootstrap_servers, "log_level": 0})
     admin.list_topics(timeout=TIMEOUT_S)
     local_kafka.pause()
@@ -94,8 +94,8 @@ def test_a_paused_broker_is_silent_and_goes_on_when_resumed(local_kafka: LocalKa
     admin.list_topics(timeout=TIMEOUT_S)
 
 
-def test_a_broker_stands_still_when_pause_returns(local_kafka: LocalKafka) -> None:
-    """A busy thread runs on for some milliseconds after the signal, and may answer what a test sends meanwhile."""
+def test_every_thread_is_stopped_when_pause_returns(local_kafka: LocalKafka) -> None:
+    """A busy thread runs on for some milliseconds after the signal, and could answer a test."""
     for _ in range(10):
         local_kafka.pause()
         assert _states_of_threads(local_kafka.pid) == {"T"}

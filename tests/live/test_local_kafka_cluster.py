@@ -19,7 +19,7 @@ pytestmark = pytest.mark.whole
 __all__ = ["cluster", "three_brokers"]
 
 
-def test_acknowledged_records_survive_a_killed_leader_which_catches_up_when_it_is_back(
+def test_acknowledged_records_survive_a_killed_leader_which_catches_up_after_its_restart(
     cluster: LocalKafkaCluster,
 ) -> None:
     topic = replicated_topic(cluster, f"t-{uuid.uuid4().hex[:12]}", 1)
@@ -48,7 +48,7 @@ def test_a_paused_node_loses_its_partitions_to_the_others(cluster: LocalKafkaClu
     assert consume(cluster.bootstrap_servers, topic, 10) == list(range(10))
 
 
-def test_the_cluster_is_one_of_as_many_brokers_as_asked_for(cluster: LocalKafkaCluster) -> None:
+def test_the_cluster_has_the_given_number_of_brokers(cluster: LocalKafkaCluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    # One that the test before has paused may still be on its way back.
+    # The node that the previous test paused may not be back yet.
     assert until(lambda: set(admin.list_topics(timeout=TIMEOUT_S).brokers) == set(cluster) == {1, 2, 3}, TIMEOUT_S)

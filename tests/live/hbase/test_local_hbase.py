@@ -1,4 +1,4 @@
-"""The life of an HBase on this machine: its ports, its data, its end."""
+"""A local HBase: its ports, its data, how it ends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_acknowledged_rows_survive_kill_and_restart_on_the_same_address(
     assert store.value(1) == b"there"
 
 
-def test_a_paused_hbase_is_silent_and_goes_on_when_resumed(store: Store, local_hbase_server: LocalHBase) -> None:
+def test_a_paused_hbase_is_silent_until_it_is_resumed(store: Store, local_hbase_server: LocalHBase) -> None:
     store.write(1, b"there", at_ms=1)
     local_hbase_server.pause()
     assert local_hbase_server.is_running
@@ -68,7 +68,7 @@ def test_a_paused_hbase_can_be_stopped_and_started_on_its_ports_and_data(tmp_pat
             assert store.value(1) == b"there"
 
 
-# Master, region server, ZooKeeper: each says in its own words that its port is taken.
+# Master, region server and ZooKeeper each log a taken port in their own words.
 @pytest.mark.parametrize("at", [pytest.param(0, marks=pytest.mark.whole), pytest.param(1, marks=pytest.mark.whole), 2])
 def test_a_port_that_is_taken_before_the_server_binds_it_is_replaced(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     ports = free_ports(6)
@@ -87,7 +87,7 @@ def test_a_bad_property_fails_the_start_with_the_end_of_the_log(tmp_path: Path) 
 
 
 @pytest.mark.whole
-def test_an_hbase_that_is_elsewhere_in_zookeeper_is_found_there() -> None:
+def test_an_hbase_under_another_znode_is_found() -> None:
     with (
         LocalHBase(properties={"zookeeper.znode.parent": "/apart/hbase"}) as server,
         contextlib.closing(Store(server.zookeeper, znode="/apart/hbase")) as store,
