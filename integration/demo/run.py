@@ -103,16 +103,16 @@ def run_demo(options: DemoOptions, console: Console) -> Report:
         console.print(f"Kafka {kafka.version} is running at {kafka.bootstrap_servers}")
         with console.status("preparing Spark (first run only)"):
             flags = driver_flags()
-        stage = _Stage(options, kafka.bootstrap_servers, directory, str(java), flags, console)
-        ours = stage.play("twopc", protocol_kills(options.seed, options.kills), exactly_once=True)
+        setup = _Setup(options, kafka.bootstrap_servers, directory, str(java), flags, console)
+        ours = setup.run("twopc", protocol_kills(options.seed, options.kills), exactly_once=True)
         baseline = None
         if options.baseline:
-            baseline = stage.play("spark-sink", outside_kills(options.seed, options.kills), exactly_once=False)
+            baseline = setup.run("spark-sink", outside_kills(options.seed, options.kills), exactly_once=False)
     return Report(seed=options.seed, ours=ours, baseline=baseline)
 
 
 @dataclass(frozen=True)
-class _Stage:
+class _Setup:
     """What all queries share."""
 
     options: DemoOptions
@@ -122,7 +122,7 @@ class _Stage:
     jvm_flags: str
     console: Console
 
-    def play(self, name: str, kills: Sequence[Kill], *, exactly_once: bool) -> Outcome:
+    def run(self, name: str, kills: Sequence[Kill], *, exactly_once: bool) -> Outcome:
         """Run one query and judge its output."""
         topics = Topics(self.bootstrap_servers, f"{name}-source", f"{name}-output")
         topics.create(self.options.partitions)
@@ -146,7 +146,7 @@ class _Stage:
             def killed(step: str) -> None:
                 done = len(pipeline.steps)
                 progress.update(bar, description=f"{name}: killed {done} of {len(kills)}")
-                self.console.print(f"{name}: kill {done} of {len(kills)} at {step}", markup=False)
+                self.console.print(f"{name}: kill {done} of {len(kills)}, {_described(step)}", markup=False)
 
             pipeline = Pipeline(
                 topics=topics,
@@ -161,6 +161,11 @@ class _Stage:
             verdict = judge(topics, lambda read: progress.update(bar, completed=min(read, self.options.rows)))
             progress.update(bar, description=f"{name}: done", completed=self.options.rows)
         return Outcome(verdict=verdict, kill_steps=tuple(pipeline.steps), seconds=pipeline.seconds)
+
+
+def _described(step: str) -> str:
+    point, _, number = step.partition("@")
+    return f"from outside after {number} records" if point == "outside" else f"at crash point {point}, pass {number}"
 
 
 def _progress(console: Console) -> Progress:

@@ -50,7 +50,7 @@ def class_data_flags(archive: Path, train: Callable[[Sequence[str]], object]) ->
                 _create(archive, train)
         is_usable = archive.stat().st_size > 0
     except OSError as error:
-        logger.warning("cannot create the class data archive %s, starts will be slower: %s", archive, error)
+        logger.warning("no class data archive, starts are slower: cannot write %s: %s", archive, error)
         return ()
     return (f"-XX:SharedArchiveFile={archive}", *_SILENT) if is_usable else ()
 
@@ -61,7 +61,7 @@ def _create(archive: Path, train: Callable[[Sequence[str]], object]) -> None:
     try:
         train((f"-XX:ArchiveClassesAtExit={created}", *_SILENT))
     except ServiceError as error:
-        logger.warning("cannot create the class data archive %s, starts will be slower: %s", archive, error)
+        logger.warning("no class data archive, starts are slower: %s. To try again, delete %s", error, archive)
     if not created.exists():
         created.touch()
     created.rename(archive)

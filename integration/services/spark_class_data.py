@@ -38,8 +38,10 @@ def _train(flags: Sequence[str]) -> None:
     command = [sys.executable, "-m", __spec__.name, *flags]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ServiceError(f"Spark did not finish: {error}") from error
+    except subprocess.TimeoutExpired as error:
+        raise ServiceError(f"Spark did not finish within {_TIMEOUT_S} s") from error
+    except OSError as error:
+        raise ServiceError(f"Spark did not start: {error}") from error
     if done.returncode != 0:
         raise ServiceError(f"Spark ended with exit code {done.returncode}: {done.stderr[-500:]}")
 
