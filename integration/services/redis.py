@@ -79,7 +79,7 @@ class LocalRedis(LocalServer):
         """Return a new client that never retries."""
         return redis.Redis(HOST, self.port, retry=Retry(NoBackoff(), 0))
 
-    def ask(self, *words: str | int) -> Any:
+    def execute(self, *words: str | int) -> Any:
         """Execute one command on a new connection; return its reply.
 
         Raises:
@@ -105,7 +105,7 @@ class LocalRedis(LocalServer):
     def _is_ready(self) -> bool:
         """Whether it answers; while it loads its data, it replies with an error."""
         try:
-            return bool(self.ask("PING"))
+            return bool(self.execute("PING"))
         except (RedisError, OSError):
             return False
 
@@ -130,10 +130,10 @@ def cluster(
         share = -(-_SLOTS // nodes)
         for number, server in enumerate(servers):
             last = min((number + 1) * share, _SLOTS) - 1
-            server.ask("CLUSTER", "ADDSLOTSRANGE", number * share, last)
-            server.ask("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+            server.execute("CLUSTER", "ADDSLOTSRANGE", number * share, last)
+            server.execute("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
             if number:
-                server.ask("CLUSTER", "MEET", HOST, servers[0].port)
+                server.execute("CLUSTER", "MEET", HOST, servers[0].port)
         deadline = time.monotonic() + timeout_s
         while not all(_knows_all(server, nodes) for server in servers):
             if time.monotonic() > deadline:
@@ -143,7 +143,7 @@ def cluster(
 
 
 def _knows_all(server: LocalRedis, nodes: int) -> bool:
-    lines: bytes = server.ask("CLUSTER", "INFO")
+    lines: bytes = server.execute("CLUSTER", "INFO")
     return {b"cluster_state:ok", b"cluster_known_nodes:%d" % nodes} <= set(lines.split())
 
 

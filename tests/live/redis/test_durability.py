@@ -75,7 +75,7 @@ def test_rows_are_applied_once_over_crashes_of_a_server_that_syncs_always(seed: 
             coordinator = Coordinator([sink], LocalFiles(tmp_path))
         coordinator.process(Batch("lineage-a", number, (str(number),), lambda of: (str(of),)), OneTask(sink, rows))
         coordinator.close()
-        found = server.ask("HGETALL", "totals")
+        found = server.execute("HGETALL", "totals")
     applied = number + 1
     expected = {b"a": applied * _ROWS, b"b": applied * sum(range(_ROWS))}
     totals = {name: int(value) for name, value in dict(found).items()}
@@ -97,12 +97,12 @@ def test_with_wait_replicas_a_commit_counts_when_the_replica_has_it(pair: tuple[
     task = Decided(sink, batch(v=[1, 2, 3]))
     replica.pause()
     assert task.commit() is Evidence.UNKNOWN
-    assert primary.ask("LLEN", "rows") == 3
+    assert primary.execute("LLEN", "rows") == 3
     # On a connection that has written nothing of it, WAIT alone would say yes.
     assert after_a_restart(sink, task.handle, task.scan_start) == {task.handle: Evidence.UNKNOWN}
     replica.resume()
     assert task.commit() is Evidence.COMMITTED
-    assert replica.ask("LLEN", "rows") == 3
+    assert replica.execute("LLEN", "rows") == 3
 
 
 def after_a_restart(sink: Any, handle: Any, scan_start: Any) -> Any:
@@ -178,4 +178,4 @@ def test_wait_aof_needs_an_append_only_file() -> None:
         assert driver.commit([driver.prepare(batch(v=[1, 2]))], scan_start) == [Evidence.COMMITTED]
         server.kill()
         server.start()
-        assert server.ask("LRANGE", "rows", 0, -1) == [b"1", b"2"]
+        assert server.execute("LRANGE", "rows", 0, -1) == [b"1", b"2"]

@@ -32,14 +32,14 @@ def test_a_port_that_is_taken_before_the_server_binds_it_is_replaced(
 def test_a_paused_server_can_be_stopped_and_started_on_its_port_and_data(tmp_path: Path) -> None:
     with LocalRedis(data_dir=tmp_path, options={"appendonly": "yes"}) as server:
         pid, port = server.pid, server.port
-        server.ask("SET", "a", "1")
+        server.execute("SET", "a", "1")
         server.pause()
         server.stop()
         assert not psutil.pid_exists(pid)
         with pytest.raises(ServiceError, match="Redis is not running"):
             server.pause()
         server.start()
-        assert (server.port, server.ask("GET", "a")) == (port, b"1")
+        assert (server.port, server.execute("GET", "a")) == (port, b"1")
 
 
 def test_a_bad_option_fails_the_start_with_the_end_of_the_log(tmp_path: Path) -> None:

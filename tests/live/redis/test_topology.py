@@ -72,7 +72,7 @@ def test_a_tasks_commands_are_applied_slot_by_slot(redis_cluster: list[LocalRedi
     assert {slot for slot, _, _ in handle.groups} == {key_slot(f"{key}:{number}".encode()) for number in range(40)}
     assert driver.commit([handle], scan_start) == [Evidence.COMMITTED]
     assert totals(redis_cluster, key) == TOTALS
-    left = [name for server in redis_cluster for name in server.ask("KEYS", f"twopc:{sink.name}:*")]
+    left = [name for server in redis_cluster for name in server.execute("KEYS", f"twopc:{sink.name}:*")]
     assert not [name for name in left if not name.endswith((b":applied", b":control"))]
 
 
@@ -94,7 +94,7 @@ def test_slots_of_one_task_may_have_more_chunks_and_fewer(redis_cluster: list[Lo
 
 def slices(servers: list[LocalRedis], sink: RedisSink) -> list[str]:
     """What is staged, and the list of it."""
-    found = [name for server in servers for name in server.ask("KEYS", f"twopc:{sink.name}:*:slice*")]
+    found = [name for server in servers for name in server.execute("KEYS", f"twopc:{sink.name}:*:slice*")]
     return sorted(name.decode().rpartition("}:")[2].partition(":")[0] for name in found)
 
 
@@ -154,9 +154,9 @@ def test_rows_are_applied_once_where_slots_move_before_the_commit(own_cluster: l
     sink = cluster_sink(own_cluster, key, timeout_ms=5_000)
     task = Decided(sink, batch(id=IDS))
     source, target = own_cluster[0], own_cluster[1]
-    target_id = target.ask("CLUSTER", "MYID")
-    source.ask("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", 0, 2000, "NODE", target_id)
-    until(lambda: source.ask("CLUSTER", "COUNTKEYSINSLOT", 0) == 0 and _owner(own_cluster, 0) == target_id)
+    target_id = target.execute("CLUSTER", "MYID")
+    source.execute("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", 0, 2000, "NODE", target_id)
+    until(lambda: source.execute("CLUSTER", "COUNTKEYSINSLOT", 0) == 0 and _owner(own_cluster, 0) == target_id)
     assert task.commit() is Evidence.COMMITTED
     assert totals(own_cluster, key) == TOTALS
     assert task.commit() is Evidence.COMMITTED
@@ -164,7 +164,7 @@ def test_rows_are_applied_once_where_slots_move_before_the_commit(own_cluster: l
 
 
 def _owner(servers: list[LocalRedis], slot: int) -> bytes:
-    for line in servers[0].ask("CLUSTER", "NODES").splitlines():
+    for line in servers[0].execute("CLUSTER", "NODES").splitlines():
         words = line.split()
         for low, _, high in (place.partition(b"-") for place in words[8:] if not place.startswith(b"[")):
             if int(low) <= slot <= int(high or low):
@@ -179,17 +179,17 @@ def test_a_slot_that_is_halfway_between_two_nodes_holds_its_rows_up_and_doubles_
     sink = cluster_sink(own_cluster, key, timeout_ms=700)
     task = Decided(sink, batch(id=IDS))
     slot = min(slot for slot, _, _ in task.handle.groups)
-    source = next(s for s in own_cluster if s.ask("CLUSTER", "MYID") == _owner(own_cluster, slot))
+    source = next(s for s in own_cluster if s.execute("CLUSTER", "MYID") == _owner(own_cluster, slot))
     target = next(server for server in own_cluster if server is not source)
-    source_id, target_id = source.ask("CLUSTER", "MYID"), target.ask("CLUSTER", "MYID")
-    target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", source_id)
-    source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", target_id)
+    source_id, target_id = source.execute("CLUSTER", "MYID"), target.execute("CLUSTER", "MYID")
+    target.execute("CLUSTER", "SETSLOT", slot, "IMPORTING", source_id)
+    source.execute("CLUSTER", "SETSLOT", slot, "MIGRATING", target_id)
     # The slice is here, the counters are new: they belong to the other side already.
     assert task.commit() is Evidence.UNKNOWN
-    for name in source.ask("CLUSTER", "GETKEYSINSLOT", slot, 100):
-        source.ask("MIGRATE", "127.0.0.1", target.port, name, 0, 1000)
+    for name in source.execute("CLUSTER", "GETKEYSINSLOT", slot, 100):
+        source.execute("MIGRATE", "127.0.0.1", target.port, name, 0, 1000)
     for server in (target, source):
-        server.ask("CLUSTER", "SETSLOT", slot, "NODE", target_id)
+        server.execute("CLUSTER", "SETSLOT", slot, "NODE", target_id)
     assert task.commit() is Evidence.COMMITTED
     assert totals(own_cluster, key) == TOTALS
 
@@ -201,26 +201,26 @@ def test_what_is_on_the_other_side_of_a_moving_slot_already_is_confirmed_there(o
     scan_start = driver.begin()
     handle = driver.prepare(batch(id=IDS))
     slot = min(slot for slot, _, _ in handle.groups)
-    source = next(s for s in own_cluster if s.ask("CLUSTER", "MYID") == _owner(own_cluster, slot))
+    source = next(s for s in own_cluster if s.execute("CLUSTER", "MYID") == _owner(own_cluster, slot))
     target = next(server for server in own_cluster if server is not source)
-    target_id = target.ask("CLUSTER", "MYID")
-    target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", source.ask("CLUSTER", "MYID"))
-    source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", target_id)
-    for name in source.ask("CLUSTER", "GETKEYSINSLOT", slot, 100):
-        source.ask("MIGRATE", "127.0.0.1", target.port, name, 0, 1000)
+    target_id = target.execute("CLUSTER", "MYID")
+    target.execute("CLUSTER", "SETSLOT", slot, "IMPORTING", source.execute("CLUSTER", "MYID"))
+    source.execute("CLUSTER", "SETSLOT", slot, "MIGRATING", target_id)
+    for name in source.execute("CLUSTER", "GETKEYSINSLOT", slot, 100):
+        source.execute("MIGRATE", "127.0.0.1", target.port, name, 0, 1000)
     driver.committer.confirm([handle], 0)
     for server in (target, source):
-        server.ask("CLUSTER", "SETSLOT", slot, "NODE", target_id)
+        server.execute("CLUSTER", "SETSLOT", slot, "NODE", target_id)
     assert driver.commit([handle], scan_start) == [Evidence.COMMITTED]
     assert totals(own_cluster, key) == TOTALS
 
 
 def test_every_primarys_settings_count(own_cluster: list[LocalRedis]) -> None:
     sink = cluster_sink(own_cluster, unique())
-    own_cluster[1].ask("CONFIG", "SET", "proto-max-bulk-len", "2mb")
+    own_cluster[1].execute("CONFIG", "SET", "proto-max-bulk-len", "2mb")
     with contextlib.closing(sink.link()) as link:
         assert link.largest_word_bytes() == 2 * 1024 * 1024
-    own_cluster[2].ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    own_cluster[2].execute("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     with (
         contextlib.closing(sink.create_committer()) as committer,
         pytest.raises(ConfigurationError, match="noeviction"),
@@ -262,7 +262,7 @@ def test_a_commit_follows_the_primary_that_sentinel_names() -> None:
             "sentinel failover-timeout": "shop 2000",
         }
         sentinel = stack.enter_context(LocalRedis(options=watch, arguments=["--sentinel"]))
-        until(lambda: len(sentinel.ask("SENTINEL", "REPLICAS", "shop")) == 1)
+        until(lambda: len(sentinel.execute("SENTINEL", "REPLICAS", "shop")) == 1)
         sink = sink_of(
             "redis://",
             IncrBy("n"),
@@ -278,7 +278,7 @@ def test_a_commit_follows_the_primary_that_sentinel_names() -> None:
         first.options["replicaof"] = f"127.0.0.1 {second.port}"
         first.start()
         until(lambda: task.commit() is Evidence.COMMITTED)
-        assert (second.ask("GET", "n"), first.ask("GET", "n")) == (b"200", b"200")
+        assert (second.execute("GET", "n"), first.execute("GET", "n")) == (b"200", b"200")
 
 
 def test_behind_sentinel_the_url_gives_user_database_and_tls() -> None:
@@ -299,7 +299,7 @@ def test_behind_sentinel_the_url_gives_user_database_and_tls() -> None:
 def _is_primary(server: LocalRedis) -> bool:
     # A server that is promoted hangs up on its clients.
     with contextlib.suppress(redis.ConnectionError):
-        return bool(server.ask("ROLE")[0] == b"master")
+        return bool(server.execute("ROLE")[0] == b"master")
     return False
 
 
@@ -386,12 +386,12 @@ RIGHTS = (
 
 def test_a_user_with_few_rights_will_do() -> None:
     with LocalRedis() as server:
-        server.ask("ACL", "SETUSER", "spark", "on", ">secret", *RIGHTS.split())
+        server.execute("ACL", "SETUSER", "spark", "on", ">secret", *RIGHTS.split())
         url = server.url.replace("redis://", "redis://spark:secret@")
         sink = sink_of(url, HashSet("data:{id}", ("v",)))
         assert apply(sink, batch(id=[1, 2], v=["a", "b"])) == [Evidence.COMMITTED]
-        assert server.ask("HGET", "data:2", "v") == b"b"
+        assert server.execute("HGET", "data:2", "v") == b"b"
         with pytest.raises((ConfigurationError, BadRecordError), match=r"(?i)permission|NOPERM"):
             apply(sink_of(url, HashSet("other:{id}", ("v",))), batch(id=[1], v=["a"]))
-        assert server.ask("KEYS", "other:*") == []
+        assert server.execute("KEYS", "other:*") == []
         assert "secret" not in repr(sink)
