@@ -3,7 +3,7 @@
 ``.venv/bin/python benchmarks/hbase_sink.py --rows 10000 --pairs 3``. What is timed is everything between the Arrow batch and
 the last acknowledgement: for the sink encoding, staging, confirming, applying and proving. *Client*: ``hbase-driver``'s own
 ``Table``, which makes one call a row, from values that are made beforehand. *Batched*: the same mutations by this project's
-link, 1000 in a call, without a condition: what HBase can take from one Python process.
+client, 1000 in a call, without a condition: what HBase can take from one Python process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from integration.services.hbase import LocalHBase
 from sinks.hbase import HBaseSink
 from sinks.hbase.errors import FAILURES
 from sinks.hbase.mappings import COUNTER, Append, Increment, Mapping, Put
-from sinks.hbase.messages import hbase, name_parts
+from sinks.hbase.messages import hbase_pb, name_parts
 from sinks.hbase.row_ops import Op
 from twopc.attempt import Attempt, Claim, TaskAttempt
 from twopc.handle import Evidence
@@ -72,12 +72,12 @@ def seconds(work: Callable[[], object]) -> float:
 
 def batched(sink: HBaseSink, prefix: str, values: tuple[bytes, ...], rows: int) -> None:
     """The mutations of so many rows, without a guarantee."""
-    link = sink.link()
-    with contextlib.closing(link):
+    client = sink.create_client()
+    with contextlib.closing(client):
         keys = [f"{prefix}{number}".encode() for number in range(rows)]
         mutations = sink.mapping.mutations((key, values) for key in keys)
         ops = [Op(TABLE, mutation.row, mutations=(mutation,)) for mutation in mutations]
-        if link.ask(ops) != [True] * rows:
+        if client.execute(ops) != [True] * rows:
             raise AssertionError("not written")
 
 
@@ -108,14 +108,14 @@ def with_sink(sink: HBaseSink, batches: list[pa.RecordBatch]) -> list[float]:
 
 def create_table(sink: HBaseSink) -> None:
     """Make the table, and return when it is served."""
-    families = [hbase.ColumnFamilySchema(name=b"d")]
-    link = sink.link()
-    with contextlib.closing(link):
-        link.cluster.ask_master(lambda master: master.create_table(*name_parts(TABLE), families))
+    families = [hbase_pb.ColumnFamilySchema(name=b"d")]
+    client = sink.create_client()
+    with contextlib.closing(client):
+        client.cluster.call_master(lambda master: master.create_table(*name_parts(TABLE), families))
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             with contextlib.suppress(*FAILURES):
-                link.cluster.region_of(TABLE, b"")
+                client.cluster.region_of(TABLE, b"")
                 return
             time.sleep(0.05)
         raise AssertionError("the table is not served")

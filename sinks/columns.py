@@ -1,4 +1,4 @@
-"""Columns as bytes: checked by name, type and null, and made bytes a column at a time. What every store needs of them."""
+"""Columns as bytes: checks name, type and nulls, and converts a whole column at a time. Shared by the stores."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def texts(rows: pa.RecordBatch, name: str) -> list[bytes]:
 
 
 def integers(rows: pa.RecordBatch, name: str) -> list[bytes]:
-    """A column of integers, in 64 bits."""
+    """A column of integers of at most 64 bits, signed, as text."""
     column = _column(rows, name)
     if not pa.types.is_integer(column.type):
-        raise SchemaError(f"column {name!r} is {column.type}, an integer increment needs an integer: cast it to bigint")
+        raise SchemaError(f"column {name!r} is {column.type}, an increment needs an integer: cast it to bigint")
     if pa.types.is_uint64(column.type) and len(column) and pc.max(column).as_py() > _INT64_MAX:
         raise BadRecordError(f"column {name!r} holds {pc.max(column).as_py()}: counters have signed 64 bits")
     return _values(column, name)
 
 
 def numbers(rows: pa.RecordBatch, name: str) -> list[bytes]:
-    """A column of finite numbers."""
+    """A column of finite numbers, as text."""
     column = _column(rows, name)
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)):
         raise SchemaError(f"column {name!r} is {column.type}, the command needs a number: cast it to double")
@@ -67,10 +67,10 @@ def keys(rows: pa.RecordBatch, template: str) -> Any:
 
 @cache
 def parse_template(template: str) -> tuple[tuple[str, bool], ...]:
-    """The pieces of a key: text, and whether it names a column.
+    """The parts of a key template: a text, and whether it names a column.
 
     Raises:
-        ConfigurationError: it is no such template.
+        ConfigurationError: the template is not valid.
     """
     try:
         fields = list(string.Formatter().parse(template))
@@ -84,7 +84,7 @@ def parse_template(template: str) -> tuple[tuple[str, bool], ...]:
             parts.append((text, False))
         if name is not None:
             if not name or spec or conversion:
-                raise ConfigurationError(f"key {template!r}: a brace holds the name of a column and nothing else")
+                raise ConfigurationError(f"key {template!r}: put only the name of a column between braces")
             parts.append((name, True))
     if not parts:
         raise ConfigurationError(f"key {template!r}: give a key that is not empty")
@@ -93,15 +93,15 @@ def parse_template(template: str) -> tuple[tuple[str, bool], ...]:
 
 def _column(rows: pa.RecordBatch, name: str) -> Any:
     if name not in rows.schema.names:
-        raise SchemaError(f"the DataFrame has no column {name!r} (it has {', '.join(rows.schema.names)}): select it")
+        raise SchemaError(f"the DataFrame has no column {name!r}, only {', '.join(rows.schema.names)}: select it")
     column: Any = rows.column(name)
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if column.null_count:
         row = column.is_null().index(True).as_py()
         raise BadRecordError(
-            f"column {name!r} is null in row {row} of an Arrow batch of {rows.num_rows}: a null cannot be stored, give it a "
-            "value (coalesce) or filter the row out"
+            f"column {name!r} is null in row {row} of an Arrow batch of {rows.num_rows}: a null cannot be stored. Give it a "
+            "value (coalesce), or filter the row out"
         )
     return column
 
@@ -114,7 +114,7 @@ def _values(column: pa.Array[Any], name: str) -> list[bytes]:
 def _bytes(column: pa.Array[Any], name: str) -> Any:
     if not any(fits(column.type) for fits in _PLAIN):
         raise SchemaError(
-            f"column {name!r} is {column.type}, which cannot be stored as it is: make it text (to_json) or bytes"
+            f"column {name!r} is {column.type}, which cannot be stored: convert it to text (to_json) or bytes"
         )
     if pa.types.is_binary(column.type):
         return column

@@ -1,55 +1,78 @@
-"""Asking a store again and again: only what is not answered, with pauses that grow, until nothing goes on any more."""
+"""Retries with backoff: the one place where a store's client waits and gives up."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Any
 
+from tenacity import Retrying, retry_if_exception, retry_if_result, stop_after_delay
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from tenacity import RetryCallState
+    from tenacity.wait import wait_base
 
-def ask_until_answered(  # noqa: PLR0913 - keyword-only: a store's own steps
+
+def retrying(is_transient: Callable[[BaseException], bool], *, timeout_s: float, backoff: wait_base) -> Retrying:
+    """Retries a step while its error is transient; after ``timeout_s`` the step's last error is raised."""
+    return Retrying(
+        retry=retry_if_exception(is_transient), stop=stop_after_delay(timeout_s), wait=backoff, reraise=True
+    )
+
+
+def execute_all(  # noqa: PLR0913 - keyword-only: a store's own steps
     answers: list[Any],
     *,
     windows: Callable[[Sequence[int]], Iterable[list[int]]],
-    make: Callable[[list[int]], None],
-    again: Callable[[Any], bool],
-    recover: Callable[[Sequence[int]], bool],
+    execute: Callable[[list[int]], None],
+    retry_if: Callable[[Any], bool],
+    recover: Callable[[Sequence[int]], None],
     timeout_s: float,
-    pauses_s: tuple[float, float],
+    backoff: wait_base,
 ) -> list[Any]:
-    """Make every call, and again those whose answer is ``again``.
+    """Execute every call, and retry those that ``retry_if`` names until progress stops.
 
     Args:
-        answers: a place for each call's, with what stands there where it is never made.
-        windows: cuts places into what is made at once.
-        make: makes the calls of some places, and fills in their answers; an error is an answer.
-        again: whether an answer is worth asking again for.
-        recover: is told of the unanswered places before they are made again; False: nothing has to be waited for.
-        timeout_s: how long nothing may go on; as long as answers come it goes on.
-        pauses_s: the first pause and the longest one.
+        answers: one for each call; what it holds at first stays where the call is never made.
+        windows: splits positions into those that are sent together.
+        execute: makes the calls at some positions and fills in their answers; an error is an answer.
+        retry_if: whether an answer calls for a retry.
+        recover: is called with the open positions before each pause.
+        timeout_s: how long no call may be answered before all give up; every answer restarts it.
+        backoff: the pauses between rounds.
 
     Returns:
         ``answers``.
     """
     pending: Sequence[int] = range(len(answers))
     deadline = time.monotonic() + timeout_s
-    pause_s, longest_s = pauses_s
-    while pending:
+
+    def is_over(_: object = None) -> bool:
+        return time.monotonic() > deadline
+
+    def execute_pending() -> Sequence[int]:
+        nonlocal pending, deadline
         left: list[int] = []
         for window in windows(pending):
-            make(window)
-            unanswered = [at for at in window if again(answers[at])]
+            execute(window)
+            unanswered = [at for at in window if retry_if(answers[at])]
             if len(unanswered) < len(window):
-                deadline = time.monotonic() + timeout_s  # it goes on: the time is for a standstill
+                deadline = time.monotonic() + timeout_s
             left += unanswered
-            if left and time.monotonic() > deadline:
+            if left and is_over():
                 break
-        if not left or time.monotonic() > deadline:
-            break
-        if recover(left):
-            time.sleep(min(pause_s, max(0.0, deadline - time.monotonic())))
-            pause_s = min(pause_s * 2, longest_s)
         pending = left
+        return left
+
+    def pause_s(state: RetryCallState) -> float:
+        return min(backoff(state), max(0.0, deadline - time.monotonic()))
+
+    Retrying(
+        retry=retry_if_result(bool),
+        stop=is_over,
+        wait=pause_s,
+        before_sleep=lambda _: recover(pending),
+        retry_error_callback=lambda _: None,  # the open positions keep their last answer
+    )(execute_pending)
     return answers

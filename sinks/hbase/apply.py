@@ -1,13 +1,13 @@
-"""Applying what is decided, row by row, each once. Every call here may be made any number of times, by anybody.
+"""Applying decided slices row by row, each row once. Every call may be repeated any number of times, by any driver.
 
-What keeps a row from being applied twice is in the row, and is changed in the same atomic step as the data:
+What keeps a row from being applied twice is in the row, and changes in the same atomic step as the data:
 
-* ``Put``: the cells' timestamp, which is the decision's version plus the task's partition: to write them again changes
-  nothing, and a later one stays. Only where a slice has a key in two chunks their order counts: then the last chunk goes
-  first, and a row is written where no cell has the timestamp, so that the last row of a key wins however often this is begun.
-* ``Delete``: the deletion's timestamp, which is the decision's version: nothing newer goes, however late it is repeated.
-* ``Increment``, ``Append``: a marker cell ``twopc:<sink>``: the newest decision that changed the row, and for each of its
-  tasks up to which chunk. A newer decision replaces it, so that a row has one marker, however many batches there were.
+* ``Put``: the cells' timestamp, which is the decision's version plus the task's partition. Writing them again changes nothing,
+  and a later version stays. Order matters only if a slice has a key in two chunks: then the last chunk is applied first, and a
+  row is written only if no cell has the timestamp, so that the last row of a key wins however often this starts again.
+* ``Delete``: the deletion's timestamp, which is the decision's version. It deletes nothing newer, however late it is repeated.
+* ``Increment``, ``Append``: a marker cell ``twopc:<sink>``. It holds the newest decision that changed the row, and how many
+  chunks of each of its tasks have. A newer decision replaces it, so a row has one marker, however many batches there were.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from sinks.hbase.row_ops import Op, cells_of, look, put, where_equal, where_none
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from sinks.hbase.client import HBaseLink
+    from sinks.hbase.client import HBaseClient
     from sinks.hbase.fence import Fence
+    from sinks.hbase.handle import HBaseHandle
     from sinks.hbase.messages import Message
     from sinks.hbase.row_ops import Column
-    from sinks.hbase.writer import HBaseHandle
 
-#: The operations that would do their work again, but for a marker.
+#: The operations that need a marker: repeated, they would change the row again.
 MARKED: Final = frozenset({"INCREMENT", "APPEND"})
 _BASE: Final = struct.Struct(">Q")
 _TASK: Final = struct.Struct(">II")
 _SHOWN: Final = 3
-#: Chunks that are under way together, where their order is of no interest.
+#: How many chunks are applied at the same time, where their order does not matter.
 _AT_ONCE: Final = 4
 
 
@@ -42,14 +42,14 @@ class Applier:
     """Applies the slices of one sink.
 
     Args:
-        link: the way to HBase.
+        client: of the sink.
         fence: of the sink.
         table: the sink's own.
         sink: its name.
     """
 
-    def __init__(self, link: HBaseLink, fence: Fence, *, table: str, sink: str) -> None:
-        self._link = link
+    def __init__(self, client: HBaseClient, fence: Fence, *, table: str, sink: str) -> None:
+        self._client = client
         self._fence = fence
         self._table = table
         self._sink = sink
@@ -62,30 +62,30 @@ class Applier:
             base: its decision's version.
 
         Returns:
-            what stands in the way, in words for people; empty where nothing does.
+            what blocks it, in words for people; empty: nothing does.
 
         Raises:
-            Exception: one of ``hbase_errors.FAILURES``: how far it is cannot be found out or noted now.
+            Exception: one of ``sinks.hbase.errors.FAILURES``: its progress cannot be read or recorded now.
         """
         self._fence.begin(handle.uuid, base)
         progress = self._fence.read()
         if progress.base != base or handle.uuid not in progress.done:
-            return []  # overtaken, or given up: the evidence says which
+            return []  # a newer decision, or a tombstone: the evidence shows which
         todo = range(progress.done[handle.uuid], handle.chunks)
         with contextlib.closing(self._apply_chunks(handle, base, todo)) as chunks:
             for done, failed in chunks:
                 if failed is None:
-                    return []  # gone: the evidence says so
+                    return []  # the chunk is gone: the evidence shows it
                 if failed:
                     return failed
-                self._fence.note(handle.uuid, base, done + 1)
+                self._fence.record(handle.uuid, base, done + 1)
         return []
 
     def _apply_chunks(
         self, handle: HBaseHandle, base: int, todo: Sequence[int]
     ) -> Generator[tuple[int, list[str] | None]]:
-        """What becomes of each chunk, in their order. Closed, it begins no further ones, and waits for those it has begun."""
-        if not handle.distinct:  # a row may be in the next chunk, too: that waits until this one has been noted
+        """The result of each chunk, in order. Closing it starts no further chunk, and waits for those that run."""
+        if not handle.distinct:  # the next chunk may have the same row: it waits until this one is recorded
             yield from ((done, self.apply_chunk(handle, base, done)) for done in todo)
             return
         pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="twopc-hbase")
@@ -98,10 +98,10 @@ class Applier:
         """Apply the chunk before which ``done`` others were applied.
 
         Returns:
-            what stands in the way; None where the chunk is not there.
+            what blocks it; None: the chunk is gone.
         """
         number = handle.chunks - 1 - done if handle.operation == "PUT" else done
-        [answer] = self._link.ask([staging.look_at_chunk(self._table, handle.row(self._sink), number)])
+        [answer] = self._client.execute([staging.look_at_chunk(self._table, handle.row(self._sink), number)])
         if isinstance(answer, Exception):
             return [f"chunk {number}: {answer}"]
         cells = cells_of(answer)
@@ -111,14 +111,17 @@ class Applier:
         if handle.operation in MARKED:
             return self._apply_marked(handle, base, done, mutations)
         make = _delete_op if handle.operation == "DELETE" else _put_op
-        return _failures(self._link.ask([make(handle, base, one) for one in mutations]), mutations)
+        return _failures(self._client.execute([make(handle, base, one) for one in mutations]), mutations)
 
     def _apply_marked(self, handle: HBaseHandle, base: int, done: int, mutations: Sequence[Message]) -> list[str]:
-        """Apply mutations of different rows, each together with its row's marker."""
+        """Apply mutations of different rows, each together with its row's marker.
+
+        Repeats a compare-and-set without a pause: a lost round means that the marker has moved.
+        """
         left = list(mutations)
         column = (_family(left[0]), marker_qualifier(self._sink))
         while left:
-            looked = self._link.ask([look(handle.table, mutation.row, [column]) for mutation in left])
+            looked = self._client.execute([look(handle.table, mutation.row, [column]) for mutation in left])
             if failed := _failures(looked, left):
                 return failed
             todo: list[tuple[Message, Op]] = []
@@ -130,11 +133,11 @@ class Applier:
                     both = mutation, put(mutation.row, {column: new}, at_ms=base)
                     condition = where_equal(mutation.row, column, seen)
                     todo.append((mutation, Op(handle.table, mutation.row, mutations=both, condition=condition)))
-            answers = self._link.ask([op for _, op in todo])
+            answers = self._client.execute([op for _, op in todo])
             left = [mutation for mutation, _ in todo]
             if failed := _failures(answers, left):
                 return failed
-            # Somebody else was faster, perhaps this very call before its answer was lost: the marker tells.
+            # The marker has moved: by another driver, or by this very call if its answer was lost.
             left = [mutation for mutation, answer in zip(left, answers, strict=True) if not answer]
         return []
 
@@ -147,7 +150,7 @@ def marker_qualifier(sink: str) -> bytes:
 def _put_op(handle: HBaseHandle, base: int, mutation: Message) -> Op:
     at_ms = base + handle.partition
     mutation.timestamp = at_ms
-    if handle.distinct:  # without a condition HBase takes many rows in one step, some seven times as fast
+    if handle.distinct:  # without a condition HBase takes many rows in one step, about seven times as fast
         return Op(handle.table, mutation.row, mutations=(mutation,))
     first: Column = (_family(mutation), mutation.column_value[0].qualifier_value[0].qualifier)
     condition = where_none_since(mutation.row, first, at_ms)
@@ -158,12 +161,12 @@ def _delete_op(handle: HBaseHandle, base: int, mutation: Message) -> Op:
     mutation.timestamp = base
     for column in mutation.column_value:
         for cell in column.qualifier_value:
-            cell.timestamp = base  # a cell without one of its own would be deleted as it is now
+            cell.timestamp = base  # without its own timestamp, the cell's newest version would be deleted
     return Op(handle.table, mutation.row, mutations=(mutation,))
 
 
 def _advance(seen: bytes | None, base: int, partition: int, done: int) -> bytes | None:
-    """The marker behind this chunk; None where it was applied, or a newer decision was."""
+    """The marker after this chunk; None: this chunk or a newer decision was applied already."""
     tasks: dict[int, int] = {}
     if seen is not None:
         [newest] = _BASE.unpack_from(seen)

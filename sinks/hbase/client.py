@@ -1,7 +1,7 @@
-"""One way to an HBase: operations on rows, wherever these are, until each is answered.
+"""A client for HBase: executes operations on rows, wherever these are, and retries them until answered.
 
-Many rows go in one call a server (``Multi``), each conditional one as an atomic step of its own. Nothing but what may be
-repeated is given to :meth:`HBaseLink.ask`: after a lost answer it asks again.
+Many rows go in one call to a server (``Multi``), each conditional one as an atomic step of its own.
+:meth:`HBaseClient.execute` takes operations that may be repeated: after a lost answer it retries them.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from tenacity import wait_exponential
+
 from sinks.hbase.errors import FAILURES, RemoteError, is_transient
-from sinks.hbase.messages import Message, client, region
-from sinks.retry import ask_until_answered
+from sinks.hbase.messages import Message, client_pb, region
+from sinks.retry import execute_all, retrying
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -19,9 +21,8 @@ if TYPE_CHECKING:
     from sinks.hbase.cluster import Address, Cluster, Region
     from sinks.hbase.row_ops import Op
 
-_BACKOFF_S: Final = 0.02
-_BACKOFF_MAX_S: Final = 0.5
-#: How much goes into one call: enough that the way there and back does not count.
+_BACKOFF: Final = wait_exponential(multiplier=0.02, max=0.5)
+#: The most of one call: enough that the round trip does not matter.
 _CALL_OPS: Final = 1_000
 _CALL_BYTES: Final = 4 * 1024 * 1024
 _SCAN_ROWS: Final = 1_000
@@ -29,67 +30,68 @@ _SCAN_ROWS: Final = 1_000
 T = TypeVar("T")
 
 
-class HBaseLink:
-    """The way of one process. Threads may share it.
+class HBaseClient:
+    """Connections of one process. Threads may share it.
 
     Args:
-        cluster: where things are.
-        timeout_s: how long nothing may go on before what is left counts as not answered, in seconds.
+        cluster: finds regions and servers.
+        timeout_s: how long a call may go without any answer before it gives up, in seconds.
     """
 
     def __init__(self, cluster: Cluster, *, timeout_s: float) -> None:
         self.cluster = cluster
         self._timeout_s = timeout_s
 
-    def ask(self, ops: Sequence[Op]) -> list[Any]:
-        """Do the operations, in order within a row, and again those whose error is transient, until the time is out.
+    def execute(self, ops: Sequence[Op]) -> list[Any]:
+        """Execute operations, in order within a row; retry transient errors until no operation is answered in time.
 
         Returns:
             for each look its ``Result``, for each mutation whether its condition held; an error is an answer.
         """
-        answers: list[Any] = [TimeoutError("not asked")] * len(ops)
+        answers: list[Any] = [TimeoutError("not sent")] * len(ops)
 
-        def recover(left: Sequence[int]) -> bool:
+        def recover(left: Sequence[int]) -> None:
             for table in {ops[at].table for at in left}:
                 self.cluster.forget(table)
-            return True
 
-        return ask_until_answered(
+        return execute_all(
             answers,
             windows=lambda pending: _windows(pending, ops),
-            make=lambda window: self._make(ops, window, answers),
-            again=is_transient,
+            execute=lambda window: self._execute(ops, window, answers),
+            retry_if=is_transient,
             recover=recover,
             timeout_s=self._timeout_s,
-            pauses_s=(_BACKOFF_S, _BACKOFF_MAX_S),
+            backoff=_BACKOFF,
         )
 
-    def insist(self, step: Callable[[], T]) -> T:
-        """Take a step that may be repeated, again and again while its error is transient and the time is not out.
+    def execute_one(self, op: Op) -> Any:
+        """Execute one operation, as :meth:`execute` does.
 
         Raises:
-            Exception: one of ``hbase_errors.FAILURES``, the last one.
+            Exception: one of ``sinks.hbase.errors.FAILURES``.
         """
-        deadline = time.monotonic() + self._timeout_s
-        pause_s = _BACKOFF_S
-        while True:
-            try:
-                return step()
-            except FAILURES as error:
-                if not is_transient(error) or time.monotonic() > deadline:
-                    raise
-            time.sleep(pause_s)
-            pause_s = min(pause_s * 2, _BACKOFF_MAX_S)
+        [answer] = self.execute([op])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def retry(self, step: Callable[[], T]) -> T:
+        """Take a step that may be repeated; retry it while its error is transient, until the time is out.
+
+        Raises:
+            Exception: one of ``sinks.hbase.errors.FAILURES``, the last one.
+        """
+        return retrying(is_transient, timeout_s=self._timeout_s, backoff=_BACKOFF)(step)
 
     def scan(self, table: str, prefix: bytes, family: bytes) -> Iterator[Message]:
         """The ``Result`` of every row that begins with a prefix and has cells in a family.
 
         Raises:
-            Exception: one of ``hbase_errors.FAILURES``.
+            Exception: one of ``sinks.hbase.errors.FAILURES``.
         """
         start, stop = prefix, prefix[:-1] + bytes([prefix[-1] + 1])
         while start < stop:
-            found, next_start = self.insist(lambda at=start: self._scan_once(table, at, stop, family))  # type: ignore[misc]
+            found, next_start = self.retry(lambda at=start: self._scan_once(table, at, stop, family))  # type: ignore[misc]
             yield from found
             if not next_start:
                 return
@@ -100,11 +102,11 @@ class HBaseLink:
         self.cluster.close()
 
     def _scan_once(self, table: str, start: bytes, stop: bytes, family: bytes) -> tuple[list[Message], bytes]:
-        """Some rows, and where to go on."""
+        """Some rows, and the row to continue from; empty: there are no more."""
         place = self.cluster.region_of(table, start)
-        scan = client.Scan(start_row=start, stop_row=stop, include_start_row=True, max_versions=1)
+        scan = client_pb.Scan(start_row=start, stop_row=stop, include_start_row=True, max_versions=1)
         scan.column.add(family=family)
-        request = client.ScanRequest(
+        request = client_pb.ScanRequest(
             region=region(place.name), scan=scan, number_of_rows=_SCAN_ROWS, close_scanner=True
         )
         try:
@@ -113,16 +115,16 @@ class HBaseLink:
             self.cluster.forget(table)
             raise
         found = list(answer.results)
-        # A call may end early, by size: only one that finds nothing has come to the region's end.
+        # A call may end early, by size: only an empty answer has reached the region's end.
         return found, found[-1].cell[0].row + b"\0" if found else place.end
 
-    def _make(self, ops: Sequence[Op], places: Sequence[int], answers: list[Any]) -> None:
+    def _execute(self, ops: Sequence[Op], places: Sequence[int], answers: list[Any]) -> None:
         by_server: dict[Address, list[tuple[int, Region]]] = {}
         failure: Exception | None = None
         deadline = time.monotonic() + self._timeout_s
         for place in places:
             if failure is not None and time.monotonic() > deadline:
-                answers[place] = failure  # nobody answers: not to be waited for again by each row
+                answers[place] = failure  # the same silence, which no further row needs to wait for
                 continue
             try:
                 where = self.cluster.region_of(ops[place].table, ops[place].row)
@@ -143,8 +145,8 @@ class HBaseLink:
 
 
 def _request(ops: Sequence[Op], mine: Sequence[tuple[int, Region]]) -> tuple[Message, list[list[int]]]:
-    """One call for operations on one server, and which of them each of its parts holds."""
-    request = client.MultiRequest()
+    """One call for operations on one server, and the positions of the operations in each of its parts."""
+    request = client_pb.MultiRequest()
     groups: list[list[int]] = []
     plain: dict[bytes, tuple[Message, list[int]]] = {}
     for place, where in mine:
@@ -170,7 +172,7 @@ def _request(ops: Sequence[Op], mine: Sequence[tuple[int, Region]]) -> tuple[Mes
 
 
 def _read(ops: Sequence[Op], group: Sequence[int], result: Message, answers: list[Any]) -> None:
-    """Note the answers in one part of a response."""
+    """Fill in the answers of one part of a response."""
     if result.HasField("exception"):
         for place in group:
             answers[place] = _error(result.exception)

@@ -1,4 +1,4 @@
-"""Where things are in an HBase, and connections to them."""
+"""Finds the regions and servers of an HBase, and connects to them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Region(NamedTuple):
-    """A region and who serves it."""
+    """A region and the server that serves it."""
 
     start: bytes
     end: bytes
@@ -35,9 +35,9 @@ class Cluster:
     """Connections and locations of one process. Threads may share it: each call has a connection to itself.
 
     Args:
-        zookeeper: ``host:port,…``, the quorum in which HBase says where its master and ``hbase:meta`` are.
-        znode: where there.
-        user: who this is.
+        zookeeper: ``host:port,…``, the quorum that knows where HBase's master and ``hbase:meta`` are.
+        znode: HBase's path there.
+        user: the user name that servers see.
         timeout_s: how long one answer may take, in seconds.
     """
 
@@ -50,13 +50,13 @@ class Cluster:
         self._meta: Address | None = None
         self._master: Master | None = None
         self._regions: dict[str, list[Region]] = {}
-        self._lock = threading.Lock()  # never held while somebody is asked
+        self._lock = threading.Lock()  # never held during a call
 
     def call(self, server: Address, method: str, request: Message) -> Message:
-        """Call a region server, over a connection that is kept.
+        """Call a region server, over a kept connection.
 
         Raises:
-            Exception: one of ``hbase_errors.FAILURES``.
+            Exception: one of ``sinks.hbase.errors.FAILURES``.
         """
         return self._with_connection(server, lambda connection: connection.send_request(request, method))
 
@@ -65,7 +65,7 @@ class Cluster:
 
         Raises:
             AbsentTableError: there is no such table.
-            Exception: another of ``hbase_errors.FAILURES``.
+            Exception: another of ``sinks.hbase.errors.FAILURES``.
         """
         with self._lock:
             known = self._regions.setdefault(table, [])
@@ -75,24 +75,24 @@ class Cluster:
         found = self._look_up(table, row)
         with self._lock:
             if found not in known:
-                insort(known, found)  # which may be forgotten by now, and is then remembered by nobody
+                insort(known, found)  # if `forget` came first, nobody sees this list any more
         return found
 
     def forget(self, table: str) -> None:
-        """Ask anew where a table's rows are: something known was wrong, or nobody answered there."""
+        """Look a table's regions up again: a known location was wrong, or nobody answered there."""
         with self._lock:
             self._regions.pop(table, None)
 
     def describe(self, tables: Sequence[str]) -> dict[str, Message]:
-        """The schemas of tables, by name; what does not exist is not there."""
+        """The schemas of tables, by name; tables that do not exist are left out."""
 
-        def ask(master: Master) -> dict[str, Message]:
+        def describe(master: Master) -> dict[str, Message]:
             answers = {name: master.describe_table(*name_parts(name)).table_schema for name in tables}
             return {name: schemas[0] for name, schemas in answers.items() if schemas}
 
-        return self.ask_master(ask)
+        return self.call_master(describe)
 
-    def ask_master(self, step: Callable[[Master], T]) -> T:
+    def call_master(self, step: Callable[[Master], T]) -> T:
         """Call the active master. Not by several threads at once."""
         if self._master is None:
             address = locate_master(self._zookeeper, self._timeout_s, self._znode)
@@ -117,14 +117,14 @@ class Cluster:
         try:
             return step(connection)
         finally:
-            idle.append(connection)  # after an error, too: it is closed then, and connects anew
+            idle.append(connection)  # after an error, too: it is closed then, and reconnects
 
     def _look_up(self, table: str, row: bytes) -> Region:
         meta = self._meta = self._meta or locate_meta(self._zookeeper, self._timeout_s, self._znode)
         try:
-            # It looks for the last region that begins before a row, which misses one that begins with this row, and for an
-            # empty row for the first one, which may be split already. So the next row is given; what is found may be on
-            # its way, which is looked at here.
+            # The library finds the last region that begins before a row: not one that begins with this very row, and for an
+            # empty row the first one, which may be split already. So pass the next row, and check below whether the region
+            # is in service.
             found: Any = self._with_connection(
                 meta, lambda connection: connection.locate_region(*name_parts(table), row + b"\0")
             )
@@ -135,5 +135,5 @@ class Cluster:
             raise
         info = found.region_info
         if not found.host or info.split or info.offline or not found.key_in_region(row):
-            raise ConnectionError(f"table {table!r}: the region of row {row!r} is not in service now")
+            raise ConnectionError(f"table {table!r}: the region of row {row!r} is not in service")
         return Region(info.start_key, info.end_key, found.get_region_name(), (found.host.decode(), int(found.port)))

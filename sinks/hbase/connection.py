@@ -1,7 +1,7 @@
-"""Connections of ``hbase-driver``, on which a call either has its own answer or counts as not answered.
+"""Connections of ``hbase-driver``, repaired: a call gets its own answer, or counts as not answered.
 
-Handshake, headers, answers and what masters and ``hbase:meta`` are asked are the library's. What its ``Connection`` (1.1.1,
-``hbasedriver/Connection.py``) gets wrong is put right here, and nowhere else.
+Handshake, headers, answers and the calls to masters and ``hbase:meta`` are the library's. This module fixes what its
+``Connection`` (1.1.1, ``hbasedriver/Connection.py``) gets wrong.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _LENGTH: Final = struct.Struct(">IB")
 
 
 class _Sound(Connection):
-    """The repairs, to be put before a class of the library. Used by one thread; it connects when it is first needed.
+    """The repairs, as a mixin before a class of the library. Used by one thread; connects when it is first needed.
 
     Args:
         host: of the server.
         port: of the server.
-        user: who this is.
+        user: the user name that the server sees.
         timeout_s: how long connecting, or a piece of an answer, may take, in seconds.
     """
 
     def __init__(self, host: str, port: int, *, user: str, timeout_s: float) -> None:
         super().__init__()  # type: ignore[call-arg, no-untyped-call] # the class behind this one names its service
         self.host, self.port, self._timeout_s = host, port, timeout_s
-        # The library introduces itself by this attribute, and sets it from `connect`'s argument only afterwards.
+        # The library sends this attribute in the handshake, and sets it from `connect`'s argument only afterwards.
         self.user = user
         self._calls = 0
 
@@ -44,25 +44,25 @@ class _Sound(Connection):
         """Call a method.
 
         Raises:
-            RemoteError: the server says no.
+            RemoteError: the server rejected the call.
             ConnectionError: there was no answer; the call may have happened.
         """
-        del need_response  # there always is one, and the next call would take it for its own
+        del need_response  # an answer always comes; unread, the next call would take it for its own
         try:
             return self._call(req, method_name)
         except RemoteException as error:
             raise RemoteError(error.msg, error.stack_trace) from None
         except BaseException as error:
-            # An answer that still comes must not meet the next call.
+            # A late answer must not reach the next call.
             self.close()
             if not isinstance(error, Exception):
                 raise
-            # A lost connection is a bare Exception in front of the socket's error.
+            # The library reports a lost connection as a bare Exception, with the socket's error as its context.
             reason = error.__context__ if type(error) is Exception else error
             raise ConnectionError(f"{self.host}:{self.port}: {str(reason or '') or error}") from error
 
     def close(self) -> None:
-        """Close the connection; the next call makes another one. The library has no such method."""
+        """Close the connection; the next call opens another. The library has no such method."""
         if self.conn is not None:
             with contextlib.suppress(OSError):
                 self.conn.close()
@@ -70,9 +70,9 @@ class _Sound(Connection):
 
     def _call(self, req: Message, method: str) -> Any:
         connection = self._connected()
-        # Instead of the library's `send_request`: that encodes the length of a message as UTF-8, so that one of 128 bytes
-        # or more has another length, which the server refuses if it is negative, as half of those over 128 kB are; it
-        # sends with `send`, which may send a part; and it draws call ids from 999 numbers.
+        # Replaces the library's `send_request`, which encodes a message's length as UTF-8: from 128 bytes on the length is
+        # wrong, and the server rejects a negative one, as half of those over 128 kB are. It also uses `send`, which may send
+        # only a part, and draws call ids from 999 numbers.
         self._calls += 1
         header = self._get_call_header_bytes(method, self._calls)
         body = io.BytesIO()
@@ -89,8 +89,8 @@ class _Sound(Connection):
 
 
 class RegionServer(_Sound, MetaRsConnection):
-    """A region server: calls by their message, and ``locate_region`` where it has ``hbase:meta``."""
+    """A region server; ``locate_region`` works on the one that serves ``hbase:meta``."""
 
 
 class Master(_Sound, MasterConnection):
-    """A master, with the library's methods for tables."""
+    """A master, with the library's table methods."""

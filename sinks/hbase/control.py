@@ -1,4 +1,4 @@
-"""Who drives the sink: one cell, changed only by who has seen what it held (compare and set)."""
+"""The control record in HBase: one cell, changed only by compare-and-set."""
 
 from __future__ import annotations
 
@@ -10,79 +10,64 @@ import msgspec
 
 from sinks.hbase.row_ops import Op, cells_of, look, put, where_equal
 from sinks.hbase.staging import STATE, control_row
-from twopc.errors import FencedError
+from sinks.staged.control import Control, decode_control, fenced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sinks.hbase.client import HBaseLink
+    from sinks.hbase.client import HBaseClient
     from sinks.hbase.row_ops import Column
     from twopc.attempt import Claim
 
 _CELL: Final[Column] = (STATE, b"state")
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class State(Control, frozen=True, kw_only=True):
     """What the cell holds.
 
     Attributes:
-        id: of the sink in this HBase; it goes where the data goes.
-        run: of the driver.
-        query_id: its query's id.
-        driver_epoch: how often the sink was taken over.
-        version: the highest that was given out.
-        decided: that of this lineage's newest decision.
-        revision: how often the cell was written; its timestamp, so that clocks do not matter.
+        revision: how often the cell was written. It is the cell's timestamp, so that clocks do not matter.
     """
 
-    id: str = ""
-    run: str = ""
-    query_id: str = ""
-    driver_epoch: int = 0
-    version: int = 0
-    decided: int = 0
     revision: int = 0
-
-
-#: The names that fields had in version 0.1; both are read.
-_FORMER_NAMES: Final = {"lineage": "query_id", "incarnation": "driver_epoch"}
 
 
 def decode_state(data: bytes) -> State:
     """Read the cell, whichever version wrote it."""
-    fields = msgspec.json.decode(data, type=dict[str, object])
-    return msgspec.convert({_FORMER_NAMES.get(name, name): field for name, field in fields.items()}, State)
+    return decode_control(msgspec.json.decode(data, type=dict[str, object]), State)
 
 
-class Control:
+class ControlCell:
     """The cell of one sink.
 
+    Its loops repeat a compare-and-set without a pause: a lost round means that another driver has written.
+
     Raises:
-        Exception: one of ``hbase_errors.FAILURES``, by every method: it cannot be read or written now.
+        Exception: one of ``sinks.hbase.errors.FAILURES``, from every method: the cell cannot be read or written now.
     """
 
-    def __init__(self, link: HBaseLink, *, table: str, sink: str) -> None:
-        self._link = link
+    def __init__(self, client: HBaseClient, *, table: str, sink: str) -> None:
+        self._client = client
         self._table = table
         self._sink = sink
         self._row = control_row(sink)
 
     def read(self) -> State:
-        """What it holds; all empty where there is none yet."""
+        """What it holds; an empty state if there is no cell yet."""
         return self._read()[0]
 
     def acquire(self, claim: Claim, *, seen: int) -> State:
-        """Become the driver, if nobody else did since incarnation ``seen``. Repeating it is harmless.
+        """Make the claimant the owner, if the driver epoch is still ``seen``. Repeating it is harmless.
 
         Raises:
-            FencedError: somebody did.
+            FencedError: somebody else acquired the sink since.
         """
         while True:
             state, data = self._read()
             if state.run == claim.run:
                 return state
             if state.driver_epoch != seen:
-                raise self.fenced()
+                raise fenced(self._sink)
             self._swap(
                 data,
                 msgspec.structs.replace(
@@ -100,49 +85,40 @@ class Control:
         """A version above ``above``, above every earlier one, and not below the time in ms.
 
         Raises:
-            FencedError: somebody else drives.
+            FencedError: somebody else owns the sink.
         """
 
         def raised(state: State) -> State:
             version = max(time.time_ns() // 1_000_000, state.version + 1, above + 1)
             return msgspec.structs.replace(state, version=version)
 
-        # If the answer is lost it may have been written; then the next one is higher, which is as good.
+        # A lost answer may hide a version that was written; the retry reserves a higher one, which is as good.
         return self._change(run, raised).version
 
-    def note(self, run: str, decided: int) -> None:
-        """Note what is decided before any of it is applied: who starts from an older copy of the checkpoint must see it.
+    def record_decision(self, run: str, decided: int) -> None:
+        """Record the owner's newest decision.
 
         Raises:
-            FencedError: somebody else drives.
+            FencedError: somebody else owns the sink.
         """
         self._change(run, lambda state: msgspec.structs.replace(state, decided=max(state.decided, decided)))
 
-    def fenced(self) -> FencedError:
-        """The error of who is not the driver any more."""
-        return FencedError(f"sink {self._sink!r}: another driver has taken it over; this run must stop")
-
     def _change(self, run: str, change: Callable[[State], State]) -> State:
-        """Change the cell as its driver: what it holds then."""
+        """Change the cell as its owner, and return what it holds then."""
         while True:
             state, data = self._read()
             if state.run != run:
-                raise self.fenced()
+                raise fenced(self._sink)
             changed = change(state)
             if changed == state or self._swap(data, msgspec.structs.replace(changed, revision=state.revision + 1)):
                 return changed
 
     def _read(self) -> tuple[State, bytes | None]:
-        [answer] = self._link.ask([look(self._table, self._row, [_CELL])])
-        if isinstance(answer, Exception):
-            raise answer
-        cell = cells_of(answer).get(_CELL)
+        result = self._client.execute_one(look(self._table, self._row, [_CELL]))
+        cell = cells_of(result).get(_CELL)
         return (State(), None) if cell is None else (decode_state(cell.value), cell.value)
 
     def _swap(self, seen: bytes | None, state: State) -> bool:
         mutation = put(self._row, {_CELL: msgspec.json.encode(state)}, at_ms=state.revision)
         condition = where_equal(self._row, _CELL, seen)
-        [answer] = self._link.ask([Op(self._table, self._row, mutations=(mutation,), condition=condition)])
-        if isinstance(answer, Exception):
-            raise answer
-        return bool(answer)
+        return bool(self._client.execute_one(Op(self._table, self._row, mutations=(mutation,), condition=condition)))

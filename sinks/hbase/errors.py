@@ -1,4 +1,4 @@
-"""HBase's errors: which are worth asking again, and the others in this project's words."""
+"""HBase's errors: which of them call for a retry, and the others as this project's."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from twopc.errors import BadRecordError, ConfigurationError, RetriableError, Two
 
 
 class RemoteError(Exception):
-    """A server's answer that is an error.
+    """A server answered with an error.
 
     Attributes:
         kind: the Java class, without its package.
     """
 
     def __init__(self, kind: str, text: str) -> None:
-        # What follows the first line is the server's stack trace.
+        # The server's stack trace follows the first line.
         super().__init__(text.partition("\n")[0] or kind)
         self.kind = kind.rpartition(".")[2]
 
@@ -25,9 +25,9 @@ class AbsentTableError(Exception):
     """There is no such table."""
 
 
-#: All that a call raises or is answered with.
+#: All errors that a call raises or is answered with.
 FAILURES: Final = (RemoteError, AbsentTableError, OSError)
-#: A server that starts, ends, is busy, or does not have the region (any more): another one will, or this one soon.
+#: The server starts, stops, is busy, or does not serve the region: another one will, or this one will soon.
 _TRANSIENT: Final = re.compile(
     r"NotServingRegion|RegionMoved|RegionOpening|RegionServerStopped|RegionServerAborted|RegionServerRunning|"
     r"ServerNotRunning|PleaseHold|MasterNotRunning|MasterStopped|CallQueueTooBig|CallDropped|RegionTooBusy|RegionInRecovery|"
@@ -36,26 +36,26 @@ _TRANSIENT: Final = re.compile(
 )
 _REMEDIES: Final[tuple[tuple[re.Pattern[str], type[TwoPhaseCommitError], str], ...]] = (
     (re.compile("AccessDenied|AccessControl"), ConfigurationError, "Give the user the rights that docs/hbase.md lists"),
-    (re.compile("FatalConnection|BadAuth|Sasl"), ConfigurationError, "The cluster asks for Kerberos, which is not spoken here"),
+    (re.compile("FatalConnection|BadAuth|Sasl"), ConfigurationError, "The cluster requires Kerberos, which is not supported"),
     (re.compile("NoSuchColumnFamily"), ConfigurationError, "Create the family, or correct the mapping"),
     (re.compile("exceeds limit"), BadRecordError, "Raise hbase.server.keyvalue.maxsize, or make the row smaller"),
-    (re.compile("not a long|not a counter"), BadRecordError, "The column holds something else than a counter"),
+    (re.compile("not a long|not a counter"), BadRecordError, "The column does not hold a counter"),
 )  # fmt: skip
 
 
 def is_transient(answer: object) -> bool:
-    """Whether an answer is an error that may be another one in a moment."""
+    """Whether an answer is an error that a retry may clear."""
     if isinstance(answer, RemoteError):
         return _TRANSIENT.search(answer.kind) is not None
     return isinstance(answer, OSError)
 
 
 def translate(error: object, what: str) -> TwoPhaseCommitError:
-    """The error to raise for one that ended a step before the decision.
+    """The error to raise for a failure before the decision.
 
     Args:
         error: what a call raised or was answered with.
-        what: what was being done, to begin the message with.
+        what: sink and step; the message begins with it.
     """
     text = f"{what}: {error or type(error).__name__}"
     if isinstance(error, AbsentTableError):
@@ -65,4 +65,4 @@ def translate(error: object, what: str) -> TwoPhaseCommitError:
     for pattern, kind, remedy in _REMEDIES:
         if pattern.search(f"{getattr(error, 'kind', '')} {error}"):
             return kind(f"{text}. {remedy}")
-    return ConfigurationError(f"{text}. HBase refuses the call: is it 2.4 or newer?")
+    return ConfigurationError(f"{text}. HBase rejects the call: check that it is 2.4 or newer")

@@ -1,7 +1,7 @@
-"""How far the newest decision is applied: one row, in which a newer decision replaces all that the older one left.
+"""How far the newest decision is applied: one row. A newer decision replaces all that an older one left there.
 
-It proves what is committed and keeps a slice that was given up from being applied. That no row is applied twice does not
-rest on it, but on the rows themselves (``hbase_apply``).
+The row proves what is committed, and its tombstones keep lost slices from being applied. That no row of data is applied twice
+does not depend on it, but on the rows themselves (``sinks.hbase.apply``).
 """
 
 from __future__ import annotations
@@ -10,119 +10,110 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sinks.hbase.row_ops import Op, cells_of, delete, look, put, where_equal, where_none_since
 from sinks.hbase.staging import STATE, fence_row
+from sinks.staged.slices import SliceState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sinks.hbase.client import HBaseLink
+    from sinks.hbase.client import HBaseClient
+    from sinks.hbase.handle import HBaseHandle
     from sinks.hbase.row_ops import Column
-    from sinks.hbase.writer import HBaseHandle
 
 _BASE: Final[Column] = (STATE, b"base")
 _TOP: Final[Column] = (STATE, b"top")
-_BURIED: Final = b"buried"
+#: The stored word is version 0.1's.
+_TOMBSTONE: Final = b"buried"
 
 
 class Progress(NamedTuple):
     """What the row says.
 
     Attributes:
-        base: version of the newest decision of which anything was applied; 0: of none.
+        base: the version of the newest decision of which anything was applied; 0: none.
         top: the highest timestamp that it may have used.
-        done: of that decision's slices that were begun: how many chunks are applied.
-        buried: those that were given up.
+        done: for each slice of that decision that was begun, how many chunks are applied.
+        tombstones: the slices that must never be applied.
     """
 
     base: int
     top: int
     done: Mapping[str, int]
-    buried: frozenset[str]
+    tombstones: frozenset[str]
 
 
 class Fence:
     """The row of one sink.
 
     Raises:
-        Exception: one of ``hbase_errors.FAILURES``, by every method: it cannot be read or written now.
+        Exception: one of ``sinks.hbase.errors.FAILURES``, from every method: the row cannot be read or written now.
     """
 
-    def __init__(self, link: HBaseLink, *, table: str, sink: str) -> None:
-        self._link = link
+    def __init__(self, client: HBaseClient, *, table: str, sink: str) -> None:
+        self._client = client
         self._table = table
         self._row = fence_row(sink)
 
     def read(self) -> Progress:
         """What it says now."""
-        [answer] = self._link.ask([look(self._table, self._row, family=STATE)])
-        if isinstance(answer, Exception):
-            raise answer
-        cells = {column: cell.value for column, cell in cells_of(answer).items()}
+        result = self._client.execute_one(look(self._table, self._row, family=STATE))
+        cells = {column: cell.value for column, cell in cells_of(result).items()}
         base, top = int(cells.pop(_BASE, b"0")), int(cells.pop(_TOP, b"0"))
         slices = {column[1].decode(): value for column, value in cells.items()}
         return Progress(
             base,
             top,
-            {uuid: int(value) for uuid, value in slices.items() if value != _BURIED},
-            frozenset(uuid for uuid, value in slices.items() if value == _BURIED),
+            {uuid: int(value) for uuid, value in slices.items() if value != _TOMBSTONE},
+            frozenset(uuid for uuid, value in slices.items() if value == _TOMBSTONE),
         )
 
     def raise_to(self, base: int, top: int) -> None:
-        """Let a decision replace an older one. Nothing happens where this one or a newer one is there."""
+        """Replace an older decision by this one. Does nothing if this one or a newer one is there."""
         cells = {_BASE: b"%d" % base, _TOP: b"%d" % top}
         mutations = delete(self._row, family=STATE, up_to_ms=base - 1), put(self._row, cells, at_ms=base)
         condition = where_none_since(self._row, _BASE, base)
-        self._do(Op(self._table, self._row, mutations=mutations, condition=condition))
+        self._client.execute_one(Op(self._table, self._row, mutations=mutations, condition=condition))
 
     def begin(self, uuid: str, base: int) -> None:
-        """Note, before anything of a slice is applied, that something may be. Not if it is begun or buried."""
+        """Record, before anything of a slice is applied, that something may be. Not if it is begun or has a tombstone."""
         self._mark(uuid, b"0", base)
 
-    def bury(self, uuid: str, base: int) -> None:
+    def tombstone(self, uuid: str, base: int) -> None:
         """Give a slice up, unless it is begun."""
-        self._mark(uuid, _BURIED, base)
+        self._mark(uuid, _TOMBSTONE, base)
 
-    def note(self, uuid: str, base: int, done: int) -> None:
-        """Note how many chunks are applied; by its timestamp a lower number never replaces a higher one."""
+    def record(self, uuid: str, base: int, done: int) -> None:
+        """Record how many chunks are applied; its timestamp keeps a lower number from replacing a higher one."""
         mutation = put(self._row, {(STATE, uuid.encode()): b"%d" % done}, at_ms=base + done)
-        self._do(Op(self._table, self._row, mutations=(mutation,)))
+        self._client.execute_one(Op(self._table, self._row, mutations=(mutation,)))
 
     def _mark(self, uuid: str, value: bytes, base: int) -> None:
         column = (STATE, uuid.encode())
         mutation = put(self._row, {column: value}, at_ms=base)
         condition = where_equal(self._row, column, None)
-        self._do(Op(self._table, self._row, mutations=(mutation,), condition=condition))
-
-    def _do(self, op: Op) -> None:
-        [answer] = self._link.ask([op])
-        if isinstance(answer, Exception):
-            raise answer
+        self._client.execute_one(Op(self._table, self._row, mutations=(mutation,), condition=condition))
 
 
 def top_of(handles: Sequence[HBaseHandle], base: int) -> int:
-    """The highest timestamp that a decision may use: that of its last task, or of its longest slice's progress."""
+    """The highest timestamp that a decision may use: its last task's, or that of its longest slice's progress."""
     return base + max((max(handle.partition, handle.chunks) for handle in handles), default=0)
 
 
-def state_of(handle: HBaseHandle, progress: Progress, base: int, *, is_whole: bool) -> str:
-    """How it stands with a slice.
+def state_of(handle: HBaseHandle, progress: Progress, base: int, *, is_whole: bool) -> SliceState:
+    """The state of a slice.
 
     Args:
         handle: the slice.
         progress: read after the slice was looked at.
         base: its decision's version.
-        is_whole: whether each of its chunks was there.
-
-    Returns:
-        STALE (a newer decision was applied), COMMITTED, WHOLE (to be applied), LOST (nothing of it was applied, nor can
-        it be), or TORN (some of it may be applied, and the rest is gone).
+        is_whole: whether every chunk was there.
     """
     if progress.base > base:
-        return "STALE"
+        return SliceState.STALE
     done = progress.done.get(handle.uuid) if progress.base == base else None
     if done == handle.chunks:
-        return "COMMITTED"
-    if handle.uuid in progress.buried:
-        return "LOST"
-    if is_whole:
-        return "WHOLE"
-    return "LOST" if done is None else "TORN"
+        return SliceState.COMMITTED
+    if handle.uuid in progress.tombstones:
+        return SliceState.LOST
+    if done is None:
+        return SliceState.PREPARED if is_whole else SliceState.LOST
+    return SliceState.APPLYING if is_whole else SliceState.TORN

@@ -1,7 +1,7 @@
-"""What becomes of a row: one small class an operation of HBase. Choose one for a sink.
+"""What becomes of a row: one small class for each operation of HBase. Choose one for a sink.
 
-``row`` is a template over columns, such as ``"{shop}:{id}"``; ``cells`` says which column goes into which
-``family:qualifier``. Rows of one key that meet in a chunk become one mutation.
+``row`` is a template over columns, such as ``"{shop}:{id}"``; ``cells`` names the column for each ``family:qualifier``. Rows
+of one key in the same chunk become one mutation.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from sinks.columns import integers, texts
-from sinks.hbase.mapping import Mapping, Values
-from sinks.hbase.messages import Message, client
+from sinks.hbase.messages import Message, client_pb
+from sinks.hbase.mutations import Mapping, Values
 from twopc.errors import BadRecordError, ConfigurationError
 
 if TYPE_CHECKING:
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 
 __all__ = ["COUNTER", "Append", "Delete", "Increment", "Mapping", "Put", "add"]
 
+#: HBase's own format of a counter.
 COUNTER: Final = struct.Struct(">q")
 _INT64: Final = range(-(2**63), 2**63)
 
 
 @dataclass(frozen=True)
 class _Writing(Mapping):
-    """What writes values.
+    """An operation that writes values.
 
     Attributes:
         cells: ``family:qualifier`` to the name of a column.
@@ -59,7 +60,7 @@ class _Writing(Mapping):
 class Put(_Writing):
     """Write the cells, as text (numbers as Arrow writes them) or bytes. The last row of a key wins.
 
-    The first of ``cells`` must not be empty: by its timestamp HBase tells whether a row was written already.
+    The first of ``cells`` must not be empty: its timestamp shows whether the row was written already.
     """
 
     operation = "PUT"
@@ -71,7 +72,7 @@ class Put(_Writing):
             if not values[0]:
                 raise BadRecordError(
                     f"column {next(iter(self.cells.values()))!r} is empty for row {key!r}: the first of Put's cells must "
-                    "have a value, name another one first (such as the key itself)"
+                    "have a value. Name another cell first, such as one with the key itself"
                 )
         return found
 
@@ -82,7 +83,7 @@ class Put(_Writing):
 
 @dataclass(frozen=True)
 class Increment(_Writing):
-    """Add to the cells, each a 64-bit counter as HBase's own ``Increment`` has them; the columns are integers."""
+    """Add to the cells, each a 64-bit counter in the format of HBase's own ``Increment``; the columns are integers."""
 
     operation = "INCREMENT"
 
@@ -105,10 +106,10 @@ class Append(_Writing):
 
 @dataclass(frozen=True)
 class Delete(Mapping):
-    """Delete rows, or cells of them, as far as these are not newer than the decision.
+    """Delete rows, or some of their cells, unless they are newer than the decision.
 
     Attributes:
-        cells: each ``family:qualifier`` to delete; without any the whole row goes.
+        cells: each ``family:qualifier`` to delete; empty: the whole row.
     """
 
     operation = "DELETE"
@@ -129,15 +130,15 @@ class Delete(Mapping):
         message, _ = super()._shape()
         for column in message.column_value:
             for cell in column.qualifier_value:
-                cell.delete_type = client.MutationProto.DELETE_MULTIPLE_VERSIONS
+                cell.delete_type = client_pb.MutationProto.DELETE_MULTIPLE_VERSIONS
         return message, []
 
 
 def add(one: bytes, other: bytes) -> bytes:
-    """The sum of two counters. HBase itself would go over to negative numbers without a word.
+    """The sum of two counters. HBase itself would silently overflow to a negative number.
 
     Raises:
-        BadRecordError: it is over 64 bits, or one of them is no counter.
+        BadRecordError: the sum is over 64 bits, or ``one`` is not a counter.
     """
     if len(one) != COUNTER.size:
         raise BadRecordError(f"{one[:40]!r} is not a counter, which has {COUNTER.size} bytes")

@@ -1,4 +1,4 @@
-"""HBase's own messages, as ``hbase-driver`` has generated them from HBase's definitions: what this project composes."""
+"""HBase's own protobuf messages, as ``hbase-driver`` generates them from HBase's definitions."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from sinks.hbase.driver import Client_pb2, Comparator_pb2, HBase_pb2
 Message = Any
 """A protobuf message: the generated classes have no types."""
 
-client, comparators, hbase = Client_pb2, Comparator_pb2, HBase_pb2
+client_pb, comparator_pb, hbase_pb = Client_pb2, Comparator_pb2, HBase_pb2
 
 _BINARY = "org.apache.hadoop.hbase.filter.BinaryComparator"
 
 
 def region(name: bytes) -> Message:
-    """Names a region in a request."""
-    return hbase.RegionSpecifier(type=hbase.RegionSpecifier.REGION_NAME, value=name)
+    """A region's name, for a request."""
+    return hbase_pb.RegionSpecifier(type=hbase_pb.RegionSpecifier.REGION_NAME, value=name)
 
 
 def name_parts(table: str) -> tuple[bytes, bytes]:
@@ -26,6 +26,6 @@ def name_parts(table: str) -> tuple[bytes, bytes]:
 
 
 def comparator(value: bytes) -> Message:
-    """Compares a cell's bytes with a value; an empty one stands for no cell."""
-    inner = comparators.BinaryComparator(comparable=comparators.ByteArrayComparable(value=value))
-    return comparators.Comparator(name=_BINARY, serialized_comparator=inner.SerializeToString())
+    """Compares a cell's bytes with a value; an empty value stands for no cell."""
+    inner = comparator_pb.BinaryComparator(comparable=comparator_pb.ByteArrayComparable(value=value))
+    return comparator_pb.Comparator(name=_BINARY, serialized_comparator=inner.SerializeToString())

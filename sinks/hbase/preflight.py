@@ -1,4 +1,4 @@
-"""What is refused before anything is written: tables that are not what is needed."""
+"""Checks before anything is written: the tables must be there, with the families and settings that the sink needs."""
 
 from __future__ import annotations
 
@@ -6,59 +6,48 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sinks.hbase import staging
 from sinks.hbase.apply import MARKED
-from twopc.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from sinks.hbase.sink import HBaseSink
+    from sinks.hbase.settings import HBaseSettings
 
 _FOR_EVER: Final = {b"", b"FOREVER", b"2147483647"}
 
 
-def require_usable(sink: HBaseSink, schemas: Mapping[str, Any]) -> None:
-    """Check the tables' schemas, by name.
-
-    Raises:
-        ConfigurationError: names the table or family, and what to do.
-    """
-    for is_wrong, what in _objections(sink, schemas):
-        if is_wrong:
-            raise ConfigurationError(f"sink {sink.name!r}: {what}")
-
-
-def _objections(sink: HBaseSink, schemas: Mapping[str, Any]) -> Iterator[tuple[bool, str]]:
-    yield sink.table not in schemas, f"there is no table {sink.table!r}: create it, or correct the name"
-    families = _families(schemas[sink.table])
-    for family in sorted({family for family, _ in sink.mapping.places}):
+def objections(settings: HBaseSettings, schemas: Mapping[str, Any]) -> Iterator[tuple[bool, str]]:
+    """What the tables' schemas may show to be wrong: whether they do, and what to do. Take no more after the first that is."""
+    yield settings.table not in schemas, f"there is no table {settings.table!r}: create it, or correct the name"
+    families = _families(schemas[settings.table])
+    for family in sorted({family for family, _ in settings.mapping.places}):
         name = family.decode()
-        yield family not in families, f"table {sink.table!r} has no family {name!r}: add it, or correct the mapping"
+        yield family not in families, f"table {settings.table!r} has no family {name!r}: add it, or correct the mapping"
         yield (
-            sink.mapping.operation in MARKED
-            and family == sink.mapping.places[0][0]
+            settings.mapping.operation in MARKED
+            and family == settings.mapping.places[0][0]
             and families[family] not in _FOR_EVER,
             (
-                f"family {name!r} of {sink.table!r} has a TTL, so the marker of increments and appends would expire: name one "
-                "without a TTL first in the mapping's cells"
+                f"family {name!r} of {settings.table!r} has a TTL, so its markers would expire and rows could be "
+                "applied twice: name a family without a TTL first in the mapping's cells"
             ),
         )
-    if sink.staging_table not in schemas:
-        return  # it is made with the take-over
-    own = _families(schemas[sink.staging_table])
+    if settings.staging_table not in schemas:
+        return  # the first driver creates it
+    own = _families(schemas[settings.staging_table])
     for family in (staging.STATE, staging.DATA):
         name = family.decode()
         yield (
             family not in own,
-            f"the sink's own table {sink.staging_table!r} has no family {name!r}: add it, with one version",
+            f"the sink's own table {settings.staging_table!r} has no family {name!r}: add it, with one version",
         )
         yield (
             own[family] not in _FOR_EVER,
-            f"family {name!r} of {sink.staging_table!r} has a TTL: what is decided must not expire",
+            f"family {name!r} of {settings.staging_table!r} has a TTL, so decided rows could expire: remove the TTL",
         )
 
 
 def _families(schema: Any) -> dict[bytes, bytes]:
-    """The families of a table and their TTL."""
+    """The families of a table, with their TTL."""
     found: dict[bytes, bytes] = {}
     for family in schema.column_families:
         attributes = {pair.first: pair.second for pair in family.attributes}

@@ -1,17 +1,17 @@
-"""What is asked of one row of HBase: a look, or mutations that happen together, where a condition holds."""
+"""Operations on one row of HBase: a look, or mutations that happen together if a condition holds."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sinks.hbase.messages import Message, client, comparator, hbase
+from sinks.hbase.messages import Message, client_pb, comparator, hbase_pb
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_PUT, _DELETE = client.MutationProto.PUT, client.MutationProto.DELETE
-#: Acknowledged when it is in the write-ahead log, whatever the table's own setting.
-DURABLE: Final = client.MutationProto.SYNC_WAL
+_PUT, _DELETE = client_pb.MutationProto.PUT, client_pb.MutationProto.DELETE
+#: Acknowledged when it is in the write-ahead log, whatever the table's setting.
+DURABLE: Final = client_pb.MutationProto.SYNC_WAL
 
 _OVERHEAD_BYTES: Final = 100
 
@@ -34,7 +34,7 @@ class Op(NamedTuple):
         row: its key.
         look: what to read; then there are no mutations.
         mutations: happen together or not at all.
-        condition: under which they do.
+        condition: under which they happen.
     """
 
     table: str
@@ -45,7 +45,7 @@ class Op(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """About how much it adds to a request."""
+        """About how many bytes it adds to a request."""
         size = len(self.row) + _OVERHEAD_BYTES
         for mutation in self.mutations:
             size += mutation.ByteSize()
@@ -54,7 +54,7 @@ class Op(NamedTuple):
 
 def look(table: str, row: bytes, columns: Sequence[Column] = (), *, family: bytes | None = None) -> Op:
     """Read columns of a row, or a family."""
-    message = client.Get(row=row)
+    message = client_pb.Get(row=row)
     qualifiers: dict[bytes, list[bytes]] = {} if family is None else {family: []}
     for name, qualifier in columns:
         qualifiers.setdefault(name, []).append(qualifier)
@@ -70,7 +70,7 @@ def cells_of(result: Any) -> dict[Column, Cell]:
 
 def put(row: bytes, cells: Mapping[Column, bytes], *, at_ms: int) -> Message:
     """Write cells at a timestamp."""
-    message = client.MutationProto(row=row, mutate_type=_PUT, durability=DURABLE, timestamp=at_ms)
+    message = client_pb.MutationProto(row=row, mutate_type=_PUT, durability=DURABLE, timestamp=at_ms)
     families: dict[bytes, Any] = {}
     for (family, qualifier), value in cells.items():
         if family not in families:
@@ -81,32 +81,32 @@ def put(row: bytes, cells: Mapping[Column, bytes], *, at_ms: int) -> Message:
 
 def delete(row: bytes, *, up_to_ms: int, family: bytes | None = None) -> Message:
     """Delete a row's cells up to a timestamp, all or those of a family."""
-    message = client.MutationProto(row=row, mutate_type=_DELETE, durability=DURABLE, timestamp=up_to_ms)
+    message = client_pb.MutationProto(row=row, mutate_type=_DELETE, durability=DURABLE, timestamp=up_to_ms)
     if family is not None:
         column = message.column_value.add(family=family)
-        column.qualifier_value.add(qualifier=b"", delete_type=client.MutationProto.DELETE_FAMILY, timestamp=up_to_ms)
+        column.qualifier_value.add(qualifier=b"", delete_type=client_pb.MutationProto.DELETE_FAMILY, timestamp=up_to_ms)
     return message
 
 
 def where_equal(row: bytes, column: Column, value: bytes | None) -> Message:
-    """The cell holds exactly this; None: there is no cell. HBase takes an empty value for none: write no empty ones."""
-    return _where(row, column, value or b"", hbase.EQUAL)
+    """The cell holds exactly this value; None: there is no cell. For HBase an empty value is none: never write one."""
+    return _where(row, column, value or b"", hbase_pb.EQUAL)
 
 
 def where_present(row: bytes, column: Column) -> Message:
     """There is such a cell, and it is not empty."""
-    return _where(row, column, b"", hbase.NOT_EQUAL)
+    return _where(row, column, b"", hbase_pb.NOT_EQUAL)
 
 
 def where_none_since(row: bytes, column: Column, at_ms: int) -> Message:
     """There is no cell with this timestamp or a later one, or it is empty."""
-    condition = _where(row, column, b"", hbase.EQUAL)
-    condition.time_range.CopyFrom(hbase.TimeRange(**{"from": at_ms, "to": 2**63 - 1}))
+    condition = _where(row, column, b"", hbase_pb.EQUAL)
+    condition.time_range.CopyFrom(hbase_pb.TimeRange(**{"from": at_ms, "to": 2**63 - 1}))
     return condition
 
 
 def _where(row: bytes, column: Column, value: bytes, compare_type: int) -> Message:
     family, qualifier = column
-    return client.Condition(
+    return client_pb.Condition(
         row=row, family=family, qualifier=qualifier, compare_type=compare_type, comparator=comparator(value)
     )

@@ -1,8 +1,8 @@
-"""The sink's own table: what is called how in it, and slices, which are written once and read by the driver only.
+"""The sink's own table: its names, and slices, which a task writes once and only the driver reads.
 
-A slice is one row, so that it can be swept in one step: each of its chunks is written under the condition that the slice
-is open, and who has been swept finds it closed. Timestamps there are not times: every cell of a slice has the same, so
-that a deletion holds whatever the clocks of region servers say.
+A slice is one row, so that one step sweeps it: a task writes each chunk on the condition that the slice is open, and finds it
+closed after the sweep. Every cell of a slice has the same timestamp, so that a deletion holds whatever the clocks of region
+servers say.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Final
 
-from sinks.hbase.messages import Message, client, hbase, region
+from sinks.hbase.messages import Message, client_pb, hbase_pb, region
 from sinks.hbase.row_ops import Op, cells_of, delete, look, put, where_present
+from sinks.staged.slices import entry_of, epoch_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sinks.hbase.row_ops import Column
 
-#: Small things: who drives, how far it is, digests. Looked at often.
+#: Small cells that are read often: the control record, progress, digests.
 STATE: Final = b"t"
 #: Chunks.
 DATA: Final = b"d"
@@ -27,17 +28,17 @@ _OPEN: Final[Column] = (STATE, b"open")
 
 
 def control_row(sink: str) -> bytes:
-    """Who drives the sink."""
+    """The row of the control record."""
     return f"{sink}/control".encode()
 
 
 def fence_row(sink: str) -> bytes:
-    """The newest decision of which anything was applied, and how far."""
+    """The row of the newest decision's progress."""
     return f"{sink}/fence".encode()
 
 
 def slices_prefix(sink: str) -> bytes:
-    """What the rows of all slices begin with."""
+    """The prefix of all slices' rows."""
     return f"{sink}/slice/".encode()
 
 
@@ -46,13 +47,19 @@ def slice_row(sink: str, driver_epoch: int, uuid: str) -> bytes:
     return slices_prefix(sink) + f"{driver_epoch:020d}/{uuid}".encode()
 
 
-def driver_epoch_of(row: bytes) -> int:
-    """The incarnation in whose time a slice was written."""
-    return int(row.split(b"/")[-2])
+def entry_of_row(row: bytes) -> str:
+    """A slice's entry, from its row."""
+    driver_epoch, uuid = row.decode().split("/")[-2:]
+    return entry_of(int(driver_epoch), uuid)
+
+
+def row_of_entry(sink: str, entry: str) -> bytes:
+    """A slice's row, from its entry."""
+    return slice_row(sink, epoch_of(entry), entry.partition(":")[2])
 
 
 def open_slice(table: str, row: bytes) -> Op:
-    """Make a slice, without a chunk."""
+    """Create a slice without chunks."""
     return Op(table, row, mutations=(put(row, {_OPEN: b"1"}, at_ms=_SLICE_AT),))
 
 
@@ -63,18 +70,18 @@ def add_chunk(table: str, row: bytes, number: int, data: bytes) -> Op:
 
 
 def look_at_digests(table: str, row: bytes) -> Op:
-    """Ask for :func:`digests_of`."""
+    """Read :func:`digests_of`."""
     return look(table, row, family=STATE)
 
 
 def digests_of(result: Message) -> list[bytes]:
-    """The digests of a slice's chunks, in order; a chunk is there where its digest is: they are written in one step."""
+    """The digests of a slice's chunks, in order. A chunk is there if its digest is: one step writes both."""
     cells = sorted((column, cell.value) for column, cell in cells_of(result).items() if column[1].startswith(b"h"))
     return [value for _, value in cells]
 
 
 def look_at_chunk(table: str, row: bytes, number: int) -> Op:
-    """Ask for a chunk's data."""
+    """Read a chunk's data."""
     return look(table, row, [(DATA, b"c%08d" % number)])
 
 
@@ -94,8 +101,8 @@ def fold(digests: Iterable[bytes]) -> str:
 
 
 def pack(mutations: Iterable[Message]) -> bytes:
-    """A chunk's data: HBase's own message, so that a decided chunk says itself what it does."""
-    chunk = client.RegionAction(region=region(b""))
+    """A chunk's data: HBase's own message, which names the operation, so that later code applies it as it was meant."""
+    chunk = client_pb.RegionAction(region=region(b""))
     for mutation in mutations:
         chunk.action.add().mutation.CopyFrom(mutation)
     return bytes(chunk.SerializeToString())
@@ -103,10 +110,10 @@ def pack(mutations: Iterable[Message]) -> bytes:
 
 def unpack(data: bytes) -> list[Message]:
     """The mutations of a chunk."""
-    return [action.mutation for action in client.RegionAction.FromString(data).action]
+    return [action.mutation for action in client_pb.RegionAction.FromString(data).action]
 
 
 def families() -> list[Message]:
-    """Those of the table: one version of everything, kept for ever."""
-    one_version = [hbase.BytesBytesPair(first=b"VERSIONS", second=b"1")]
-    return [hbase.ColumnFamilySchema(name=name, attributes=one_version) for name in (STATE, DATA)]
+    """The table's column families: one version of everything, kept for ever."""
+    one_version = [hbase_pb.BytesBytesPair(first=b"VERSIONS", second=b"1")]
+    return [hbase_pb.ColumnFamilySchema(name=name, attributes=one_version) for name in (STATE, DATA)]

@@ -1,7 +1,7 @@
-"""Where HBase's master and ``hbase:meta`` are, as ZooKeeper says.
+"""Reads from ZooKeeper where HBase's master and ``hbase:meta`` are.
 
-By ``kazoo``, as ``hbasedriver.zk`` does. That itself is not used: where there is no such znode, as while HBase starts, it leaves
-its client running, which makes new sessions until the process ends; of several hosts it asks one; and it waits for 10 s.
+``hbasedriver.zk`` is not used. If the znode is missing, as while HBase starts, it leaves its client running, which opens new
+sessions until the process ends; it contacts only one of several hosts; and it waits for 10 s.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def locate_master(quorum: str, timeout_s: float, znode: str = ZNODE) -> tuple[st
     """Host and port of the active master.
 
     Raises:
-        ConnectionError: it is not known there, or ZooKeeper does not answer.
+        ConnectionError: ZooKeeper does not know it, or does not answer.
     """
     return _address(ZooKeeper_pb2.Master.FromString(_read(quorum, f"{znode}/master", timeout_s)).master)
 
@@ -32,7 +32,7 @@ def locate_meta(quorum: str, timeout_s: float, znode: str = ZNODE) -> tuple[str,
     """Host and port of the region server that has ``hbase:meta``.
 
     Raises:
-        ConnectionError: it is not known there, or ZooKeeper does not answer.
+        ConnectionError: ZooKeeper does not know it, or does not answer.
     """
     data = _read(quorum, f"{znode}/meta-region-server", timeout_s)
     return _address(ZooKeeper_pb2.MetaRegionServer.FromString(data).server)
@@ -45,14 +45,14 @@ def _read(quorum: str, znode: str, timeout_s: float) -> bytes:
         data, _ = zookeeper.get(znode)
     except NoNodeError:
         raise ConnectionError(
-            f"ZooKeeper at {quorum!r} has no {znode}: is HBase up, and is that its quorum and znode?"
+            f"ZooKeeper at {quorum!r} has no {znode}: check that HBase is up, and that this is its quorum and znode"
         ) from None
     except (KazooException, KazooTimeoutError) as error:
         raise ConnectionError(f"ZooKeeper at {quorum!r} does not answer: {error or type(error).__name__}") from error
     finally:
         zookeeper.stop()
         zookeeper.close()
-    # 0xff, the length of the writer's name, that name, a magic word, the message.
+    # The data is 0xff, the length of the writer's name, that name, a magic word, the message.
     name_bytes = int.from_bytes(data[1:5], "big")
     return bytes(data[5 + name_bytes + _MAGIC :])
 

@@ -1,4 +1,4 @@
-"""Rows to Redis or Valkey, each applied once: staged by the tasks, applied by the driver after its decision."""
+"""Rows to Redis or Valkey, each applied once: tasks stage them, the driver applies them after its decision."""
 
 from sinks.redis.mappings import (
     Delete,

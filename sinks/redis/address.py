@@ -1,4 +1,4 @@
-"""Where Redis is, and a client for it that repeats nothing by itself."""
+"""Where Redis is, and redis-py's client for it, with retries off."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ class Address:
     """Where Redis is.
 
     Attributes:
-        url: ``redis://`` or ``rediss://``; of any node of a cluster. Behind Sentinel only user, password and database count.
+        url: ``redis://``, ``rediss://`` or ``unix://``; of any node of a cluster. Behind Sentinel only user, password and
+            database count.
         cluster: whether it is a cluster.
-        sentinels: host and port of each, with ``service`` the name that they know the primary by.
-        service: that name.
+        sentinels: host and port of each Sentinel.
+        service: the name by which the Sentinels know the primary.
         options: redis-py's keyword arguments.
     """
 
@@ -35,7 +36,7 @@ class Address:
     options: Mapping[str, Any]
 
     def connect(self, *, socket_timeout_s: float) -> redis.Redis | RedisCluster:
-        """A client that repeats nothing by itself."""
+        """A client that never retries: redis-py would apply an ``INCRBY`` twice after a lost answer."""
         common = {"socket_timeout": socket_timeout_s, "socket_connect_timeout": socket_timeout_s, **self.options}
         never = Retry(NoBackoff(), 0)
         if self.cluster:
@@ -54,5 +55,5 @@ class Address:
 
 
 def _untyped(function: Any) -> Any:
-    """A function of redis-py that has no types."""
+    """A function of redis-py without types."""
     return function

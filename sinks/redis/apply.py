@@ -1,26 +1,25 @@
-"""Applying what is decided, and asking Redis how far it has come. Every call here may be made any number of times."""
+"""Applying decided slices, and reading how far they are applied. Every call may be repeated any number of times."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from sinks.redis import keys, scripts
 from sinks.redis.calls import Call, is_transient, is_transient_text
+from sinks.staged.slices import SliceState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sinks.redis.client import RedisLink
-    from sinks.redis.writer import RedisHandle
-
-_UNANSWERED: Final = "UNANSWERED"
+    from sinks.redis.client import RedisClient
+    from sinks.redis.handle import RedisHandle
 
 
-def apply(link: RedisLink, sink: str, handle: RedisHandle, version: int) -> list[str]:
+def apply(client: RedisClient, sink: str, handle: RedisHandle, version: int) -> list[str]:
     """Apply a slice, each chunk in one step with its marker.
 
     Returns:
-        what stands in the way, in words for people; empty where nothing does.
+        what blocks it, in words for people; empty: nothing does.
     """
     calls = []
     for chunk in range(max(chunks for _, chunks, _ in handle.groups)):
@@ -30,33 +29,33 @@ def apply(link: RedisLink, sink: str, handle: RedisHandle, version: int) -> list
                 calls.append(Call(slot, words, scripts.APPLY, keys=2, weight=weight // chunks))
     blocked: list[Any] = []
 
-    def again(answer: Any) -> bool:
+    def retry_if(answer: Any) -> bool:
         if isinstance(answer, Exception):
             return is_transient(answer)
         if answer[0] == b"FAILED":
             if is_transient_text(answer[2].decode()):
                 return True
             blocked.append(answer)
-        # A chunk before it was not answered; it will be, unless something stands in the way.
+        # An earlier chunk has no answer yet; it will have one, unless something blocks the slice.
         return bool(answer[0] == b"EARLIER" and not blocked)
 
-    answers = link.ask(calls, again=again)
+    answers = client.execute(calls, retry_if=retry_if)
     failed = {f"key {answer[1].decode('utf-8', 'backslashreplace')!r}: {answer[2].decode()}" for answer in blocked}
     failed |= {str(answer) for answer in answers if isinstance(answer, Exception)}
     return sorted(failed)
 
 
 def look(
-    link: RedisLink, sink: str, handles: Sequence[RedisHandle], version: int, *, durable: bool = False
-) -> dict[RedisHandle, list[str]]:
-    """For each slice and slot: how far it is applied, and whether the rest is there; the words of the script ``LOOK``.
+    client: RedisClient, sink: str, handles: Sequence[RedisHandle], version: int, *, durable: bool = False
+) -> dict[RedisHandle, list[SliceState]]:
+    """Look at each slice, slot by slot.
 
     Args:
-        link: the way to Redis.
+        client: to execute it.
         sink: the sink's name.
         handles: the slices.
-        version: that of their decision.
-        durable: count as COMMITTED only what is as safe as the sink's settings ask for.
+        version: their decision's.
+        durable: report COMMITTED only what is as safe as the sink's settings ask for.
     """
     calls = [
         Call(
@@ -69,25 +68,25 @@ def look(
         for handle in handles
         for slot, chunks, _ in handle.groups
     ]
-    answers = iter(link.ask(calls))
-    found: dict[RedisHandle, list[str]] = {}
-    for handle in handles:
-        mine = [next(answers) for _ in handle.groups]
-        found[handle] = [_UNANSWERED if isinstance(answer, Exception) else answer.decode() for answer in mine]
-    return found
+    states = [
+        SliceState.UNANSWERED if isinstance(answer, Exception) else SliceState(answer.decode())
+        for answer in client.execute(calls)
+    ]
+    remaining = iter(states)
+    return {handle: [next(remaining) for _ in handle.groups] for handle in handles}
 
 
-def bury(link: RedisLink, sink: str, handle: RedisHandle, version: int) -> bool:
-    """Remove what is left of a slice of which nothing was applied, so that nothing ever will be.
+def tombstone(client: RedisClient, sink: str, handle: RedisHandle, version: int) -> bool:
+    """Remove what is left of a slice of which nothing was applied, so that nothing of it ever will be.
 
     Returns:
         whether that is proven.
     """
     calls = [
-        Call(slot, (*_keys(sink, slot, handle), version, handle.uuid), scripts.BURY, keys=2, durable=True)
-        for slot, _, _ in handle.groups
+        Call(slot, (*_keys(sink, slot, handle), version, handle.uuid), scripts.TOMBSTONE, keys=2, durable=True)
+        for slot in handle.slots
     ]
-    return all(answer == b"LOST" for answer in link.ask(calls))
+    return all(answer == b"LOST" for answer in client.execute(calls))
 
 
 def _keys(sink: str, slot: int, handle: RedisHandle) -> tuple[str, str]:

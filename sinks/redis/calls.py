@@ -1,4 +1,4 @@
-"""What may be asked of Redis again and again, and which of its answers are worth asking again."""
+"""Calls to Redis that may be repeated, and which of their answers call for a retry."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from redis.sentinel import MasterNotFoundError
 if TYPE_CHECKING:
     from sinks.redis.scripts import Script
 
-#: All that redis-py raises; some of a cluster's errors are no RedisError.
+#: All that redis-py raises; some of a cluster's errors are not a RedisError.
 FAILURES: Final = (RedisError, exceptions.RedisClusterException, OSError)
 _TRANSIENT: Final = (
     exceptions.ConnectionError,
@@ -30,26 +30,26 @@ _TRANSIENT: Final = (
     exceptions.RedisClusterException,
     MasterNotFoundError,
 )
-#: Answers that come as text: from inside a script, or of a kind for which redis-py has no class.
+#: Errors that are known by their text: from inside a script, or without a class in redis-py.
 _TRANSIENT_TEXT: Final = re.compile(
     r"BUSY|MISCONF|NOREPLICAS|UNBLOCKED|non local key|TRYAGAIN|CLUSTERDOWN|READONLY|LOADING"
 )
 
 
 class NotReplicatedError(RedisError):
-    """Fewer replicas or disks have the write than was asked for; it may still be lost."""
+    """Fewer replicas or disks have the write than the sink's settings ask for; a failover may lose it."""
 
 
 class Call(NamedTuple):
     """A command that may be repeated.
 
     Attributes:
-        slot: of its keys; of no interest without a cluster.
-        words: the command, or a script's arguments.
-        script: what is run, with ``words`` = keys and arguments.
+        slot: the hash slot of its keys; ignored without a cluster.
+        words: the command, or the keys and arguments of ``script``.
+        script: the script to run.
         keys: how many of the words are keys.
         weight: about how many single commands it is worth.
-        durable: answered only when it is as safe as :class:`Safety` says.
+        durable: whether it counts as answered only when it is as safe as :class:`Safety` says.
     """
 
     slot: int
@@ -65,9 +65,9 @@ class Safety:
     """Who must have a write before it counts.
 
     Attributes:
-        replicas: that have it in memory (WAIT).
-        aof: whether the primary has it on disk (WAITAOF).
-        timeout_ms: how long to wait for that.
+        replicas: how many must have it in memory (WAIT).
+        aof: whether the primary must have it on disk (WAITAOF).
+        timeout_ms: how long to wait for both.
     """
 
     replicas: int = 0
@@ -75,13 +75,13 @@ class Safety:
     timeout_ms: int = 1_000
 
     def command(self) -> tuple[str | int, ...] | None:
-        """What to ask; None where the primary's word is enough."""
+        """The command that waits; None: the primary's answer is enough."""
         if self.aof:
             return ("WAITAOF", 1, self.replicas, self.timeout_ms)
         return ("WAIT", self.replicas, self.timeout_ms) if self.replicas else None
 
     def holds(self, answer: Any) -> bool:
-        """Whether the answer says so."""
+        """Whether the answer to :meth:`command` says that the write is safe."""
         if isinstance(answer, RedisError):
             return False
         if self.aof:
@@ -90,8 +90,8 @@ class Safety:
 
 
 def is_transient(answer: object) -> bool:
-    """Whether an answer is an error that may be another one in a moment."""
-    # A wrong password is a ConnectionError of redis-py.
+    """Whether an answer is an error that a retry may clear."""
+    # redis-py reports a wrong password as a ConnectionError.
     if not isinstance(answer, Exception) or isinstance(
         answer, exceptions.AuthenticationError | exceptions.AuthorizationError
     ):
@@ -100,5 +100,5 @@ def is_transient(answer: object) -> bool:
 
 
 def is_transient_text(text: str) -> bool:
-    """The same for an error's text."""
+    """Whether the text is that of an error that a retry may clear."""
     return _TRANSIENT_TEXT.search(text) is not None

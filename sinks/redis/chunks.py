@@ -1,11 +1,12 @@
-r"""Chunks: the commands of a slice, in the form in which they are staged and in which the scripts read them.
+r"""Chunks: the commands of a slice as they are staged, and as the scripts read them.
 
-``<command> <words> <commands>\n``, the lengths of all words as 32-bit big-endian integers, then the words. A chunk says
-itself what it does, so that a decided one is applied as it was meant even if the query's code has changed since.
+``<command> <words> <commands>\n``, the lengths of all words as 32-bit big-endian integers, then the words. A chunk names its
+command, so that a decided chunk is applied as it was meant even if the query's code has changed since.
 """
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,7 +16,7 @@ from redis.crc import key_slot
 from sinks.redis.keys import NO_SLOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,11 @@ class Commands:
 
     @property
     def count(self) -> int:
-        """How many commands these are."""
+        """How many commands there are."""
         return len(self.flat) // self.words
 
     def part(self, start: int, stop: int) -> Commands:
-        """The commands from ``start`` on, up to ``stop``."""
+        """The commands from ``start`` up to, not including, ``stop``."""
         return replace(self, flat=self.flat[start * self.words : stop * self.words])
 
 
@@ -46,7 +47,7 @@ class Chunk(NamedTuple):
     """A chunk to stage.
 
     Attributes:
-        commands: how many are in it.
+        commands: how many it holds.
         data: what is stored.
     """
 
@@ -55,13 +56,13 @@ class Chunk(NamedTuple):
 
 
 def cut(commands: Commands, *, max_commands: int, max_bytes: int) -> Iterator[Chunk]:
-    """Chunks of at most so many commands and bytes; a single larger command is a chunk of its own."""
+    """Split commands into chunks of limited size; a single command above ``max_bytes`` is a chunk of its own."""
     for start in range(0, commands.count, max_commands):
         yield from _halve(commands.part(start, start + max_commands), max_bytes)
 
 
 def by_slot(commands: Commands, *, cluster: bool) -> dict[int, Commands]:
-    """The commands of each slot, in their order."""
+    """The commands of each hash slot, in their order."""
     if not cluster:
         return {NO_SLOT: commands}
     width = commands.words
@@ -69,6 +70,11 @@ def by_slot(commands: Commands, *, cluster: bool) -> dict[int, Commands]:
     for at in range(0, len(commands.flat), width):
         found.setdefault(key_slot(commands.flat[at]), []).extend(commands.flat[at : at + width])
     return {slot: replace(commands, flat=flat) for slot, flat in found.items()}
+
+
+def fold(digests: Iterable[str]) -> str:
+    """One checksum of the chunks' SHA-1."""
+    return hashlib.sha1("".join(digests).encode(), usedforsecurity=False).hexdigest()
 
 
 def _halve(commands: Commands, max_bytes: int) -> Iterator[Chunk]:

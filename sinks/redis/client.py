@@ -1,7 +1,7 @@
-"""One way to Redis, whether it stands alone, behind Sentinel or in a cluster: calls, in order, until each is answered.
+"""A client for Redis alone, behind Sentinel or in a cluster: executes calls in order and retries them until answered.
 
-redis-py repeats a command after a lost reply by itself, which applies an ``INCRBY`` twice. That is switched off here;
-what is repeated is repeated by :meth:`RedisLink.ask`, which takes only calls that may be.
+redis-py retries a command after a lost answer, which would apply an ``INCRBY`` twice. Its retries are switched off; the only
+ones are those of :meth:`RedisClient.execute`, which takes calls that may be repeated.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 from redis.cluster import RedisCluster
 from redis.exceptions import AskError, NoScriptError, RedisError, SlotNotCoveredError
 from redis.exceptions import TimeoutError as RedisTimeoutError
+from tenacity import wait_exponential
 
 from sinks.redis.calls import FAILURES, NotReplicatedError, is_transient
-from sinks.retry import ask_until_answered
+from sinks.retry import execute_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,70 +24,67 @@ if TYPE_CHECKING:
 
     from sinks.redis.calls import Call, Safety
 
-_BACKOFF_S: Final = 0.01
-_BACKOFF_MAX_S: Final = 0.5
-#: How much is sent before an answer is read: Redis serves nobody else while it works through one read of a socket.
+_BACKOFF: Final = wait_exponential(multiplier=0.01, max=0.5)
+#: The weight sent before an answer is read: Redis serves nobody else while it works through one read of a socket.
 _WINDOW: Final = 4_000
 _PRIMARY: Final = "primary"
 _LARGEST: Final = "proto-max-bulk-len"
 _LARGEST_BYTES: Final = 512 * 1024 * 1024
 
 
-class RedisLink:
+class RedisClient:
     """Connections of one process, opened when they are needed. Used by one thread."""
 
     def __init__(self, connect: Callable[[], redis.Redis | RedisCluster], *, timeout_ms: int, safety: Safety) -> None:
         self._connect = connect
-        self._client: redis.Redis | RedisCluster | None = None
+        self._redis: redis.Redis | RedisCluster | None = None
         self._timeout_s = timeout_ms / 1000
         self._safety = safety
 
-    def ask(self, calls: Sequence[Call], *, again: Callable[[Any], bool] = is_transient) -> list[Any]:
-        """Make the calls, in order within a slot, and again those whose answer is ``again``, until the time is out.
+    def execute(self, calls: Sequence[Call], *, retry_if: Callable[[Any], bool] = is_transient) -> list[Any]:
+        """Execute calls, in order within a hash slot; retry those that ``retry_if`` names until no call is answered in time.
 
         Returns:
             the last answer to each; an error is an answer.
         """
-        answers: list[Any] = [RedisTimeoutError("not asked")] * len(calls)
+        answers: list[Any] = [RedisTimeoutError("not sent")] * len(calls)
 
-        def recover(left: Sequence[int]) -> bool:
-            # Once the scripts are known again there is nothing to wait for.
-            if all(isinstance(answers[at], NoScriptError) for at in left):
-                return False
-            self._look_around()
-            return True
+        def recover(left: Sequence[int]) -> None:
+            # A server that only forgot the scripts is the right one.
+            if not all(isinstance(answers[at], NoScriptError) for at in left):
+                self._find_primaries()
 
-        return ask_until_answered(
+        return execute_all(
             answers,
             windows=lambda pending: _windows(pending, calls),
-            make=lambda window: self._make([calls[at] for at in window], window, answers),
-            again=again,
+            execute=lambda window: self._execute([calls[at] for at in window], window, answers),
+            retry_if=retry_if,
             recover=recover,
             timeout_s=self._timeout_s,
-            pauses_s=(_BACKOFF_S, _BACKOFF_MAX_S),
+            backoff=_BACKOFF,
         )
 
-    def facts(self) -> list[Mapping[str, Any]]:
+    def server_info(self) -> list[Mapping[str, Any]]:
         """``INFO`` of every primary.
 
         Raises:
-            Exception: one of ``FAILURES``: one of them does not answer.
+            Exception: one of ``FAILURES``: a primary does not answer.
         """
         return [node.info() for node in self._primaries()]
 
-    def largest_word_bytes(self) -> int:
-        """How long an argument of a command may be; where the user may not ask, Redis' default."""
+    def largest_argument_bytes(self) -> int:
+        """How long an argument of a command may be; Redis' default where the user may not read the setting."""
         with contextlib.suppress(*FAILURES, KeyError):
             return min(int(str(node.config_get(_LARGEST)[_LARGEST])) for node in self._primaries())
         return _LARGEST_BYTES
 
     def close(self) -> None:
         """Close the connections."""
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+        if self._redis is not None:
+            self._redis.close()
+            self._redis = None
 
-    def _make(self, calls: Sequence[Call], places: Sequence[int], answers: list[Any]) -> None:
+    def _execute(self, calls: Sequence[Call], places: Sequence[int], answers: list[Any]) -> None:
         by_node: dict[int, tuple[redis.Redis, list[int]]] = {}
         for at, (call, place) in enumerate(zip(calls, places, strict=True)):
             try:
@@ -101,7 +99,7 @@ class RedisLink:
                 answers[places[at]] = answer
 
     def _send(self, node: redis.Redis, calls: Sequence[Call], before: Sequence[Any]) -> list[Any]:
-        """Make calls to one node; ``before`` are their last answers."""
+        """Send calls to one node; ``before`` are their last answers."""
         wait = self._safety.command() if any(call.durable for call in calls) else None
         pipeline: Any = node.pipeline(transaction=False)
         for call, last in zip(calls, before, strict=True):
@@ -128,9 +126,9 @@ class RedisLink:
 
     @property
     def _connected(self) -> redis.Redis | RedisCluster:
-        if self._client is None:
-            self._client = self._connect()
-        return self._client
+        if self._redis is None:
+            self._redis = self._connect()
+        return self._redis
 
     def _node_of(self, slot: int, last: Any) -> redis.Redis:
         client = self._connected
@@ -150,13 +148,13 @@ class RedisLink:
             return [client]
         return [client.get_redis_connection(node) for node in client.nodes_manager.get_nodes_by_server_type(_PRIMARY)]
 
-    def _look_around(self) -> None:
-        """Ask a cluster anew who has what, Sentinel anew who is the primary."""
+    def _find_primaries(self) -> None:
+        """Ask the cluster again who serves which slot, or Sentinel who is the primary."""
         with contextlib.suppress(*FAILURES):
-            if isinstance(self._client, RedisCluster):
-                self._client.nodes_manager.initialize()
-            elif self._client is not None:
-                self._client.connection_pool.disconnect(inuse_connections=False)
+            if isinstance(self._redis, RedisCluster):
+                self._redis.nodes_manager.initialize()
+            elif self._redis is not None:
+                self._redis.connection_pool.disconnect(inuse_connections=False)
 
 
 def _words(call: Call, last: Any) -> tuple[bytes | str | int, ...]:

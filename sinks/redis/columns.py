@@ -24,14 +24,14 @@ def keys(rows: pa.RecordBatch, template: str) -> list[bytes]:
     """The key of every row."""
     joined = columns.keys(rows, template)
     if pc.any(pc.starts_with(joined, pattern=PREFIX), min_count=0).as_py():
-        raise BadRecordError(f"key {template!r} gives a key that begins with {PREFIX!r}: those are the sink's own")
+        raise BadRecordError(f"key {template!r} gives a key that begins with {PREFIX!r}: these are the sink's own keys")
     found: list[bytes] = joined.to_pylist()
     return found
 
 
 @cache
 def parse_template(template: str) -> tuple[tuple[str, bool], ...]:
-    """See ``sinks.columns``; a key of Redis may not begin as the sink's own do."""
+    """See ``sinks.columns``; the sink's own prefix is rejected."""
     if template.startswith(PREFIX):
         raise ConfigurationError(f"key {template!r}: give a key that does not begin with {PREFIX!r}")
     return columns.parse_template(template)

@@ -1,4 +1,4 @@
-"""Redis' errors in this project's words: what happened, where, and what to do."""
+"""Redis' errors as this project's: what happened, where, and what to do."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from twopc.errors import BadRecordError, ConfigurationError, RetriableError, Two
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: What an error's text has in it, and what follows. By text: inside a script an error has no class.
+#: A pattern of the error's text, the class to raise, the remedy. By text, because inside a script an error has no class.
 _REMEDIES: Final[Sequence[tuple[re.Pattern[str], type[TwoPhaseCommitError], str]]] = (
     (
         re.compile(r"WRONGPASS|NOAUTH|[Ii]nvalid (username|password)|[Aa]uthentication"),
         ConfigurationError,
-        "Check user and password in the url",
+        "Check the user and password in the url",
     ),
     (
         re.compile(r"NOPERM|[Pp]ermission"),
@@ -26,27 +26,27 @@ _REMEDIES: Final[Sequence[tuple[re.Pattern[str], type[TwoPhaseCommitError], str]
     (
         re.compile(r"\bOOM\b|maxmemory"),
         RetriableError,
-        "What is staged needs room beside the data: raise maxmemory",
+        "Staged rows need memory beside the data: raise maxmemory",
     ),
     (
         re.compile(r"proto-max-bulk-len|invalid bulk length|exceeds maximum allowed size"),
         BadRecordError,
-        "A row is over Redis' limit: raise proto-max-bulk-len, or make the row smaller",
+        "A row exceeds Redis' limit: raise proto-max-bulk-len, or make the row smaller",
     ),
     (
         re.compile(r"Cluster mode is not enabled"),
         ConfigurationError,
-        "The server is no cluster: leave cluster=True out",
+        "The server is not a cluster: leave cluster=True out",
     ),
 )
 
 
 def translate(error: object, what: str) -> TwoPhaseCommitError:
-    """The error to raise for one that ended a step before the decision.
+    """The error to raise for a failure before the decision.
 
     Args:
         error: what redis-py raised or answered.
-        what: what was being done, to begin the message with.
+        what: sink and step; the message begins with it.
     """
     text = f"{what}: {error}"
     for pattern, kind, remedy in _REMEDIES:
@@ -54,4 +54,4 @@ def translate(error: object, what: str) -> TwoPhaseCommitError:
             return kind(f"{text}. {remedy}")
     if is_transient(error):
         return RetriableError(text)
-    return ConfigurationError(f"{text}. Redis refuses the command: is it Redis 6.2, Valkey 7.2 or newer?")
+    return ConfigurationError(f"{text}. Redis rejects the command: check that it is Redis 6.2, Valkey 7.2 or newer")

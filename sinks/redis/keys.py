@@ -1,48 +1,61 @@
-"""What the sink calls its own keys in Redis. All of them begin with ``twopc:<sink>:``.
+"""The names of the sink's own keys in Redis. All of them begin with ``twopc:<sink>:``.
 
-The part in braces is a hash tag: in a cluster it puts a key into the slot of the data that it stands for, so that one
-script may change both at once.
+The part in braces is a hash tag: in a cluster it puts a key into the hash slot of the data that it stands for, so that one
+script can change both at once.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from redis.crc import key_slot
 
+from sinks.redis.calls import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 PREFIX: Final = "twopc:"
-#: Without a cluster there is one atomic place; it is called by this number.
+#: Stands for the single atomic place of a Redis without a cluster.
 NO_SLOT: Final = -1
 SLOTS: Final = 16_384
 
 
 def control(sink: str) -> str:
-    """A hash: who drives the sink (``run``, ``query_id``, ``driver_epoch``), its ``id``; ``version``: the highest given out.
-
-    ``decided``: that of this lineage's newest decision.
-    """
+    """A hash with the fields of :class:`sinks.staged.control.Control`."""
     return f"{PREFIX}{sink}:{{{sink}}}:control"
 
 
 def slices(sink: str) -> str:
-    """A hash, ``<driver_epoch>:<uuid>`` -> the slots of that slice: what the sweep looks through."""
+    """A hash, ``<driver_epoch>:<uuid>`` -> the hash slots of that slice: what the sweep looks through."""
     return f"{PREFIX}{sink}:{{{sink}}}:slices"
 
 
 def applied(sink: str, slot: int) -> str:
-    """A hash of one slot: its fence (``base``), and for each slice of that decision how far it is applied."""
+    """A hash in one hash slot: the fence (``base``), and how far each slice of that decision is applied there."""
     return f"{PREFIX}{sink}:{{{_tag(sink, slot)}}}:applied"
 
 
 def staged(sink: str, slot: int, entry: str) -> str:
-    """A hash of one slot: chunk number -> chunk. ``entry`` is the slice's field in :func:`slices`."""
+    """A hash in one hash slot: chunk number -> chunk. ``entry`` is the slice's field in :func:`slices`."""
     return f"{PREFIX}{sink}:{{{_tag(sink, slot)}}}:slice:{entry}"
 
 
 def slot_of_control(sink: str) -> int:
-    """The slot of :func:`control` and :func:`slices`."""
+    """The hash slot of :func:`control` and :func:`slices`."""
     return key_slot(sink.encode())
+
+
+def unstage(sink: str, entry: str, slots: Iterable[int]) -> list[Call]:
+    """Calls that remove a slice; its entry goes last, because the sweep finds a slice only by its entry."""
+    calls = [Call(slot, ("UNLINK", staged(sink, slot, entry))) for slot in slots]
+    return [*calls, remove_entry(sink, entry)]
+
+
+def remove_entry(sink: str, entry: str) -> Call:
+    """The call that removes a slice from the list that the sweep looks through."""
+    return Call(slot_of_control(sink), ("HDEL", slices(sink), entry))
 
 
 def _tag(sink: str, slot: int) -> str:
@@ -51,7 +64,7 @@ def _tag(sink: str, slot: int) -> str:
 
 @cache
 def _tags() -> tuple[str, ...]:
-    """For each slot the first number that hashes to it."""
+    """For each hash slot the first number that hashes to it."""
     found: dict[int, str] = {}
     number = 0
     while len(found) < SLOTS:

@@ -1,7 +1,7 @@
-"""What becomes of a row: one small class a Redis command. Choose one for a sink.
+"""What becomes of a row: one small class for each Redis command. Choose one for a sink.
 
-``key`` is a template over columns, such as ``"total:{id}"``; other arguments name columns. In a cluster give keys that
-belong together a hash tag (``"total:{{{shop}}}:{id}"`` is ``total:{<shop>}:<id>``): a task's commands are applied slot by slot.
+``key`` is a template over columns, such as ``"total:{id}"``; other arguments name columns. A cluster applies a task's commands
+slot by slot: give keys that belong together a hash tag (``"total:{{{shop}}}:{id}"`` is ``total:{<shop>}:<id>``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from twopc.errors import ConfigurationError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Lua hands a command at most some 8000 arguments.
+#: Lua passes at most about 8000 arguments to a command.
 _MAX_FIELDS: Final = 1000
 
 
@@ -39,7 +39,7 @@ class Mapping(ABC):
 
     @property
     def columns(self) -> frozenset[str]:
-        """The columns that it takes: those in the key, and every text among the other arguments."""
+        """The columns that it needs: those in the key, and those that other arguments name."""
         found = {text for text, is_column in parse_template(self.key) if is_column}
         for argument in fields(self)[1:]:
             value = getattr(self, argument.name)
@@ -61,7 +61,7 @@ class Mapping(ABC):
 
 @dataclass(frozen=True)
 class _FieldsMapping(Mapping):
-    """A command with a part for each of some columns.
+    """A command with one part for each of several columns.
 
     Attributes:
         fields: the columns.
@@ -100,7 +100,7 @@ class Set(Mapping):
 
 @dataclass(frozen=True)
 class HashSet(_FieldsMapping):
-    """``HSET key field value …``: a field for each of the columns ``fields``. Other fields of the hash stay."""
+    """``HSET key field value …``: one field for each column in ``fields``. Other fields of the hash stay."""
 
     def encode(self, rows: pa.RecordBatch) -> Commands:
         """See :class:`Mapping`."""
@@ -132,7 +132,7 @@ class IncrByFloat(Mapping):
 
 @dataclass(frozen=True)
 class HashIncrBy(_FieldsMapping):
-    """``HINCRBY key field by`` for each of the columns ``fields``, each of them integers: totals of several kinds."""
+    """``HINCRBY key field by`` for each column in ``fields``; the columns are integers."""
 
     def encode(self, rows: pa.RecordBatch) -> Commands:
         """See :class:`Mapping`."""
@@ -179,7 +179,7 @@ class ListPush(Mapping):
 
 @dataclass(frozen=True)
 class StreamAdd(_FieldsMapping):
-    """``XADD key * field value …``: a field for each of the columns ``fields``. Redis gives the id, when it is applied."""
+    """``XADD key * field value …``: one field for each column in ``fields``. Redis assigns the id when it applies the row."""
 
     def encode(self, rows: pa.RecordBatch) -> Commands:
         """See :class:`Mapping`."""
@@ -188,7 +188,7 @@ class StreamAdd(_FieldsMapping):
 
 @dataclass(frozen=True)
 class Expire(Mapping):
-    """``PEXPIRE key expire_ms``: ``expire_ms`` is a column of integers, or a number. Begins when it is applied."""
+    """``PEXPIRE key expire_ms``: ``expire_ms`` is a column of integers, or a number. The time begins when it is applied."""
 
     expire_ms: str | int
 

@@ -1,7 +1,7 @@
-"""What runs inside Redis: each script is one atomic step over keys of one hash slot, and may be repeated.
+"""Scripts that run inside Redis: each is one atomic step over keys of one hash slot, and may be repeated.
 
-``EVAL`` scripts and not functions, so that Redis 6.2 will do. A script that fails is not rolled back; therefore
-:data:`APPLY` never leaves by an error once it has written, but writes down the row it has come to.
+They are ``EVAL`` scripts, because Redis 6.2 has no functions. Redis does not roll a failed script back, so :data:`APPLY` never
+ends with an error once it has written: it records the row that it has reached.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 
 class Script(NamedTuple):
-    """A script and the name under which Redis keeps it."""
+    """A script and its SHA-1, by which Redis caches it."""
 
     text: str
     sha: str
@@ -54,8 +54,8 @@ if base == fence then
 end
 """
 
-#: KEYS applied, slice; ARGV base, uuid, chunk. The markers of earlier decisions go in the very step that raises the
-#: fence above them: a marker that went earlier would let a paused driver apply its increments once more.
+#: KEYS applied, slice; ARGV base, uuid, chunk. The step that raises the fence removes the markers of earlier decisions:
+#: without its marker, and below no fence, a paused driver would apply its increments again.
 APPLY: Final = _script(
     _READ_CHUNK,
     _READ_PROGRESS,
@@ -89,8 +89,8 @@ return {'DONE'}
 """,
 )
 
-#: KEYS applied, slice; ARGV base, uuid, chunks, touch. ``touch`` makes it write, so that a WAIT behind it covers
-#: everything before it, on whatever connection that was written.
+#: KEYS applied, slice; ARGV base, uuid, chunks, touch. Answers the name of a SliceState. ``touch`` makes the script write, so
+#: that a WAIT behind it covers everything before it, on whatever connection that was written.
 LOOK: Final = _script(
     _READ_PROGRESS,
     """
@@ -108,8 +108,8 @@ return untouched and 'LOST' or 'TORN'
 """,
 )
 
-#: KEYS applied, slice; ARGV base, uuid. What is lost in part must not be applied in part by somebody who wakes up later.
-BURY: Final = _script(
+#: KEYS applied, slice; ARGV base, uuid. A paused driver that wakes up must not apply a part of a slice that was lost in part.
+TOMBSTONE: Final = _script(
     _READ_PROGRESS,
     """
 if base < fence or done > 0 or row > 0 then return 'TORN' end
@@ -118,7 +118,8 @@ return 'LOST'
 """,
 )
 
-#: KEYS slice; ARGV chunk. Its SHA-1, and the first key that the chunk's command cannot be applied to, with the reason.
+#: KEYS slice; ARGV chunk. Answers the chunk's SHA-1 and, if there is one, the first key that its command cannot be applied to,
+#: with the reason.
 CHECK: Final = _script(
     _READ_CHUNK,
     """
@@ -148,9 +149,9 @@ local function refusal(words)
     local old = held(key, field) or '0'
     if type(old) == 'table' then return refusal_of_type(key) or old.err end
     if is_float then
-      if not tonumber(old) then return 'its value is no number' end
+      if not tonumber(old) then return 'its value is not a number' end
     elseif not string.match(old, '^-?%d+$') then
-      return 'its value is no integer'
+      return 'its value is not an integer'
     end
     sum = tonumber(old)
   end
@@ -169,21 +170,26 @@ return {redis.sha1hex(chunk)}
 """,
 )
 
-#: KEYS control; ARGV run, the incarnation seen before, lineage, a fresh id. 0: somebody else was faster.
+#: KEYS control; ARGV run, the driver epoch seen before, query id, a fresh id. Answers the new driver epoch; 0: somebody else
+#: was faster. Version 0.1 called two fields ``lineage`` and ``incarnation``: their values move to the new names.
 ACQUIRE: Final = _script(
     """
-local incarnation = redis.call('HGET', KEYS[1], 'incarnation') or '0'
-if redis.call('HGET', KEYS[1], 'run') == ARGV[1] then return tonumber(incarnation) end
-if incarnation ~= ARGV[2] then return 0 end
+local function held(name, former)
+  return redis.call('HGET', KEYS[1], name) or redis.call('HGET', KEYS[1], former)
+end
+local driver_epoch = held('driver_epoch', 'incarnation') or '0'
+if redis.call('HGET', KEYS[1], 'run') == ARGV[1] then return tonumber(driver_epoch) end
+if driver_epoch ~= ARGV[2] then return 0 end
 redis.call('HSETNX', KEYS[1], 'id', ARGV[4])
-if redis.call('HGET', KEYS[1], 'lineage') ~= ARGV[3] then redis.call('HDEL', KEYS[1], 'decided') end
-redis.call('HSET', KEYS[1], 'run', ARGV[1], 'lineage', ARGV[3])
-return redis.call('HINCRBY', KEYS[1], 'incarnation', 1)
+if held('query_id', 'lineage') ~= ARGV[3] then redis.call('HDEL', KEYS[1], 'decided') end
+redis.call('HSET', KEYS[1], 'run', ARGV[1], 'query_id', ARGV[3], 'driver_epoch', driver_epoch)
+redis.call('HDEL', KEYS[1], 'lineage', 'incarnation')
+return redis.call('HINCRBY', KEYS[1], 'driver_epoch', 1)
 """,
 )
 
-#: KEYS control; ARGV run, base. Notes the newest decision of the query that drives, before any of it is applied; 0: fenced.
-NOTE: Final = _script(
+#: KEYS control; ARGV run, base. Records the owner's newest decision before any of it is applied; 0: fenced.
+RECORD_DECISION: Final = _script(
     """
 if redis.call('HGET', KEYS[1], 'run') ~= ARGV[1] then return 0 end
 if tonumber(redis.call('HGET', KEYS[1], 'decided') or 0) < tonumber(ARGV[2]) then
@@ -193,7 +199,8 @@ return 1
 """,
 )
 
-#: KEYS control; ARGV run, the time in ms, the last decision's version. A version above all three; 0: fenced.
+#: KEYS control; ARGV run, the time in ms, the last decision's version. Answers a version: not below the time, above the last
+#: decision's and every earlier one; 0: fenced.
 RESERVE: Final = _script(
     """
 if redis.call('HGET', KEYS[1], 'run') ~= ARGV[1] then return 0 end

@@ -53,10 +53,10 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/contract/test_contract.py -k older_copy",
     ),
     one_edit(
-        "Redis notes a decision for the next query, too",
+        "Redis keeps a decision for the next query, too",
         10,
         "sinks/redis/scripts.py",
-        "if redis.call('HGET', KEYS[1], 'lineage') ~= ARGV[3] then redis.call('HDEL', KEYS[1], 'decided') end\n",
+        "if held('query_id', 'lineage') ~= ARGV[3] then redis.call('HDEL', KEYS[1], 'decided') end\n",
         "",
         model=False,
         protocol="tests/contract/test_contract.py -k ended_another",

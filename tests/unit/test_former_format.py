@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from sinks.hbase.control import State, decode_state
-from sinks.hbase.writer import HBaseHandle
+from sinks.hbase.handle import HBaseHandle
 from sinks.kafka.markers import Marker, decode_marker
 from sinks.kafka.writer import KafkaHandle
-from sinks.redis.writer import RedisHandle
+from sinks.redis.handle import RedisHandle
 from twopc.attempt import Attempt
 from twopc.binding import Binding
 from twopc.codec import decode, encode

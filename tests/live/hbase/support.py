@@ -9,15 +9,17 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from tenacity import wait_fixed
+
 from sinks.hbase import HBaseSink
 from sinks.hbase import client as hbase_client
 from sinks.hbase.apply import Applier
-from sinks.hbase.client import HBaseLink
+from sinks.hbase.client import HBaseClient
 from sinks.hbase.cluster import Cluster
 from sinks.hbase.errors import FAILURES
 from sinks.hbase.fence import Fence
 from sinks.hbase.mappings import COUNTER
-from sinks.hbase.messages import hbase, name_parts
+from sinks.hbase.messages import hbase_pb, name_parts
 from sinks.hbase.row_ops import Op, cells_of, put
 from sinks.hbase.staging import STATE, slices_prefix
 
@@ -27,9 +29,9 @@ if TYPE_CHECKING:
     import pytest
 
     from sinks.hbase.connection import Master, RegionServer
+    from sinks.hbase.handle import HBaseHandle
     from sinks.hbase.mappings import Mapping
     from sinks.hbase.row_ops import Cell, Column
-    from sinks.hbase.writer import HBaseHandle
 
 FAMILY = b"d"
 _DEADLINE_S = 60
@@ -62,7 +64,7 @@ def lose_answers(monkeypatch: pytest.MonkeyPatch, *kinds: type[RegionServer | Ma
 
     for kind in kinds:
         monkeypatch.setattr(kind, "send_request", lossy(kind.send_request))
-    monkeypatch.setattr(hbase_client, "_BACKOFF_MAX_S", hbase_client._BACKOFF_S)
+    monkeypatch.setattr(hbase_client, "_BACKOFF", wait_fixed(0.02))
 
 
 class Store:
@@ -80,7 +82,7 @@ class Store:
         self.prefix = unique()
         self._znode = znode
         self.cluster = self._connected()
-        self.link = HBaseLink(self.cluster, timeout_s=20)
+        self.client = HBaseClient(self.cluster, timeout_s=20)
 
     def renamed(self) -> Store:
         """The same with another prefix."""
@@ -91,19 +93,19 @@ class Store:
     def create_table(self, table: str = "", *, ttl_s: int | None = None) -> None:
         """Make a table with the family ``d``."""
         name = table or self.table
-        attributes = [] if ttl_s is None else [hbase.BytesBytesPair(first=b"TTL", second=b"%d" % ttl_s)]
-        family = hbase.ColumnFamilySchema(name=FAMILY, attributes=attributes)
-        self._ask_master(lambda master: master.create_table(*name_parts(name), [family]))
+        attributes = [] if ttl_s is None else [hbase_pb.BytesBytesPair(first=b"TTL", second=b"%d" % ttl_s)]
+        family = hbase_pb.ColumnFamilySchema(name=FAMILY, attributes=attributes)
+        self._call_master(lambda master: master.create_table(*name_parts(name), [family]))
         until(lambda: self._is_served(name))
 
     def take_out_of_service(self, table: str) -> None:
         """Take a table out of service, and wait until it is: the master only begins it."""
-        self._ask_master(lambda master: master.disable_table(*name_parts(table)))
+        self._call_master(lambda master: master.disable_table(*name_parts(table)))
         until(lambda: not self._is_served(table))
 
     def enable(self, table: str) -> None:
         """Put it in service again."""
-        self._ask_master(lambda master: master.enable_table(*name_parts(table)))
+        self._call_master(lambda master: master.enable_table(*name_parts(table)))
 
     def split(self, row: bytes) -> None:
         """Split the region of a row before that row."""
@@ -111,9 +113,9 @@ class Store:
         # <table>,<start>,<id>.<digest>.
         region_id = int(before.name.rsplit(b",", 1)[1].split(b".", 1)[0])
         namespace, qualifier = name_parts(self.table)
-        name = hbase.TableName(namespace=namespace, qualifier=qualifier)
-        info = hbase.RegionInfo(region_id=region_id, table_name=name, start_key=before.start, end_key=before.end)
-        self._ask_master(lambda master: master.split_region(info, row))
+        name = hbase_pb.TableName(namespace=namespace, qualifier=qualifier)
+        info = hbase_pb.RegionInfo(region_id=region_id, table_name=name, start_key=before.start, end_key=before.end)
+        self._call_master(lambda master: master.split_region(info, row))
 
     def region_of(self, row: bytes) -> bytes:
         """The name of the region that a row is in now; empty while it has none."""
@@ -129,7 +131,7 @@ class Store:
 
     def cells(self, name: object) -> dict[Column, Cell]:
         """A row's cells."""
-        rows = list(self.link.scan(self.table, self.row(name), FAMILY))
+        rows = list(self.client.scan(self.table, self.row(name), FAMILY))
         return {
             key: cell
             for result in rows
@@ -150,31 +152,31 @@ class Store:
     def write(self, name: object, value: bytes, *, at_ms: int) -> None:
         """Write a cell, as somebody else would."""
         mutation = put(self.row(name), {(FAMILY, b"v"): value}, at_ms=at_ms)
-        assert self.link.ask([Op(self.table, self.row(name), mutations=(mutation,))]) == [True]
+        assert self.client.execute([Op(self.table, self.row(name), mutations=(mutation,))]) == [True]
 
     def all_cells(self) -> dict[bytes, dict[Column, Cell]]:
         """All of this test's rows."""
-        found = self.link.scan(self.table, self.prefix.encode() + b":", FAMILY)
+        found = self.client.scan(self.table, self.prefix.encode() + b":", FAMILY)
         return {result.cell[0].row: cells_of(result) for result in found}
 
     def slices(self, sink: str) -> list[bytes]:
         """The rows of a sink's slices."""
-        return [result.cell[0].row for result in self.link.scan("twopc", slices_prefix(sink), STATE)]
+        return [result.cell[0].row for result in self.client.scan("twopc", slices_prefix(sink), STATE)]
 
     def close(self) -> None:
-        self.link.close()
+        self.client.close()
 
-    def _ask_master(self, step: Callable[[Master], None]) -> None:
+    def _call_master(self, step: Callable[[Master], None]) -> None:
         """Over a connection of its own: behind one that is kept, an earlier test may have killed HBase."""
         with contextlib.closing(self._connected()) as cluster:
-            cluster.ask_master(step)
+            cluster.call_master(step)
 
     def _connected(self) -> Cluster:
         return Cluster(self.zookeeper, znode=self._znode, user="tests", timeout_s=20)
 
     def _is_served(self, table: str) -> bool:
         try:
-            self.link._scan_once(table, b"x", b"y", FAMILY)
+            self.client._scan_once(table, b"x", b"y", FAMILY)
         except FAILURES:
             return False
         return True
@@ -185,9 +187,9 @@ class Sleeper:
 
     def __init__(self, sink: HBaseSink) -> None:
         self._sink = sink
-        self._link = sink.link()
-        self.fence = Fence(self._link, table=sink.staging_table, sink=sink.name)
-        self._applier = Applier(self._link, self.fence, table=sink.staging_table, sink=sink.name)
+        self._client = sink.create_client()
+        self.fence = Fence(self._client, table=sink.staging_table, sink=sink.name)
+        self._applier = Applier(self._client, self.fence, table=sink.staging_table, sink=sink.name)
 
     def begin(self, handle: HBaseHandle, scan_start: dict[str, Any]) -> None:
         """Everything before the first chunk."""
@@ -195,11 +197,11 @@ class Sleeper:
         self.fence.begin(handle.uuid, scan_start["base"])
 
     def apply_chunk(self, handle: HBaseHandle, scan_start: dict[str, Any], done: int) -> list[str] | None:
-        """One chunk, without the note that it is done."""
+        """One chunk, without recording that it is done."""
         return self._applier.apply_chunk(handle, scan_start["base"], done)
 
     def close(self) -> None:
-        self._link.close()
+        self._client.close()
 
 
 def sink_of(store: Store, mapping: Mapping, **arguments: Any) -> HBaseSink:

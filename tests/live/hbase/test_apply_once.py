@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sinks.hbase import HBaseSink
-    from sinks.hbase.writer import HBaseHandle
+    from sinks.hbase.handle import HBaseHandle
     from tests.live.hbase.support import Store
 
 ROWS = batch(id=[1, 2, 3, 1, 2, 1, 1], n=[1, 1, 1, 1, 1, 1, 1])
@@ -34,7 +34,7 @@ TOTALS = [4, 2, 1]
 
 
 @pytest.fixture(autouse=True)
-def _no_faults_left_armed() -> Iterator[None]:
+def _no_crash_points_left_armed() -> Iterator[None]:
     crash_points.disarm()
     yield
     crash_points.disarm()
@@ -60,10 +60,10 @@ def sleeper(sink: HBaseSink) -> Iterator[Sleeper]:
 # -- progress ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("noted", [True, False])
+@pytest.mark.parametrize("recorded", [True, False])
 @pytest.mark.parametrize("applied", range(5))
 def test_a_commit_that_died_behind_any_chunk_goes_on_from_there(
-    applied: int, sink: HBaseSink, sleeper: Sleeper, totals: Any, *, noted: bool
+    applied: int, sink: HBaseSink, sleeper: Sleeper, totals: Any, *, recorded: bool
 ) -> None:
     driver = Driver(sink)
     scan_start = driver.begin()
@@ -71,8 +71,8 @@ def test_a_commit_that_died_behind_any_chunk_goes_on_from_there(
     sleeper.begin(handle, scan_start)
     for chunk in range(applied):
         assert sleeper.apply_chunk(handle, scan_start, chunk) == []
-        if noted:
-            sleeper.fence.note(handle.uuid, scan_start["base"], chunk + 1)
+        if recorded:
+            sleeper.fence.record(handle.uuid, scan_start["base"], chunk + 1)
     assert Driver(sink).committer.initialize_state([handle], scan_start) == {handle: Evidence.COMMITTED}
     assert totals() == TOTALS
 
@@ -210,9 +210,9 @@ def test_an_overtaken_driver_is_fenced_in_each_of_its_steps(sink: HBaseSink) -> 
             step()
 
 
-def test_an_acquisition_whose_answer_was_lost_throws_out_no_successor(sink: HBaseSink) -> None:
+def test_an_acquisition_whose_answer_was_lost_fences_no_newer_driver(sink: HBaseSink) -> None:
     loser, winner = sink.create_committer(), sink.create_committer()
-    first, second = Claim("lineage-a", "run-1", "registers"), Claim("lineage-a", "run-2", "registers")
+    first, second = Claim("query-a", "run-1", "registers"), Claim("query-a", "run-2", "registers")
     loser.inspect()
     taken = loser.acquire(first)
     assert loser.acquire(first) == taken
@@ -229,7 +229,7 @@ def test_an_acquisition_whose_answer_was_lost_throws_out_no_successor(sink: HBas
 
 def _lose(store: Store, sink: HBaseSink, handle: HBaseHandle) -> None:
     row = handle.row(sink.name)
-    assert store.link.ask([Op(sink.staging_table, row, mutations=(delete(row, up_to_ms=1),))]) == [True]
+    assert store.client.execute([Op(sink.staging_table, row, mutations=(delete(row, up_to_ms=1),))]) == [True]
 
 
 def test_a_slice_that_is_lost_is_proven_so_and_can_never_be_applied(
@@ -243,7 +243,7 @@ def test_a_slice_that_is_lost_is_proven_so_and_can_never_be_applied(
         driver.committer.confirm([handle], 0)
     assert driver.committer.commit([handle], scan_start) == {handle: Evidence.ABORTED}
     sleeper.begin(handle, scan_start)
-    assert handle.uuid in sleeper.fence.read().buried
+    assert handle.uuid in sleeper.fence.read().tombstones
     assert totals() == [0, 0, 0]
 
 
@@ -268,7 +268,7 @@ def test_decided_slices_that_are_lost_are_written_again(
     def lose() -> None:
         rows = store.slices(case.sink.name)
         assert len(rows) == 2
-        store.link.ask([Op("twopc", row, mutations=(delete(row, up_to_ms=1),)) for row in rows[:lost]])
+        store.client.execute([Op("twopc", row, mutations=(delete(row, up_to_ms=1),)) for row in rows[:lost]])
 
     crash_points.arm("driver.decided", lose)
     query = Query(case, tmp_path)
@@ -283,7 +283,7 @@ def test_an_emptied_table_is_not_taken_for_a_new_one(
     query = Query(case, tmp_path)
     query.run(0)
     rows = [f"{case.sink.name}/{name}".encode() for name in ("control", "fence")]
-    store.link.ask([Op("twopc", row, mutations=(delete(row, up_to_ms=2**62),)) for row in rows])
+    store.client.execute([Op("twopc", row, mutations=(delete(row, up_to_ms=2**62),)) for row in rows])
     with pytest.raises(RefusedStartError, match="point it back"):
         query.run(1)
 
@@ -300,7 +300,7 @@ def test_a_proven_batch_leaves_no_slice(store: Store, request: pytest.FixtureReq
 def test_an_orphan_that_was_swept_can_write_no_more(sink: HBaseSink, store: Store) -> None:
     driver = Driver(sink)
     driver.begin()
-    orphan = sink.create_writer(TaskAttempt("lineage-a", 0, Attempt(1, 1), 0, driver.driver_epoch, -1))
+    orphan = sink.create_writer(TaskAttempt("query-a", 0, Attempt(1, 1), 0, driver.driver_epoch, -1))
     orphan.write_rows(ROWS)
     driver.committer.recover_and_abort([])
     assert store.slices(sink.name) == []
@@ -313,7 +313,7 @@ def test_an_orphan_that_was_swept_can_write_no_more(sink: HBaseSink, store: Stor
 def test_a_task_that_fails_takes_its_slice_away(sink: HBaseSink, store: Store) -> None:
     driver = Driver(sink)
     driver.begin()
-    writer = sink.create_writer(TaskAttempt("lineage-a", 0, Attempt(1, 1), 0, driver.driver_epoch, -1))
+    writer = sink.create_writer(TaskAttempt("query-a", 0, Attempt(1, 1), 0, driver.driver_epoch, -1))
     writer.write_rows(ROWS)
     assert len(store.slices(sink.name)) == 1
     writer.close()

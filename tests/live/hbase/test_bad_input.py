@@ -1,4 +1,4 @@
-"""What cannot be written stops the batch before its decision; what turns wrong after it is applied once it is mended."""
+"""What cannot be written stops the batch before its decision; what turns wrong after it is applied once it is fixed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from sinks.hbase import HBaseSink
 from sinks.hbase.mappings import COUNTER, Append, Delete, Increment, Mapping, Put
-from tests.contract.drivers import Driver
+from tests.contract.drivers import QUERY_ID, Driver
 from tests.live.hbase.support import sink_of, unique
 from tests.live.one_task import OneTask, apply, batch
 from twopc.batch import Batch
@@ -93,10 +93,10 @@ def test_a_ttl_that_would_let_markers_expire_is_refused(store: Store) -> None:
         Driver(sink_of(store, mapping, table=table))
 
 
-def test_a_cell_that_turns_wrong_after_the_decision_blocks_it_until_it_is_mended(store: Store, tmp_path: Path) -> None:
+def test_a_cell_that_turns_wrong_after_the_decision_blocks_it_until_it_is_fixed(store: Store, tmp_path: Path) -> None:
     sink = sink_of(store, Increment(f"{store.prefix}:{{id}}", CELL), chunk_rows=3)
     rows = batch(id=[1, 1, 2, 3, 2, 1, 1], v=[1] * 7)
-    batch_0 = Batch("lineage-a", 0, ("0",), lambda _: ("0",))
+    batch_0 = Batch("query-a", 0, ("0",), lambda _: ("0",))
     arm("driver.decided", lambda: store.write(2, b"in the way", at_ms=1))
     engine = OneTask(sink, rows)
     with pytest.raises(CommitBlockedError, match=rf"{store.prefix}:2.*not a long"):
@@ -112,8 +112,8 @@ def test_a_cell_that_turns_wrong_after_the_decision_blocks_it_until_it_is_mended
 def test_another_query_may_not_take_the_sink(store: Store, tmp_path: Path) -> None:
     sink = sink_of(store, Put(f"{store.prefix}:{{id}}", CELL))
     Driver(sink)
-    place = Batch("lineage-b", 0, ("0",), lambda _: ("0",))
-    with pytest.raises(RefusedStartError, match="lineage-a"):
+    place = Batch("query-b", 0, ("0",), lambda _: ("0",))
+    with pytest.raises(RefusedStartError, match=QUERY_ID):
         Coordinator([sink], LocalFiles(tmp_path)).process(place, OneTask(sink, batch(id=[1], v=["a"])))
 
 

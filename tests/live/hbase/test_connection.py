@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sinks.hbase import cluster as hbase_cluster
-from sinks.hbase.client import HBaseLink
+from sinks.hbase.client import HBaseClient
 from sinks.hbase.cluster import Cluster
 from sinks.hbase.connection import RegionServer
 from sinks.hbase.errors import AbsentTableError
 from sinks.hbase.mappings import Put
-from sinks.hbase.messages import client
+from sinks.hbase.messages import client_pb
 from sinks.hbase.row_ops import look
 from sinks.hbase.zookeeper import locate_master, locate_meta
 from tests.live.hbase.support import sink_of, until
@@ -55,7 +55,7 @@ def server(listener: socket.socket) -> Iterator[RegionServer]:
 
 def test_a_server_that_is_silent_has_not_answered(server: RegionServer) -> None:
     with pytest.raises(ConnectionError, match=r"127\.0\.0\.1:\d+: timed out"):
-        server.send_request(client.MultiRequest(), "Multi")
+        server.send_request(client_pb.MultiRequest(), "Multi")
 
 
 def test_after_a_lost_answer_the_next_call_has_a_connection_of_its_own(
@@ -63,14 +63,14 @@ def test_after_a_lost_answer_the_next_call_has_a_connection_of_its_own(
 ) -> None:
     for _ in range(2):
         with pytest.raises(ConnectionError):
-            server.send_request(client.MultiRequest(), "Multi")
+            server.send_request(client_pb.MultiRequest(), "Multi")
         with listener.accept()[0] as accepted:
             assert accepted.recv(4) == b"HBas"
 
 
 def test_a_connection_is_introduced_by_the_user_that_was_given(server: RegionServer, listener: socket.socket) -> None:
     with pytest.raises(ConnectionError):
-        server.send_request(client.MultiRequest(), "Multi")
+        server.send_request(client_pb.MultiRequest(), "Multi")
     with listener.accept()[0] as accepted:
         assert b"tests" in accepted.recv(1_000)
 
@@ -96,7 +96,7 @@ def test_a_quorum_that_is_silent_is_waited_for_once_and_not_by_each_row(
 
     monkeypatch.setattr(hbase_cluster, "locate_meta", counted)
     cluster = Cluster(f"127.0.0.1:{listener.getsockname()[1]}", user="tests", timeout_s=0.2)
-    answers = HBaseLink(cluster, timeout_s=0.1).ask([look("t", b"%d" % number) for number in range(20)])
+    answers = HBaseClient(cluster, timeout_s=0.1).execute([look("t", b"%d" % number) for number in range(20)])
     assert [type(answer) for answer in answers] == [ConnectionError] * 20
     assert asked == [0.2]
 

@@ -25,7 +25,7 @@ def fill(store: Store, name: int, *, at_ms: int) -> None:
     """Write a row of three cells, as somebody else would."""
     cells = {(FAMILY, name.encode()): b"here" for name in NAMES}
     mutation = put(store.row(name), cells, at_ms=at_ms)
-    assert store.link.ask([Op(store.table, store.row(name), mutations=(mutation,))]) == [True]
+    assert store.client.execute([Op(store.table, store.row(name), mutations=(mutation,))]) == [True]
 
 
 def left(store: Store, name: int) -> set[str]:

@@ -45,8 +45,8 @@ def test_a_paused_hbase_is_silent_until_it_is_resumed(store: Store, local_hbase_
     store.write(1, b"there", at_ms=1)
     local_hbase_server.pause()
     assert local_hbase_server.is_running
-    with contextlib.closing(sink_of(store, MAPPING, timeout_ms=300).link()) as impatient:
-        [answer] = impatient.ask([look(store.table, store.row(1))])
+    with contextlib.closing(sink_of(store, MAPPING, timeout_ms=300).create_client()) as impatient:
+        [answer] = impatient.execute([look(store.table, store.row(1))])
     assert isinstance(answer, ConnectionError)
     local_hbase_server.resume()
     assert store.value(1) == b"there"
@@ -96,4 +96,4 @@ def test_an_hbase_under_another_znode_is_found() -> None:
         with pytest.raises(RetriableError, match=r"no /hbase/master.*znode"):
             Driver(sink_of(store, MAPPING, timeout_ms=500))
         assert apply(sink_of(store, MAPPING, znode="/apart/hbase"), batch(id=[1], v=["there"])) == [Evidence.COMMITTED]
-        assert store.link.ask([look(store.table, b"1")])[0].cell[0].value == b"there"
+        assert store.client.execute([look(store.table, b"1")])[0].cell[0].value == b"there"

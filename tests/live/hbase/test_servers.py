@@ -58,7 +58,7 @@ def require_once(store: Store, operation: str, batches: int) -> None:
 
 @contextlib.contextmanager
 def between_chunks(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) -> Iterator[None]:
-    """Do something before each chunk is applied; it is told how many have been."""
+    """Do something before each chunk is applied; ``act`` gets how many were before it."""
     apply_chunk, count = Applier.apply_chunk, iter(range(1_000_000))
 
     def meddled(*arguments: Any) -> Any:
@@ -200,4 +200,4 @@ def test_rows_are_applied_once_over_deaths_of_hbase_at_random_moments(
 
 
 def batch_of(number: int) -> Batch:
-    return Batch("lineage-a", number, (str(number),), lambda of: (str(of),))
+    return Batch("query-a", number, (str(number),), lambda of: (str(of),))

@@ -88,7 +88,7 @@ def test_only_what_is_applied_without_a_gap_is_noted(store: Store) -> None:
     handle = driver.prepare(rows(DIFFERENT))
     store.write(3, b"in the way", at_ms=1)  # in the second chunk
     assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
-    fence = Fence(store.link, table=sink.staging_table, sink=sink.name)
+    fence = Fence(store.client, table=sink.staging_table, sink=sink.name)
     assert fence.read().done == {handle.uuid: 1}
     store.write(3, COUNTER.pack(10), at_ms=2)
     assert driver.committer.commit([handle], scan_start) == {handle: Evidence.COMMITTED}

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sinks.redis import RedisSink
-    from sinks.redis.writer import RedisHandle
+    from sinks.redis.handle import RedisHandle
     from tests.live.redis.services import RedisService
 
 ROWS = batch(id=[1, 2, 3, 1, 2, 1, 1])
@@ -39,7 +39,7 @@ TOTALS = [4, 2, 1]
 
 
 @pytest.fixture(autouse=True)
-def _no_faults_left_armed() -> Iterator[None]:
+def _no_crash_points_left_armed() -> Iterator[None]:
     crash_points.disarm()
     yield
     crash_points.disarm()
@@ -74,8 +74,8 @@ def apply_chunk(sink: RedisSink, handle: RedisHandle, scan_start: dict[str, Any]
         redis_names.staged(sink.name, redis_names.NO_SLOT, handle.entry),
     )
     call = Call(redis_names.NO_SLOT, (*keys, scan_start["base"], handle.uuid, chunk), redis_scripts.APPLY, keys=2)
-    with contextlib.closing(sink.link()) as link:
-        answer: bytes = link.ask([call])[0][0]
+    with contextlib.closing(sink.create_client()) as own_client:
+        answer: bytes = own_client.execute([call])[0][0]
         return answer
 
 
@@ -175,12 +175,12 @@ def test_an_overtaken_driver_is_fenced_in_each_of_its_steps(sink: RedisSink) -> 
             step()
 
 
-def test_an_acquisition_whose_answer_was_lost_throws_out_no_successor(
+def test_an_acquisition_whose_answer_was_lost_fences_no_newer_driver(
     sink: RedisSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loser = sink.create_committer()
     execute = Pipeline.execute
-    first, second = Claim("lineage-a", "run-1", "registers"), Claim("lineage-a", "run-2", "registers")
+    first, second = Claim("query-a", "run-1", "registers"), Claim("query-a", "run-2", "registers")
 
     def lossy(pipeline: Any, *arguments: Any, **named: Any) -> Any:
         is_script = any(words[0].startswith("EVAL") for words, _ in pipeline.command_stack)
@@ -251,11 +251,11 @@ def test_a_first_chunk_that_failed_halfway_and_is_lost_is_never_called_lost(
     client.delete(redis_names.staged(sink.name, redis_names.NO_SLOT, handle.entry))
     assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
     assert "is applied in part" in driver.committer.blockers()[0]
-    with contextlib.closing(sink.link()) as link:
-        assert not redis_apply.bury(link, sink.name, handle, scan_start["base"])
+    with contextlib.closing(sink.create_client()) as own_client:
+        assert not redis_apply.tombstone(own_client, sink.name, handle, scan_start["base"])
 
 
-def test_nothing_is_applied_of_a_decision_that_could_not_be_noted(
+def test_nothing_is_applied_of_a_decision_that_could_not_be_recorded(
     sink: RedisSink, totals: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who starts from an older copy of the checkpoint would not see it."""
@@ -265,7 +265,7 @@ def test_nothing_is_applied_of_a_decision_that_could_not_be_noted(
     execute = Pipeline.execute
 
     def lossy(pipeline: Any, *arguments: Any, **named: Any) -> Any:
-        if any(words[1] == redis_scripts.NOTE.sha for words, _ in pipeline.command_stack):
+        if any(words[1] == redis_scripts.RECORD_DECISION.sha for words, _ in pipeline.command_stack):
             raise RedisConnectionError("no answer")
         return execute(pipeline, *arguments, **named)
 
@@ -301,7 +301,7 @@ def test_a_decision_below_the_fence_is_neither_applied_nor_called_lost(sink: Red
     driver.commit([newer], driver.begin())
     assert driver.committer.commit([older], scan_start) == {older: Evidence.UNKNOWN}
     assert totals() == TOTALS
-    assert driver.committer.has_newer_decision(scan_start)  # the newest one is noted still
+    assert driver.committer.has_newer_decision(scan_start)  # the newest one is still recorded
 
 
 def test_an_emptied_server_is_not_taken_for_a_new_one(
@@ -335,7 +335,7 @@ def test_what_an_orphan_writes_after_the_sweep_is_swept_too(
 ) -> None:
     driver = Driver(sink)
     driver.begin()
-    orphan = sink.create_writer(TaskAttempt("lineage-a", 0, Attempt(1, 1), 0, driver.driver_epoch, -1))
+    orphan = sink.create_writer(TaskAttempt("query-a", 0, Attempt(1, 1), 0, driver.driver_epoch, -1))
     orphan.write_rows(ROWS)
     driver.committer.recover_and_abort([])
     assert left_behind(redis_server.url, sink) == ["control", "slices"]
@@ -350,7 +350,7 @@ def test_what_an_orphan_writes_after_the_sweep_is_swept_too(
 def test_a_task_that_fails_takes_its_slice_away(sink: RedisSink, redis_server: RedisService) -> None:
     driver = Driver(sink)
     driver.begin()
-    writer = sink.create_writer(TaskAttempt("lineage-a", 0, Attempt(1, 1), 0, driver.driver_epoch, -1))
+    writer = sink.create_writer(TaskAttempt("query-a", 0, Attempt(1, 1), 0, driver.driver_epoch, -1))
     writer.write_rows(ROWS)
     writer.close()
     assert left_behind(redis_server.url, sink) == ["control"]

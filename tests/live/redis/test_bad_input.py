@@ -1,4 +1,4 @@
-"""What cannot be written stops the batch before its decision; what turns wrong after it is applied once it is mended."""
+"""What cannot be written stops the batch before its decision; what turns wrong after it is applied once it is fixed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import redis
 from integration.services.redis import LocalRedis
 from sinks.redis import RedisSink
 from sinks.redis.mappings import HashIncrBy, HashSet, IncrBy, IncrByFloat, ListPush, Set, SetAdd, SortedSetAdd
-from tests.contract.drivers import Driver
+from tests.contract.drivers import QUERY_ID, Driver
 from tests.live.one_task import OneTask, apply, batch
 from tests.live.redis.support import Decided, left_behind, sink_of, unique
 from twopc.batch import Batch, Overrides
@@ -71,8 +71,8 @@ def test_rows_that_no_command_can_take_stop_the_task(
         (HashSet("{k}", ("v",)), ("SET", "x"), "it holds a string, HSET needs a hash"),
         (ListPush("{k}", "v"), ("SADD", "x"), "it holds a set, RPUSH needs a list"),
         (SetAdd("{k}", "v"), ("SET", "x"), "it holds a string, SADD needs a set"),
-        (IncrBy("{k}", "v"), ("SET", "1.5"), "no integer"),
-        (IncrByFloat("{k}", "v"), ("SET", "x"), "no number"),
+        (IncrBy("{k}", "v"), ("SET", "1.5"), "not an integer"),
+        (IncrByFloat("{k}", "v"), ("SET", "x"), "not a number"),
         (IncrBy("{k}", "v"), ("SET", "9223372036854775800"), "over 64 bits"),
     ],
 )
@@ -104,13 +104,13 @@ def test_sums_of_keys_and_fields_that_read_alike_are_not_added_up(redis_server: 
     assert (client.hget(f"{key}a", "b"), client.hget(key, "ab")) == (b"%d" % large, b"%d" % large)
 
 
-def test_a_key_that_turns_wrong_after_the_decision_blocks_it_until_it_is_mended(
+def test_a_key_that_turns_wrong_after_the_decision_blocks_it_until_it_is_fixed(
     redis_server: RedisService, client: Any, tmp_path: Path
 ) -> None:
     key = unique()
     sink = sink_of(redis_server.url, ListPush("{k}", "v"), chunk_rows=3)
     rows = batch(k=[f"{key}:{number}" for number in (1, 1, 2, 3, 2, 1, 1)], v=list(range(7)))
-    batch_0 = Batch("lineage-a", 0, ("0",), lambda _: ("0",))
+    batch_0 = Batch("query-a", 0, ("0",), lambda _: ("0",))
     arm("driver.decided", lambda: client.set(f"{key}:2", "in the way"))
     with pytest.raises(CommitBlockedError, match=rf"slice.*{key}:2.*WRONGTYPE"):
         Coordinator([sink], LocalFiles(tmp_path)).process(batch_0, OneTask(sink, rows))
@@ -155,7 +155,7 @@ def test_a_full_server_holds_a_decided_batch_up_and_drops_nothing_of_it() -> Non
         assert client.llen("rows") == 100
 
 
-def test_a_wrong_password_is_the_users_to_mend(redis_server: RedisService) -> None:
+def test_a_wrong_password_is_the_users_to_fix(redis_server: RedisService) -> None:
     sink = sink_of(redis_server.url.replace("redis://", "redis://nobody:wrong@"), ListPush("rows", "v"))
     with pytest.raises(ConfigurationError, match="user and password"):
         sink.create_committer().inspect()
@@ -168,10 +168,10 @@ def test_another_query_may_not_take_the_sink_unless_it_is_named(
     Driver(sink)
     key = unique()
     engine = OneTask(sink, batch(k=[key], v=[1]))
-    other = Batch("lineage-b", 0, ("0",), lambda _: ("0",))
-    with pytest.raises(RefusedStartError, match=r"lineage-a.*end_query_id='lineage-a'"):
+    other = Batch("query-b", 0, ("0",), lambda _: ("0",))
+    with pytest.raises(RefusedStartError, match=f"{QUERY_ID}.*end_query_id='{QUERY_ID}'"):
         Coordinator([sink], LocalFiles(tmp_path)).process(other, engine)
-    permitted = Settings(overrides=Overrides(end_query_id="lineage-a"))
+    permitted = Settings(overrides=Overrides(end_query_id=QUERY_ID))
     Coordinator([sink], LocalFiles(tmp_path), settings=permitted).process(other, engine)
     assert client.lrange(key, 0, -1) == [b"1"]
 

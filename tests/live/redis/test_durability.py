@@ -62,7 +62,7 @@ def test_rows_are_applied_once_over_crashes_of_a_server_that_syncs_always(seed: 
             number, coordinator = 0, None
             while number < _BATCHES or kills[0] < 5:
                 coordinator = coordinator or Coordinator([sink], LocalFiles(tmp_path))
-                place = Batch("lineage-a", number, (str(number),), lambda of: (str(of),))
+                place = Batch("query-a", number, (str(number),), lambda of: (str(of),))
                 try:
                     coordinator.process(place, OneTask(sink, rows))
                     number += 1
@@ -73,7 +73,7 @@ def test_rows_are_applied_once_over_crashes_of_a_server_that_syncs_always(seed: 
         if coordinator is None:
             # The last answer may be missing; a restart finds out what became of the batch.
             coordinator = Coordinator([sink], LocalFiles(tmp_path))
-        coordinator.process(Batch("lineage-a", number, (str(number),), lambda of: (str(of),)), OneTask(sink, rows))
+        coordinator.process(Batch("query-a", number, (str(number),), lambda of: (str(of),)), OneTask(sink, rows))
         coordinator.close()
         found = server.execute("HGETALL", "totals")
     applied = number + 1

@@ -23,6 +23,7 @@ from sinks.redis import keys as redis_names
 from sinks.redis.address import Address
 from sinks.redis.calls import Call
 from sinks.redis.mappings import HashSet, IncrBy, ListPush
+from sinks.staged.slices import SliceState
 from tests.contract.drivers import Driver
 from tests.live.one_task import apply, batch
 from tests.live.redis.support import Decided, replication, sink_of, unique, until
@@ -104,7 +105,7 @@ def task(redis_cluster: list[LocalRedis]) -> Iterator[tuple[RedisSink, Driver, R
     sink = cluster_sink(redis_cluster, unique())
     driver = Driver(sink)
     driver.begin()
-    writer = sink.create_writer(TaskAttempt("lineage-a", 0, Attempt(1, 1), 0, driver.driver_epoch, -1))
+    writer = sink.create_writer(TaskAttempt("query-a", 0, Attempt(1, 1), 0, driver.driver_epoch, -1))
     for number in ONE_SLOT_EACH:
         writer.write_rows(batch(id=[number]))
     assert slices(redis_cluster, sink) == ["slice"] * 3 + ["slices"]
@@ -132,21 +133,21 @@ def test_the_sweep_finds_what_an_orphan_wrote_to_every_slot(
 def test_a_task_that_is_applied_in_some_slots_and_lost_in_others_is_left_as_it_is(
     redis_cluster: list[LocalRedis],
 ) -> None:
-    """One slot has its rows, one has yet to get them, one has lost them: to bury the second would lose rows for good."""
+    """One slot has its rows, one has yet to get them, one has lost them: a tombstone for the second would lose rows for good."""
     sink = cluster_sink(redis_cluster, unique())
     driver = Driver(sink)
     scan_start = driver.begin()
     handle = driver.prepare(batch(id=list(ONE_SLOT_EACH)))
     applied, _, lost = handle.groups
-    with contextlib.closing(sink.link()) as link, contextlib.closing(sink.link()) as direct:
-        assert not redis_apply.apply(link, sink.name, replace(handle, groups=(applied,)), scan_start["base"])
-        direct.ask([Call(lost[0], ("DEL", redis_names.staged(sink.name, lost[0], handle.entry)))])
+    with contextlib.closing(sink.create_client()) as own_client, contextlib.closing(sink.create_client()) as direct:
+        assert not redis_apply.apply(own_client, sink.name, replace(handle, groups=(applied,)), scan_start["base"])
+        direct.execute([Call(lost[0], ("DEL", redis_names.staged(sink.name, lost[0], handle.entry)))])
         assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
         assert "is applied in part" in driver.committer.blockers()[0]
-        states = redis_apply.look(link, sink.name, [handle], scan_start["base"])
-        assert states == {handle: ["COMMITTED", "PREPARED", "LOST"]}
+        states = redis_apply.look(own_client, sink.name, [handle], scan_start["base"])
+        assert states == {handle: [SliceState.COMMITTED, SliceState.PREPARED, SliceState.LOST]}
         # A driver that wakes may have applied one slot since it was looked at.
-        assert not redis_apply.bury(link, sink.name, handle, scan_start["base"])
+        assert not redis_apply.tombstone(own_client, sink.name, handle, scan_start["base"])
 
 
 def test_rows_are_applied_once_where_slots_move_before_the_commit(own_cluster: list[LocalRedis]) -> None:
@@ -218,8 +219,8 @@ def test_what_is_on_the_other_side_of_a_moving_slot_already_is_confirmed_there(o
 def test_every_primarys_settings_count(own_cluster: list[LocalRedis]) -> None:
     sink = cluster_sink(own_cluster, unique())
     own_cluster[1].execute("CONFIG", "SET", "proto-max-bulk-len", "2mb")
-    with contextlib.closing(sink.link()) as link:
-        assert link.largest_word_bytes() == 2 * 1024 * 1024
+    with contextlib.closing(sink.create_client()) as own_client:
+        assert own_client.largest_argument_bytes() == 2 * 1024 * 1024
     own_cluster[2].execute("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     with (
         contextlib.closing(sink.create_committer()) as committer,

@@ -1,4 +1,4 @@
-"""Rows as mutations of HBase: what all operations have in common."""
+"""How rows become mutations of HBase; the base of the classes in ``sinks.hbase.mappings``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from sinks.columns import keys, parse_template
-from sinks.hbase.messages import Message, client
+from sinks.hbase.messages import Message, client_pb
 from sinks.hbase.row_ops import DURABLE, Column
 from twopc.errors import BadRecordError, ConfigurationError
 
@@ -27,7 +27,7 @@ class Mapping(ABC):
 
     Attributes:
         row: the row key's template.
-        cells: each ``family:qualifier`` that it touches.
+        cells: each ``family:qualifier`` that it changes.
 
     Raises:
         ConfigurationError: an argument is not what the operation takes.
@@ -41,11 +41,11 @@ class Mapping(ABC):
         parse_template(self.row)
         for place in self.cells:
             if not all(place.partition(":")):
-                raise ConfigurationError(f"{type(self).__name__}(cells=…): {place!r} is no 'family:qualifier'")
+                raise ConfigurationError(f"{type(self).__name__}(cells=…): {place!r} is not a 'family:qualifier'")
 
     @property
     def columns(self) -> frozenset[str]:
-        """The columns that it takes."""
+        """The columns that it needs."""
         return frozenset(text for text, is_column in parse_template(self.row) if is_column)
 
     @property
@@ -55,7 +55,7 @@ class Mapping(ABC):
         return tuple((family, qualifier) for family, _, qualifier in parts)
 
     def encode(self, rows: pa.RecordBatch) -> dict[bytes, Values]:
-        """For each row key the value of each cell; rows of one key are put together in their order.
+        """For each row key the value of each cell; rows of one key are joined in their order.
 
         Raises:
             SchemaError: a column is missing or has a type that the operation cannot take.
@@ -72,35 +72,35 @@ class Mapping(ABC):
         return found
 
     def mutations(self, rows: Iterable[tuple[bytes, Values]]) -> Iterator[Message]:
-        """Each row's mutation, without a timestamp: that comes with the decision."""
-        shape, slots = self._shape()
+        """Each row's mutation, without a timestamp, which comes with the decision."""
+        shape, positions = self._shape()
         for row, values in rows:
-            # To copy a message and fill it in takes half the time of putting it together.
-            message = client.MutationProto()
+            # Copying a message and filling it in takes half the time of building it.
+            message = client_pb.MutationProto()
             message.CopyFrom(shape)
             message.row = row
-            for (family, qualifier), value in zip(slots, values, strict=True):
+            for (family, qualifier), value in zip(positions, values, strict=True):
                 message.column_value[family].qualifier_value[qualifier].value = value
             yield message
 
     def _shape(self) -> tuple[Message, list[tuple[int, int]]]:
-        """A mutation without row and values, and where in it each value goes."""
-        kind = getattr(client.MutationProto, self.operation)
-        message = client.MutationProto(row=b"", mutate_type=kind, durability=DURABLE)
+        """A mutation without row and values, and the position of each value in it."""
+        kind = getattr(client_pb.MutationProto, self.operation)
+        message = client_pb.MutationProto(row=b"", mutate_type=kind, durability=DURABLE)
         families: list[bytes] = []
-        slots = []
+        positions = []
         for family, qualifier in self.places:
             if family not in families:
                 families.append(family)
                 message.column_value.add(family=family)
             at = families.index(family)
-            slots.append((at, len(message.column_value[at].qualifier_value)))
+            positions.append((at, len(message.column_value[at].qualifier_value)))
             message.column_value[at].qualifier_value.add(qualifier=qualifier)
-        return message, slots
+        return message, positions
 
     @abstractmethod
     def _values(self, rows: pa.RecordBatch) -> Iterable[Values]:
-        """What each row writes into the cells."""
+        """The values that each row writes into the cells."""
 
     @abstractmethod
     def _join(self, older: Values, newer: Values) -> Values:

@@ -1,0 +1,289 @@
+"""The driver's side of a staged sink: stage, decide, apply under a fence with markers, prove by the markers, sweep."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from sinks.staged.control import fenced
+from sinks.staged.slices import APPLICABLE, SliceState, StagedHandleT, epoch_of
+from twopc.committer import SinkCommitter
+from twopc.crash_points import crash_point
+from twopc.errors import ConfigurationError, RetriableError
+from twopc.handle import Evidence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+    from sinks.staged.control import Control
+    from twopc.attempt import Claim
+    from twopc.errors import TwoPhaseCommitError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class StagedCommitter(SinkCommitter[StagedHandleT]):
+    """See :class:`SinkCommitter`. A subclass supplies a store's own steps; each of them may be repeated.
+
+    A *version* is an integer that grows with every attempt: the fence under which a decision is applied.
+
+    Attributes:
+        system: the store's name, for messages.
+        failures: the errors of its client; every step may raise one of them.
+        name: the sink's name.
+    """
+
+    system: ClassVar[str]
+    failures: ClassVar[tuple[type[Exception], ...]]
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._run = ""
+        self._seen: int | None = None
+        self._driver_epoch = -1
+        self._highest_version = 0
+        self._blockers: list[str] = []
+
+    def binding(self) -> Mapping[str, str]:
+        """See :class:`SinkCommitter`: the sink's id in the store, which moves with the store's data."""
+        control = self._try("reading the sink's id", self._read_control)
+        return {"id": control.id}
+
+    def inspect(self) -> str | None:
+        """See :class:`SinkCommitter`: the store's settings, and the query that owned the sink last."""
+        self._try("checking the store's settings", self._require_usable)
+        control = self._try("reading its owner", self._read_control)
+        # Only the first look counts: a later one could show a newer driver, which a repeated acquire must not fence.
+        if self._seen is None:
+            self._seen = control.driver_epoch
+        return control.query_id or None
+
+    def has_newer_decision(self, scan_start: Mapping[str, Any]) -> bool:
+        """See :class:`SinkCommitter`."""
+        control = self._try("reading its newest decision", self._read_control)
+        return control.decided > int(scan_start.get("base", 0))
+
+    def acquire(self, claim: Claim) -> int:
+        """See :class:`SinkCommitter`."""
+        if self._seen is None:
+            raise AssertionError("inspect comes first")
+        seen = self._seen
+        driver_epoch = self._try("acquiring it", lambda: self._acquire(claim, seen))
+        self._run = claim.run
+        if driver_epoch != self._driver_epoch:
+            self._driver_epoch = driver_epoch
+            crash_point("driver.fenced")
+        return driver_epoch
+
+    def begin_attempt(self) -> dict[str, Any]:
+        """See :class:`SinkCommitter`: the attempt's version."""
+        return {"base": self._try("beginning an attempt", lambda: self._reserve(self._run, self._highest_version))}
+
+    def confirm(self, handles: Sequence[StagedHandleT], age_ms: float) -> None:
+        """See :class:`SinkCommitter`: every chunk is there, as it was written."""
+        del age_ms  # what is staged does not expire
+        for handle, checksum in self._checksums(handles).items():
+            if isinstance(checksum, Exception):
+                raise self._translate(checksum, self._named(f"confirming {handle.transaction}")) from checksum
+            if checksum != handle.checksum:
+                raise RetriableError(
+                    self._named(
+                        f"{handle.transaction} is not whole any more. Nothing was decided; a new attempt rewrites it"
+                    )
+                )
+
+    def commit(
+        self, handles: Sequence[StagedHandleT], scan_start: Mapping[str, Any]
+    ) -> Mapping[StagedHandleT, Evidence]:
+        """See :class:`SinkCommitter`: one slice after the other, so that a replay applies them in the same order."""
+        version = int(scan_start["base"])
+        self._blockers = []
+        self._highest_version = max(self._highest_version, self._top(handles, version))
+        try:
+            self._record_decision(self._run, handles, version)
+            self._apply_all(handles, version)
+        except self.failures as error:
+            self._block(f"{self.system} does not answer: {error}")
+        found = self.evidence(handles, scan_start)
+        done = [handle for handle, evidence in found.items() if evidence is Evidence.COMMITTED]
+        self._tidy("removing applied slices", lambda: self._forget(done))
+        return found
+
+    def blockers(self) -> Sequence[str]:
+        """See :class:`SinkCommitter`."""
+        return self._blockers
+
+    def abort(self, handles: Sequence[StagedHandleT]) -> None:
+        """See :class:`SinkCommitter`."""
+        self._tidy("aborting slices", lambda: self._discard(handles))
+
+    def evidence(
+        self, handles: Sequence[StagedHandleT], scan_start: Mapping[str, Any]
+    ) -> Mapping[StagedHandleT, Evidence]:
+        """See :class:`SinkCommitter`: by the markers."""
+        version = int(scan_start["base"])
+        try:
+            states = self._look(handles, version, durable=True)
+            return {handle: self._judge(handle, states[handle], version) for handle in handles}
+        except self.failures as error:
+            self._block(f"{self.system} does not answer: {error}")
+            return dict.fromkeys(handles, Evidence.UNKNOWN)
+
+    def initialize_state(
+        self, decided: Sequence[StagedHandleT], scan_start: Mapping[str, Any]
+    ) -> Mapping[StagedHandleT, Evidence]:
+        """See :class:`SinkCommitter`; later versions are above the last decision's, whatever the clock says."""
+        self._highest_version = self._top(decided, int(scan_start.get("base", 0)))
+        return super().initialize_state(decided, scan_start)
+
+    def recover_and_abort(self, decided: Collection[StagedHandleT]) -> None:
+        """See :class:`SinkCommitter`: sweep the undecided slices of this and earlier driver epochs."""
+        self._tidy("sweeping undecided slices", lambda: self._sweep_all({handle.entry for handle in decided}))
+
+    # -- the flow's small parts -----------------------------------------------------------------------------------------
+
+    def _require_usable(self) -> None:
+        for is_wrong, what in self._objections():
+            if is_wrong:
+                raise ConfigurationError(f"sink {self.name!r}: {what}")
+
+    def _apply_all(self, handles: Sequence[StagedHandleT], version: int) -> None:
+        states = self._look(handles, version, durable=False)
+        for handle in handles:
+            if states[handle] in APPLICABLE:
+                for blocker in self._apply(handle, version):
+                    self._block(f"{handle.transaction} is not applied: {blocker}")
+            crash_point("driver.committing")
+            if self._blockers and self._is_ordered(handle):
+                return
+
+    def _judge(self, handle: StagedHandleT, state: SliceState, version: int) -> Evidence:
+        """What a slice's state proves. Where nothing is proven, record the reason."""
+        if state is SliceState.COMMITTED:
+            return Evidence.COMMITTED
+        if state is SliceState.LOST and self._tombstone(handle, version):
+            return Evidence.ABORTED
+        if state is SliceState.STALE:
+            if self._read_control().run != self._run:
+                raise fenced(self.name)
+            self._block(
+                f"{handle.transaction} cannot be proven: {self.system} has applied a decision newer than version "
+                f"{version}. This checkpoint is older than the output; restore the newest one"
+            )
+        if state is SliceState.TORN:
+            self._block(
+                f"{handle.transaction} is applied in part, and the rest is gone from {self.system}: some of its rows are lost. "
+                f"Restore {self.system} from a backup"
+            )
+        return Evidence.UNKNOWN
+
+    def _sweep_all(self, spared: Collection[str]) -> None:
+        orphans = {
+            entry: facts
+            for entry, facts in self._entries().items()
+            if entry not in spared and epoch_of(entry) <= self._driver_epoch
+        }
+        if orphans:
+            crash_point("driver.sweeping")
+            self._sweep(orphans)
+
+    def _try(self, what: str, step: Callable[[], T]) -> T:
+        """Take a step before the decision; its failure ends the attempt."""
+        try:
+            return step()
+        except self.failures as error:
+            raise self._translate(error, self._named(what)) from error
+
+    def _tidy(self, what: str, step: Callable[[], None]) -> None:
+        """Take a step that no decided batch depends on; its failure is logged."""
+        try:
+            step()
+        except self.failures as error:
+            logger.warning("sink %r: %s failed and will be repeated. No data is at risk: %s", self.name, what, error)
+
+    def _block(self, reason: str) -> None:
+        self._blockers.append(self._named(reason))
+
+    def _named(self, text: str) -> str:
+        return f"sink {self.name!r}, {text}"
+
+    # -- the store's steps ----------------------------------------------------------------------------------------------
+
+    @staticmethod
+    @abstractmethod
+    def _translate(error: Exception, what: str) -> TwoPhaseCommitError:
+        """The error to raise for a failure before the decision; its message begins with ``what``."""
+
+    @abstractmethod
+    def _objections(self) -> Iterator[tuple[bool, str]]:
+        """What may be wrong with the store's settings: whether it is, and what to set. Read-only."""
+
+    @abstractmethod
+    def _read_control(self) -> Control:
+        """Read the control record."""
+
+    @abstractmethod
+    def _acquire(self, claim: Claim, seen: int) -> int:
+        """Make the claimant the owner, if the driver epoch is still ``seen``; return the new one, or raise FencedError."""
+
+    @abstractmethod
+    def _reserve(self, run: str, above: int) -> int:
+        """A version above ``above``, above every earlier one, and not below the time in ms; FencedError if not the owner."""
+
+    @abstractmethod
+    def _checksums(self, handles: Sequence[StagedHandleT]) -> Mapping[StagedHandleT, str | Exception]:
+        """The checksum of what is staged for each slice now; raises BadRecordError if it cannot be applied."""
+
+    def _top(self, handles: Sequence[StagedHandleT], version: int) -> int:
+        """The highest version that applying these slices may use."""
+        del handles
+        return version
+
+    @abstractmethod
+    def _record_decision(self, run: str, handles: Sequence[StagedHandleT], version: int) -> None:
+        """Record the newest decision: a start from an older checkpoint must see it. FencedError if not the owner."""
+
+    @abstractmethod
+    def _look(
+        self, handles: Sequence[StagedHandleT], version: int, *, durable: bool
+    ) -> Mapping[StagedHandleT, SliceState]:
+        """The state of each slice; ``durable``: COMMITTED only where it is as safe as the sink's settings ask for."""
+
+    @abstractmethod
+    def _apply(self, handle: StagedHandleT, version: int) -> Sequence[str]:
+        """Apply a slice from where it stands, each chunk once; return what blocks it, in words for people."""
+
+    def _is_ordered(self, handle: StagedHandleT) -> bool:
+        """Whether later slices have to wait for this one."""
+        del handle
+        return False
+
+    @abstractmethod
+    def _tombstone(self, handle: StagedHandleT, version: int) -> bool:
+        """Keep a lost slice from being applied, even in part by a paused driver that wakes up; whether that is proven."""
+
+    @abstractmethod
+    def _discard(self, handles: Sequence[StagedHandleT]) -> None:
+        """Remove slices and their entries."""
+
+    def _forget(self, handles: Sequence[StagedHandleT]) -> None:
+        """Remove what is left of committed slices."""
+        self._discard(handles)
+
+    @abstractmethod
+    def _entries(self) -> Mapping[str, str]:
+        """Every listed slice: its entry, with what :meth:`_sweep` needs."""
+
+    @abstractmethod
+    def _sweep(self, orphans: Mapping[str, str]) -> None:
+        """Remove slices that nobody decided; some of their tasks may still be writing."""
+
+
+def first_failure(answers: Collection[object]) -> None:
+    """Raise the first answer that is an error."""
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer

@@ -1,0 +1,79 @@
+"""A slice: its handle, and its states from the decision on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagedHandle:
+    """A prepared slice: what one task attempt staged. It never changes.
+
+    Attributes:
+        uuid: names it for ever.
+        driver_epoch: of the sink, when the slice was written.
+        rows: how many the task wrote.
+        checksum: over all chunks of the slice.
+    """
+
+    uuid: str
+    driver_epoch: int
+    rows: int
+    checksum: str
+
+    @property
+    def entry(self) -> str:
+        """Its id in the sink's list of slices."""
+        return entry_of(self.driver_epoch, self.uuid)
+
+    @property
+    def transaction(self) -> str:
+        """See :class:`Handle`."""
+        return f"slice {self.entry} ({self.rows} rows)"
+
+
+StagedHandleT = TypeVar("StagedHandleT", bound=StagedHandle)
+
+
+def entry_of(driver_epoch: int, uuid: str) -> str:
+    """A slice's id in the sink's list of slices."""
+    return f"{driver_epoch}:{uuid}"
+
+
+def epoch_of(entry: str) -> int:
+    """The driver epoch in which a slice was written."""
+    return int(entry.partition(":")[0])
+
+
+class SliceState(Enum):
+    """How far a decided slice is applied, and whether the rest of it is there."""
+
+    PREPARED = "PREPARED"  #: nothing is applied; every chunk is there
+    APPLYING = "APPLYING"  #: some chunks may be applied; the others are there
+    COMMITTED = "COMMITTED"  #: every chunk is applied
+    LOST = "LOST"  #: nothing is applied; chunks are gone, or a tombstone keeps them from being applied
+    TORN = "TORN"  #: some chunks may be applied; others are gone
+    STALE = "STALE"  #: a newer decision was applied; the markers of this one are gone
+    UNANSWERED = "UNANSWERED"  #: the store did not answer
+
+
+#: Only whole slices are applied: one that has lost a chunk may be proven lost and written again.
+APPLICABLE: Final = frozenset({SliceState.PREPARED, SliceState.APPLYING})
+
+
+def combine(places: Collection[SliceState]) -> SliceState:
+    """The state of a slice that is applied in several places (slots of a Redis cluster), each on its own."""
+    found = set(places)
+    if len(found) == 1:
+        return found.pop()
+    for decisive in (SliceState.STALE, SliceState.TORN, SliceState.UNANSWERED):
+        if decisive in found:
+            return decisive
+    if SliceState.LOST in found:
+        return SliceState.LOST if found == {SliceState.LOST, SliceState.PREPARED} else SliceState.TORN
+    return SliceState.APPLYING
