@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tenacity import Retrying, retry_if_exception, retry_if_result, stop_after_delay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tenacity import RetryCallState
     from tenacity.wait import wait_base
@@ -24,7 +24,8 @@ def retrying(is_transient: Callable[[BaseException], bool], *, timeout_s: float,
 def execute_all(  # noqa: PLR0913 - keyword-only: a store's own steps
     answers: list[Any],
     *,
-    windows: Callable[[Sequence[int]], Iterable[list[int]]],
+    sizes: Callable[[int], Sequence[int]],
+    limits: Sequence[int],
     execute: Callable[[list[int]], None],
     retry_if: Callable[[Any], bool],
     recover: Callable[[Sequence[int]], None],
@@ -35,7 +36,8 @@ def execute_all(  # noqa: PLR0913 - keyword-only: a store's own steps
 
     Args:
         answers: one for each call; what it holds at first stays where the call is never made.
-        windows: splits positions into those that are sent together.
+        sizes: the sizes of the call at a position, one for each of ``limits``.
+        limits: how much is sent together; a call beyond them is sent alone.
         execute: makes the calls at some positions and fills in their answers; an error is an answer.
         retry_if: whether an answer calls for a retry.
         recover: is called with the open positions before each pause.
@@ -54,7 +56,7 @@ def execute_all(  # noqa: PLR0913 - keyword-only: a store's own steps
     def execute_pending() -> Sequence[int]:
         nonlocal pending, deadline
         left: list[int] = []
-        for window in windows(pending):
+        for window in _windows(pending, sizes, limits):
             execute(window)
             unanswered = [at for at in window if retry_if(answers[at])]
             if len(unanswered) < len(window):
@@ -76,3 +78,20 @@ def execute_all(  # noqa: PLR0913 - keyword-only: a store's own steps
         retry_error_callback=lambda _: None,  # the open positions keep their last answer
     )(execute_pending)
     return answers
+
+
+def _windows(
+    places: Sequence[int], sizes: Callable[[int], Sequence[int]], limits: Sequence[int]
+) -> Iterator[list[int]]:
+    window: list[int] = []
+    used: Sequence[int] = [0] * len(limits)
+    for place in places:
+        size = sizes(place)
+        grown = [before + more for before, more in zip(used, size, strict=True)]
+        if window and any(total > limit for total, limit in zip(grown, limits, strict=True)):
+            yield window
+            window, grown = [], list(size)
+        window.append(place)
+        used = grown
+    if window:
+        yield window

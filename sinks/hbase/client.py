@@ -56,7 +56,8 @@ class HBaseClient:
 
         return execute_all(
             answers,
-            windows=lambda pending: _windows(pending, ops),
+            sizes=lambda at: (1, ops[at].size_bytes),
+            limits=(_CALL_OPS, _CALL_BYTES),
             execute=lambda window: self._execute(ops, window, answers),
             retry_if=is_transient,
             recover=recover,
@@ -191,17 +192,3 @@ def _read(ops: Sequence[Op], group: Sequence[int], result: Message, answers: lis
 
 def _error(exception: Message) -> Exception:
     return RemoteError(exception.name, exception.value.decode(errors="replace"))
-
-
-def _windows(places: Sequence[int], ops: Sequence[Op]) -> Iterator[list[int]]:
-    window: list[int] = []
-    size_bytes = 0
-    for place in places:
-        more_bytes = ops[place].size_bytes
-        if window and (len(window) >= _CALL_OPS or size_bytes + more_bytes > _CALL_BYTES):
-            yield window
-            window, size_bytes = [], 0
-        window.append(place)
-        size_bytes += more_bytes
-    if window:
-        yield window

@@ -18,7 +18,7 @@ from sinks.redis.calls import FAILURES, NotReplicatedError, is_transient
 from sinks.retry import execute_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import redis
 
@@ -56,7 +56,8 @@ class RedisClient:
 
         return execute_all(
             answers,
-            windows=lambda pending: _windows(pending, calls),
+            sizes=lambda at: (calls[at].weight,),
+            limits=(_WINDOW,),
             execute=lambda window: self._execute([calls[at] for at in window], window, answers),
             retry_if=retry_if,
             recover=recover,
@@ -163,16 +164,3 @@ def _words(call: Call, last: Any) -> tuple[bytes | str | int, ...]:
     if isinstance(last, NoScriptError):
         return ("EVAL", call.script.text, call.keys, *call.words)
     return ("EVALSHA", call.script.sha, call.keys, *call.words)
-
-
-def _windows(places: Sequence[int], calls: Sequence[Call]) -> Iterator[list[int]]:
-    window: list[int] = []
-    weight = 0
-    for place in places:
-        if window and weight + calls[place].weight > _WINDOW:
-            yield window
-            window, weight = [], 0
-        window.append(place)
-        weight += calls[place].weight
-    if window:
-        yield window

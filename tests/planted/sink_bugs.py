@@ -79,4 +79,13 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         model=False,
         protocol="tests/live/redis/test_apply_once.py tests/live/redis/test_bad_input.py",
     ),
+    one_edit(
+        "Redis takes the control record of version 0.1 for none",
+        0,
+        "sinks/redis/scripts.py",
+        "  return redis.call('HGET', KEYS[1], name) or redis.call('HGET', KEYS[1], former)\n",
+        "  return redis.call('HGET', KEYS[1], name)\n",
+        model=False,
+        protocol="tests/live/redis/test_former_control.py",
+    ),
 )

@@ -13,7 +13,7 @@ from sinks import retry
 from sinks.retry import execute_all, retrying
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 PAUSE = wait_fixed(0.01)
 
@@ -33,12 +33,10 @@ def run(
             attempts[place] += 1
             answers[place] = answer(place, attempts[place])
 
-    def cut(pending: Sequence[int]) -> list[list[int]]:
-        return [list(pending[start : start + window]) for start in range(0, len(pending), window)]
-
     execute_all(
         answers,
-        windows=cut,
+        sizes=lambda _: (1,),
+        limits=(window,),
         execute=execute,
         retry_if=lambda found: found is None,
         recover=lambda left: recovered.append(list(left)),
@@ -57,6 +55,22 @@ def test_only_unanswered_calls_are_retried() -> None:
 
 def test_no_calls_are_answered_at_once() -> None:
     assert run(lambda *_: None, 0) == ([], [], [])
+
+
+def test_calls_are_sent_together_up_to_each_limit_and_a_larger_one_alone() -> None:
+    sizes = [(1, 5), (1, 5), (1, 1), (1, 1), (1, 1), (1, 99), (1, 1)]
+    sent: list[list[int]] = []
+    execute_all(
+        [None] * len(sizes),
+        sizes=sizes.__getitem__,
+        limits=(3, 10),
+        execute=sent.append,
+        retry_if=lambda _: False,
+        recover=lambda _: None,
+        timeout_s=1,
+        backoff=PAUSE,
+    )
+    assert sent == [[0, 1], [2, 3, 4], [5], [6]]
 
 
 def test_a_standstill_ends_it_and_leaves_the_last_answers() -> None:
