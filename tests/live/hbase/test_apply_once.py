@@ -284,7 +284,7 @@ def test_an_emptied_table_is_not_taken_for_a_new_one(
     query.run(0)
     rows = [f"{case.sink.name}/{name}".encode() for name in ("control", "fence")]
     store.client.execute([Op("twopc", row, mutations=(delete(row, up_to_ms=2**62),)) for row in rows])
-    with pytest.raises(RefusedStartError, match="point it back"):
+    with pytest.raises(RefusedStartError, match="Point it back"):
         query.run(1)
 
 
