@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from twopc.settings import Settings
     from twopc.sink import TwoPhaseCommitSink
 
-QUERY_ID = "lineage-a"
+QUERY_ID = "query-a"
 #: Closed at the end of the test.
 opened: list[Any] = pipeline.opened
 

@@ -244,7 +244,7 @@ def test_an_older_copy_of_the_checkpoint_writes_nothing_and_fences_nobody(
     query.go_on(running, *range(before))
     copy = query.copied(tmp_path / "copy")
     query.go_on(running, before)
-    with pytest.raises(RefusedStartError, match="shows a later batch than any"):
+    with pytest.raises(RefusedStartError, match="shows a later batch than this checkpoint"):
         copy.run(before)
     query.go_on(running, before + 1)
     assert overtaken.visible() == all_rows(*range(before + 2))
@@ -260,7 +260,7 @@ def test_a_copy_is_left_behind_while_it_starts(overtaken: Case, tmp_path: Path) 
         query.go_on(running, 1)
 
     crash_points.arm("driver.inspected", go_on)
-    with pytest.raises(RefusedStartError, match="shows a later batch than any"):
+    with pytest.raises(RefusedStartError, match="shows a later batch than this checkpoint"):
         copy.run(1)
     assert overtaken.visible() == all_rows(0, 1)
 
@@ -287,7 +287,7 @@ def test_of_two_copies_only_the_one_that_went_on_may_start_again(overtaken: Case
 def test_a_query_that_ended_another_may_crash_before_its_first_decision(overtaken: Case, tmp_path: Path) -> None:
     """What the former query has decided says nothing about the new one's checkpoint."""
     Query(overtaken, tmp_path).run(0)
-    new = Query(overtaken, tmp_path / "new", query_id="lineage-b")
+    new = Query(overtaken, tmp_path / "new", query_id="query-b")
     ends = Settings(overrides=Overrides(end_query_id=QUERY_ID))
     crash_points.arm("driver.prepared", overtaken.crash)
     with pytest.raises(Crash):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 OUTPUT: Final = "out"
 LEDGER: Final = "twopc-ledger-m"
-QUERY_ID: Final = "lineage-a"
+QUERY_ID: Final = "query-a"
 TRANSACTION_TIMEOUT_MS: Final = 60_000
 _TASK_ATTEMPTS: Final = 3
 _SPECULATED: Final = 0.1

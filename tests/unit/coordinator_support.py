@@ -10,7 +10,7 @@ from twopc.crash_points import InjectedFault, arm
 from twopc.files import LocalFiles
 from twopc.registers import RegisterLog
 
-OTHER = "lineage-b"
+OTHER = "query-b"
 DRIVER_POINTS = [name for name in crash_points.POINTS if name.startswith("driver.")]
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from twopc.engine import Work
     from twopc.settings import Settings
 
-QUERY_ID = "lineage-a"
+QUERY_ID = "query-a"
 PARTITIONS = 3
 
 

@@ -83,7 +83,7 @@ def test_a_override_that_names_another_query_allows_nothing(cluster: Cluster) ->
         cluster.start(settings=Settings(overrides=Overrides(adopt_query_id=OTHER))).run(5)
     cluster.start().run(0)
     with pytest.raises(RefusedStartError):
-        cluster.start(settings=Settings(overrides=Overrides(end_query_id="lineage-c"))).run(0, query_id=OTHER)
+        cluster.start(settings=Settings(overrides=Overrides(end_query_id="query-c"))).run(0, query_id=OTHER)
 
 
 def test_an_allowed_new_query_ends_the_old_one_for_good(cluster: Cluster) -> None:
@@ -106,7 +106,7 @@ def test_a_override_left_on_guards_still(cluster: Cluster) -> None:
     permitted = Settings(overrides=Overrides(end_query_id=QUERY_ID))
     cluster.start(settings=permitted).run(0, 1, query_id=OTHER)
     with pytest.raises(RefusedStartError, match=f"end_query_id='{OTHER}'"):
-        cluster.start(settings=permitted).run(0, query_id="lineage-c")
+        cluster.start(settings=permitted).run(0, query_id="query-c")
 
 
 def test_the_ended_queries_last_decision_is_finished_first(cluster: Cluster) -> None:

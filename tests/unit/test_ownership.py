@@ -13,7 +13,7 @@ from twopc.errors import RefusedStartError
 from twopc.ownership import require_same_log_owner, require_same_owner
 from twopc.records import Acquired, Begin, LogContents, LogEntry, Record
 
-OURS, THEIRS, THIRD = "lineage-a", "lineage-b", "lineage-c"
+OURS, THEIRS, THIRD = "query-a", "query-b", "query-c"
 CHECKPOINT = Batch(OURS, 0, (), lambda _: None)
 LOG, ELSEWHERE = "ledger-s", "ledger-t"
 
