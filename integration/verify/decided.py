@@ -9,8 +9,8 @@ from sinks.kafka import transactions as kafka_transactions
 if TYPE_CHECKING:
     from integration.verify.history import BatchId, History
     from sinks.kafka import KafkaSink
+    from sinks.kafka.handle import KafkaHandle
     from sinks.kafka.transactions import Description
-    from sinks.kafka.writer import KafkaHandle
 
 
 class Decided(NamedTuple):

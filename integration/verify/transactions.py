@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from integration.verify.decided import is_at
 from integration.verify.findings import Finding, Kind
 from sinks.kafka import transactions as kafka_transactions
-from sinks.kafka.committer import driver_epoch_of
+from sinks.kafka.transactional_id import driver_epoch_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

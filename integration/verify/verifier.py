@@ -23,7 +23,7 @@ from integration.verify.sources import check_sources, ranges
 from integration.verify.spill import on_disk
 from integration.verify.tally import Tally
 from integration.verify.transactions import check_missing, check_open, check_visible
-from sinks.kafka.committer import driver_epoch_of
+from sinks.kafka.transactional_id import driver_epoch_of
 from twopc.errors import ConfigurationError, DecisionLogDamagedError
 from twopc.log_view import LogView
 

@@ -1,8 +1,7 @@
-"""librdkafka's options, as a user gives them (``kafka.`` prefix as in Spark), for the two clients that share them.
+"""librdkafka's options as a user gives them, with the prefix ``kafka.`` as in Spark, for the two clients that share them.
 
-The rows and the decisions go through librdkafka; commits of other processes' transactions through kafka-python
-(``sinks.kafka.transactions``). What concerns the connection must hold for both, so an option that the second cannot
-honour is refused by name instead of being dropped.
+librdkafka writes rows and decisions; kafka-python commits transactions of other processes (``sinks.kafka.transactions``).
+Connection options must hold for both, so an option that kafka-python cannot honour is refused by name, not dropped.
 
 Source of the names: librdkafka's CONFIGURATION.md.
 """
@@ -20,31 +19,40 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PREFIX: Final = "kafka."
-#: The broker's own default maximum (transaction.max.timeout.ms); librdkafka's default of 60 s loses more (rule 9).
+#: The brokers' default maximum (transaction.max.timeout.ms). With librdkafka's default of 60 s more transactions are lost
+#: (rule 9).
 DEFAULT_TRANSACTION_TIMEOUT_MS: Final = 900_000
 
+_ACKS: Final = "transactions need acks=all"
+_IN_FLIGHT: Final = "idempotence limits it"
+_RETRIES: Final = "idempotence makes retries safe, and only the transaction timeout limits them"
+_REPORTS: Final = "a task's vote depends on the delivery reports"
+_STATISTICS: Final = "the producer's id and epoch are read from the statistics"
+_SERVERS: Final = "set the argument bootstrap_servers instead"
+_TIMEOUT: Final = "it must equal the transaction timeout; set kafka.transaction.timeout.ms instead"
+#: Options that a user must not set, and why.
 _OWNED: Final = {
-    "transactional.id": "it names the sink's incarnation, worker and batch",
+    "transactional.id": "each producer needs its own, made of sink, driver epoch, worker and sequence",
     "enable.idempotence": "transactions need it",
-    "enable.gapless.guarantee": "a lost record must fail the transaction, not the producer",
-    "acks": "transactions need acks=all",
-    "request.required.acks": "transactions need acks=all",
-    "max.in.flight": "idempotence bounds it",
-    "max.in.flight.requests.per.connection": "idempotence bounds it",
-    "retries": "idempotence makes retries safe; only the transaction's time bounds them",
-    "message.send.max.retries": "idempotence makes retries safe; only the transaction's time bounds them",
-    "delivery.report.only.error": "votes count delivery errors",
-    "dr_cb": "votes count delivery errors",
-    "dr_msg_cb": "votes count delivery errors",
-    "on_delivery": "votes count delivery errors",
-    "statistics.interval.ms": "the producer's identity is read from the statistics",
-    "stats_cb": "the producer's identity is read from the statistics",
-    "error_cb": "errors are turned into the query's",
-    "bootstrap.servers": "it is the argument bootstrap_servers",
-    "metadata.broker.list": "it is the argument bootstrap_servers",
-    "isolation.level": "the ledger is read with read_committed",
-    "delivery.timeout.ms": "it must not exceed the transaction's time: set kafka.transaction.timeout.ms",
-    "message.timeout.ms": "it must not exceed the transaction's time: set kafka.transaction.timeout.ms",
+    "enable.gapless.guarantee": "a lost record must fail its transaction only, not the producer",
+    "acks": _ACKS,
+    "request.required.acks": _ACKS,
+    "max.in.flight": _IN_FLIGHT,
+    "max.in.flight.requests.per.connection": _IN_FLIGHT,
+    "retries": _RETRIES,
+    "message.send.max.retries": _RETRIES,
+    "delivery.report.only.error": _REPORTS,
+    "dr_cb": _REPORTS,
+    "dr_msg_cb": _REPORTS,
+    "on_delivery": _REPORTS,
+    "statistics.interval.ms": _STATISTICS,
+    "stats_cb": _STATISTICS,
+    "error_cb": "the sink raises the client's errors itself",
+    "bootstrap.servers": _SERVERS,
+    "metadata.broker.list": _SERVERS,
+    "isolation.level": "the ledger must be read with read_committed",
+    "delivery.timeout.ms": _TIMEOUT,
+    "message.timeout.ms": _TIMEOUT,
 }
 #: Connection options that kafka-python takes under another name.
 _RENAMED: Final = {
@@ -56,7 +64,7 @@ _RENAMED: Final = {
     "sasl.password": "sasl_plain_password",
     "sasl.kerberos.service.name": "sasl_kerberos_service_name",
 }
-#: Connection options that go into the ssl.SSLContext which kafka-python takes.
+#: Connection options that kafka-python takes as an ssl.SSLContext.
 _TLS: Final = frozenset(
     {
         "ssl.ca.location",
@@ -74,25 +82,40 @@ _MECHANISMS: Final = frozenset({"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSA
 
 
 def parse(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Check a user's options; returns them without the prefix.
+    """Check a user's options; returns them as :func:`bare` does.
 
     Raises:
-        ConfigurationError: an option without the prefix, one that the protocol owns, one that librdkafka does not know
+        ConfigurationError: an option without the prefix, one that the sink itself sets, one that librdkafka does not know
             or refuses, or a connection option that the committing client cannot honour.
     """
-    parsed: dict[str, Any] = {}
     for name, value in options.items():
         if not name.startswith(PREFIX):
-            raise ConfigurationError(f"option {name!r}: options are librdkafka's with the prefix 'kafka.', as in Spark")
-        bare = name.removeprefix(PREFIX)
-        if bare in _OWNED:
-            raise ConfigurationError(f"option {name!r} is the protocol's own: {_OWNED[bare]}. Remove it")
-        if bare == "partitioner.class" or bare.endswith((".serializer", ".deserializer")):
-            raise ConfigurationError(f"option {name!r} is one of the Java client: rows arrive as bytes. Remove it")
-        parsed[bare] = value if callable(value) else str(value).lower() if isinstance(value, bool) else str(value)
+            raise ConfigurationError(
+                f"option {name!r} has no prefix. Set '{PREFIX}{name}' if it is an option of librdkafka; remove it otherwise"
+            )
+        owned = _OWNED.get(name.removeprefix(PREFIX))
+        if owned:
+            raise ConfigurationError(f"option {name!r}={value!r} cannot be set: {owned}. Remove the option")
+        if name == "kafka.partitioner.class" or name.endswith((".serializer", ".deserializer")):
+            raise ConfigurationError(
+                f"option {name!r}={value!r} belongs to the Java client; the sink sends bytes. Remove the option"
+            )
+    parsed = bare(options)
     _require_committable(parsed)
     _require_known(parsed)
     return parsed
+
+
+def bare(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options without the prefix, as librdkafka takes them: strings and callables."""
+    return {
+        name.removeprefix(PREFIX): value
+        if callable(value)
+        else str(value).lower()
+        if isinstance(value, bool)
+        else str(value)
+        for name, value in options.items()
+    }
 
 
 def _require_committable(parsed: Mapping[str, Any]) -> None:
@@ -100,13 +123,13 @@ def _require_committable(parsed: Mapping[str, Any]) -> None:
         connection = name.startswith(("ssl.", "sasl.", "https.ca")) or name in {"oauth_cb", "connect_cb", "resolve_cb"}
         if connection and name not in _RENAMED and name not in _TLS:
             raise ConfigurationError(
-                f"option 'kafka.{name}' cannot be honoured by the client that commits prepared transactions; it knows "
-                f"{', '.join(sorted(n for n in (*_RENAMED, *_TLS) if n.startswith(('ssl.', 'sasl.'))))}"
+                f"option 'kafka.{name}' is set, but the client that commits prepared transactions cannot honour it. Set only "
+                f"these: {', '.join(sorted(PREFIX + n for n in (*_RENAMED, *_TLS) if n.startswith(('ssl.', 'sasl.'))))}"
             )
         if name in {"sasl.mechanism", "sasl.mechanisms"} and str(value).upper() not in _MECHANISMS:
             raise ConfigurationError(
-                f"option 'kafka.{name}': {value!r} cannot be honoured by the client that commits prepared transactions; "
-                f"use one of {', '.join(sorted(_MECHANISMS))}"
+                f"option 'kafka.{name}'={value!r}: the client that commits prepared transactions cannot honour it. Set one of "
+                f"{', '.join(sorted(_MECHANISMS))}"
             )
 
 
@@ -116,7 +139,10 @@ def _require_known(parsed: Mapping[str, Any]) -> None:
         confluent_kafka.Producer({**producer_config("", parsed), "transactional.id": "check", "log_level": 0})
     except (confluent_kafka.KafkaException, TypeError, ValueError) as error:
         reason = error.args[0].str() if isinstance(error, confluent_kafka.KafkaException) else str(error)
-        raise ConfigurationError(f"librdkafka refuses the options {sorted(parsed)}: {reason}") from error
+        names = sorted(PREFIX + name for name in parsed)
+        raise ConfigurationError(
+            f"librdkafka refuses one of the options {names}: {reason}. Correct or remove it"
+        ) from error
 
 
 def transaction_timeout_ms(parsed: Mapping[str, Any]) -> int:
@@ -125,12 +151,12 @@ def transaction_timeout_ms(parsed: Mapping[str, Any]) -> int:
 
 
 def producer_config(bootstrap_servers: str, parsed: Mapping[str, Any]) -> dict[str, Any]:
-    """What every producer of the toolkit starts from."""
+    """The options that all producers share."""
     return {
-        # Java's placement, so that keys stay where Spark's own sink put them.
+        # The Java client's partitioner, so that keys stay in the partitions where Spark's own sink put them.
         "partitioner": "murmur2_random",
         "linger.ms": "5",
-        # Bounds a task's memory; librdkafka's default is 1 GiB.
+        # Limits a task's memory; librdkafka's default is 1 GiB.
         "queue.buffering.max.kbytes": "32768",
         "queue.buffering.max.messages": "200000",
         # How long an unknown topic may take to appear before its records fail; librdkafka's default is 30 s.
@@ -138,7 +164,7 @@ def producer_config(bootstrap_servers: str, parsed: Mapping[str, Any]) -> dict[s
         **parsed,
         "bootstrap.servers": bootstrap_servers,
         "transaction.timeout.ms": str(transaction_timeout_ms(parsed)),
-        # A record that cannot be delivered while its transaction lives never can.
+        # A record that was not delivered while its transaction lived cannot be delivered later.
         "message.timeout.ms": str(transaction_timeout_ms(parsed)),
         "enable.idempotence": "true",
         "acks": "all",
@@ -183,8 +209,10 @@ def _tls_context(parsed: Mapping[str, Any]) -> ssl.SSLContext:
         if parsed.get("ssl.cipher.suites"):
             context.set_ciphers(parsed["ssl.cipher.suites"])
     except (OSError, ssl.SSLError) as error:
-        named = {name: value for name, value in parsed.items() if name.endswith(".location")}
-        raise ConfigurationError(f"the TLS files {named} cannot be loaded: {error}") from error
+        named = {PREFIX + name: value for name, value in parsed.items() if name.endswith(".location")}
+        raise ConfigurationError(
+            f"the TLS files {named} cannot be loaded: {error}. Correct the kafka.ssl.* options"
+        ) from error
     if parsed.get("enable.ssl.certificate.verification", "true") == "false":
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

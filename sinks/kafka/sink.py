@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from sinks.kafka import options
+from sinks.kafka.handle import KafkaHandle
 from sinks.kafka.producer_pool import PoolKey, pool_for
-from sinks.kafka.writer import KafkaHandle, KafkaWriter
+from sinks.kafka.settings import KafkaSettings
+from sinks.kafka.writer import KafkaWriter
 from twopc.errors import ConfigurationError
 from twopc.sink import TwoPhaseCommitSink
 
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _MESSAGE_MAX_BYTES: Final = 1_000_000  # librdkafka's default
-_RESERVE_MAX_MS: Final = 30_000
 _SHORTEST_TRANSACTION_MS: Final = 2_000
 
 
@@ -37,14 +38,14 @@ class KafkaSink(TwoPhaseCommitSink[KafkaHandle]):
     Args:
         name: names the sink across restarts; prefix of its transactional ids. Letters, digits, ``_`` and ``-``.
         bootstrap_servers: ``host:port``, several with commas.
-        topic: where rows go; None takes each row's own column ``topic``. As in Spark, it overrides that column.
+        topic: where rows go; overrides the column ``topic``, as in Spark. None uses that column.
         options: librdkafka's options with the prefix ``kafka.``, for example ``{"kafka.compression.type": "zstd"}``.
-            ``kafka.transaction.timeout.ms`` (default 900000, the brokers' default maximum) bounds a batch.
+            ``kafka.transaction.timeout.ms`` (default 900000, the brokers' default maximum) limits how long a batch takes.
         ledger_topic: the topic of decisions and markers; by default ``twopc-ledger-<name>``, created if absent.
         timeout_ms: how long one step may wait for the brokers.
 
     Raises:
-        ConfigurationError: names the argument or option, and what to give instead.
+        ConfigurationError: names the argument or option, its value, and what to set.
     """
 
     name: str
@@ -57,26 +58,28 @@ class KafkaSink(TwoPhaseCommitSink[KafkaHandle]):
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ConfigurationError(
-                f"KafkaSink(name={self.name!r}): use 1 to 100 letters, digits, '_' or '-' (no dot: it separates the parts "
-                "of transactional ids)"
+                f"KafkaSink(name={self.name!r}) is no valid name. Use 1 to 100 letters, digits, '_' or '-'; no dot, which "
+                "separates the parts of transactional ids"
             )
         if not self.bootstrap_servers.strip():
-            raise ConfigurationError("KafkaSink(bootstrap_servers=''): give host:port of at least one broker")
+            raise ConfigurationError("KafkaSink(bootstrap_servers='') names no broker. Set host:port of at least one")
         for argument, topic in (("topic", self.topic), ("ledger_topic", self.ledger_topic)):
             if topic is not None and not _TOPIC.fullmatch(topic):
                 raise ConfigurationError(
-                    f"KafkaSink({argument}={topic!r}): a topic's name has 1 to 249 letters, digits, '.', '_' or '-'"
+                    f"KafkaSink({argument}={topic!r}) is no valid topic name. Use 1 to 249 letters, digits, '.', '_' or '-'"
                 )
         if self.timeout_ms <= 0:
-            raise ConfigurationError(f"KafkaSink(timeout_ms={self.timeout_ms}): give a positive number of milliseconds")
-        object.__setattr__(self, "options", dict(self.options))
-        parsed = options.parse(self.options)
-        if options.transaction_timeout_ms(parsed) < _SHORTEST_TRANSACTION_MS:
             raise ConfigurationError(
-                f"option 'kafka.transaction.timeout.ms' is {options.transaction_timeout_ms(parsed)}: a batch has to be "
-                f"written and committed within it; give at least {_SHORTEST_TRANSACTION_MS}, better minutes"
+                f"KafkaSink(timeout_ms={self.timeout_ms}) is too short. Set a positive number of milliseconds"
             )
-        options.committing_config(self.bootstrap_servers, parsed)
+        object.__setattr__(self, "options", dict(self.options))
+        options.parse(self.options)
+        if self.transaction_timeout_ms < _SHORTEST_TRANSACTION_MS:
+            raise ConfigurationError(
+                f"option 'kafka.transaction.timeout.ms'={self.transaction_timeout_ms} is too short: a batch must be written and "
+                f"committed within it. Set at least {_SHORTEST_TRANSACTION_MS}, better several minutes"
+            )
+        self.committing_config()
 
     @property
     def handle_type(self) -> type[KafkaHandle]:
@@ -91,12 +94,12 @@ class KafkaSink(TwoPhaseCommitSink[KafkaHandle]):
     @property
     def transaction_timeout_ms(self) -> int:
         """How long the brokers let one of this sink's transactions stay open."""
-        return options.transaction_timeout_ms(self._parsed())
+        return self._settings.transaction_timeout_ms
 
     @property
     def reserve_ms(self) -> float:
-        """What must be left of that time when the decision is taken."""
-        return min(_RESERVE_MAX_MS, self.transaction_timeout_ms / 4)
+        """How much of that time must be left when the batch is decided."""
+        return self._settings.reserve_ms
 
     @property
     def prepare_timeout_ms(self) -> float:
@@ -115,36 +118,42 @@ class KafkaSink(TwoPhaseCommitSink[KafkaHandle]):
         return kafka_columns(schema, has_topic=self.topic is not None)
 
     def check(self, rows: pa.RecordBatch) -> None:
-        """See :class:`TwoPhaseCommitSink`. What only brokers know (a topic's own limits, its partitions) is not looked at."""
+        """See :class:`TwoPhaseCommitSink`. Ignores what only brokers know: a topic's own limits and partitions."""
         from sinks.kafka.records import require_writable  # noqa: PLC0415 - only where bad records become dead letters
 
-        max_bytes = int(self._parsed().get("message.max.bytes", _MESSAGE_MAX_BYTES))
+        max_bytes = int(self._settings.options.get("message.max.bytes", _MESSAGE_MAX_BYTES))
         require_writable(rows, has_topic=self.topic is not None, max_bytes=max_bytes)
 
     def create_writer(self, task: TaskAttempt) -> KafkaWriter:
         """See :class:`TwoPhaseCommitSink`."""
-        config = options.producer_config(self.bootstrap_servers, self._parsed())
-        key = PoolKey(self.name, task.driver_epoch, self.ledger, tuple(sorted(config.items())))
-        pool = pool_for(key, timeout_ms=self.timeout_ms)
+        settings = self._settings
+        config = tuple(sorted(settings.producer_config().items()))
+        pool = pool_for(PoolKey(self.name, task.driver_epoch, self.ledger, config), timeout_ms=self.timeout_ms)
         return KafkaWriter(task, pool, topic=self.topic, ledger=self.ledger, timeout_ms=self.timeout_ms)
 
     def create_committer(self) -> KafkaCommitter:
         """See :class:`TwoPhaseCommitSink`."""
         from sinks.kafka.committer import KafkaCommitter  # noqa: PLC0415 - executors need no committing client
 
-        return KafkaCommitter(self)
+        return KafkaCommitter(self._settings)
 
     def create_decision_log(self) -> KafkaDecisionLog:
-        """The ledger, not yet taken over."""
+        """The sink's decision log, not yet acquired."""
         from sinks.kafka.decision_log import KafkaDecisionLog  # noqa: PLC0415 - the same
 
-        return KafkaDecisionLog(self.name, self.ledger, self.bootstrap_servers, self._parsed(), self.timeout_ms)
+        return KafkaDecisionLog(self._settings)
 
     def committing_config(self) -> dict[str, Any]:
-        """The connection of the client that commits."""
-        config = options.committing_config(self.bootstrap_servers, self._parsed())
-        # Half, so that one silent broker does not use up the time in which another would answer.
-        return {**config, "request_timeout_ms": self.timeout_ms / 2, "bootstrap_timeout_ms": self.timeout_ms}
+        """The connection of the client that commits prepared transactions."""
+        return self._settings.committing_config()
 
-    def _parsed(self) -> dict[str, Any]:
-        return {name.removeprefix(options.PREFIX): value for name, value in self.options.items()}
+    @property
+    def _settings(self) -> KafkaSettings:
+        return KafkaSettings(
+            sink=self.name,
+            bootstrap_servers=self.bootstrap_servers,
+            topic=self.topic,
+            ledger=self.ledger,
+            options=options.bare(self.options),
+            timeout_ms=self.timeout_ms,
+        )

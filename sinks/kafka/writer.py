@@ -2,75 +2,38 @@
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaException
 
 from sinks.kafka.errors import SERVING, translate_in_task
+from sinks.kafka.handle import KafkaHandle
 from sinks.kafka.markers import marker_of
-from sinks.kafka.producer_pool import ProducerPool, ReadyProducer, drop_quietly
+from sinks.kafka.producer import drop_quietly
 from twopc.crash_points import crash_point
 from twopc.errors import BadRecordError, RetriableError
 from twopc.writer import SinkWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from confluent_kafka import KafkaError
 
+    from sinks.kafka.producer import ReadyProducer
+    from sinks.kafka.producer_pool import ProducerPool
     from twopc.attempt import TaskAttempt
-
-logger = logging.getLogger(__name__)
 
 _ABORT_TIMEOUT_MS: Final = 5_000
 _POLL_EVERY_ROWS: Final = 1_000
 
 
-@dataclass(frozen=True)
-class KafkaHandle:
-    """All that another process needs to commit a prepared Kafka transaction, and to prove what became of it.
-
-    Attributes:
-        uuid: the transaction's UUID, the key of its marker.
-        transactional_id: its producer's id.
-        producer_id: from the producer's own statistics.
-        producer_epoch: the same; one transaction lives at it (rule 5).
-        marker_partition: the ledger partition that holds its marker.
-        rows: records written, without the marker.
-        partitions: what it wrote to, as ``topic:0-3,7``, the marker's included.
-    """
-
-    uuid: str
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-    marker_partition: int
-    rows: int
-    partitions: tuple[str, ...]
-
-    @property
-    def transaction(self) -> str:
-        """Its name in messages."""
-        return f"{self.transactional_id} ({self.uuid})"
-
-    def topic_partitions(self) -> frozenset[str]:
-        """What it wrote to, as ``topic:partition``."""
-        return frozenset(
-            f"{topic}:{partition}"
-            for topic, _, ranges in (entry.rpartition(":") for entry in self.partitions)
-            for low, _, high in (piece.partition("-") for piece in ranges.split(","))
-            for partition in range(int(low), int(high or low) + 1)
-        )
-
-
 class KafkaWriter(SinkWriter[KafkaHandle]):
-    """See :class:`SinkWriter`. Rows have the columns of Spark's own Kafka writer, normalised by the engine.
+    """See :class:`SinkWriter`. Rows have the columns of Spark's own Kafka writer, in the engine's types.
 
     ``key``, ``value`` (binary, may be null), ``topic`` (string), ``partition`` (int32), ``headers``
-    (list of struct ``key``, ``value``), ``timestamp`` (int64, ms since the epoch); all but ``value`` may be absent.
+    (list of struct ``key``, ``value``), ``timestamp`` (int64, ms since the epoch); only ``value`` is required.
     """
 
     def __init__(
@@ -85,7 +48,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         self._rows = 0
 
     @property
-    def _producer_of(self) -> ReadyProducer:
+    def _begun(self) -> ReadyProducer:
         if self._ready is None:
             raise AssertionError("begin_transaction comes first")
         return self._ready
@@ -100,8 +63,8 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         crash_point("task.began")
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """See :class:`SinkWriter`. Never more rows in memory than librdkafka's queue holds."""
-        ready = self._producer_of
+        """See :class:`SinkWriter`. Memory is bounded by librdkafka's queue."""
+        ready = self._begun
         for done, (topic, fields) in enumerate(self._messages(rows), start=1):
             self._enqueue(ready, topic, fields)
             if done % _POLL_EVERY_ROWS == 0:
@@ -111,8 +74,8 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         self._require_no_errors(ready)
 
     def pre_commit(self) -> KafkaHandle:
-        """See :class:`SinkWriter`. A vote needs no delivery error, nothing left, and every row transmitted (rule 2)."""
-        ready = self._producer_of
+        """See :class:`SinkWriter`. A vote needs no delivery error, an empty queue, and every row transmitted (rule 2)."""
+        ready = self._begun
         crash_point("task.written")
         transaction = uuid.uuid4().hex
         marker = marker_of(transaction, self._task, self._rows)
@@ -123,7 +86,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         try:
             left = ready.producer.flush(self._timeout_s)
         except SERVING as error:
-            raise translate_in_task(error, f"{ready.transactional_id}: writing (of {self._rows} rows)") from error
+            raise self._translated(ready, error) from error
         self._require_no_errors(ready)
         if left:
             raise RetriableError(
@@ -155,7 +118,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             self._ready = None
 
     def close(self) -> None:
-        """See :class:`SinkWriter`. Then the idle worker makes producers ready for its next tasks."""
+        """See :class:`SinkWriter`. The idle worker then makes producers ready for its next tasks."""
         super().close()
         self._pool.replenish(self._task.committed_through)
 
@@ -177,16 +140,16 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         if topic is None:
             raise BadRecordError("a row has null in the column 'topic', and the sink has no topic of its own")
         deadline = None
-        while True:
+        while True:  # not a retry with pauses: serving the queue is what makes room
             try:
                 ready.producer.produce(topic, **fields)
             except BufferError:
-                # The queue is full: that bounds the task's memory. Wait for the broker, not for ever.
+                # The queue is full, which bounds the task's memory. Wait until the broker has taken something.
                 deadline = deadline or time.monotonic() + self._timeout_s
                 self._serve(ready, 0.05)
                 self._require_no_errors(ready)
                 if time.monotonic() > deadline:
-                    raise RetriableError(f"{topic} took no record for {self._timeout_s:.0f} s") from None
+                    raise RetriableError(f"the topic {topic} took no record for {self._timeout_s:.0f} s") from None
             except KafkaException as error:
                 self._require_no_errors(ready)
                 raise translate_in_task(error, f"writing to {topic}") from error
@@ -198,19 +161,22 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         try:
             ready.producer.poll(wait_s)
         except SERVING as error:
-            raise translate_in_task(error, f"{ready.transactional_id}: writing (of {self._rows} rows)") from error
+            raise self._translated(ready, error) from error
+
+    def _translated(self, ready: ReadyProducer, error: KafkaException | SystemError | KafkaError) -> Exception:
+        return translate_in_task(error, f"{ready.transactional_id}: writing (of {self._rows} rows)")
 
     def _require_no_errors(self, ready: ReadyProducer) -> None:
         if ready.errors:
-            raise translate_in_task(ready.errors[0], f"{ready.transactional_id}: writing (of {self._rows} rows)")
+            raise self._translated(ready, ready.errors[0])
 
     def _written_to(self, ready: ReadyProducer, marker_partition: int) -> tuple[str, ...]:
-        """The partitions that librdkafka itself transmitted to, once its statistics cover the whole transaction.
+        """The partitions that librdkafka has transmitted to, once its statistics cover the whole transaction.
 
-        The marker goes last: statistics that show it transmitted and nothing queued cover every row before it.
+        The marker is sent last: statistics that show it transmitted and nothing queued cover every row before it.
         """
         deadline = time.monotonic() + self._timeout_s
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline:  # not a retry: serving is what calls back with the statistics
             statistics = ready.statistics or {}
             sent = _transmitted(statistics)
             complete = sum(count for ranges in sent.values() for count in ranges.values()) > self._rows
@@ -218,7 +184,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
                 return tuple(f"{topic}:{_ranges(sorted(counts))}" for topic, counts in sorted(sent.items()))
             self._serve(ready, 0.01)
         raise RetriableError(
-            f"{ready.transactional_id}: librdkafka accounts for fewer records than the {self._rows} it was given"
+            f"{ready.transactional_id}: librdkafka reports fewer records than the {self._rows} it was given"
         )
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from typing import TYPE_CHECKING, Any, Final
 
-from sinks.kafka.transactions import TransactionClient, whoever
+from sinks.kafka.transactions import TransactionClient, current_producer
 from tests.chaos.processes import STRUCK, await_change, drive, fork, serve_tasks
 from tests.chaos.query import Query
 from twopc.errors import FencedError
@@ -136,7 +136,7 @@ class Lane:
         listed = client.list_open(f"{self.query.name}.").transactional_ids
         tasks = [name for name in listed if not name.endswith(".driver")]
         for transactional_id in tasks[self.chance.choice((0, 0, 1)) :]:  # all of them are lost, or some
-            while client.fence([whoever(transactional_id)])[transactional_id] != "NONE":
+            while client.fence([current_producer(transactional_id)])[transactional_id] != "NONE":
                 pass
         return False
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from sinks.kafka import decision_log
+from sinks.kafka import driver_producer
 from sinks.kafka.reader import offsets
 from sinks.kafka.transactions import NOT_FOUND
 from tests.checkers.history import Position, Row
@@ -238,7 +238,7 @@ def test_a_decision_in_doubt_is_proven_by_a_restart_when_its_coordinator_wakes_a
         doubtful, engine = play.running(), Tasks(play, play.rows(1))
         old = _driver_coordinator(play)
         with monkeypatch.context() as patched:
-            patched.setattr(decision_log, "_DRIVER_TRANSACTION_TIMEOUT_MS", 500)  # before it asks the successor
+            patched.setattr(driver_producer, "_DRIVER_TRANSACTION_TIMEOUT_MS", 500)  # before it asks the successor
             with at("driver.deciding", play.cluster[old].pause), pytest.raises(DecisionInDoubtError):
                 doubtful.process(play.batch(1), engine)
         assert until(lambda: _driver_coordinator(play) != old, 30)

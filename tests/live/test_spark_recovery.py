@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from integration.services.kafka import LocalKafka
-from sinks.kafka.transactions import ProducerIdentity, TransactionClient, whoever
+from sinks.kafka.transactions import ProducerIdentity, TransactionClient, current_producer
 from tests.live.pipeline import create_topic
 from tests.live.services import chosen
 from tests.live.spark_support import Pipeline, Run, spark, wait_until
@@ -306,7 +306,7 @@ def decide_and_lose(pipeline: Pipeline, spark: SparkSession, *, but: int) -> tup
         assert lost
         if kept:
             commit(client, kept)
-        client.fence([whoever(name) for name in lost])
+        client.fence([current_producer(name) for name in lost])
     return kept, lost
 
 

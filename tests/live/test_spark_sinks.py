@@ -16,7 +16,7 @@ from integration.services.kafka import LocalKafka
 from integration.spark import exactly_once
 from sinks.hbase.mappings import Increment
 from sinks.kafka import KafkaSink
-from sinks.kafka.transactions import TransactionClient, whoever
+from sinks.kafka.transactions import TransactionClient, current_producer
 from sinks.redis import RedisSink
 from sinks.redis.mappings import IncrBy, ListPush
 from tests.live.hbase.conftest import _shared_store, hbase_server, store
@@ -323,7 +323,7 @@ def test_a_row_that_is_bad_no_more_in_a_replay_is_not_written_a_second_time(
     query.feed({"id": "a", "n": "small"}, {"id": "a", "n": "b" * 1001})
     query.fail_at("driver.decided")
     with contextlib.closing(TransactionClient({"bootstrap_servers": [kafka.bootstrap_servers]})) as client:
-        client.fence([whoever(name) for name in client.list_open(f"{limited.name}.").transactional_ids])
+        client.fence([current_producer(name) for name in client.list_open(f"{limited.name}.").transactional_ids])
 
     # The operator raises the limit and starts again.
     query.sinks = (dataclasses.replace(limited, options={"kafka.message.max.bytes": "2000"}),)

@@ -9,8 +9,8 @@ import tenacity
 import tenacity.nap
 
 from sinks.kafka import committer as kafka_committer
-from sinks.kafka import decision_log, producer_pool
-from sinks.kafka import markers as kafka_markers
+from sinks.kafka import decision_log, driver_producer, marker_search, producer_pool
+from sinks.kafka import producer as kafka_producer
 from sinks.kafka import reader as kafka_reader
 from sinks.kafka import writer as kafka_writer
 from tests.model import clients, producer
@@ -38,19 +38,12 @@ def install() -> None:
     time, names = Time(lambda: NETWORK.simulation), Names(lambda: NETWORK.simulation)
     topic = _ledger_topic()
     replaced: list[tuple[Any, dict[str, Any]]] = [
-        (kafka_committer, {"TransactionClient": clients.TransactionClient, "time": time}),
-        (
-            decision_log,
-            {
-                "AdminClient": clients.AdminClient,
-                "Producer": producer.Producer,
-                "time": time,
-                "ledger_topic": topic,
-            },
-        ),
-        (kafka_markers, {"ledger_topic": topic, "uuid": names}),
-        (producer_pool, {"Producer": producer.Producer, "time": time, "uuid": names}),
-        (producer_pool, {"threading": Threads(lambda: NETWORK.simulation)}),
+        (kafka_committer, {"TransactionClient": clients.TransactionClient}),
+        (decision_log, {"AdminClient": clients.AdminClient, "time": time, "ledger_topic": topic}),
+        (driver_producer, {"Producer": producer.Producer, "time": time}),
+        (marker_search, {"ledger_topic": topic, "uuid": names}),
+        (kafka_producer, {"Producer": producer.Producer, "time": time}),
+        (producer_pool, {"threading": Threads(lambda: NETWORK.simulation), "uuid": names}),
         (kafka_reader, {"Consumer": clients.Consumer, "time": time}),
         (kafka_writer, {"time": time, "uuid": names}),
         (batch_transaction, {"time": time}),

@@ -12,7 +12,7 @@ from twopc.errors import RetriableError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sinks.kafka.writer import KafkaHandle
+    from sinks.kafka.handle import KafkaHandle
     from tests.live.rules.schedules import Play
     from tests.nemesis.proxy import KafkaProxy
     from twopc.coordinator import Coordinator

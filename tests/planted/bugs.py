@@ -17,9 +17,12 @@ __all__ = ["BUGS", "QUICK", "Bug", "Edit"]
 _TRANSACTION: Final = "twopc/batch_transaction.py"
 _START: Final = "twopc/start.py"
 _COMMITTER: Final = "sinks/kafka/committer.py"
-_LEDGER: Final = "sinks/kafka/decision_log.py"
-_MARKERS: Final = "sinks/kafka/markers.py"
+_CONFIRM: Final = "sinks/kafka/confirm.py"
+_DRIVER: Final = "sinks/kafka/driver_producer.py"
+_LOG: Final = "sinks/kafka/decision_log.py"
+_MARKERS: Final = "sinks/kafka/marker_search.py"
 _PRODUCERS: Final = "sinks/kafka/producer_pool.py"
+_SWEEP: Final = "sinks/kafka/sweep.py"
 _WRITER: Final = "sinks/kafka/writer.py"
 
 BUGS: Final = (
@@ -41,9 +44,9 @@ BUGS: Final = (
     _bug(
         "no fencing of the old driver",
         1,
-        _LEDGER,
-        'self._transactional_id = f"{sink}.driver"',
-        'self._transactional_id = f"{sink}.{id(self)}.driver"',
+        _DRIVER,
+        "self._transactional_id = transactional_id.of_driver(settings.sink)",
+        'self._transactional_id = transactional_id.of_driver(f"{settings.sink}.{id(self)}")',
     ),
     Bug(
         "read before fence",
@@ -68,7 +71,7 @@ BUGS: Final = (
     _bug(
         "ledger read without waiting for the own record",
         1,
-        _LEDGER,
+        _LOG,
         "return self._contents(until=self._driver_epoch)",
         "return self._contents(until=None)",
     ),
@@ -76,34 +79,34 @@ BUGS: Final = (
         "ignored delivery errors",
         2,
         _WRITER,
-        "        if ready.errors:\n            raise translate_in_task(ready.errors[0]",
-        "        if False:\n            raise translate_in_task(ready.errors[0]",
+        "        if ready.errors:\n            raise self._translated(ready, ready.errors[0]",
+        "        if False:\n            raise self._translated(ready, ready.errors[0]",
     ),
     _bug(
         "trust NONE of an unconfirmed transaction",
         3,
-        _COMMITTER,
-        "            if reason:\n",
-        "            if False:\n",
+        _CONFIRM,
+        "        if reason:\n",
+        "        if False:\n",
     ),
     _bug(
         "trust FENCED as aborted",
         4,
         _COMMITTER,
-        "                proven[by_id[tid]] = Evidence.COMMITTED\n",
-        "                proven[by_id[tid]] = Evidence.COMMITTED\n"
-        '            elif answer in {"ProducerFencedError", "InvalidProducerEpochError"}:\n'
-        "                proven[by_id[tid]] = Evidence.ABORTED\n",
+        "                proven[handle] = Evidence.COMMITTED\n",
+        "                proven[handle] = Evidence.COMMITTED\n"
+        '            elif report in {"ProducerFencedError", "InvalidProducerEpochError"}:\n'
+        "                proven[handle] = Evidence.ABORTED\n",
     ),
     Bug(
         "absence without a barrier",
         4,
         (
-            Edit(_MARKERS, "    ledger.write([(partition, barrier)])\n", ""),
+            Edit(_MARKERS, "    log.write([(partition, barrier)])\n", ""),
             Edit(
                 _MARKERS,
-                "ledger.reader.read(ledger.name, partition, start, is_barrier, ",
-                "ledger.reader.read(ledger.name, partition, start, None, ",
+                "log.reader.read(log.name, partition, start, is_barrier, ",
+                "log.reader.read(log.name, partition, start, None, ",
             ),
         ),
     ),
@@ -129,14 +132,14 @@ BUGS: Final = (
         "an id initialised again before its batch is settled",
         5,
         _PRODUCERS,
-        "            if batch <= committed_through and slot not in kept:\n",
-        "            if slot not in kept:\n",
+        "            if batch <= committed_through and sequence not in kept:\n",
+        "            if sequence not in kept:\n",
     ),
     _bug(
         "an id whose initialisation had no answer is used",
         5,
         _PRODUCERS,
-        "        self._served[slot] = _NEVER_FREE\n",
+        "        self._served[sequence] = _NEVER_FREE\n",
         "",
         protocol="tests/nemesis/test_late_init.py",
     ),
@@ -187,28 +190,28 @@ BUGS: Final = (
     _bug(
         "sweep by EndTxn",
         7,
-        _COMMITTER,
-        "lambda ids: self._client.fence([by_id[tid] for tid in ids])",
-        "lambda ids: self._client.end([by_id[tid] for tid in ids], commit=False)",
+        _SWEEP,
+        "lambda ids: client.fence([by_id[tid] for tid in ids])",
+        "lambda ids: client.end([by_id[tid] for tid in ids], commit=False)",
     ),
     _bug(
         "sweep of a later driver_epoch",
         7,
-        _COMMITTER,
-        "if (of := driver_epoch_of(tid)) is not None and of < below",
-        "if driver_epoch_of(tid) is not None",
+        _SWEEP,
+        "if (epoch := transactional_id.driver_epoch_of(tid)) is not None and epoch < below",
+        "if transactional_id.driver_epoch_of(tid) is not None",
     ),
     _bug(
         "no sweep",
         7,
-        _COMMITTER,
-        "        if self._fence(orphans) or ",
-        "        if ",
+        _SWEEP,
+        "    unfenced = fence(client, orphans, timeout_ms=settings.timeout_ms)\n",
+        "    unfenced = False\n",
     ),
     _bug(
         "sweep that spares an id whatever it serves now",
         7,
-        _COMMITTER,
+        _SWEEP,
         "if identity not in kept]",
         "if identity.transactional_id not in {one.transactional_id for one in kept}]",
     ),
@@ -216,8 +219,8 @@ BUGS: Final = (
         "sweep of what is decided",
         7,
         _COMMITTER,
-        "        self._sweep(spared=decided, below=self._driver_epoch + 1)\n",
-        "        self._sweep(spared=(), below=self._driver_epoch + 1)\n",
+        "        sweep(self._client, self._settings, spared=decided, below=self._driver_epoch + 1)\n",
+        "        sweep(self._client, self._settings, spared=(), below=self._driver_epoch + 1)\n",
     ),
     _bug(
         "repair that forgets a repair",
@@ -253,13 +256,11 @@ BUGS: Final = (
     _bug(
         "an unanswered decision is a failed one",
         12,
-        _LEDGER,
-        '                    raise DecisionInDoubtError(\n                        f"the ledger {self.name} did not answer',
-        '                    raise RetriableError(\n                        f"the ledger {self.name} did not answer',
+        _DRIVER,
+        '            raise DecisionInDoubtError(\n                f"the ledger {self._ledger} did not answer',
+        '            raise RetriableError(\n                f"the ledger {self._ledger} did not answer',
     ),
-    _bug(
-        "a slow commit is taken at its word", 12, _LEDGER, "_SLOW_COMMIT_S: Final = 0.05", "_SLOW_COMMIT_S: Final = 1e9"
-    ),
+    _bug("a slow commit is taken at its word", 12, _LOG, "_SLOW_COMMIT_S: Final = 0.05", "_SLOW_COMMIT_S: Final = 1e9"),
     _bug(
         "attempts without the driver_epoch",
         13,

@@ -7,7 +7,9 @@ from typing import Final
 from tests.planted.bug import Bug, one_edit
 
 _COMMITTER: Final = "sinks/kafka/committer.py"
-_LEDGER: Final = "sinks/kafka/decision_log.py"
+_CONFIRM: Final = "sinks/kafka/confirm.py"
+_DRIVER: Final = "sinks/kafka/driver_producer.py"
+_LOG: Final = "sinks/kafka/decision_log.py"
 _READER: Final = "sinks/kafka/reader.py"
 _WRITER: Final = "sinks/kafka/writer.py"
 
@@ -15,7 +17,7 @@ PROOF_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "a transaction that is being ended is confirmed",
         3,
-        _COMMITTER,
+        _CONFIRM,
         '    if found.state != "Ongoing":\n',
         "    if False:\n",
         protocol="tests/unit/test_kafka_confirm.py",
@@ -57,23 +59,23 @@ PROOF_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "whatever follows a slow record proves it",
         12,
-        _LEDGER,
+        _LOG,
         "if rows and (rows[0].offset, rows[0].value) == (offset, value):",
         "if rows:",
-        protocol="tests/unit/test_kafka_ledger.py",
+        protocol="tests/unit/test_kafka_decision_log.py",
     ),
     one_edit(
         "a commit that is refused needs no abort that succeeds",
         12,
-        _LEDGER,
-        "if inner.txn_requires_abort() and self._give_up(producer):",
+        _DRIVER,
+        "if inner.txn_requires_abort() and self._abort():",
         "if inner.txn_requires_abort():",
-        protocol="tests/unit/test_kafka_ledger.py",
+        protocol="tests/unit/test_kafka_decision_log.py",
     ),
     one_edit(
         "a repeated take-over begins anew",
         1,
-        _LEDGER,
+        _LOG,
         "        if self._run == claim.run:\n            return self._driver_epoch\n",
         "",
     ),
@@ -90,15 +92,15 @@ PROOF_BUGS: Final[tuple[Bug, ...]] = (
         "an id that the broker has forgotten was committed",
         4,
         _COMMITTER,
-        "            if answer == transactions.NONE:\n                proven",
-        '            if answer in {transactions.NONE, "InvalidProducerIdMappingError"}:\n                proven',
+        "            if report == NONE:\n                proven",
+        '            if report in {NONE, "InvalidProducerIdMappingError"}:\n                proven',
         protocol="tests/unit/test_kafka_confirm.py",
         model=False,
     ),
     one_edit(
         "one deleted record is not missed",
         4,
-        "sinks/kafka/markers.py",
+        "sinks/kafka/marker_search.py",
         "    if earliest > start:\n",
         "    if earliest > start + 1:\n",
         protocol="tests/unit/test_kafka_markers.py",

@@ -11,8 +11,8 @@ import pytest
 
 from sinks.hbase.control import State, decode_state
 from sinks.hbase.handle import HBaseHandle
+from sinks.kafka.handle import KafkaHandle
 from sinks.kafka.markers import Marker, decode_marker
-from sinks.kafka.writer import KafkaHandle
 from sinks.redis.handle import RedisHandle
 from twopc.attempt import Attempt
 from twopc.binding import Binding

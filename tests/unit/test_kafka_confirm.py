@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import kafka.errors
 import pytest
 
-from sinks.kafka.committer import KafkaCommitter, _why_not
+from sinks.kafka.committer import KafkaCommitter
+from sinks.kafka.confirm import why_not
+from sinks.kafka.handle import KafkaHandle
 from sinks.kafka.transactions import NO_ANSWER, NONE, NOT_FOUND, Description
-from sinks.kafka.writer import KafkaHandle
 from twopc.handle import Evidence
 
 if TYPE_CHECKING:
@@ -42,29 +43,29 @@ SOUND = Description(
 
 
 def test_an_open_transaction_of_the_writer_with_all_its_partitions_can_be_decided() -> None:
-    assert _why_not(HANDLE, SOUND, LEDGER) is None
+    assert why_not(HANDLE, SOUND, LEDGER) is None
 
 
 # While it is being ended it still has its partitions: nothing but the state tells.
 @pytest.mark.parametrize("state", ["PrepareAbort", "PrepareCommit", "PrepareEpochFence", "Empty", "Dead"])
 def test_a_transaction_that_somebody_ends_just_now_cannot_be_decided(state: str) -> None:
-    assert "not Ongoing" in str(_why_not(HANDLE, dataclasses.replace(SOUND, state=state), LEDGER))
+    assert "not Ongoing" in str(why_not(HANDLE, dataclasses.replace(SOUND, state=state), LEDGER))
 
 
 @pytest.mark.parametrize("other", [{"producer_id": 8}, {"producer_epoch": 4}, {"producer_epoch": 2}])
 def test_a_transaction_of_another_producer_or_epoch_cannot_be_decided(other: dict[str, Any]) -> None:
-    assert "the writer had" in str(_why_not(HANDLE, dataclasses.replace(SOUND, **other), LEDGER))
+    assert "the writer had" in str(why_not(HANDLE, dataclasses.replace(SOUND, **other), LEDGER))
 
 
 @pytest.mark.parametrize("gone", sorted(SOUND.partitions))
 def test_a_transaction_that_lacks_any_partition_cannot_be_decided(gone: str) -> None:
     found = dataclasses.replace(SOUND, partitions=SOUND.partitions - {gone})
-    assert f"lacks {gone}" in str(_why_not(HANDLE, found, LEDGER))
+    assert f"lacks {gone}" in str(why_not(HANDLE, found, LEDGER))
 
 
 @pytest.mark.parametrize("error", [NO_ANSWER, NOT_FOUND])
 def test_an_answer_that_is_none_cannot_be_decided_upon(error: str) -> None:
-    assert error in str(_why_not(HANDLE, Description(error), LEDGER))
+    assert error in str(why_not(HANDLE, Description(error), LEDGER))
 
 
 class Asked(KafkaCommitter):

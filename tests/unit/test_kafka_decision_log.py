@@ -10,12 +10,17 @@ from confluent_kafka import KafkaError, KafkaException
 
 from sinks.kafka import decision_log
 from sinks.kafka.decision_log import KafkaDecisionLog
+from sinks.kafka.driver_producer import DriverProducer
 from sinks.kafka.reader import Row
+from sinks.kafka.settings import KafkaSettings
 from twopc.errors import DecisionInDoubtError, FencedError, RetriableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+SETTINGS = KafkaSettings(
+    sink="s", bootstrap_servers="127.0.0.1:1", topic=None, ledger="twopc-ledger-s", options={}, timeout_ms=50
+)
 OFFSET = 7
 OURS = Row(OFFSET, None, b"decision")
 NEXT = Row(OFFSET + 2, None, b"a successor's take-over")
@@ -43,31 +48,29 @@ class Partition:
 
 
 @pytest.fixture
-def ledger() -> Iterator[KafkaDecisionLog]:
-    with contextlib.closing(KafkaDecisionLog("s", "twopc-ledger-s", "127.0.0.1:1", {}, timeout_ms=50)) as ledger:
-        ledger.reader.close()
-        yield ledger
+def log() -> Iterator[KafkaDecisionLog]:
+    with contextlib.closing(KafkaDecisionLog(SETTINGS)) as log:
+        log.reader.close()
+        yield log
 
 
-def read_back(ledger: KafkaDecisionLog, partition: Partition, monkeypatch: pytest.MonkeyPatch) -> None:
+def read_back(log: KafkaDecisionLog, partition: Partition, monkeypatch: pytest.MonkeyPatch) -> None:
     reader: Any = partition
-    ledger.reader = reader
+    log.reader = reader
     monkeypatch.setattr(decision_log, "offsets", partition.offsets)
-    ledger._read_back(0, OFFSET, b"decision")
+    log._read_back(0, OFFSET, b"decision")
 
 
-def test_a_record_that_is_there_was_committed(ledger: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_is_there_was_committed(log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch) -> None:
     partition = Partition(OURS, NEXT)
-    read_back(ledger, partition, monkeypatch)
+    read_back(log, partition, monkeypatch)
     assert partition.read_to == [OFFSET + 3]  # the end of a broker that is behind is not the end
 
 
-def test_a_record_that_is_not_stable_yet_is_waited_for(
-    ledger: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_that_is_not_stable_yet_is_waited_for(log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """The coordinator has the commit, the partition not yet: until then the record is the first unstable one."""
     partition = Partition(OURS, stable=(OFFSET - 2, OFFSET, OFFSET, OFFSET + 2))
-    read_back(ledger, partition, monkeypatch)
+    read_back(log, partition, monkeypatch)
     assert partition.questions == 4
 
 
@@ -75,28 +78,26 @@ def test_a_record_that_is_not_stable_yet_is_waited_for(
     "rows", [(), (NEXT,), (Row(OFFSET, None, b"another's"),)], ids=["nothing", "only what follows", "another record"]
 )
 def test_a_record_that_is_not_there_was_aborted_whatever_else_is(
-    rows: tuple[Row, ...], ledger: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch
+    rows: tuple[Row, ...], log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(FencedError, match="was aborted by somebody else"):
-        read_back(ledger, Partition(*rows), monkeypatch)
+        read_back(log, Partition(*rows), monkeypatch)
 
 
-def test_a_record_that_never_becomes_stable_is_in_doubt(
-    ledger: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_that_never_becomes_stable_is_in_doubt(log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DecisionInDoubtError, match="cannot be read back"):
-        read_back(ledger, Partition(OURS, stable=(OFFSET,)), monkeypatch)
+        read_back(log, Partition(OURS, stable=(OFFSET,)), monkeypatch)
 
 
 def test_a_question_that_is_not_answered_says_nothing_of_the_record(
-    ledger: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch
+    log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def silent(*_: Any, **__: Any) -> dict[int, int]:
         raise RetriableError("no answer")
 
     monkeypatch.setattr(decision_log, "offsets", silent)
     with pytest.raises(DecisionInDoubtError, match="no answer"):
-        ledger._read_back(0, OFFSET, b"decision")
+        log._read_back(0, OFFSET, b"decision")
 
 
 class Producer:
@@ -125,13 +126,16 @@ FATAL = error(KafkaError.INVALID_TXN_STATE, fatal=True)
 FENCED = error(KafkaError._FENCED, fatal=True)
 
 
-def commit(ledger: KafkaDecisionLog, producer: Any) -> None:
-    ledger._commit(producer)
+def commit(producer: Any) -> None:
+    driver = object.__new__(DriverProducer)
+    driver._producer, driver._timeout_s = producer, 0.05
+    driver._ledger, driver._transactional_id = SETTINGS.ledger, "s.driver"
+    driver._commit()
 
 
-def test_a_commit_is_repeated_while_its_error_may_pass(ledger: KafkaDecisionLog) -> None:
+def test_a_commit_is_repeated_while_its_error_may_pass() -> None:
     producer = Producer(AGAIN, AGAIN)
-    commit(ledger, producer)
+    commit(producer)
     assert producer.left == []
 
 
@@ -146,9 +150,7 @@ def test_a_commit_is_repeated_while_its_error_may_pass(ledger: KafkaDecisionLog)
     ],
     ids=["fenced", "aborted", "not aborted either", "fatal", "fatal when repeated"],
 )
-def test_only_an_abort_that_succeeds_tells_that_a_commit_did_not(
-    producer: Producer, told: type[Exception], ledger: KafkaDecisionLog
-) -> None:
+def test_only_an_abort_that_succeeds_tells_that_a_commit_did_not(producer: Producer, told: type[Exception]) -> None:
     with pytest.raises(told):
-        commit(ledger, producer)
+        commit(producer)
     assert producer.left == [AGAIN]  # and it is not asked again

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sinks.kafka import markers as kafka_markers
+from sinks.kafka import marker_search
 from sinks.kafka.reader import Row
 from twopc.handle import Evidence
 
@@ -18,7 +18,7 @@ START = 40
 MARKER = Row(START, b"ours", b"{}")
 
 
-class Ledger:
+class Log:
     """One partition of markers, from ``earliest`` on."""
 
     name = "twopc-ledger-s"
@@ -41,25 +41,25 @@ class Ledger:
         return found if any(map(last, found)) and not self._hidden else None
 
 
-def search(ledger: Any, monkeypatch: pytest.MonkeyPatch, *, earliest: int = 0) -> Evidence:
-    monkeypatch.setattr(kafka_markers, "offsets", lambda *_, **__: {2: earliest})
-    return kafka_markers.search(ledger, {2: ["ours"]}, {"2": START}, timeout_ms=1)["ours"]
+def search(log: Any, monkeypatch: pytest.MonkeyPatch, *, earliest: int = 0) -> Evidence:
+    monkeypatch.setattr(marker_search, "offsets", lambda *_, **__: {2: earliest})
+    return marker_search.search(log, {2: ["ours"]}, {"2": START}, timeout_ms=1)["ours"]
 
 
 def test_a_marker_at_the_very_beginning_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert search(Ledger(MARKER), monkeypatch) is Evidence.COMMITTED
+    assert search(Log(MARKER), monkeypatch) is Evidence.COMMITTED
 
 
 def test_a_marker_that_is_not_before_the_barrier_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert search(Ledger(Row(START, b"another", b"{}")), monkeypatch) is Evidence.ABORTED
+    assert search(Log(Row(START, b"another", b"{}")), monkeypatch) is Evidence.ABORTED
 
 
 def test_a_barrier_that_is_not_seen_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert search(Ledger(MARKER, hidden=True), monkeypatch) is Evidence.UNKNOWN
+    assert search(Log(MARKER, hidden=True), monkeypatch) is Evidence.UNKNOWN
 
 
 @pytest.mark.parametrize(("earliest", "proven"), [(START, Evidence.ABORTED), (START + 1, Evidence.UNKNOWN)])
 def test_one_record_that_was_deleted_may_have_been_the_marker(
     earliest: int, proven: Evidence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert search(Ledger(), monkeypatch, earliest=earliest) is proven
+    assert search(Log(), monkeypatch, earliest=earliest) is proven

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import kafka.errors as kafka_errors
 
+from sinks.kafka.broker_connection import BrokerConnection
+from sinks.kafka.coordinators import Coordinators
 from sinks.kafka.transactions import NO_ANSWER, NONE, ProducerIdentity, TransactionClient
 
 if TYPE_CHECKING:
@@ -39,10 +41,10 @@ class Manager:
 
 
 def client_that_knows(coordinators: dict[str, int]) -> tuple[TransactionClient, Manager]:
-    client = object.__new__(TransactionClient)
-    manager: Any = Manager()
-    client._manager = manager
-    client._coordinators = dict(coordinators)
+    client, connection, manager = object.__new__(TransactionClient), object.__new__(BrokerConnection), Manager()
+    connection._manager = manager
+    client._coordinators = Coordinators(connection)
+    client._coordinators._nodes = dict(coordinators)
     return client, manager
 
 
@@ -50,7 +52,7 @@ def test_a_coordinator_that_the_cluster_no_longer_knows_is_looked_up_anew_and_de
     client, manager = client_that_knows({"s.0.a.0": DEAD, "s.0.b.0": ALIVE})
     asked = [ProducerIdentity(name, 7, 0) for name in ("s.0.a.0", "s.0.b.0")]
     assert client.end(asked) == {"s.0.a.0": NONE, "s.0.b.0": NONE}
-    assert client._coordinators == {"s.0.a.0": ALIVE, "s.0.b.0": ALIVE}
+    assert client._coordinators._nodes == {"s.0.a.0": ALIVE, "s.0.b.0": ALIVE}
     assert manager.sent == [DEAD, ALIVE, None, ALIVE]
 
 

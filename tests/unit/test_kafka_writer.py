@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sinks.kafka.producer_pool import ReadyProducer
+from sinks.kafka.producer import ReadyProducer
 from sinks.kafka.writer import KafkaWriter
 from twopc.attempt import Attempt, TaskAttempt
 from twopc.errors import RetriableError

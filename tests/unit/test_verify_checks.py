@@ -16,9 +16,9 @@ from integration.verify.history import BatchId
 from integration.verify.markers import Markers, missing, wait_for_commits
 from integration.verify.verifier import Verifier, VerifyOptions
 from sinks.kafka import KafkaSink
+from sinks.kafka.handle import KafkaHandle
 from sinks.kafka.markers import Marker
 from sinks.kafka.transactions import Description, Listing
-from sinks.kafka.writer import KafkaHandle
 from tests.unit.test_log_view import ACQUIRE, BEGIN, decision, repair, truncation
 from tests.unit.test_verify_history import history
 from tests.unit.test_verify_transactions import log_of

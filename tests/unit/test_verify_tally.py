@@ -8,7 +8,7 @@ import pytest
 
 from integration.verify.tally import Tally
 from sinks.kafka import KafkaSink
-from sinks.kafka.writer import KafkaHandle
+from sinks.kafka.handle import KafkaHandle
 from tests.unit.test_log_view import BEGIN, decision, truncation
 from tests.unit.test_verify_history import history
 from twopc.records import Begin, TaskReport

@@ -12,9 +12,9 @@ from integration.verify.markers import Markers
 from integration.verify.tally import Tally
 from integration.verify.transactions import check_missing, check_open, check_visible
 from sinks.kafka import KafkaSink
+from sinks.kafka.handle import KafkaHandle
 from sinks.kafka.markers import Marker
 from sinks.kafka.transactions import Description
-from sinks.kafka.writer import KafkaHandle
 from tests.unit.test_log_view import BEGIN, decision, truncation
 from twopc.records import Acquired, Begin, LogContents, LogEntry, Record
 

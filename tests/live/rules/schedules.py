@@ -12,8 +12,8 @@ from confluent_kafka import Producer
 
 from sinks.kafka import producer_pool
 from sinks.kafka.decision_log import KafkaDecisionLog
-from sinks.kafka.transactions import Description, ProducerIdentity, TransactionClient, whoever
-from sinks.kafka.writer import KafkaHandle
+from sinks.kafka.handle import KafkaHandle
+from sinks.kafka.transactions import Description, ProducerIdentity, TransactionClient, current_producer
 from tests.live.pipeline import Query, Tasks
 from tests.reader import consumer_of, counted, read_to_end
 from tests.tasks import attempt_of
@@ -101,7 +101,7 @@ class Play(Query):
 
     def fence(self, transactional_id: str) -> None:
         """Somebody initialises the id again: what is open under it is aborted, its epoch is past."""
-        assert until(lambda: self.outsider.fence([whoever(transactional_id)])[transactional_id] == "NONE")
+        assert until(lambda: self.outsider.fence([current_producer(transactional_id)])[transactional_id] == "NONE")
 
     def end(self, handle: KafkaHandle, *, commit: bool) -> str:
         """Somebody ends the transaction at the handle's own producer id and epoch; returns the broker's answer."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from integration.services.kafka import LocalKafka
-    from sinks.kafka.writer import KafkaHandle
+    from sinks.kafka.handle import KafkaHandle
     from tests.live.services import KafkaService
 
 LARGE = "x" * 20_000
@@ -56,7 +56,7 @@ def require_no_vote(play: Play, error: type[TwoPhaseCommitError], refused: pa.Re
         write_and_vote()
     assert votes == []
     assert writer.state is TransactionState.OPEN
-    left_open = writer._producer_of.transactional_id
+    left_open = writer._begun.transactional_id
     found = play.found(left_open)
     writer.close()
 

@@ -21,7 +21,7 @@ from twopc import coordinator
 from twopc.errors import PrepareTimeoutError, RetriableError
 
 if TYPE_CHECKING:
-    from sinks.kafka.writer import KafkaHandle
+    from sinks.kafka.handle import KafkaHandle
     from twopc.engine import Work
     from twopc.records import TaskReport
 

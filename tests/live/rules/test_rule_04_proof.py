@@ -15,8 +15,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from integration.services.kafka import LocalKafka
-from sinks.kafka import decision_log
-from sinks.kafka import markers as kafka_markers
+from sinks.kafka import decision_log, marker_search
 from sinks.kafka import reader as kafka_reader
 from sinks.kafka.transactions import NO_ANSWER, TransactionClient
 from tests.live.pipeline import Tasks
@@ -190,7 +189,7 @@ def test_markers_that_cannot_be_looked_for_are_not_taken_for_absent_ones(
     initialise_again(play)
     replay = Tasks(play, ROWS)
     with monkeypatch.context() as patch:
-        patch.setattr(kafka_markers, "offsets", silent)
+        patch.setattr(marker_search, "offsets", silent)
         with pytest.raises(CommitBlockedError):
             play.driver().process(play.batch(0), replay)
     play.driver().process(play.batch(0), replay)
@@ -252,7 +251,7 @@ def test_a_commit_whose_answer_was_lost_is_asked_again_until_it_is_proven(
 ) -> None:
     """Catches NO_ANSWER that is not asked again: without a marker search each would be in doubt."""
     asked = lose_answers(monkeypatch, 3)
-    monkeypatch.setattr("sinks.kafka.markers.search", lambda *_, **__: pytest.fail("the answer proves it"))
+    monkeypatch.setattr("sinks.kafka.marker_search.search", lambda *_, **__: pytest.fail("the answer proves it"))
     play.driver().process(play.batch(0), Tasks(play, ROWS))
     assert len(asked) >= 4
     assert play.visible() == VISIBLE

@@ -15,8 +15,8 @@ from tests.live.rules.schedules import Play, at, crash, work_of, writer_of
 from twopc.errors import RetriableError
 
 if TYPE_CHECKING:
+    from sinks.kafka.handle import KafkaHandle
     from sinks.kafka.producer_pool import ProducerPool
-    from sinks.kafka.writer import KafkaHandle
     from twopc.engine import Work
     from twopc.records import TaskReport
 

@@ -20,7 +20,7 @@ from twopc.records import TaskReport
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from sinks.kafka.writer import KafkaHandle
+    from sinks.kafka.handle import KafkaHandle
     from twopc.engine import Work
 
 
@@ -55,11 +55,11 @@ def test_a_writer_that_is_closed_before_it_hands_over_aborts_its_own_transaction
     work = first_work(play)
     writer = writer_of(play, work, 0)
     writer.write_rows(record_batch(["a"]))
-    tid = writer._producer_of.transactional_id
+    tid = writer._begun.transactional_id
     if voted:
         assert writer.snapshot_state(0) is not None
     else:
-        writer._producer_of.producer.flush(10)
+        writer._begun.producer.flush(10)
     assert play.describe(tid).state == "Ongoing"
     writer.close()
     assert until(lambda: play.describe(tid).state == "CompleteAbort")

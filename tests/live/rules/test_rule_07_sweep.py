@@ -107,7 +107,7 @@ def test_the_writer_of_a_swept_transaction_is_fenced_wherever_it_is(play: Play) 
     driver.initialize_state(play.batch(0))
     zombie = writer_of(play, work_of(play, 0, driver_epoch=driver.log_epoch), 1)
     zombie.write_rows(record_batch(["zombie"]))
-    assert zombie._producer_of.producer.flush(10) == 0
+    assert zombie._begun.producer.flush(10) == 0
     play.forget_worker()
     driver.process(play.batch(0), Tasks(play, ROWS))
     assert play.open_transactions() == ()

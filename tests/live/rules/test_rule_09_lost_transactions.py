@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from sinks.kafka.writer import KafkaHandle
+    from sinks.kafka.handle import KafkaHandle
     from tests.live.services import KafkaService
 
 ROWS = (("a", "b"), ("c",), ("d", "e"))

@@ -148,12 +148,12 @@ def test_an_ended_query_is_refused_for_ever_and_harms_nobody(play: Play, tmp_pat
 
 def test_a_checkpoint_that_lived_before_the_sink_is_refused_and_leaves_no_trace(play: Play, tmp_path: Path) -> None:
     """Rule 10. Caught mutations: any batch may be the first; the ledger or the binding is made before the check."""
-    topics = len(play.outsider._admin.list_topics())
+    topics = len(play.outsider._connection.admin.list_topics())
     for overrides in (Overrides(), Overrides(adopt_query_id="another one's")):
         with pytest.raises(RefusedStartError, match=f"adopt_query_id='{play.query_id}'") as caught:
             play.driver(Settings(overrides=overrides)).process(play.batch(7), Tasks(play, [["7"]]))
         assert caught.value.case == "unadopted"
-    assert len(play.outsider._admin.list_topics()) == topics
+    assert len(play.outsider._connection.admin.list_topics()) == topics
     assert not (tmp_path / "checkpoint").exists()
     assert play.visible() == {}
 

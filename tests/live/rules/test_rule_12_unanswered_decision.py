@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from sinks.kafka import decision_log
-from sinks.kafka.decision_log import KafkaDecisionLog
+from sinks.kafka import decision_log, driver_producer
+from sinks.kafka.driver_producer import DriverProducer
 from tests.live.pipeline import Tasks
 from tests.live.rules.schedules import Play, at, playing, spied_read_backs, until
 from twopc.errors import DecisionInDoubtError, FencedError, RetriableError
@@ -62,8 +62,8 @@ class Unanswered:
 def lose_commits(driver: Coordinator, play: Play, losses: float = float("inf")) -> None:
     """The driver has taken over; from here on its commits are lost on their way."""
     driver.initialize_state(play.batch(0))
-    ledger: Any = driver.log
-    ledger._producer = Unanswered(ledger._producer, losses)
+    log: Any = driver.log
+    log._producer._producer = Unanswered(log._producer._producer, losses)
 
 
 def decided(play: Play) -> int | None:
@@ -98,7 +98,7 @@ def restart(play: Play, engine: Tasks) -> None:
 
 
 def give_up_soon(monkeypatch: pytest.MonkeyPatch, milliseconds: int = 500) -> None:
-    monkeypatch.setattr(decision_log, "_DRIVER_TRANSACTION_TIMEOUT_MS", milliseconds)
+    monkeypatch.setattr(driver_producer, "_DRIVER_TRANSACTION_TIMEOUT_MS", milliseconds)
 
 
 def test_a_commit_that_a_hanging_broker_does_not_answer_is_in_doubt_until_a_restart_finds_it_decided(
@@ -204,7 +204,7 @@ def test_a_commit_that_reports_success_for_a_record_that_was_aborted_is_found_ou
     with monkeypatch.context() as patched:
         patched.setattr(decision_log, "_SLOW_COMMIT_S", -1)
         # What a resent EndTxn does in the worst case: somebody has taken over, and the call returns without an error.
-        patched.setattr(KafkaDecisionLog, "_commit", lambda *_: play.fence(f"{play.name}.driver"))
+        patched.setattr(DriverProducer, "_commit", lambda *_: play.fence(f"{play.name}.driver"))
         with pytest.raises(FencedError, match="aborted by somebody else"):
             fenced.process(play.batch(0), Tasks(play, ROWS))
     assert play.decisions() == []
@@ -221,16 +221,16 @@ def test_a_commit_that_cannot_be_read_back_is_in_doubt_and_not_decided_again(
     """Rule 12. Caught mutation: the failing read-back passes on its RetriableError ("nothing was written")."""
     driver, engine = play.driver(), Tasks(play, ROWS)
     driver.initialize_state(play.batch(0))
-    really = KafkaDecisionLog._commit
+    really = DriverProducer._commit
 
-    def commit_and_hang(ledger: KafkaDecisionLog, producer: Producer) -> None:
-        really(ledger, producer)
+    def commit_and_hang(producer: DriverProducer) -> None:
+        really(producer)
         local_kafka.pause()
 
     try:
         with monkeypatch.context() as patched:
             patched.setattr(decision_log, "_SLOW_COMMIT_S", -1)
-            patched.setattr(KafkaDecisionLog, "_commit", commit_and_hang)
+            patched.setattr(DriverProducer, "_commit", commit_and_hang)
             with pytest.raises(DecisionInDoubtError, match="cannot be read back"):
                 driver.process(play.batch(0), engine)
     finally:

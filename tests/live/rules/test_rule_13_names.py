@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from sinks.kafka.writer import KafkaHandle
+    from sinks.kafka.handle import KafkaHandle
     from twopc.engine import Work
 
 

@@ -1,0 +1,112 @@
+"""The connection that commits prepared transactions. The only user of kafka-python's internals.
+
+librdkafka cannot resume a transaction that another process prepared, and no public API of kafka-python can end one. So
+requests go over the connections of its admin client: ``_manager``, not public, pinned to 3.0.x.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import kafka.errors as kafka_errors
+from kafka.admin import KafkaAdminClient
+from kafka.net.compat import KafkaNetClient
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
+
+from twopc.errors import ConfigurationError, RetriableError, TwoPhaseCommitError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+_BOOTSTRAP_TIMEOUT_MS: Final = 30_000
+
+
+class BrokerConnection:
+    """Connections to the brokers of one cluster. Thread-safe: requests run on the admin client's thread."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """Connect.
+
+        Raises:
+            RetriableError: no broker responds.
+            ConfigurationError: the connection's options are wrong.
+        """
+        # kafka-python picks one bootstrap broker at random and spends the whole time on it, even if it is silent
+        # (``KafkaConnectionManager._do_bootstrap``). So each try gets a share of the time, and picks anew.
+        servers = len(config["bootstrap_servers"])
+        tries = 2 * servers if servers > 1 else 1
+        share_ms = config.get("bootstrap_timeout_ms", _BOOTSTRAP_TIMEOUT_MS) / tries
+        retrying = Retrying(
+            stop=stop_after_attempt(tries), retry=retry_if_exception_type(kafka_errors.KafkaTimeoutError), reraise=True
+        )
+        try:
+            self.admin = retrying(_open, {**config, "bootstrap_timeout_ms": share_ms})
+        except (kafka_errors.KafkaError, ValueError, OSError) as error:
+            raise _unreachable(config, error) from error
+        self._manager: Any = self.admin._manager  # noqa: SLF001 - see the module's docstring
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.admin.close()
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's id."""
+        return str(self._manager.cluster.cluster_id)
+
+    @property
+    def nodes(self) -> list[int]:
+        """The ids of the known brokers."""
+        return [broker.node_id for broker in self._manager.cluster.brokers()]
+
+    def run(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        """Run a coroutine function on the client's thread and return its result.
+
+        Raises:
+            KafkaError: kafka-python's own, when the client cannot run it.
+        """
+        return self._manager.run(work)
+
+    def send(self, request: Any, *node: int) -> Awaitable[Any]:
+        """Send now, to any broker or to ``node``; await the response, or the exception that took its place."""
+        try:
+            return _outcome(self._manager.send(request, *node))
+        except kafka_errors.KafkaError as error:  # such as a node that has left the cluster
+            return _outcome(error)
+
+
+def _open(config: Mapping[str, Any]) -> KafkaAdminClient:
+    opened: list[KafkaNetClient] = []
+
+    def open_client(**settings: Any) -> KafkaNetClient:
+        opened.append(KafkaNetClient(**settings))
+        return opened[-1]
+
+    try:
+        return KafkaAdminClient(**config, max_in_flight_requests_per_connection=10_000, kafka_client=open_client)
+    except (kafka_errors.KafkaError, ValueError, OSError):
+        for client in opened:  # a constructor that fails leaves its thread and sockets behind
+            client.close()
+            client._manager._net.stop()  # noqa: SLF001 - see the module's docstring
+        raise
+
+
+async def _outcome(sent: Any) -> Any:
+    if isinstance(sent, Exception):
+        return sent
+    try:
+        return await sent
+    except (kafka_errors.KafkaError, OSError) as error:
+        return error
+
+
+def _unreachable(config: Mapping[str, Any], error: Exception) -> TwoPhaseCommitError:
+    servers = ", ".join(config["bootstrap_servers"])
+    if isinstance(error, kafka_errors.KafkaTimeoutError):
+        return RetriableError(
+            f"no Kafka broker responds at {servers} ({error}). Check bootstrap_servers and the network; on a secured "
+            "listener also check kafka.security.protocol, kafka.sasl.* and kafka.ssl.*"
+        )
+    return ConfigurationError(
+        f"cannot connect to Kafka at bootstrap_servers={servers!r}: {error}. Correct bootstrap_servers or the connection options"
+    )

@@ -1,0 +1,159 @@
+"""The drivers' producer: the one writer of decisions, and of barriers.
+
+Its transactional id is the same for every driver of a sink, so the broker itself guarantees that only one can write.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_none
+
+from sinks.kafka import transactional_id
+from sinks.kafka.errors import SERVING, error_of, is_fenced, translate
+from sinks.kafka.producer import client_logger, connect
+from twopc.crash_points import crash_point
+from twopc.errors import DecisionInDoubtError, FencedError, RetriableError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from confluent_kafka import Message
+
+    from sinks.kafka.settings import KafkaSettings
+
+logger = logging.getLogger(__name__)
+
+_DRIVER_TRANSACTION_TIMEOUT_MS: Final = 60_000
+
+
+class DriverProducer:
+    """A driver's producer. It fences the former driver when it is made, and is fenced by the next."""
+
+    def __init__(self, settings: KafkaSettings, defaults: Mapping[str, str]) -> None:
+        """Initialise the drivers' transactional id. The user's options override ``defaults``.
+
+        Raises:
+            TwoPhaseCommitError: the brokers refused, or did not respond.
+        """
+        self._ledger = settings.ledger
+        self._timeout_s = settings.timeout_ms / 1000
+        self._transactional_id = transactional_id.of_driver(settings.sink)
+        self._producer = Producer(
+            {
+                **defaults,
+                **settings.producer_config(),
+                "transactional.id": self._transactional_id,
+                "transaction.timeout.ms": str(_DRIVER_TRANSACTION_TIMEOUT_MS),
+                "message.timeout.ms": str(_DRIVER_TRANSACTION_TIMEOUT_MS),
+                "linger.ms": "0",
+                # Parts of a record must fit, whatever the user has set for the rows. The broker limits batches, so one each.
+                "batch.num.messages": "1",
+                "message.max.bytes": "1000000",
+                "queue.buffering.max.kbytes": "1048576",
+            },
+            logger=client_logger,
+        )
+        try:
+            connect(self._producer, self._ledger, timeout_s=self._timeout_s)
+            self._producer.init_transactions(self._timeout_s)
+        except KafkaException as error:
+            raise translate(error, f"acquiring the ledger {self._ledger} as {self._transactional_id}") from error
+        crash_point("driver.fenced")
+
+    def write(self, values: Sequence[tuple[int, bytes]], *, point: str | None) -> tuple[int, float]:
+        """Write ``(partition, value)`` pairs in one transaction and commit it.
+
+        Args:
+            values: at least one pair.
+            point: the crash point before the commit.
+
+        Returns:
+            the offset of the first record, and how long the commit took, in seconds.
+
+        Raises:
+            FencedError, RetriableError, DecisionInDoubtError: see :meth:`DecisionLog.append`.
+        """
+        written: list[Message] = []
+        failures: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            failures.append(error) if error else written.append(message)
+
+        try:
+            self._producer.begin_transaction()
+            for partition, value in values:
+                self._producer.produce(self._ledger, value, partition=partition, on_delivery=delivered)
+            left = self._producer.flush(self._timeout_s)
+            if failures or left:
+                raise KafkaException(failures[0] if failures else KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001
+        except SERVING as error:
+            refused = translate(error, f"writing to the ledger {self._ledger}")
+            # A late EndTxn of the previous record may have committed this one (KAFKA-17754). Only an abort that succeeds
+            # disproves it.
+            if not self._abort() and not isinstance(refused, FencedError):
+                raise DecisionInDoubtError(
+                    f"{refused}. The abort failed, too, so the record may have been committed. Restart the query; it reads "
+                    "the outcome"
+                ) from error
+            raise refused from error
+        if point:
+            crash_point(point)
+        began = time.monotonic()
+        self._commit()
+        first = written[0].offset()
+        if first is None:
+            raise AssertionError("a delivered message has an offset")
+        return first, time.monotonic() - began
+
+    def _commit(self) -> None:
+        """Commit, and repeat the commit while its error is retriable; the decision itself is never repeated (rule 12)."""
+        lives_s = _DRIVER_TRANSACTION_TIMEOUT_MS / 1000
+        deadline = time.monotonic() + lives_s
+
+        def commit() -> None:
+            try:
+                self._producer.commit_transaction(max(0.1, deadline - time.monotonic()))
+            except KafkaException as error:
+                inner = error_of(error)
+                if is_fenced(inner):
+                    raise FencedError(
+                        f"{self._transactional_id} was fenced while it committed to the ledger {self._ledger}. A newer driver "
+                        "has acquired the sink and reads the outcome, or this one paused for longer than its transaction "
+                        "lives. Restart the query, unless the newer driver is meant to run"
+                    ) from error
+                # Only an abort that succeeds proves that the commit before it failed.
+                if inner.txn_requires_abort() and self._abort():
+                    raise RetriableError(f"the ledger {self._ledger} refused a record: {inner.str()}") from error
+                raise
+
+        # No pause: librdkafka has waited for the brokers before it raises a retriable error.
+        retrying = Retrying(
+            retry=retry_if_exception(_is_retriable), stop=stop_after_delay(lives_s), wait=wait_none(), reraise=True
+        )
+        try:
+            retrying(commit)
+        except KafkaException as error:
+            raise DecisionInDoubtError(
+                f"the ledger {self._ledger} did not answer the commit of a record ({error_of(error).str()}), so its outcome is "
+                "unknown. No data is lost. Restart the query when the brokers respond; it reads the outcome"
+            ) from error
+
+    def _abort(self) -> bool:
+        try:
+            self._producer.abort_transaction(self._timeout_s)
+        except SERVING as error:
+            logger.warning(
+                "a transaction in the ledger %s could not be aborted; the next driver aborts it: %s",
+                self._ledger,
+                error,
+            )
+            return False
+        return True
+
+
+def _is_retriable(error: BaseException) -> bool:
+    return isinstance(error, KafkaException) and bool(error_of(error).retriable())
