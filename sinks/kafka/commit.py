@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from sinks.kafka.requests import CONCURRENT
+from sinks.kafka.reports import CONCURRENT
 from sinks.kafka.retry import NOT_FINAL, until_final
 from twopc.crash_points import crash_point, is_armed
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sinks.kafka.handle import KafkaHandle
-    from sinks.kafka.requests import Description
+    from sinks.kafka.reports import Description
     from sinks.kafka.transactions import TransactionClient
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ def end_all(client: TransactionClient, handles: Sequence[KafkaHandle], *, timeou
 
 
 def await_visible(client: TransactionClient, committed: Sequence[KafkaHandle], *, timeout_ms: float) -> None:
-    """Wait until readers see committed transactions: the coordinator answers NONE before it tells the partitions.
+    """Wait until readers see committed transactions: the coordinator reports NONE before the partitions have the commit.
 
     Nothing is in doubt here. A partition without a leader shows its rows when it has one again.
     """

@@ -12,7 +12,7 @@ from sinks.kafka.commit import await_visible, end_all
 from sinks.kafka.confirm import confirm
 from sinks.kafka.decision_log import KafkaDecisionLog
 from sinks.kafka.handle import KafkaHandle
-from sinks.kafka.requests import NO_ANSWER, NONE, NOT_AUTHORIZED
+from sinks.kafka.reports import NO_ANSWER, NONE, NOT_AUTHORIZED
 from sinks.kafka.retry import until_final
 from sinks.kafka.sweep import fence, sweep
 from sinks.kafka.transactions import TransactionClient

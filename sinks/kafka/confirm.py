@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sinks.kafka.requests import NONE
+from sinks.kafka.reports import NONE
 from twopc.errors import PrepareTimeoutError, RetriableError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sinks.kafka.handle import KafkaHandle
-    from sinks.kafka.requests import Description
+    from sinks.kafka.reports import Description
     from sinks.kafka.settings import KafkaSettings
     from sinks.kafka.transactions import TransactionClient
 

@@ -6,12 +6,12 @@ kafka-python's admin client has its own routing, but it never forgets a coordina
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import kafka.errors as kafka_errors
+from kafka.protocol.metadata import FindCoordinatorRequest
 
-from sinks.kafka import requests
-from sinks.kafka.requests import MOVED, NO_ANSWER, error_name
+from sinks.kafka.reports import NO_ANSWER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +23,17 @@ if TYPE_CHECKING:
     Read = Callable[[Any], Mapping[str, tuple[int, Any]]]
 
 logger = logging.getLogger(__name__)
+
+_TRANSACTION_COORDINATOR: Final = 1
+#: Error codes of a broker that does not coordinate the id. NOT_COORDINATOR can follow a successful append, so none of them
+#: reports an outcome.
+_MOVED: Final = frozenset(
+    {
+        kafka_errors.NotCoordinatorError.errno,
+        kafka_errors.CoordinatorNotAvailableError.errno,
+        kafka_errors.CoordinatorLoadInProgressError.errno,
+    }
+)
 
 
 class Coordinators:
@@ -61,12 +72,12 @@ class Coordinators:
                     rows = {} if isinstance(outcome, Exception) else read(outcome)
                     for tid in ids:
                         code, found = rows.get(tid) or rows.get("") or (None, NO_ANSWER)
-                        if code is None or code in MOVED:
+                        if code is None or code in _MOVED:
                             self._nodes.pop(tid, None)
                             moved.append(tid)
                             reports[tid] = NO_ANSWER
                         else:
-                            reports[tid] = found if code == 0 else error_name(code)
+                            reports[tid] = found if code == 0 else _error_name(code)
                 waiting = moved
                 if not waiting:
                     return
@@ -82,12 +93,14 @@ class Coordinators:
         refused: dict[str, str] = {}
         unknown = [tid for tid in transactional_ids if tid not in self._nodes]
         if unknown:
-            outcome = await self._connection.send(requests.find_coordinators(unknown))
+            outcome = await self._connection.send(
+                FindCoordinatorRequest(key_type=_TRANSACTION_COORDINATOR, coordinator_keys=unknown, min_version=4)
+            )
             for row in [] if isinstance(outcome, Exception) else outcome.coordinators:
                 if row.error_code == 0:
                     self._nodes[row.key] = row.node_id
-                elif row.error_code not in MOVED:
-                    refused[row.key] = error_name(row.error_code)
+                elif row.error_code not in _MOVED:
+                    refused[row.key] = _error_name(row.error_code)
         return refused
 
     def _groups(self, transactional_ids: Sequence[str], one_by_one: bool) -> Iterator[tuple[int, list[str]]]:  # noqa: FBT001 - private
@@ -96,3 +109,7 @@ class Coordinators:
         for node in sorted(set(known.values())):
             ids = [tid for tid, at in known.items() if at == node]
             yield from ((node, [tid]) for tid in ids) if one_by_one else ((node, ids),)
+
+
+def _error_name(code: int) -> str:
+    return str(kafka_errors.for_code(code).__name__)

@@ -1,6 +1,6 @@
-"""The ledger's topic: created with the right settings, refused with dangerous ones (rule 14).
+"""The ledger: the topic of decisions and markers. Created with the right settings, refused with dangerous ones (rule 14).
 
-Partition 0 holds the driver's records, every other one the markers of tasks: never mixed, since a task's open
+Partition 0 holds the driver's records, the others hold the tasks' markers. They are never mixed, because a task's open
 transaction holds back the last stable offset of its partition.
 """
 
@@ -34,14 +34,14 @@ _UNCLEAN: Final = "unclean.leader.election.enable"
 
 
 def topic_id(admin: AdminClient, topic: str, *, timeout_ms: float) -> str:
-    """The topic's id, which changes when it is made anew; ``absent`` where there is none."""
+    """The topic's id, which changes when it is recreated; ``absent`` if there is none."""
     (future,) = admin.describe_topics(TopicCollection([topic]), request_timeout=timeout_ms / 1000).values()
     try:
         return str(future.result().topic_id)
     except KafkaException as error:
         if error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return ABSENT
-        raise translate(error, f"looking at the ledger {topic}") from error
+        raise translate(error, f"describing the ledger {topic}") from error
 
 
 def ensure(admin: AdminClient, topic: str, *, timeout_ms: float) -> str:
@@ -51,7 +51,7 @@ def ensure(admin: AdminClient, topic: str, *, timeout_ms: float) -> str:
         its id.
 
     Raises:
-        TwoPhaseCommitError: it could not be created, or has no leaders in time.
+        TwoPhaseCommitError: it could not be created, or did not get leaders in time.
     """
     if topic_id(admin, topic, timeout_ms=timeout_ms) == ABSENT:
         _create(admin, topic, timeout_ms=timeout_ms)
@@ -75,7 +75,7 @@ def _require_leaders(admin: AdminClient, topic: str, timeout_ms: float) -> None:
     try:
         known = admin.list_topics(topic, timeout=timeout_ms / 1000).topics[topic]
     except KafkaException as error:
-        raise translate(error, f"looking at the ledger {topic}") from error
+        raise translate(error, f"describing the ledger {topic}") from error
     if known.error is not None or not known.partitions or any(p.leader < 0 for p in known.partitions.values()):
         raise RetriableError(f"the ledger {topic} has no leader for every partition yet")
 
@@ -97,51 +97,52 @@ def marker_partitions(admin: AdminClient, topic: str, *, timeout_ms: float) -> l
     try:
         known = admin.list_topics(topic, timeout=timeout_ms / 1000).topics[topic].partitions
     except KafkaException as error:
-        raise translate(error, f"looking at the ledger {topic}") from error
+        raise translate(error, f"describing the ledger {topic}") from error
     partitions = sorted(set(known) - {DRIVER_PARTITION})
     if not partitions:
         raise ConfigurationError(
-            f"the ledger {topic} has {len(known)} partition(s); it needs at least 2, one for decisions and one for markers"
+            f"the ledger {topic} has {len(known)} partition(s). Add partitions: it needs one for decisions and at least one for "
+            "markers"
         )
     return partitions
 
 
 def require_safe(admin: AdminClient, topic: str, *, timeout_ms: float) -> None:
-    """Refuse settings under which records that decide could vanish; warn of those that weaken them.
+    """Refuse settings under which decisions or markers could be lost; warn about weak ones.
 
     Raises:
-        ConfigurationError: names the topic, the setting and the value to give it.
+        ConfigurationError: names the topic, the setting and the value to set.
     """
     ledger = _settings(admin, topic, timeout_ms)
     wrong = {name: ledger.get(name) for name, value in _REQUIRED.items() if ledger.get(name) != value}
     if wrong:
         raise ConfigurationError(
-            f"the ledger {topic} has {_listed(wrong)}: decisions would be deleted. Set {_listed(_REQUIRED)} "
+            f"the ledger {topic} has {_listed(wrong)}, so decisions would be deleted. Set {_listed(_REQUIRED)} "
             "(kafka-configs --alter)"
         )
     for name, settings in ((topic, ledger), (TRANSACTION_LOG, _settings(admin, TRANSACTION_LOG, timeout_ms))):
         if settings.get(_UNCLEAN) == "true":
             raise ConfigurationError(
-                f"{name} has {_UNCLEAN}=true: a stale leader could lose decisions. Set it to false"
+                f"the topic {name} has {_UNCLEAN}=true, so a stale leader could lose decisions. Set it to false"
             )
         if settings and int(settings.get("min.insync.replicas") or 1) < 2:  # noqa: PLR2004 - one copy is the last copy
             logger.warning(
-                "%s has min.insync.replicas=1: losing one broker's disk can lose acknowledged decisions; 2 of 3 replicas "
-                "are the usual setting",
+                "%s has min.insync.replicas=1, so losing one broker's disk can lose acknowledged decisions. Set it to 2, with 3 "
+                "replicas",
                 name,
             )
 
 
 def batch_limit(admin: AdminClient, topic: str, *, timeout_ms: float) -> int:
-    """The largest batch that the ledger takes, in bytes; the lowest that is of use holds a marker with ease.
+    """The largest batch that the ledger takes, in bytes.
 
     Raises:
-        ConfigurationError: it is lower than that.
+        ConfigurationError: it is too small for markers.
     """
     limit = int(_settings(admin, topic, timeout_ms).get("max.message.bytes") or _DEFAULT_BATCH_LIMIT)
     if limit < _LOWEST_BATCH_LIMIT:
         raise ConfigurationError(
-            f"the ledger {topic} has max.message.bytes={limit}: set it to {_LOWEST_BATCH_LIMIT} or more"
+            f"the ledger {topic} has max.message.bytes={limit}, too small for its records. Set {_LOWEST_BATCH_LIMIT} or more"
         )
     return limit
 
@@ -154,9 +155,9 @@ def _settings(admin: AdminClient, topic: str, timeout_ms: float) -> dict[str, st
     except KafkaException as error:
         if error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             if topic == TRANSACTION_LOG:
-                return {}  # made with the first transaction of the cluster
+                return {}  # the cluster's first transaction creates it
             raise RetriableError(f"the ledger {topic} is not known to every broker yet") from error
-        raise translate(error, f"reading the settings of {topic} (the right DescribeConfigs)") from error
+        raise translate(error, f"reading the settings of {topic}, which needs the right DescribeConfigs") from error
 
 
 def _listed(settings: dict[str, str] | dict[str, str | None]) -> str:

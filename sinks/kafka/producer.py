@@ -49,7 +49,7 @@ class ReadyProducer:
         return json.loads(self._raw[-1]) if self._raw else None
 
     def identity(self) -> tuple[int, int]:
-        """Producer id and epoch, from the producer itself: the broker's answer could be about another one (rule 3)."""
+        """Producer id and epoch, from the producer itself: the broker might describe another one (rule 3)."""
         eos = (self.statistics or {}).get("eos", {})
         return int(eos.get("producer_id", -1)), int(eos.get("producer_epoch", -1))
 

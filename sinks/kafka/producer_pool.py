@@ -98,7 +98,7 @@ class ProducerPool:
         return len(self._served)
 
     def _make(self, sequence: int) -> ReadyProducer:
-        # Until the broker has answered, and for ever if it does not: a late InitProducerId aborts what is open under its id.
+        # Until the broker responds, and for ever if it does not: a late InitProducerId aborts what is open under its id.
         self._served[sequence] = _NEVER_FREE
         tid = transactional_id.of_task(self._key.sink, self._key.driver_epoch, self._worker, sequence)
         return make_ready(self._config, tid, sequence, self._key.ledger, timeout_ms=self._timeout_ms)

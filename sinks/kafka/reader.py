@@ -1,4 +1,4 @@
-"""Reading a partition under ``read_committed``, from an offset up to a record that is known to be there."""
+"""Reads a partition under ``read_committed``, from an offset up to a record that is known to be there."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, OffsetSpec
 
 
-#: One question for offsets takes this part of the time there is for them: librdkafka waits for a leader that died, and
-#: goes on waiting when there is another.
-_QUESTIONS: Final = 8
-_SHORTEST_QUESTION_S: Final = 1.0
+#: One request for offsets takes this part of the time at most: librdkafka waits for a dead leader even when there is a new
+#: one.
+_REQUESTS: Final = 8
+_SHORTEST_REQUEST_S: Final = 1.0
 
 
 class Row(NamedTuple):
@@ -32,7 +32,7 @@ class Row(NamedTuple):
     value: bytes
 
 
-def offsets(  # noqa: PLR0913 - what a ListOffsets request says
+def offsets(  # noqa: PLR0913 - the parts of a ListOffsets request
     admin: AdminClient,
     topic: str,
     partitions: Iterable[int],
@@ -44,38 +44,38 @@ def offsets(  # noqa: PLR0913 - what a ListOffsets request says
     """The earliest or latest offset of each partition; with ``committed``, latest is the last stable offset.
 
     Raises:
-        TwoPhaseCommitError: the brokers did not answer, or refused.
+        TwoPhaseCommitError: the brokers did not respond, or refused.
     """
     wanted = {TopicPartition(topic, partition): spec for partition in partitions}
     level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-    question_s = min(timeout_ms / 1000, max(_SHORTEST_QUESTION_S, timeout_ms / 1000 / _QUESTIONS))
+    request_s = min(timeout_ms / 1000, max(_SHORTEST_REQUEST_S, timeout_ms / 1000 / _REQUESTS))
 
-    def ask() -> dict[int, int]:
-        asked = admin.list_offsets(wanted, request_timeout=question_s, isolation_level=level)
+    def request() -> dict[int, int]:
+        requested = admin.list_offsets(wanted, request_timeout=request_s, isolation_level=level)
         try:
-            found = {where.partition: future.result().offset for where, future in asked.items()}
+            found = {where.partition: future.result().offset for where, future in requested.items()}
         except KafkaException as error:
-            raise translate(error, f"asking for the offsets of {topic}") from error
-        if min(found.values(), default=0) < 0:  # so librdkafka answers, without an error, what the broker did not
-            raise RetriableError(f"asking for the offsets of {topic}: no answer within {timeout_ms:.0f} ms")
+            raise translate(error, f"requesting the offsets of {topic}") from error
+        if min(found.values(), default=0) < 0:  # librdkafka reports no error when the broker did not respond
+            raise RetriableError(f"requesting the offsets of {topic}: no answer within {timeout_ms:.0f} ms")
         return found
 
     def look_for_leaders(_: object) -> None:
-        # librdkafka does so by itself only after NOT_LEADER_OR_FOLLOWER and LEADER_NOT_AVAILABLE; after silence or
-        # FENCED_LEADER_EPOCH it asks the same broker for ever (2.16; rd_kafka_ListOffsets_handle_result in rdkafka_admin.c).
-        # All topics: to ask for one could create it.
+        # By itself librdkafka does so only after NOT_LEADER_OR_FOLLOWER and LEADER_NOT_AVAILABLE. After silence or
+        # FENCED_LEADER_EPOCH it keeps to the same broker (2.16; rd_kafka_ListOffsets_handle_result in rdkafka_admin.c).
+        # All topics, because a request for one topic could create it.
         with contextlib.suppress(KafkaException):
-            admin.list_topics(timeout=question_s)
+            admin.list_topics(timeout=request_s)
 
-    # A topic that was just created has leaders in the metadata before they know it (NOT_LEADER_FOR_PARTITION).
-    again = Retrying(
+    # A new topic has leaders in the metadata before they know it themselves (NOT_LEADER_FOR_PARTITION).
+    retrying = Retrying(
         stop=stop_after_delay(timeout_ms / 1000),
         wait=wait_fixed(0.05),
         retry=retry_if_exception_type(RetriableError),
         before_sleep=look_for_leaders,
         reraise=True,
     )
-    return again(ask)
+    return retrying(request)
 
 
 class CommittedReader:
@@ -85,17 +85,17 @@ class CommittedReader:
         self._consumer = Consumer(
             {
                 **connection,
-                "group.id": "twopc",  # librdkafka wants one; nothing is ever committed under it
+                "group.id": "twopc",  # librdkafka requires one; nothing is ever committed under it
                 "enable.auto.commit": "false",
-                "auto.offset.reset": "error",  # deleted is not absent
+                "auto.offset.reset": "error",  # a deleted record is not an absent one
                 "isolation.level": "read_committed",
                 "enable.partition.eof": "true",
-                "fetch.wait.max.ms": "10",  # the reader waits for records that are there
+                "fetch.wait.max.ms": "10",  # the records are there; do not wait for more
                 "fetch.error.backoff.ms": "50",
             }
         )
 
-    def read(  # noqa: PLR0913 - what a fetch asks for
+    def read(  # noqa: PLR0913 - the parts of a fetch
         self,
         topic: str,
         partition: int,
@@ -111,17 +111,19 @@ class CommittedReader:
             topic: the topic.
             partition: its partition.
             start: the first offset.
-            last: tells the record to stop at (it is included); None stops at the last stable offset.
+            last: whether to stop at a record, which is included; None stops at the last stable offset.
             timeout_ms: how long to wait for that record, or for ``end``.
-            end: a last stable offset that was seen: a broker that has less is behind, and is asked on. Only without ``last``.
+            end: a last stable offset seen before: a broker that has less is behind, so reading continues. Only without
+                ``last``.
 
         Returns:
-            the records; None when the time ran out, or when ``start`` is no longer there.
+            the records; None if time ran out, or if the record at ``start`` was deleted.
         """
         deadline = time.monotonic() + timeout_ms / 1000
         rows: list[Row] = []
         self._consumer.assign([TopicPartition(topic, partition, start)])
         try:
+            # Not a retry: poll() waits, and each call gives the next record.
             while (left := deadline - time.monotonic()) > 0:
                 message = self._consumer.poll(min(left, 0.5))
                 if message is None:
@@ -138,7 +140,7 @@ class CommittedReader:
                 elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001
                     return None
                 elif isinstance(translated := translate(error, f"reading {topic}"), ConfigurationError):
-                    raise translated  # anything else passes, and librdkafka goes on by itself
+                    raise translated  # librdkafka retries everything else by itself
             return None
         finally:
             self._consumer.unassign()

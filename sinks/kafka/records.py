@@ -1,4 +1,4 @@
-"""Which rows no Kafka producer could ever send, told by the rows alone, a column at a time."""
+"""Finds rows that no Kafka producer could ever send, by the rows alone, a column at a time."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 def require_writable(rows: pa.RecordBatch, *, has_topic: bool, max_bytes: int) -> None:
-    """Check rows that have the columns of :class:`sinks.kafka.writer.KafkaWriter`.
+    """Check rows with the columns of :class:`sinks.kafka.writer.KafkaWriter`.
 
     Args:
-        rows: any number.
-        has_topic: whether the sink has a topic of its own, so that theirs do not count.
-        max_bytes: the largest record, in bytes of its key and value: ``message.max.bytes``, as librdkafka measures.
+        rows: the rows; may be empty.
+        has_topic: whether the sink has a topic of its own, which overrides the rows'.
+        max_bytes: the largest key and value together, in bytes: ``message.max.bytes``, as librdkafka measures it.
 
     Raises:
-        BadRecordError: at least one cannot be sent; says why.
+        BadRecordError: at least one row cannot be sent, with the reason.
     """
     columns = {name: rows.column(name) for name in rows.schema.names}
     for is_bad, why in _objections(columns, has_topic=has_topic, max_bytes=max_bytes):

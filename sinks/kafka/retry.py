@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_exponential
 
-from sinks.kafka.requests import CONCURRENT, NO_ANSWER
+from sinks.kafka.reports import CONCURRENT, NO_ANSWER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

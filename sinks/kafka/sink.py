@@ -74,9 +74,10 @@ class KafkaSink(TwoPhaseCommitSink[KafkaHandle]):
             )
         object.__setattr__(self, "options", dict(self.options))
         options.parse(self.options)
-        if self.transaction_timeout_ms < _SHORTEST_TRANSACTION_MS:
+        transaction_ms = self._settings.transaction_timeout_ms
+        if transaction_ms < _SHORTEST_TRANSACTION_MS:
             raise ConfigurationError(
-                f"option 'kafka.transaction.timeout.ms'={self.transaction_timeout_ms} is too short: a batch must be written and "
+                f"option 'kafka.transaction.timeout.ms'={transaction_ms} is too short: a batch must be written and "
                 f"committed within it. Set at least {_SHORTEST_TRANSACTION_MS}, better several minutes"
             )
         self.committing_config()
@@ -92,19 +93,9 @@ class KafkaSink(TwoPhaseCommitSink[KafkaHandle]):
         return self.ledger_topic or f"twopc-ledger-{self.name}"
 
     @property
-    def transaction_timeout_ms(self) -> int:
-        """How long the brokers let one of this sink's transactions stay open."""
-        return self._settings.transaction_timeout_ms
-
-    @property
-    def reserve_ms(self) -> float:
-        """How much of that time must be left when the batch is decided."""
-        return self._settings.reserve_ms
-
-    @property
     def prepare_timeout_ms(self) -> float:
         """See :class:`TwoPhaseCommitSink`."""
-        return self.transaction_timeout_ms - self.reserve_ms
+        return self._settings.transaction_timeout_ms - self._settings.reserve_ms
 
     @property
     def takes_dead_letters(self) -> bool:

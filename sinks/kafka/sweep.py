@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sinks.kafka import transactional_id
 from sinks.kafka.handle import ProducerIdentity
-from sinks.kafka.requests import FENCED, NONE
+from sinks.kafka.reports import FENCED, NONE
 from sinks.kafka.retry import until_final
 from twopc.crash_points import crash_point
 

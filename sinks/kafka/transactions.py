@@ -1,49 +1,44 @@
-"""Transactions of other processes: describe, end, fence, list.
+"""Requests about transactions of other processes: describe, end, fence, list.
 
-Each request is sent once. Retrying CONCURRENT_TRANSACTIONS and lost responses is the caller's: ``sinks.kafka.retry``.
-Source: Kafka ``TransactionCoordinator.scala``.
+Each request is sent once; ``sinks.kafka.retry`` repeats those without a final report.
+Sources: Kafka ``TransactionCoordinator.scala``; KIP-98 (EndTxn, InitProducerId), KIP-664 (Describe/ListTransactions).
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import kafka.errors as kafka_errors
+from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
+from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
-from sinks.kafka import requests
 from sinks.kafka.broker_connection import BrokerConnection
 from sinks.kafka.coordinators import Coordinators
 from sinks.kafka.handle import ProducerIdentity
-from sinks.kafka.requests import (
-    CONCURRENT,
-    FENCED,
-    NO_ANSWER,
-    NONE,
-    NOT_AUTHORIZED,
-    NOT_FOUND,
-    Description,
-    Listing,
-)
+from sinks.kafka.reports import CONCURRENT, NO_ANSWER, NONE, NOT_FOUND, Description, Listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 __all__ = [
     "CONCURRENT",
-    "FENCED",
     "NONE",
-    "NOT_AUTHORIZED",
     "NOT_FOUND",
     "NO_ANSWER",
     "Description",
     "Listing",
     "ProducerIdentity",
     "TransactionClient",
-    "current_producer",
 ]
 
 logger = logging.getLogger(__name__)
+
+#: Transactions V1, as librdkafka speaks them (its own EndTxn is <= v3): one family for a transaction's whole life, so that
+#: a repeated commit is answered NONE. v5 (KIP-890) would answer INVALID_TXN_STATE to one that v3 has committed.
+_END_TXN_VERSION: Final = 3
+_INIT_PRODUCER_ID_VERSION: Final = 4
+_FENCING_TIMEOUT_MS: Final = 60_000
 
 
 def current_producer(transactional_id: str) -> ProducerIdentity:
@@ -52,14 +47,9 @@ def current_producer(transactional_id: str) -> ProducerIdentity:
 
 
 class TransactionClient:
-    """A client of a cluster's transaction coordinators. Thread-safe."""
+    """A client of a cluster's transaction coordinators. Thread-safe. Raises as :class:`BrokerConnection` does."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """Connect.
-
-        Raises:
-            TwoPhaseCommitError: see :class:`BrokerConnection`.
-        """
         self._connection = BrokerConnection(config)
         self._coordinators = Coordinators(self._connection)
 
@@ -74,25 +64,45 @@ class TransactionClient:
 
     def describe(self, transactional_ids: Sequence[str]) -> dict[str, Description]:
         """DescribeTransactions, one request per coordinator. An error concerns its own id only."""
-        reports = self._coordinators.request(transactional_ids, requests.describe, requests.descriptions_in)
+        reports = self._coordinators.request(
+            transactional_ids,
+            lambda ids: DescribeTransactionsRequest(transactional_ids=list(ids)),
+            lambda response: {
+                state.transactional_id: (state.error_code, _description(state)) for state in response.transaction_states
+            },
+        )
         return {tid: found if isinstance(found, Description) else Description(found) for tid, found in reports.items()}
 
     def end(self, identities: Sequence[ProducerIdentity], *, commit: bool = True) -> dict[str, str]:
-        """EndTxn for each, all in flight together.
-
-        Returns:
-            by transactional id, NONE for success, else the error's name.
-        """
-        return self._each(identities, lambda identity: requests.end(identity, commit=commit))
+        """EndTxn for each, all in flight together. Returns NONE or the error's name, by transactional id."""
+        return self._each(
+            identities,
+            lambda identity: EndTxnRequest(
+                transactional_id=identity.transactional_id,
+                producer_id=identity.producer_id,
+                producer_epoch=identity.producer_epoch,
+                committed=commit,
+                max_version=_END_TXN_VERSION,
+            ),
+        )
 
     def fence(self, identities: Sequence[ProducerIdentity]) -> dict[str, str]:
         """InitProducerId for each: aborts what is open and bumps the epoch, so that the writer is fenced wherever it is.
 
-        If a newer producer has initialised the id, the broker leaves it alone and answers with one of :data:`FENCED` (KIP-360),
-        but only while the id has no open transaction: an open one is aborted whatever its epoch
+        If a newer producer has initialised the id, the broker leaves it alone and reports one of :data:`FENCED` (KIP-360), but
+        only while the id has no open transaction: an open one is aborted whatever its epoch
         (``prepareInitProducerIdTransit``). :func:`current_producer` is fenced in any case. Returns as :meth:`end`.
         """
-        return self._each(identities, requests.init_producer_id)
+        return self._each(
+            identities,
+            lambda identity: InitProducerIdRequest(
+                transactional_id=identity.transactional_id,
+                transaction_timeout_ms=_FENCING_TIMEOUT_MS,
+                producer_id=identity.producer_id,
+                producer_epoch=identity.producer_epoch,
+                max_version=_INIT_PRODUCER_ID_VERSION,
+            ),
+        )
 
     def list_open(self, prefix: str) -> Listing:
         """Transactional ids that start with ``prefix`` and have an open transaction, from all brokers.
@@ -102,7 +112,8 @@ class TransactionClient:
         nodes = self._connection.nodes
 
         async def list_all() -> list[Any]:
-            sent = [self._connection.send(requests.list_ongoing(), node) for node in nodes]
+            request = ListTransactionsRequest
+            sent = [self._connection.send(request(state_filters=["Ongoing"]), node) for node in nodes]
             return [await response for response in sent]
 
         try:
@@ -124,3 +135,14 @@ class TransactionClient:
             one_by_one=True,
         )
         return {tid: str(report) for tid, report in reports.items()}
+
+
+def _description(state: Any) -> Description:
+    return Description(
+        NONE,
+        state=state.transaction_state,
+        producer_id=state.producer_id,
+        producer_epoch=state.producer_epoch,
+        timeout_ms=state.transaction_timeout_ms,
+        partitions=frozenset(f"{row.topic}:{partition}" for row in state.topics for partition in row.partitions),
+    )

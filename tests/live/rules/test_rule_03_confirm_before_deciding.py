@@ -145,7 +145,7 @@ def test_a_batch_whose_transactions_could_expire_before_their_commit_is_not_deci
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A clock that stands 15 minutes further when the tasks have voted. Catches `left_ms` not compared in `confirm`."""
-    clock = itertools.chain([0.0], itertools.repeat(900 - play.sink.reserve_ms / 1000 + 1))
+    clock = itertools.chain([0.0], itertools.repeat(900 - play.sink._settings.reserve_ms / 1000 + 1))
     driver = play.driver()
     driver.initialize_state(play.batch(0))
     monkeypatch.setattr(coordinator, "time", SimpleNamespace(monotonic=lambda: next(clock)))

@@ -202,7 +202,7 @@ def write_parts(play: Play, wanted: slice) -> None:
     """Some parts of a decision of batch 1, in the ledger."""
     play.driver().process(play.batch(0), Tasks(play, [["a"]]))
     (decided,) = play.decisions()
-    parts = encode(msgspec.structs.replace(decided, batch=1, offsets=("y" * 900,)), max_bytes=600)
+    parts = encode(msgspec.structs.replace(decided, batch_id=1, offsets=("y" * 900,)), max_bytes=600)
     assert len(parts) > 2
     producer = Producer({"bootstrap.servers": play.bootstrap_servers})
     for part in parts[wanted]:
