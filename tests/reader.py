@@ -19,7 +19,7 @@ _POLL_S: Final = 0.1
 
 
 def consumer_of(bootstrap_servers: str, *, isolation: str = "read_committed") -> Consumer:
-    """A consumer for :func:`read_to_end`; whoever asks for it closes it."""
+    """A consumer for :func:`read_to_end`; the caller closes it."""
     return Consumer(
         {
             "bootstrap.servers": bootstrap_servers,

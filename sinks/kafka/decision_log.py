@@ -185,7 +185,10 @@ class KafkaDecisionLog(DecisionLog):
             raise DecisionInDoubtError(_unreadable(where, f"it was not stable within {self._timeout_ms} ms"))
         if rows and (rows[0].offset, rows[0].value) == (offset, value):
             return
-        raise FencedError(f"the record at {where} was aborted by somebody else: a newer driver has acquired the sink")
+        raise FencedError(
+            f"the record at {where} was aborted, although its commit succeeded for librdkafka: a newer driver has acquired the "
+            "sink. Restart the query, unless the newer driver is meant to run"
+        )
 
     def _contents(self, until: int | None) -> LogContents:
         found = offsets(self.admin, self.name, [DRIVER_PARTITION], OffsetSpec.earliest(), timeout_ms=self._timeout_ms)

@@ -108,14 +108,11 @@ def parse(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def bare(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options without the prefix, as librdkafka takes them: strings and callables."""
-    return {
-        name.removeprefix(PREFIX): value
-        if callable(value)
-        else str(value).lower()
-        if isinstance(value, bool)
-        else str(value)
-        for name, value in options.items()
-    }
+    return {name.removeprefix(PREFIX): value if callable(value) else _text(value) for name, value in options.items()}
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _require_committable(parsed: Mapping[str, Any]) -> None:

@@ -101,7 +101,7 @@ class History:
             self._copy_the_checkpoint()
             if not self.simulation.step():
                 raise ModelViolation("nobody can move, and the query is not done")
-            self._bury_drivers()
+            self._end_drivers()
             if self.started > _MAX_DRIVERS:
                 raise ModelViolation(f"still not done after {_MAX_DRIVERS} drivers: {self._failures[-1]!r}")
 
@@ -130,16 +130,16 @@ class History:
         self.simulation.trace.append(f"== {process.name} starts")
         return strand
 
-    def _bury_drivers(self) -> None:
+    def _end_drivers(self) -> None:
         for process, strand in list(self._drivers):
             if strand.ended or not process.alive:
                 self._drivers.remove((process, strand))
                 self._failures += self._outcome(process, strand)
         if self._rogue is not None and self._rogue.ended:
             for error in self._outcome(self._rogue.process, self._rogue):
-                # Shown a stale log, it may have got as far as to be thrown out by a driver that fenced after it.
-                thrown_out = isinstance(error, FencedError) and self.judge.last_to_fence != ROGUE
-                if not thrown_out and not isinstance(error, (RefusedStartError, RetriableError)):
+                # Shown a stale log, it may have got as far as to be fenced by a driver that fenced after it.
+                fenced = isinstance(error, FencedError) and self.judge.last_to_fence != ROGUE
+                if not fenced and not isinstance(error, (RefusedStartError, RetriableError)):
                     raise ModelViolation(f"a checkpoint with another history was answered {error!r}")
             self._rogue = None
 

@@ -19,7 +19,7 @@ ROGUE = "rogue"
 
 
 class Judge:
-    """Nothing is committed that nobody decided; nothing is visible twice; whoever will be refused throws nobody out."""
+    """Nothing is committed that nobody decided; nothing is visible twice; a driver that will be refused fences nobody."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

@@ -201,7 +201,7 @@ class Simulation:
         self._steps += 1
         if self._steps > _MAX_STEPS:
             raise EndlessError(f"no end after {_MAX_STEPS} steps")
-        self._bury()
+        self._unwind()
         for process in self.processes:
             if process.paused and self.chance.random() < _RESUMED:
                 process.paused = False
@@ -224,7 +224,7 @@ class Simulation:
             return True
         return False
 
-    def _bury(self) -> None:
+    def _unwind(self) -> None:
         for strand in self._strands:
             if not strand.process.alive and not strand.ended:
                 self.on_move(strand.process)
@@ -238,4 +238,4 @@ class Simulation:
         for process in self.processes:
             process.alive = False
             process.paused = False
-        self._bury()
+        self._unwind()

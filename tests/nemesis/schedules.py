@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def of_tasks(play: Play) -> str:
-    """The transactional ids of a query's tasks: ``<sink>.<driver_epoch>.<worker>.<k>``, a worker being a UUID."""
+    """The transactional ids of a query's tasks: ``<sink>.<driver_epoch>.<worker>.<sequence>``, a worker being a UUID."""
     return f"{play.name}.*.{'?' * 32}.*"
 
 
@@ -31,7 +31,7 @@ def of_driver(play: Play) -> str:
 
 
 def rivals(play: Play) -> tuple[Coordinator, Coordinator]:
-    """Who will lose, and has taken over; and its successor, which has not done anything yet."""
+    """A driver that will lose and has acquired the sink, and its successor, which has done nothing yet."""
     loser, successor = play.driver(), play.driver()
     loser.initialize_state(play.batch(0))
     return loser, successor

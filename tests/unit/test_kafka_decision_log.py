@@ -23,7 +23,7 @@ SETTINGS = KafkaSettings(
 )
 OFFSET = 7
 OURS = Row(OFFSET, None, b"decision")
-NEXT = Row(OFFSET + 2, None, b"a successor's take-over")
+NEXT = Row(OFFSET + 2, None, b"a successor's acquisition")
 
 
 class Partition:
@@ -80,7 +80,7 @@ def test_a_record_that_is_not_stable_yet_is_waited_for(log: KafkaDecisionLog, mo
 def test_a_record_that_is_not_there_was_aborted_whatever_else_is(
     rows: tuple[Row, ...], log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(FencedError, match="was aborted by somebody else"):
+    with pytest.raises(FencedError, match="was aborted, although its commit succeeded"):
         read_back(log, Partition(*rows), monkeypatch)
 
 

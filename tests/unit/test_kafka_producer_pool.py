@@ -1,4 +1,4 @@
-"""Which stocks of ready producers a process keeps."""
+"""Which pools of ready producers a process keeps."""
 
 from __future__ import annotations
 

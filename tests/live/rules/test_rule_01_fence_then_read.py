@@ -49,10 +49,10 @@ def test_a_decision_between_the_successors_look_and_its_fence_is_seen_and_not_wr
     assert play.visible() == seen(ZERO, ONE)
 
 
-def test_an_acquisition_that_is_repeated_does_not_throw_out_a_successor(play: Play) -> None:
-    """The coordinator takes over the deciding log, then each sink, and the log may be the sink's own.
+def test_an_acquisition_that_is_repeated_does_not_fence_a_newer_driver(play: Play) -> None:
+    """The coordinator acquires the deciding log, then each sink, and the log may be the sink's own.
 
-    Catches `take_over` without its look at the run.
+    Catches `acquire` without its look at the run.
     """
     claim = Claim(query_id=play.batch(0).query_id, run="a run", deciding_log=play.sink.ledger)
     with contextlib.closing(play.sink.create_decision_log()) as overtaken:
@@ -78,7 +78,7 @@ def test_a_driver_that_was_taken_over_from_while_it_prepared_decides_nothing(pla
 
 
 def test_what_a_fenced_driver_had_prepared_never_becomes_visible_even_before_its_successor_writes(play: Play) -> None:
-    """The same mutation, at its worst moment: A is about to decide, B has taken over and has not yet decided."""
+    """The same mutation, at its worst moment: A is about to decide, B has acquired the sink and has not decided yet."""
     first, second = play.driver(), play.driver()
 
     def the_first_goes_on() -> None:
@@ -123,7 +123,7 @@ def test_a_reader_that_cannot_reach_its_own_acquisition_record_does_not_act_on_t
 ) -> None:
     """A foreign open transaction hides A's decision from B's fetches, as an isolated old leader would.
 
-    Catches reading to the last stable offset only: `KafkaLedger.read` with `until=None`.
+    Catches reading to the last stable offset only: `KafkaDecisionLog.read` with `until=None`.
     """
     monkeypatch.setattr(decision_log, "_SLOW_COMMIT_S", math.inf)  # rule 12 would read A's decision back
     with playing(kafka, tmp_path, timeout_ms=1_500) as play:
@@ -145,7 +145,7 @@ def test_a_reader_that_cannot_reach_its_own_acquisition_record_does_not_act_on_t
 
 
 def test_a_refused_start_leaves_the_healthy_driver_driving(play: Play) -> None:
-    """Catches fencing first: `take_over` before the read-only checks."""
+    """Catches fencing first: `acquire` before the read-only checks."""
     healthy = play.driver()
     healthy.process(play.batch(0), Tasks(play, ZERO))
     with pytest.raises(Exception, match="belongs to the query"):

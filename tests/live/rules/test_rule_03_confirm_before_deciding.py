@@ -51,7 +51,7 @@ def only_attempt(play: Play) -> int:
 
 
 def test_a_transaction_that_was_aborted_before_its_marker_and_reopened_by_it_is_not_decided(play: Play) -> None:
-    """Same id, producer id, epoch, and Ongoing: only the partitions tell. Catches `missing` dropped from `_why_not`."""
+    """Same id, producer id, epoch, and Ongoing: only the partitions tell. Catches `missing` dropped from `why_not`."""
     with at("task.written", lambda: end_what_has_rows(play, commit=False)):
         play.driver().process(play.batch(0), Tasks(play, ROWS))
     assert only_attempt(play) == 2
@@ -60,7 +60,7 @@ def test_a_transaction_that_was_aborted_before_its_marker_and_reopened_by_it_is_
 
 
 def test_a_transaction_that_was_ended_after_its_handle_is_not_decided(play: Play) -> None:
-    """Catches `_why_not` without `state` and without `missing` (either refuses it): a decided batch would be lost."""
+    """Catches `why_not` without `state` and without `missing` (either refuses it): a decided batch would be lost."""
 
     class Ended(Tasks):
         def prepare(self, work: Work) -> list[TaskReport]:
@@ -79,7 +79,7 @@ def test_a_transaction_of_a_newer_producer_with_the_same_id_and_partitions_is_no
 ) -> None:
     """The handle's writer is fenced, and the newcomer's transaction looks the same but for its epoch.
 
-    Catches `(producer_id, producer_epoch)` dropped from `_why_not`, or taken from the same call.
+    Catches `(producer_id, producer_epoch)` dropped from `why_not`, or taken from the same call.
     """
     newcomers = []
 

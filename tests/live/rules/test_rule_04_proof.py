@@ -82,7 +82,7 @@ def test_a_transaction_without_a_marker_before_the_barrier_is_lost_and_written_a
 def test_a_marker_behind_an_open_transaction_is_not_taken_for_an_absent_one(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An orphan of an earlier incarnation hides marker and barrier; it is swept, and the marker is found.
+    """An orphan of an earlier driver epoch hides marker and barrier; it is swept, and the marker is found.
 
     Catches `evidence` that does not sweep: the query could not go on before the orphan has timed out.
     """
@@ -199,7 +199,7 @@ def test_markers_that_cannot_be_looked_for_are_not_taken_for_absent_ones(
 
 
 def test_who_looks_for_a_proof_ends_nothing_that_may_still_be_decided(play: Play) -> None:
-    """Catches `evidence` that sweeps its own incarnation: what is prepared beside the one that is asked for."""
+    """Catches `evidence` that sweeps its own driver epoch: what is prepared beside the one that is asked for."""
 
     class Looked(Tasks):
         def prepare(self, work: Work) -> list[TaskReport]:
@@ -228,7 +228,7 @@ def test_a_truncated_decision_log_is_damage_and_not_an_empty_log(play: Play) -> 
             play.driver().process(play.batch(0), replay)
     assert (replay.prepared, replay.evaluated) == (0, 0)
     assert play.visible() == VISIBLE
-    first.process(play.batch(1), Tasks(play, [["d"]]))  # nobody has taken over from it
+    first.process(play.batch(1), Tasks(play, [["d"]]))  # nobody has acquired the sink since
     assert play.visible() == Counter("abcd")
 
 

@@ -100,7 +100,7 @@ def test_a_late_commit_publishes_nothing_of_a_batch_that_then_dies(play: Play) -
 def test_an_id_is_not_initialised_again_before_its_batch_is_proven(play: Play) -> None:
     """A worker goes on with batches that its driver has not proven yet: every prepared transaction stays as it is.
 
-    Catches `_free_slot` without `batch <= settled_through`: the next producer would abort a prepared transaction.
+    Catches `_free_sequence` without `batch <= committed_through`: the next producer would abort a prepared transaction.
     """
     driver = play.driver()
     driver.initialize_state(play.batch(0))
@@ -116,14 +116,14 @@ def test_an_id_is_not_initialised_again_before_its_batch_is_proven(play: Play) -
 
 
 def test_two_producers_made_ready_together_never_share_an_id(play: Play) -> None:
-    """A worker whose stock ran low gets an empty task of the next batch, and makes several producers ready at once.
+    """A worker whose pool ran low gets an empty task of the next batch, and makes several producers ready at once.
 
-    Catches `_free_slot` that forgets what `replenish` has just reserved: the second would fence the first.
+    Catches `_free_sequence` that forgets what `replenish` has just reserved: the second would fence the first.
     """
     driver = play.driver()
     driver.initialize_state(play.batch(0))
     work = work_of(play, 1, driver_epoch=driver.log_epoch, committed_through=0)
-    writer_of(play, work, 0)  # makes the stock
+    writer_of(play, work, 0)  # makes the pool
     pool: ProducerPool = producer_pool._pools[play.name][2]
     for _ in range(3):
         pool.take(0, committed_through=-1)
@@ -137,9 +137,9 @@ def test_two_producers_made_ready_together_never_share_an_id(play: Play) -> None
 
 
 def test_a_worker_keeps_no_producer_over_a_new_driver_epoch(play: Play) -> None:
-    """The same Python worker serves the next driver: its ids carry the new incarnation from the first task on.
+    """The same Python worker serves the next driver: its ids carry the new driver epoch from the first task on.
 
-    Catches `stock_for` that looks at the sink's name only: a paused former driver's sweep would abort the successor.
+    Catches `pool_for` that looks at the sink's name only: a paused former driver's sweep would abort the successor.
     """
     first, second = play.driver(), play.driver()
     first.process(play.batch(0), Tasks(play, rows_of(0)))

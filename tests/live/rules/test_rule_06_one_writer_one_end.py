@@ -127,7 +127,7 @@ class Speculative(Tasks):
 
 
 def test_of_two_attempts_of_a_task_only_the_accepted_one_becomes_visible(play: Play) -> None:
-    """Speculation. Catches ids that are not unique per worker (`ProducerStock._worker` constant).
+    """Speculation. Catches ids that are not unique per worker (`ProducerPool._worker` constant).
 
     The second attempt would initialise the first one's id, and abort what it has prepared.
     """

@@ -1,4 +1,4 @@
-"""Rule 7: sweep by InitProducerId, never by EndTxn; only ids of an incarnation up to one's own, never a driver's.
+"""Rule 7: sweep by InitProducerId, never by EndTxn; only ids of a driver epoch up to one's own, never a driver's.
 
 Else a paused loser wakes and aborts the winner's prepared transactions, or a living writer reopens what was swept.
 """
@@ -44,7 +44,7 @@ def wake_and_fail(driver: Coordinator, play: Play, batch: int) -> None:
 
 
 def test_a_paused_loser_that_wakes_and_sweeps_does_not_hurt_what_the_winner_has_prepared(play: Play) -> None:
-    """Catches `of < below` dropped from `_sweep`: the winner's confirmed transactions would be aborted."""
+    """Catches `epoch < below` dropped from `sweep`: the winner's confirmed transactions would be aborted."""
     loser, winner = play.driver(), play.driver()
     loser.process(play.batch(0), Tasks(play, [["zero"]]))
     play.forget_worker()
@@ -72,7 +72,7 @@ def test_a_paused_loser_that_wakes_and_sweeps_does_not_end_the_winners_decision(
 
 
 def test_an_orphan_of_the_own_driver_epoch_is_swept_right_after_the_decision(play: Play) -> None:
-    """Else it would hold back every reader of the output. Catches `below=self._incarnation` in `recover_and_abort`."""
+    """Else it would hold back every reader of the output. Catches `below=self._driver_epoch` in `recover_and_abort`."""
     tasks = WithOrphan(play, ROWS)
     play.driver().process(play.batch(0), tasks)
     assert play.open_transactions() == ()
@@ -82,7 +82,7 @@ def test_an_orphan_of_the_own_driver_epoch_is_swept_right_after_the_decision(pla
 
 
 def test_a_new_driver_sweeps_what_a_dead_one_had_not_decided(play: Play) -> None:
-    """Catches a take-over without a sweep: readers of the output would wait until it times out."""
+    """Catches an acquisition without a sweep: readers of the output would wait until it times out."""
     crash(play.driver(), play, 0, [["x"], ["y"]], "driver.confirmed")
     assert len(play.open_transactions()) == 2
     with at("driver.recovered", lambda: play.open_transactions() == () or pytest.fail("not swept")):
@@ -94,7 +94,7 @@ def test_an_id_that_has_served_a_decided_batch_is_swept_when_it_serves_an_undeci
     """Else its open transaction hides the markers, and a start waits until it times out. Catches sparing by the id alone."""
     play.driver().process(play.batch(0), Tasks(play, [["zero"]]))
     [handle] = play.decided(0)
-    # As its worker does in batch 1, since batch 0 is settled.
+    # As its worker does in batch 1, since batch 0 is proven.
     play.open_foreign(handle.transactional_id, play.sink.ledger, handle.marker_partition)
     play.driver().process(play.batch(1), Tasks(play, [["one"]]))
     assert play.open_transactions() == ()
@@ -150,7 +150,7 @@ def test_what_is_decided_and_not_yet_committed_is_spared(
 
 
 def test_a_sink_whose_name_begins_with_this_ones_is_left_alone(kafka: KafkaService, tmp_path: Path) -> None:
-    """The sink "orders" sweeps while "orders-eu" has prepared. Catches a prefix without the dot in `_sweep`."""
+    """The sink "orders" sweeps while "orders-eu" has prepared. Catches a prefix without the dot in `prefix_of`."""
     with playing(kafka, tmp_path / "orders") as orders:
         eu = f"{orders.name}-eu"
         with playing(kafka, tmp_path / "eu", name=eu) as orders_eu:
@@ -198,7 +198,7 @@ AS_ANN = {
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[LocalKafka]:
-    """A broker with access control; whoever comes in by the plain listener may do everything."""
+    """A broker with access control; everybody may do everything on the plain listener."""
     if chosen() == "docker":
         pytest.skip("starts a broker of its own")
     with LocalKafka(properties=SECURED, listeners={"SECURED": "SASL_PLAINTEXT"}) as broker:

@@ -2,7 +2,7 @@
 
 The schedules that break it: a checkpoint is copied, restored from a backup, rewound, deleted, or lived without the sink.
 Its next batch id is one that the ledger has decided (skipped: its rows are lost) or has not (written: rows come twice).
-A start that will be refused must not throw out a healthy driver, and must leave the ledger as it was.
+A start that will be refused must not fence a healthy driver, and must leave the ledger as it was.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ REFUSED: dict[str, tuple[int, str, str | None]] = {
 
 
 def test_another_history_of_the_same_checkpoint_is_refused_and_harms_nobody(play: Play, tmp_path: Path) -> None:
-    """Rule 10. Caught mutations: offsets are not compared; no check before the take-over (the healthy one is fenced)."""
+    """Rule 10. Caught mutations: offsets are not compared; no check before the acquisition (the healthy one is fenced)."""
     healthy = play.driver()
     for batch in range(3):
         healthy.process(play.batch(batch), Tasks(play, [[f"{batch}"]]))
@@ -97,7 +97,7 @@ def test_the_same_history_is_let_through_wherever_its_checkpoint_lies(play: Play
 
 
 def test_a_new_query_under_a_used_name_is_refused_and_harms_nobody(play: Play, tmp_path: Path) -> None:
-    """Rule 10. Caught mutations: a lineage is not compared (batch 0 would be "rewound"); no check before the take-over."""
+    """Rule 10. Caught mutations: the query id is not compared (batch 0 would be "rewound"); no check before the acquisition."""
     healthy = play.driver()
     healthy.process(play.batch(0), Tasks(play, [["0"]]))
     before = everything_in(play)
@@ -113,7 +113,7 @@ def test_a_new_query_under_a_used_name_is_refused_and_harms_nobody(play: Play, t
 
 
 def test_end_query_finishes_the_old_decision_and_records_the_end(play: Play, tmp_path: Path) -> None:
-    """Rule 10. Caught mutations: the old lineage's decided batch is swept, not finished; the begin record names no end."""
+    """Rule 10. Caught mutations: the old query's decided batch is swept, not finished; the begin record names no end."""
     crash(play.driver(), play, 0, [["a"], ["b"]], "driver.decided")
     new = elsewhere(play, tmp_path, Overrides(end_query_id=play.query_id))
     new.process(history(0, "offset-0", before=None, query_id="new"), Tasks(play, [["n"]]))
@@ -123,7 +123,7 @@ def test_end_query_finishes_the_old_decision_and_records_the_end(play: Play, tmp
 
 
 def test_an_ended_query_is_refused_for_ever_and_harms_nobody(play: Play, tmp_path: Path) -> None:
-    """Rule 10. Caught mutation: ``locate`` does not look at the ended ones (a permit would bring the lineage back)."""
+    """Rule 10. Caught mutation: ``locate`` does not look at the ended ones (an override would bring the query back)."""
     play.driver().process(play.batch(0), Tasks(play, [["0"]]))
     new = elsewhere(play, tmp_path, Overrides(end_query_id=play.query_id))
     new.process(history(0, "offset-0", before=None, query_id="new"), Tasks(play, [["n"]]))
@@ -137,7 +137,7 @@ def test_an_ended_query_is_refused_for_ever_and_harms_nobody(play: Play, tmp_pat
             play.driver(Settings(overrides=overrides)).process(play.batch(1), Tasks(play, [["1"]]))
         assert caught.value.case == "ended lineage"
     assert everything_in(play) == before
-    # The permit that is left on lets nobody else in either.
+    # The override that is left on lets nobody else in either.
     with pytest.raises(RefusedStartError, match="end_query_id='new'"):
         elsewhere(play, tmp_path, Overrides(end_query_id=play.query_id)).process(
             history(0, "offset-0", before=None, query_id="third"), Tasks(play, [["t"]])

@@ -122,7 +122,7 @@ def test_another_cluster_is_refused_and_harms_nobody(play: Play, monkeypatch: py
 
 
 def test_a_deleted_ledger_is_refused_and_not_made_anew(play: Play) -> None:
-    """Rule 11. Caught mutations: ``Binding.check`` compares nothing, or comes after the take-over (which creates it)."""
+    """Rule 11. Caught mutations: ``Binding.check`` compares nothing, or comes after the acquisition (which creates it)."""
     play.driver().process(play.batch(0), Tasks(play, [["0"]]))
     delete_ledger(play)
     engine = Tasks(play, [["0"]])
@@ -147,7 +147,7 @@ def test_a_ledger_that_was_made_anew_under_its_name_is_refused(play: Play) -> No
 
 
 def test_a_ledger_that_is_made_anew_during_the_acquisition_is_refused(play: Play) -> None:
-    """Rule 11. Caught mutation: the binding is checked before the take-over only, not again behind it."""
+    """Rule 11. Caught mutation: the binding is checked before the acquisition only, not again behind it."""
     play.driver().process(play.batch(0), Tasks(play, [["0"]]))
     engine = Tasks(play, [["0"]])
 

@@ -1,4 +1,4 @@
-"""Rule 12: a decision whose commit is not answered is neither failed nor decided anew; only a restart takes over.
+"""Rule 12: a decision whose commit is not answered is neither failed nor decided anew; only a restart reads it.
 
 The schedule that breaks it: the broker commits the decision, its answer is lost. Taken for a failure, the batch is
 decided (or swept) a second time. The other one: librdkafka sends EndTxn again inside ``commit_transaction()``, a
@@ -60,7 +60,7 @@ class Unanswered:
 
 
 def lose_commits(driver: Coordinator, play: Play, losses: float = float("inf")) -> None:
-    """The driver has taken over; from here on its commits are lost on their way."""
+    """The driver has acquired the sink; from here on its commits are lost."""
     driver.initialize_state(play.batch(0))
     log: Any = driver.log
     log._producer._producer = Unanswered(log._producer._producer, losses)
@@ -190,7 +190,7 @@ def test_a_slow_commit_is_read_back_and_found(play: Play, monkeypatch: pytest.Mo
     driver.process(play.batch(0), Tasks(play, ROWS))
     driver.process(play.batch(1), Tasks(play, [[]]))
     entries = {entry.offset for entry in play.sink.create_decision_log().inspect().entries}
-    assert len(read_back) == 3  # take-over, decisions
+    assert len(read_back) == 3  # acquisition, decisions
     assert set(read_back) <= entries
     assert play.visible() == ONCE
 
@@ -203,9 +203,9 @@ def test_a_commit_that_reports_success_for_a_record_that_was_aborted_is_found_ou
     fenced.initialize_state(play.batch(0))
     with monkeypatch.context() as patched:
         patched.setattr(decision_log, "_SLOW_COMMIT_S", -1)
-        # What a resent EndTxn does in the worst case: somebody has taken over, and the call returns without an error.
+        # The worst case of a resent EndTxn: a newer driver has acquired the sink, and the call returns without an error.
         patched.setattr(DriverProducer, "_commit", lambda *_: play.fence(f"{play.name}.driver"))
-        with pytest.raises(FencedError, match="aborted by somebody else"):
+        with pytest.raises(FencedError, match="was aborted, although its commit succeeded"):
             fenced.process(play.batch(0), Tasks(play, ROWS))
     assert play.decisions() == []
     assert play.visible() == {}

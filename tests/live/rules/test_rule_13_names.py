@@ -87,7 +87,7 @@ class Speculating:
 
 
 def test_attempts_never_repeat_over_restarts_that_decided_nothing(play: Play) -> None:
-    """Rule 13. Caught mutation: an attempt is a counter from 1 on, without the driver's incarnation."""
+    """Rule 13. Caught mutation: an attempt is a counter from 1 on, without the driver epoch."""
     rows = [["a"], ["b"]]
     for _ in range(3):
         crash(play.driver(), play, 0, rows, "driver.confirmed")

@@ -107,10 +107,8 @@ def test_a_setting_that_was_changed_since_is_refused_at_the_start_and_harms_nobo
     assert play.visible() == {"0": 1, "1": 1}
 
 
-def test_a_second_sinks_ledger_is_looked_at_before_the_first_one_is_taken_over(
-    kafka: KafkaService, tmp_path: Path
-) -> None:
-    """Rule 14. Caught mutation: ``KafkaCommitter.inspect`` leaves the look to the take-over (the first one is fenced)."""
+def test_a_second_sinks_ledger_is_checked_before_the_first_one_is_acquired(kafka: KafkaService, tmp_path: Path) -> None:
+    """Rule 14. Caught mutation: ``KafkaCommitter.inspect`` leaves the check to `acquire` (the first one is fenced)."""
     tail = uuid.uuid4().hex[:10]
     with playing(kafka, tmp_path, name=f"a{tail}") as first, playing(kafka, tmp_path, name=f"b{tail}") as second:
         create_topic(
@@ -164,7 +162,7 @@ def frames(play: Play) -> int:
 def test_a_decision_over_the_record_limit_is_written_in_parts_and_read_as_one(play: Play) -> None:
     """Rule 14. Caught mutation: a record is one frame, whatever its size (the broker and the client refuse it)."""
     play.driver().process(play.batch(0, offsets=LARGE), Tasks(play, [["a"]]))
-    assert frames(play) == 1 + 1 + 3  # take-over, begin, the decision's parts
+    assert frames(play) == 1 + 1 + 3  # acquisition, begin, the decision's parts
     assert [decision.offsets for decision in play.decisions()] == [LARGE]
     restarted, replay = play.driver(), Tasks(play, [["a"]])
     restarted.process(play.batch(0), replay)
@@ -296,7 +294,7 @@ def test_the_ledger_is_truncated_behind_the_kept_batches_and_a_restart_still_rec
         kept.append(len(play.decisions()))
     assert max(kept) <= 2 * KEEP.keep_batches
     assert min(kept[KEEP.keep_batches :]) >= KEEP.keep_batches
-    assert max(sizes) <= 2 * KEEP.keep_batches + 3  # and a take-over, begin or truncation
+    assert max(sizes) <= 2 * KEEP.keep_batches + 3  # and an acquisition, begin or truncation
     truncation = max(record.log_start for record in play._records() if isinstance(record, Truncation))
     found = starts(play, admin)
     assert found[0] == truncation > 0
