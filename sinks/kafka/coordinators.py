@@ -63,9 +63,8 @@ class Coordinators:
             waiting = list(transactional_ids)
             for _ in range(2):  # the second time for ids whose coordinator has moved; further retries are the caller's
                 reports.update(await self._look_up(waiting))
-                sent = [
-                    (ids, self._connection.send(build(ids), node)) for node, ids in self._groups(waiting, one_by_one)
-                ]
+                groups = self._groups(waiting, one_by_one=one_by_one)
+                sent = [(ids, self._connection.send(build(ids), node)) for node, ids in groups]
                 moved = []
                 for ids, response in sent:
                     outcome = await response
@@ -103,8 +102,8 @@ class Coordinators:
                     refused[row.key] = _error_name(row.error_code)
         return refused
 
-    def _groups(self, transactional_ids: Sequence[str], one_by_one: bool) -> Iterator[tuple[int, list[str]]]:  # noqa: FBT001 - private
-        """What goes to which node, of the ids whose coordinator is known."""
+    def _groups(self, transactional_ids: Sequence[str], *, one_by_one: bool) -> Iterator[tuple[int, list[str]]]:
+        """The ids whose coordinator is known, by node, as they go into requests."""
         known = {tid: self._nodes[tid] for tid in transactional_ids if tid in self._nodes}
         for node in sorted(set(known.values())):
             ids = [tid for tid, at in known.items() if at == node]
