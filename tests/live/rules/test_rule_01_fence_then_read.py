@@ -148,7 +148,7 @@ def test_a_refused_start_leaves_the_healthy_driver_driving(play: Play) -> None:
     """Catches fencing first: `acquire` before the read-only checks."""
     healthy = play.driver()
     healthy.process(play.batch(0), Tasks(play, ZERO))
-    with pytest.raises(Exception, match="belongs to the query"):
+    with pytest.raises(Exception, match="belongs to query"):
         play.driver().process(play.batch(0, query_id="another"), Tasks(play, ZERO))
     healthy.process(play.batch(1), Tasks(play, ONE))
     assert play.visible() == seen(ZERO, ONE)

@@ -106,7 +106,7 @@ def test_a_new_query_under_a_used_name_is_refused_and_harms_nobody(play: Play, t
             elsewhere(play, tmp_path, overrides).process(
                 history(0, "offset-0", before=None, query_id="new"), Tasks(play, [["intruder"]])
             )
-        assert caught.value.case == "new lineage"
+        assert caught.value.case == "new query"
     assert everything_in(play) == before
     healthy.process(play.batch(1), Tasks(play, [["1"]]))
     assert play.visible() == {"0": 1, "1": 1}
@@ -135,7 +135,7 @@ def test_an_ended_query_is_refused_for_ever_and_harms_nobody(play: Play, tmp_pat
     ):
         with pytest.raises(RefusedStartError, match="must not be used again") as caught:
             play.driver(Settings(overrides=overrides)).process(play.batch(1), Tasks(play, [["1"]]))
-        assert caught.value.case == "ended lineage"
+        assert caught.value.case == "ended query"
     assert everything_in(play) == before
     # The override that is left on lets nobody else in either.
     with pytest.raises(RefusedStartError, match="end_query_id='new'"):

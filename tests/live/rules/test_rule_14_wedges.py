@@ -365,7 +365,7 @@ def test_what_somebody_else_has_truncated_is_damage_and_not_an_empty_ledger(play
     (where,) = admin.delete_records([TopicPartition(play.sink.ledger, 0, -1)]).values()
     where.result()
     engine = Tasks(play, [["0"]])
-    with pytest.raises(DecisionLogDamagedError, match="only ever truncated to 0"):
+    with pytest.raises(DecisionLogDamagedError, match="but was truncated to 0 only"):
         play.driver().process(play.batch(0), engine)
     assert (engine.prepared, engine.evaluated) == (0, 0)
     assert play.visible() == {"0": 1}
