@@ -11,6 +11,7 @@ from sinks.kafka import producer_pool
 from tests.live import pipeline
 from tests.live.lending import lent
 from tests.live.services import KafkaService, chosen, kafka_service
+from twopc.testing.contract import drivers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,10 +43,11 @@ def fresh_kafka() -> Iterator[LocalKafka]:
 
 @pytest.fixture(autouse=True)
 def _nothing_stays_open() -> Iterator[None]:
-    """Close drivers and drop ready producers: they would go on asking for a broker that has ended."""
+    """Close drivers and drop ready producers: they would keep looking for a broker that has ended."""
     yield
     while pipeline.opened:
         pipeline.opened.pop().close()
+    drivers.close_opened()
     producer_pool._pools.clear()
 
 

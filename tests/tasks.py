@@ -5,33 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from integration.spark.views import View
-from twopc.attempt import TaskAttempt
+from twopc.testing.contract.drivers import attempt_of, is_wanted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import pyarrow as pa
 
+    from twopc.attempt import TaskAttempt
     from twopc.engine import Work
     from twopc.handle import HandleT
     from twopc.sink import TwoPhaseCommitSink
 
-
-def attempt_of(work: Work, sink: str, partition: int) -> TaskAttempt:
-    """What the sink of that name is told of one task of ``work``."""
-    return TaskAttempt(
-        query_id=work.batch.query_id,
-        batch_id=work.batch.batch_id,
-        attempt=work.attempt,
-        partition=partition,
-        driver_epoch=work.driver_epochs[sink],
-        committed_through=work.committed_through,
-    )
-
-
-def is_wanted(work: Work, sink: str, partition: int) -> bool:
-    """Whether the task is to write into the sink of that name; it is evaluated and reported in any case (rule 9)."""
-    return work.only_tasks is None or (sink, partition) in work.only_tasks
+__all__ = ["attempt_of", "is_wanted", "keyed_views", "prepare", "prepare_all"]
 
 
 def keyed_views(*sinks: str) -> dict[str, View]:

@@ -20,7 +20,7 @@ class Kill:
     """A SIGKILL to come.
 
     Attributes:
-        point: the fault point at which a process of the query kills itself, None for a kill from outside.
+        point: the crash point at which a process of the query kills itself, None for a kill from outside.
         passage: at which passage of the point, counted from the start of the process.
         progress: a kill from outside comes when this share of a run's first batches has been written.
         after: the same in records, once the size of the batches is known.
@@ -33,12 +33,12 @@ class Kill:
 
     @property
     def fault(self) -> str:
-        """The value of ``TWOPC_FAULTS``."""
+        """What arms it, for :func:`twopc.testing.crash_points.arm_from`."""
         return f"{self.point}@{self.passage}=kill" if self.point else ""
 
     @property
     def step(self) -> str:
-        """What a reader is told of it."""
+        """How it is reported."""
         return f"{self.point}@{self.passage}" if self.point else "outside"
 
     @property

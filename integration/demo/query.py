@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from twopc.testing import crash_points
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -31,8 +33,8 @@ class QuerySpec:
         scratch: a directory for everything temporary.
         java_home: the Java to run on.
         jvm_flags: of the driver; Spark starts once a kill.
-        fault: ``TWOPC_FAULTS`` of this run. Driver and Python workers all inherit it, and it fires only in those that
-            pass its point: ``driver.*`` in the driver, ``task.*`` in the workers.
+        fault: the crash point of this run. Driver and Python workers all arm it, and it fires only in those that
+            pass it: ``driver.*`` in the driver, ``task.*`` in the workers.
     """
 
     bootstrap_servers: str
@@ -61,7 +63,7 @@ class QuerySpec:
             "JAVA_HOME": self.java_home,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "TMPDIR": self.scratch,
-            "TWOPC_FAULTS": self.fault,
+            crash_points.VARIABLE: self.fault,
         }
 
 
@@ -81,7 +83,7 @@ def run(spec: QuerySpec) -> None:
         frame = frame.repartition(spec.shuffle, "key")
     writer = frame.writeStream.option("checkpointLocation", spec.checkpoint).trigger(availableNow=True)
     if spec.exactly_once:
-        from integration.spark import exactly_once  # noqa: PLC0415 - reads TWOPC_FAULTS, which is set only now
+        from integration.spark import exactly_once  # noqa: PLC0415 - only this sink needs it
         from sinks.kafka import KafkaSink  # noqa: PLC0415 - the same
 
         sink = KafkaSink(name="demo", bootstrap_servers=spec.bootstrap_servers, topic=spec.output)
@@ -110,6 +112,7 @@ def _session(spec: QuerySpec) -> SparkSession:
         "spark.sql.warehouse.dir": f"{spec.scratch}/warehouse",
         "spark.sql.adaptive.enabled": "false",
         "spark.ui.enabled": "false",
+        "spark.python.daemon.module": crash_points.DAEMON_MODULE,
         "spark.ui.showConsoleProgress": "false",
     }
     builder = SparkSession.builder.master("local[2]").appName("twopc-demo")
@@ -126,6 +129,7 @@ def main() -> None:
     environment = spec.environment()
     os.environ.clear()
     os.environ.update(environment)
+    crash_points.arm_from_environment()
     run(spec)
 
 

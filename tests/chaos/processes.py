@@ -16,13 +16,14 @@ import pyarrow as pa
 from integration.services.guard import die_with_parent
 from integration.spark.staging import SliceWriter, Staging
 from tests.tasks import attempt_of, is_wanted, keyed_views, prepare
-from twopc import crash_points, errors
+from twopc import errors
 from twopc.batch import Batch
 from twopc.coordinator import Coordinator
 from twopc.errors import FatalError, RetriableError, TwoPhaseCommitError
 from twopc.files import LocalFiles
 from twopc.records import TaskReport
 from twopc.settings import Settings
+from twopc.testing import crash_points
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

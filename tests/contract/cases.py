@@ -6,7 +6,6 @@ import contextlib
 import sqlite3
 import time
 import uuid
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,7 +21,8 @@ from sinks.redis.mappings import IncrBy, ListPush, Set
 from tests.contract.guide import SqliteSink, create_tables
 from tests.live import pipeline
 from tests.reader import committed
-from tests.unit.fake_sink import Crash, FakeSink, World
+from tests.unit.fake_sink import FakeSink, World
+from twopc.testing.contract import Case, Crash, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -35,40 +35,8 @@ if TYPE_CHECKING:
     from tests.live.hbase.support import Store
     from tests.live.redis.services import RedisService
     from tests.live.services import KafkaService
-    from twopc.sink import TwoPhaseCommitSink
 
 _READY_TIMEOUT_S = 30
-
-
-def die() -> None:
-    raise Crash
-
-
-@dataclass
-class Case:
-    """A sink, and what its suite must know of it.
-
-    Attributes:
-        sink: the sink, with an output of its own that is empty.
-        rows: numbers as the rows that it takes.
-        visible: the numbers that readers see, sorted, each as often as it was applied.
-        crash: ends this process, for the sink and everything that was made of it. Raises.
-        silence: while it lasts the outside world does not answer; None where that cannot be had.
-        is_outside: whether what is prepared outlives this process.
-        may_be_overtaken: whether decisions are in the checkpoint, and the sink knows of drivers on copies of it.
-    """
-
-    sink: TwoPhaseCommitSink[Any]
-    rows: Callable[[Sequence[int]], pa.RecordBatch]
-    visible: Callable[[], list[int]]
-    crash: Callable[[], None] = die
-    silence: Callable[[], AbstractContextManager[None]] | None = None
-    is_outside: bool = True
-    may_be_overtaken: bool = True
-
-
-def numbers(values: Sequence[int]) -> pa.RecordBatch:
-    return pa.record_batch({"value": pa.array(values, pa.int64())})
 
 
 # -- the sinks ---------------------------------------------------------------------------------------------------------

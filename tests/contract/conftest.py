@@ -6,22 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.contract.cases import SINKS, Case
 from tests.live.hbase.conftest import _shared_store, hbase_server, store
 from tests.live.redis.conftest import redis_cluster, redis_server
-from twopc import crash_points
+from twopc.testing import crash_points
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = ["_shared_store", "hbase_server", "redis_cluster", "redis_server", "store"]
-
-
-@pytest.fixture(params=SINKS)
-def case(request: pytest.FixtureRequest) -> Case:
-    """Each sink in turn."""
-    made: Case = request.param(request)
-    return made
 
 
 @pytest.fixture(autouse=True)

@@ -11,25 +11,27 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.contract import cases
-from tests.contract.drivers import QUERY_ID, Driver
-from twopc import crash_points
 from twopc.attempt import Attempt, Claim, TaskAttempt
 from twopc.errors import ConfigurationError, FencedError, RetriableError
 from twopc.handle import Evidence
+from twopc.testing import crash_points
+from twopc.testing.contract.drivers import QUERY_ID, Driver
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from twopc.testing.contract import Case
 
 ROWS = [1, 2, 3]
 DEATH_TIMEOUT_S = 60
 
 
 @pytest.fixture
-def guide(request: pytest.FixtureRequest) -> cases.Case:
+def guide(request: pytest.FixtureRequest) -> Case:
     return cases.guide(request)
 
 
-def _execute(case: cases.Case, statement: str) -> list[Any]:
+def _execute(case: Case, statement: str) -> list[Any]:
     path: str = case.sink.path  # type: ignore[attr-defined]
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
         return db.execute(statement).fetchall()
@@ -39,7 +41,7 @@ def _execute(case: cases.Case, statement: str) -> list[Any]:
 
 
 def test_a_driver_overtaken_after_its_decision_publishes_nothing_that_its_successor_may_write_anew(
-    guide: cases.Case,
+    guide: Case,
 ) -> None:
     loser = Driver(guide.sink)
     scan_start = loser.begin()
@@ -54,7 +56,7 @@ def test_a_driver_overtaken_after_its_decision_publishes_nothing_that_its_succes
     assert guide.visible() == ROWS
 
 
-def test_a_driver_that_was_overtaken_begins_and_confirms_nothing(guide: cases.Case) -> None:
+def test_a_driver_that_was_overtaken_begins_and_confirms_nothing(guide: Case) -> None:
     loser = Driver(guide.sink)
     handle = loser.prepare(guide.rows(ROWS))
     Driver(guide.sink)
@@ -64,7 +66,7 @@ def test_a_driver_that_was_overtaken_begins_and_confirms_nothing(guide: cases.Ca
         loser.committer.confirm([handle], 0)
 
 
-def test_a_driver_that_looked_before_another_took_over_does_not_throw_that_one_out(guide: cases.Case) -> None:
+def test_a_driver_that_looked_before_another_took_over_does_not_throw_that_one_out(guide: Case) -> None:
     late = guide.sink.create_committer()
     late.inspect()
     winner = Driver(guide.sink)
@@ -74,7 +76,7 @@ def test_a_driver_that_looked_before_another_took_over_does_not_throw_that_one_o
     winner.begin()
 
 
-def test_the_next_driver_is_told_which_query_drove_the_sink(guide: cases.Case) -> None:
+def test_the_next_driver_is_told_which_query_drove_the_sink(guide: Case) -> None:
     first = guide.sink.create_committer()
     assert first.inspect() is None
     assert first.binding() == {"id": ""}
@@ -84,7 +86,7 @@ def test_the_next_driver_is_told_which_query_drove_the_sink(guide: cases.Case) -
     assert second.binding() == first.binding() != {"id": ""}
 
 
-def test_a_database_without_the_tables_is_refused_before_anybody_is_fenced(guide: cases.Case) -> None:
+def test_a_database_without_the_tables_is_refused_before_anybody_is_fenced(guide: Case) -> None:
     _execute(guide, "DROP TABLE payments")
     with pytest.raises(ConfigurationError, match=r"no such table: payments.*create_tables"):
         guide.sink.create_committer().inspect()
@@ -94,7 +96,7 @@ def test_a_database_without_the_tables_is_refused_before_anybody_is_fenced(guide
 
 
 @pytest.mark.parametrize("step", ["write", "vote"])
-def test_a_task_that_was_swept_goes_no_further(step: str, guide: cases.Case) -> None:
+def test_a_task_that_was_swept_goes_no_further(step: str, guide: Case) -> None:
     driver = Driver(guide.sink)
     task = TaskAttempt(QUERY_ID, 0, Attempt(driver.driver_epoch, 1), 0, driver.driver_epoch, -1)
     writer = guide.sink.create_writer(task)
@@ -109,7 +111,7 @@ def test_a_task_that_was_swept_goes_no_further(step: str, guide: cases.Case) -> 
 @pytest.mark.parametrize(
     "harm", ["DELETE FROM twopc_staged WHERE cents = 2", "UPDATE twopc_transactions SET state = 'aborted'"]
 )
-def test_a_transaction_that_somebody_has_harmed_is_not_decided(harm: str, guide: cases.Case) -> None:
+def test_a_transaction_that_somebody_has_harmed_is_not_decided(harm: str, guide: Case) -> None:
     driver = Driver(guide.sink)
     handle = driver.prepare(guide.rows(ROWS))
     _execute(guide, harm)
@@ -120,7 +122,7 @@ def test_a_transaction_that_somebody_has_harmed_is_not_decided(harm: str, guide:
 # -- commits -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_in_the_way_of_a_commit_is_named_and_the_commit_follows_when_it_is_gone(guide: cases.Case) -> None:
+def test_what_is_in_the_way_of_a_commit_is_named_and_the_commit_follows_when_it_is_gone(guide: Case) -> None:
     driver = Driver(guide.sink)
     scan_start = driver.begin()
     handles = [driver.prepare(guide.rows([number])) for number in ROWS]
@@ -135,7 +137,7 @@ def test_what_is_in_the_way_of_a_commit_is_named_and_the_commit_follows_when_it_
     assert (guide.visible(), driver.committer.blockers()) == (ROWS, [])
 
 
-def test_a_process_that_dies_in_the_middle_of_a_commit_has_committed_nothing(guide: cases.Case) -> None:
+def test_a_process_that_dies_in_the_middle_of_a_commit_has_committed_nothing(guide: Case) -> None:
     driver = Driver(guide.sink)
     scan_start = driver.begin()
     handles = [driver.prepare(guide.rows([number])) for number in ROWS]
@@ -155,7 +157,7 @@ def _acquire_and_die(sink: Any, handles: list[Any], scan_start: Mapping[str, Any
     Driver(sink).committer.commit(handles, scan_start)
 
 
-def test_states_are_forgotten_with_their_decisions_and_nothing_forgotten_comes_back(guide: cases.Case) -> None:
+def test_states_are_forgotten_with_their_decisions_and_nothing_forgotten_comes_back(guide: Case) -> None:
     driver = Driver(guide.sink)
     older_since = driver.begin()
     older = driver.prepare(guide.rows(ROWS))
@@ -170,7 +172,7 @@ def test_states_are_forgotten_with_their_decisions_and_nothing_forgotten_comes_b
     assert guide.visible() == [*ROWS, 9]
 
 
-def test_what_no_sweep_has_reached_yet_is_not_forgotten(guide: cases.Case) -> None:
+def test_what_no_sweep_has_reached_yet_is_not_forgotten(guide: Case) -> None:
     driver = Driver(guide.sink)
     driver.prepare(guide.rows(ROWS))
     driver.committer.forget(driver.begin())
@@ -178,7 +180,7 @@ def test_what_no_sweep_has_reached_yet_is_not_forgotten(guide: cases.Case) -> No
     assert _execute(guide, "SELECT count(*) FROM twopc_staged") == [(0,)]
 
 
-def test_what_a_step_has_looked_at_holds_until_it_ends(guide: cases.Case) -> None:
+def test_what_a_step_has_looked_at_holds_until_it_ends(guide: Case) -> None:
     database = guide.sink.database  # type: ignore[attr-defined]
     with database.writing(), pytest.raises(RetriableError, match="locked"), database.writing():
         pass

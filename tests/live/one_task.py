@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tests.contract.drivers import Driver, run_task
 from tests.tasks import attempt_of
 from twopc.records import TaskReport
+from twopc.testing.contract.drivers import Driver, run_task
 
 if TYPE_CHECKING:
     from twopc.engine import Work

@@ -1,6 +1,6 @@
 """A user's pipeline over the public API, as a script: ``python spark_query.py '<options as JSON>' …``, one after another.
 
-It runs everything that is there (``availableNow``) and ends; faults come by ``TWOPC_FAULTS``. The last line of its
+It runs everything that is there (``availableNow``) and ends; ``TWOPC_CRASH_POINTS`` arms it and its workers. The last line of its
 output is ``done``, or ``failed: <the error>``.
 """
 
@@ -25,6 +25,7 @@ from integration.services.java import java_home
 from integration.services.spark_class_data import driver_flags
 from integration.spark import ExactlyOnce, exactly_once
 from sinks.kafka import KafkaSink
+from twopc.testing.crash_points import DAEMON_MODULE, arm_from_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -72,6 +73,7 @@ def session(
     config = {
         "spark.jars": ",".join(map(str, spark_kafka_jars())),
         "spark.ui.enabled": "false",
+        "spark.python.daemon.module": DAEMON_MODULE,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.extraJavaOptions": f"{driver_flags()} -Dderby.system.home={directory}",
         "spark.local.dir": str(directory),
@@ -140,6 +142,7 @@ def start(spark: SparkSession, options: Options) -> tuple[StreamingQuery, Exactl
 
 
 def main() -> int:
+    arm_from_environment()
     given = [Options(**json.loads(argument)) for argument in sys.argv[1:]]
     settings = dict(given[0].spark)
     master = settings.pop("spark.master", "local[2]")

@@ -25,7 +25,7 @@ from tests.live import spark_query
 from tests.live.pipeline import create_topic
 from tests.live.spark_query import RUNNING, Options, encoded, session
 from tests.reader import committed, records
-from twopc import crash_points
+from twopc.testing import crash_points
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -80,7 +80,7 @@ class Run:
         self.root = root / f"run-{uuid.uuid4().hex[:8]}"
         self.root.mkdir(parents=True)
         self.log = self.root / "log"
-        command = ["env", f"TWOPC_FAULTS={spark_faults}", sys.executable, str(_SCRIPT), *map(encoded, options)]
+        command = ["env", f"TWOPC_CRASH_POINTS={spark_faults}", sys.executable, str(_SCRIPT), *map(encoded, options)]
         self._process = GuardedProcess(command, log=self.log, cwd=self.root)
         self._group = os.getpgid(self._process.pid)
 

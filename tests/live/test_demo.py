@@ -137,7 +137,7 @@ def test_a_query_that_fails_shows_its_log(kafka: KafkaService, tmp_path: Path) -
 
 def test_a_query_ignores_the_users_spark_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_HOME", "/somewhere/else")
-    monkeypatch.setenv("TWOPC_FAULTS", "driver.decided=kill")
+    monkeypatch.setenv("TWOPC_CRASH_POINTS", "driver.decided=kill")
     spec = QuerySpec(
         bootstrap_servers="-",
         source="-",
@@ -152,7 +152,7 @@ def test_a_query_ignores_the_users_spark_settings(monkeypatch: pytest.MonkeyPatc
     )
     environment = spec.environment()
     assert "SPARK_HOME" not in environment
-    assert environment["TWOPC_FAULTS"] == ""
+    assert environment["TWOPC_CRASH_POINTS"] == ""
     assert environment["TMPDIR"] == "/scratch"
 
 

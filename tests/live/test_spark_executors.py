@@ -124,7 +124,7 @@ def test_of_two_attempts_at_one_task_the_accepted_one_is_decided_and_the_other_s
             "spark.executor.memory": "512m",
             "spark.executor.cores": "1",
             "spark.executor.extraJavaOptions": _CLUSTER["spark.executor.extraJavaOptions"],
-            "spark.executorEnv.TWOPC_FAULTS": "task.prepared=stop",
+            "spark.executorEnv.TWOPC_CRASH_POINTS": "task.prepared=stop",
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
             "spark.speculation": "true",
             "spark.speculation.interval": "100ms",

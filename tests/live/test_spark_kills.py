@@ -133,8 +133,8 @@ def test_drivers_killed_at_random_times_lose_and_double_nothing(
 def worker_faults(spark: SparkSession, crash_points: str) -> Iterator[None]:
     """New workers, each with these crash points armed."""
     environment = spark.sparkContext.environment
-    environment["TWOPC_FAULTS"] = crash_points
+    environment["TWOPC_CRASH_POINTS"] = crash_points
     try:
         yield
     finally:
-        del environment["TWOPC_FAULTS"]
+        del environment["TWOPC_CRASH_POINTS"]

@@ -25,7 +25,7 @@ from tests.live.pipeline import create_topic
 from tests.live.redis.conftest import redis_server
 from tests.live.spark_support import message_of, spark
 from tests.reader import committed, records
-from twopc import crash_points
+from twopc.testing import crash_points
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

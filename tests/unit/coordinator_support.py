@@ -6,9 +6,9 @@ import pytest
 
 from tests.unit.fake_sink import Cluster, Crash, Query
 from twopc import crash_points
-from twopc.crash_points import InjectedFault, arm
 from twopc.files import LocalFiles
 from twopc.registers import RegisterLog
+from twopc.testing.crash_points import InjectedFault, arm
 
 OTHER = "query-b"
 DRIVER_POINTS = [name for name in crash_points.POINTS if name.startswith("driver.")]

@@ -17,11 +17,12 @@ from twopc.committer import SinkCommitter
 from twopc.coordinator import Coordinator
 from twopc.crash_points import crash_point
 from twopc.errors import RetriableError
-from twopc.files import Files, LocalFiles
 from twopc.handle import Evidence
 from twopc.records import TaskReport
 from twopc.registers import RegisterLog
 from twopc.sink import TwoPhaseCommitSink
+from twopc.testing.contract.case import Crash as Crash  # noqa: PLC0414 - re-exported: the fake world dies by it
+from twopc.testing.contract.drivers import DecidingFiles
 from twopc.writer import SinkWriter
 
 if TYPE_CHECKING:
@@ -31,14 +32,11 @@ if TYPE_CHECKING:
     from twopc.attempt import Claim, TaskAttempt
     from twopc.decision_log import DecisionLog
     from twopc.engine import Work
+    from twopc.files import Files
     from twopc.settings import Settings
 
 QUERY_ID = "query-a"
 PARTITIONS = 3
-
-
-class Crash(BaseException):
-    """The death of the process: no ``except Exception`` of the product may swallow it."""
 
 
 @dataclass
@@ -283,16 +281,6 @@ def batch_of(batch: int, *, query_id: str = QUERY_ID, history: str = "") -> Batc
         return tuple(history + offset for offset in offsets_of(of))
 
     return Batch(query_id=query_id, batch_id=batch, offsets=offsets(batch), offsets_of=offsets)
-
-
-class DecidingFiles(LocalFiles):
-    """Passes the fault point that a log of its own passes: the decision is written, nobody has been told."""
-
-    def put_if_absent(self, name: str, data: bytes) -> bool:
-        written = super().put_if_absent(name, data)
-        if b'"type":"decision"' in data or b'"type":"repair"' in data:
-            crash_point("driver.deciding")
-        return written
 
 
 @dataclass

@@ -10,7 +10,6 @@ from tests.unit.coordinator_support import OTHER, die_at, fail, records
 from tests.unit.fake_sink import QUERY_ID, Cluster, FakeCommitter, OwnLog, all_rows
 from twopc import crash_points
 from twopc.batch import Overrides
-from twopc.crash_points import InjectedFault, arm
 from twopc.errors import (
     BadRecordError,
     CommitBlockedError,
@@ -23,6 +22,7 @@ from twopc.errors import (
 from twopc.files import LocalFiles
 from twopc.records import Acquired, Begin, Decision
 from twopc.settings import Settings
+from twopc.testing.crash_points import InjectedFault, arm
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,12 +9,12 @@ import pytest
 from tests.unit.coordinator_support import DRIVER_POINTS, die_at, fail, fingerprint
 from tests.unit.fake_sink import Cluster, Crash, all_rows
 from twopc import crash_points
-from twopc.crash_points import InjectedFault, arm
 from twopc.errors import (
     DecisionInDoubtError,
     FencedError,
     RefusedStartError,
 )
+from twopc.testing.crash_points import InjectedFault, arm
 
 # -- crashes -----------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Fault points act once, where they are armed, and cost nothing where they are not."""
+"""Crash points act once, where a call has armed them, and do nothing anywhere else."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from twopc import crash_points
-from twopc.crash_points import InjectedFault, arm, arm_from, crash_point, disarm
+from twopc.crash_points import arm, crash_point, disarm
 from twopc.errors import ConfigurationError, RetriableError
+from twopc.testing.crash_points import VARIABLE, InjectedFault, arm_from
 
 ROOT = Path(__file__).parents[2]
 
@@ -83,24 +84,41 @@ def test_a_wrong_spec_is_refused_and_named(spec: str, named: str) -> None:
     assert crash_points._armed == {}
 
 
-@pytest.mark.parametrize(("action", "code"), [("kill", -9), ("raise", 1)])
-def test_the_environment_arms_a_process(action: str, code: int) -> None:
-    passage = "crash_point('driver.decided')"
-    program = f"from twopc.crash_points import crash_point\n{passage}\nprint('passed', flush=True)\n{passage}"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "TWOPC_FAULTS": f"driver.decided@2={action}"},
+PASSAGE = "crash_point('driver.decided')"
+#: All that a production process imports.
+PRODUCT = ("twopc.coordinator", "sinks.kafka", "sinks.redis", "sinks.hbase", "integration.spark", "integration.cli")
+
+
+def run_program(*lines: str, action: str) -> subprocess.CompletedProcess[str]:
+    armed = f"driver.decided@2={action}"
+    return subprocess.run(
+        [sys.executable, "-c", "\n".join(["from twopc.crash_points import crash_point", *lines])],
+        env={**os.environ, VARIABLE: armed, "TWOPC_FAULTS": armed},
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
+
+
+@pytest.mark.parametrize(("action", "code"), [("kill", -9), ("raise", 1)])
+def test_a_process_that_asks_is_armed_by_its_environment(action: str, code: int) -> None:
+    arming = "from twopc.testing.crash_points import arm_from_environment\narm_from_environment()"
+    done = run_program(arming, PASSAGE, "print('passed', flush=True)", PASSAGE, action=action)
     assert (done.returncode, done.stdout) == (code, "passed\n")
+
+
+def test_the_environment_alone_arms_nothing() -> None:
+    imports = [f"import {name}" for name in PRODUCT]
+    loaded = "print(sorted(name for name in sys.modules if name.startswith('twopc.testing')))"
+    done = run_program("import sys", *imports, PASSAGE, PASSAGE, loaded, action="kill")
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
 
 
 def test_every_point_is_passed_somewhere_in_the_tree_and_every_passed_point_is_listed() -> None:
     sources = [path for package in ("twopc", "sinks", "integration") for path in (ROOT / package).rglob("*.py")]
+    sources = [path for path in sources if ROOT / "twopc" / "testing" not in path.parents]
     text = "\n".join(path.read_text() for path in sources)
     passed = set(
         re.findall(r'"((?:driver|task)\.[a-z_]+)"', text.replace((ROOT / "twopc/crash_points.py").read_text(), ""))

@@ -12,14 +12,14 @@ from sinks.hbase.connection import Master, RegionServer
 from sinks.hbase.mappings import Append, Increment, Put
 from sinks.hbase.row_ops import Op, delete
 from tests.contract.cases import hbase_counters
-from tests.contract.drivers import Driver, Query, all_rows
 from tests.live.hbase.support import FAMILY, Sleeper, lose_answers, sink_of
 from tests.live.one_task import batch
-from tests.unit.fake_sink import Crash
 from twopc import crash_points
 from twopc.attempt import Attempt, Claim, TaskAttempt
 from twopc.errors import FencedError, RefusedStartError, RetriableError
 from twopc.handle import Evidence
+from twopc.testing.contract import Crash
+from twopc.testing.contract.drivers import Driver, Query, all_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

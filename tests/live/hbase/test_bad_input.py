@@ -9,7 +9,6 @@ import pytest
 
 from sinks.hbase import HBaseSink
 from sinks.hbase.mappings import COUNTER, Append, Delete, Increment, Mapping, Put
-from tests.contract.drivers import QUERY_ID, Driver
 from tests.live.hbase.support import sink_of, unique
 from tests.live.one_task import OneTask, apply, batch
 from twopc.batch import Batch
@@ -18,6 +17,7 @@ from twopc.crash_points import arm, disarm
 from twopc.errors import BadRecordError, CommitBlockedError, ConfigurationError, RefusedStartError, SchemaError
 from twopc.files import LocalFiles
 from twopc.handle import Evidence
+from twopc.testing.contract.drivers import QUERY_ID, Driver
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -9,10 +9,10 @@ import pytest
 
 from sinks.hbase.mappings import Delete, Put
 from sinks.hbase.row_ops import Op, put
-from tests.contract.drivers import Driver
 from tests.live.hbase.support import FAMILY, Sleeper, sink_of
 from tests.live.one_task import apply, batch
 from twopc.handle import Evidence
+from twopc.testing.contract.drivers import Driver
 
 if TYPE_CHECKING:
     from sinks.hbase import HBaseSink

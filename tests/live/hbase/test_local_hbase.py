@@ -15,11 +15,11 @@ from integration.services.ports import HOST, free_ports
 from sinks.hbase.mappings import Put
 from sinks.hbase.row_ops import look
 from sinks.hbase.zookeeper import locate_master
-from tests.contract.drivers import Driver
 from tests.live.hbase.support import Store, sink_of
 from tests.live.one_task import apply, batch
 from twopc.errors import RetriableError
 from twopc.handle import Evidence
+from twopc.testing.contract.drivers import Driver
 
 if TYPE_CHECKING:
     from pathlib import Path

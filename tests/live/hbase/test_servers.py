@@ -11,7 +11,6 @@ import pytest
 
 from sinks.hbase.apply import Applier
 from sinks.hbase.mappings import COUNTER, Append, Increment, Put
-from tests.contract.drivers import Driver
 from tests.live.hbase.support import FAMILY, sink_of, until
 from tests.live.one_task import OneTask, batch
 from twopc.batch import Batch
@@ -19,6 +18,7 @@ from twopc.coordinator import Coordinator
 from twopc.errors import CommitBlockedError, RetriableError
 from twopc.files import LocalFiles
 from twopc.handle import Evidence
+from twopc.testing.contract.drivers import Driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,10 +11,10 @@ from sinks.hbase.apply import Applier
 from sinks.hbase.connection import RegionServer
 from sinks.hbase.fence import Fence
 from sinks.hbase.mappings import COUNTER, Append, Increment, Put
-from tests.contract.drivers import Driver
 from tests.live.hbase.support import lose_answers, sink_of
 from tests.live.one_task import batch
 from twopc.handle import Evidence
+from twopc.testing.contract.drivers import Driver
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import redis
 
 from sinks.redis import RedisSink
-from tests.contract.drivers import Driver
+from twopc.testing.contract.drivers import Driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,14 +17,14 @@ from sinks.redis import scripts as redis_scripts
 from sinks.redis.calls import Call
 from sinks.redis.mappings import IncrBy
 from tests.contract.cases import redis_counters
-from tests.contract.drivers import Driver, Query, all_rows
 from tests.live.one_task import batch
 from tests.live.redis.support import left_behind, sink_of, unique
-from tests.unit.fake_sink import Crash
 from twopc import crash_points
 from twopc.attempt import Attempt, Claim, TaskAttempt
 from twopc.errors import FencedError, RefusedStartError, RetriableError
 from twopc.handle import Evidence
+from twopc.testing.contract import Crash
+from twopc.testing.contract.drivers import Driver, Query, all_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,6 @@ import redis
 from integration.services.redis import LocalRedis
 from sinks.redis import RedisSink
 from sinks.redis.mappings import HashIncrBy, HashSet, IncrBy, IncrByFloat, ListPush, Set, SetAdd, SortedSetAdd
-from tests.contract.drivers import QUERY_ID, Driver
 from tests.live.one_task import OneTask, apply, batch
 from tests.live.redis.support import Decided, left_behind, sink_of, unique
 from twopc.batch import Batch, Overrides
@@ -22,6 +21,7 @@ from twopc.errors import BadRecordError, CommitBlockedError, ConfigurationError,
 from twopc.files import LocalFiles
 from twopc.handle import Evidence
 from twopc.settings import Settings
+from twopc.testing.contract.drivers import QUERY_ID, Driver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

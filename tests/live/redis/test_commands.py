@@ -23,10 +23,10 @@ from sinks.redis.mappings import (
     SortedSetAdd,
     StreamAdd,
 )
-from tests.contract.drivers import Driver
 from tests.live.one_task import apply, batch
 from tests.live.redis.support import left_behind, sink_of, unique
 from twopc.handle import Evidence
+from twopc.testing.contract.drivers import Driver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

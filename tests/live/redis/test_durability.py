@@ -12,7 +12,6 @@ import pytest
 from integration.services.redis import DURABLE, LocalRedis
 from sinks.redis.calls import Safety
 from sinks.redis.mappings import HashIncrBy, ListPush
-from tests.contract.drivers import Driver
 from tests.live.one_task import OneTask, batch
 from tests.live.redis.support import Decided, replication, sink_of, until
 from twopc import crash_points
@@ -21,6 +20,7 @@ from twopc.coordinator import Coordinator
 from twopc.errors import CommitBlockedError, ConfigurationError, RetriableError
 from twopc.files import LocalFiles
 from twopc.handle import Evidence
+from twopc.testing.contract.drivers import Driver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,12 +24,12 @@ from sinks.redis.address import Address
 from sinks.redis.calls import Call
 from sinks.redis.mappings import HashSet, IncrBy, ListPush
 from sinks.staged.slices import SliceState
-from tests.contract.drivers import Driver
 from tests.live.one_task import apply, batch
 from tests.live.redis.support import Decided, replication, sink_of, unique, until
 from twopc.attempt import Attempt, TaskAttempt
 from twopc.errors import BadRecordError, ConfigurationError, RetriableError
 from twopc.handle import Evidence
+from twopc.testing.contract.drivers import Driver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,9 +19,9 @@ from tests.reader import consumer_of, counted, read_to_end
 from tests.tasks import attempt_of
 from twopc import crash_points
 from twopc.attempt import Attempt
-from twopc.crash_points import InjectedFault
 from twopc.engine import Work
 from twopc.records import Acquired, Decision
+from twopc.testing.crash_points import InjectedFault
 
 if TYPE_CHECKING:
     from collections import Counter

@@ -26,8 +26,8 @@ from tests.live.pipeline import Tasks, record_batch
 from tests.live.rules.batches import ROWS, VISIBLE, WithOrphan
 from tests.live.rules.schedules import Play, at, crash, die, playing, work_of, writer_of
 from tests.live.services import KafkaService, chosen
-from twopc.crash_points import InjectedFault
 from twopc.errors import CommitBlockedError, ConfigurationError, RetriableError
+from twopc.testing.crash_points import InjectedFault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

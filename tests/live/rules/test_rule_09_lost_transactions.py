@@ -15,9 +15,9 @@ from integration.spark.staging import SliceWriter, Staging
 from tests.live.pipeline import Tasks, record_batch
 from tests.live.rules.schedules import Play, at, crash, die, playing, until
 from tests.tasks import keyed_views
-from twopc.crash_points import InjectedFault
 from twopc.errors import InDoubtError
 from twopc.records import Repair
+from twopc.testing.crash_points import InjectedFault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -21,10 +21,10 @@ from tests.live.pipeline import Tasks, opened
 from tests.live.rules.schedules import Play, at, crash, die, playing, until
 from twopc.batch import Batch
 from twopc.coordinator import Coordinator
-from twopc.crash_points import InjectedFault
 from twopc.errors import RefusedStartError
 from twopc.files import LocalFiles
 from twopc.settings import Settings
+from twopc.testing.crash_points import InjectedFault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -18,9 +18,9 @@ from tests.live.rules.schedules import Play, at, crash, die
 from tests.reader import committed
 from tests.tasks import keyed_views
 from twopc.attempt import Attempt
-from twopc.crash_points import InjectedFault
 from twopc.errors import RetriableError
 from twopc.records import TaskReport
+from twopc.testing.crash_points import InjectedFault
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

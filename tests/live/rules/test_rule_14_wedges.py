@@ -35,11 +35,11 @@ from tests.reader import committed
 from twopc import coordinator
 from twopc.codec import encode
 from twopc.coordinator import Coordinator
-from twopc.crash_points import InjectedFault
 from twopc.errors import ConfigurationError, DecisionLogDamagedError, PrepareTimeoutError
 from twopc.files import LocalFiles
 from twopc.records import Truncation
 from twopc.settings import Settings
+from twopc.testing.crash_points import InjectedFault
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the suite drives a sink with: a committer that has taken over, and a coordinator's engine of a few tasks."""
+"""What drives a sink without Spark: a committer step by step, and a coordinator over an engine of three tasks."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import shutil
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from tests.live import pipeline
-from tests.tasks import attempt_of, is_wanted
-from tests.unit.fake_sink import DecidingFiles
 from twopc.attempt import Attempt, Claim, TaskAttempt
 from twopc.batch import Batch
 from twopc.coordinator import Coordinator
 from twopc.crash_points import crash_point
+from twopc.files import LocalFiles
 from twopc.records import TaskReport
 
 if TYPE_CHECKING:
@@ -21,23 +19,46 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from tests.contract.cases import Case
     from twopc.engine import Work
     from twopc.settings import Settings
     from twopc.sink import TwoPhaseCommitSink
+    from twopc.testing.contract.case import Case
 
 QUERY_ID = "query-a"
-#: Closed at the end of the test.
-opened: list[Any] = pipeline.opened
+#: Everything that :func:`close_opened` closes.
+opened: list[Any] = []
+
+
+def close_opened() -> None:
+    """Close every driver and coordinator of this module: call it after each test."""
+    while opened:
+        opened.pop().close()
+
+
+def attempt_of(work: Work, sink: str, partition: int) -> TaskAttempt:
+    """What the sink of that name is given for one task of ``work``."""
+    return TaskAttempt(
+        query_id=work.batch.query_id,
+        batch_id=work.batch.batch_id,
+        attempt=work.attempt,
+        partition=partition,
+        driver_epoch=work.driver_epochs[sink],
+        committed_through=work.committed_through,
+    )
+
+
+def is_wanted(work: Work, sink: str, partition: int) -> bool:
+    """Whether the task writes to the sink of that name; it is evaluated and reported in any case (rule 9)."""
+    return work.only_tasks is None or (sink, partition) in work.only_tasks
 
 
 class Driver:
     """One run of a query, step by step.
 
     Attributes:
-        committer: has taken over.
-        claim: with which.
-        driver_epoch: which it was given.
+        committer: has acquired the sink.
+        claim: what it acquired the sink with.
+        driver_epoch: what it was given.
     """
 
     def __init__(self, sink: TwoPhaseCommitSink[Any]) -> None:
@@ -53,36 +74,39 @@ class Driver:
             log.read()
 
     def begin(self) -> dict[str, Any]:
-        """Begin an attempt."""
+        """Begin an attempt; returns its ``scan_start``."""
         return dict(self.committer.begin_attempt())
 
     def prepare(self, rows: pa.RecordBatch, *, partition: int = 0) -> Any:
-        """One task: its handle."""
+        """Run one task; returns its handle, None for a task without rows."""
         self._counter += 1
         task = TaskAttempt(QUERY_ID, 0, Attempt(self.driver_epoch, self._counter), partition, self.driver_epoch, -1)
         return run_task(self._sink, task, rows)
 
     def commit(self, handles: Sequence[Any], scan_start: Mapping[str, Any]) -> list[Any]:
-        """Confirm and commit: the evidence, in the order of the handles."""
+        """Confirm and commit; returns the evidence, in the order of the handles."""
         self.committer.confirm(handles, 0)
         found = self.committer.commit(handles, scan_start)
         return [found[handle] for handle in handles]
 
     def close(self) -> None:
+        """Release its connections."""
         self.committer.close()
 
 
 class Engine:
-    """A batch n has the rows of three tasks, one of them empty; a task that dies tidies nothing up."""
+    """Batch n has the rows of three tasks, one of them empty. A task that dies cleans nothing up."""
 
     def __init__(self, case: Case) -> None:
         self._case = case
         self.evaluated = 0
 
     def prepare(self, work: Work) -> list[TaskReport]:
+        """See :class:`twopc.engine.Engine`."""
         return [self._task(work, partition, rows) for partition, rows in enumerate(rows_of(work.batch.batch_id))]
 
     def evaluate(self) -> None:
+        """See :class:`twopc.engine.Engine`."""
         self.evaluated += 1
 
     def _task(self, work: Work, partition: int, rows: list[int]) -> TaskReport:
@@ -95,7 +119,7 @@ class Engine:
 
 
 def run_task(sink: TwoPhaseCommitSink[Any], task: TaskAttempt, rows: pa.RecordBatch) -> Any:
-    """One task attempt up to its handle. Not in a ``finally``: a dead process closes nothing."""
+    """Run one task attempt up to its handle. Without ``finally``: a dead process closes nothing."""
     writer = sink.create_writer(task)
     writer.write_rows(rows)
     handle = writer.snapshot_state(task.batch_id)
@@ -106,19 +130,33 @@ def run_task(sink: TwoPhaseCommitSink[Any], task: TaskAttempt, rows: pa.RecordBa
 
 
 def rows_of(batch: int) -> list[list[int]]:
+    """The numbers of each task of a batch."""
     return [[batch * 100 + partition * 10 + i for i in range(5)] for partition in (0, 1)] + [[]]
 
 
 def all_rows(*batches: int) -> list[int]:
+    """The numbers of these batches, sorted."""
     return sorted(row for batch in batches for rows in rows_of(batch) for row in rows)
 
 
 def batch_of(batch: int, query_id: str = QUERY_ID) -> Batch:
+    """The batch as Spark's checkpoint would describe it."""
     return Batch(query_id, batch, (f"offset-{batch}",), lambda of: (f"offset-{of}",))
 
 
+class DecidingFiles(LocalFiles):
+    """A checkpoint's files that pass ``driver.deciding``: the decision is written, nobody knows of it yet."""
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """See :class:`twopc.files.Files`."""
+        written = super().put_if_absent(name, data)
+        if b'"type":"decision"' in data or b'"type":"repair"' in data:
+            crash_point("driver.deciding")
+        return written
+
+
 class Query:
-    """A query over one sink: every :meth:`run` is a new run of it, over the same checkpoint."""
+    """A query over one sink; every :meth:`run` is a new run of it over the same checkpoint."""
 
     def __init__(self, case: Case, directory: Path, *, query_id: str = QUERY_ID) -> None:
         self._case = case
@@ -127,16 +165,17 @@ class Query:
         self._directory.mkdir(parents=True, exist_ok=True)
 
     def run(self, *batches: int, settings: Settings | None = None) -> Engine:
+        """Start a run and process these batches."""
         return self.go_on(self.start(settings), *batches)
 
     def start(self, settings: Settings | None = None) -> Coordinator:
-        """A run that does not end."""
+        """Start a run that does not end."""
         coordinator = Coordinator([self._case.sink], DecidingFiles(self._directory), settings=settings)
         opened.append(coordinator)
         return coordinator
 
     def go_on(self, coordinator: Coordinator, *batches: int) -> Engine:
-        """The next batches of a run."""
+        """Process the next batches of a run."""
         engine = Engine(self._case)
         for batch in batches:
             coordinator.process(batch_of(batch, self._query_id), engine)

@@ -1,0 +1,45 @@
+"""The contract suite: what every sink behind this toolkit does, as tests that run against a sink of your own.
+
+A test module names the sink, and pytest runs the suite::
+
+    class TestMySink(SinkContract):
+        @pytest.fixture
+        def case(self, tmp_path):
+            return Case(MySink("payments", tmp_path), rows=..., visible=...)
+
+Put the ``crash_point(…)`` calls of docs/writing-a-sink.md into your sink: a point that it does not pass is skipped.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from twopc.testing import crash_points
+from twopc.testing.contract.case import Case, Crash, die, numbers
+from twopc.testing.contract.drivers import Driver, Engine, Query, close_opened
+from twopc.testing.contract.queries import QueryContract
+from twopc.testing.contract.transactions import TransactionContract
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Case", "Crash", "Driver", "Engine", "Query", "SinkContract", "die", "numbers"]
+
+
+class SinkContract(TransactionContract, QueryContract):
+    """Subclass it as ``Test…`` and give the fixture ``case``; parametrise that fixture to run several sinks."""
+
+    @pytest.fixture
+    def case(self) -> Case:
+        """The sink under test, with an output that no other test writes to."""
+        raise NotImplementedError(f"{type(self).__name__} needs a fixture `case` that returns a Case")
+
+    @pytest.fixture(autouse=True)
+    def _nothing_left(self) -> Iterator[None]:
+        """No crash point stays armed and no connection open, whatever becomes of a test."""
+        crash_points.disarm()
+        yield
+        crash_points.disarm()
+        close_opened()

@@ -1,0 +1,56 @@
+"""What the contract suite has to know about a sink under test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    from twopc.sink import TwoPhaseCommitSink
+
+
+class Crash(BaseException):
+    """The death of a process, within one process: no ``except Exception`` of a product may swallow it."""
+
+
+def die() -> None:
+    """Crash.
+
+    Raises:
+        Crash: always.
+    """
+    raise Crash
+
+
+@dataclass
+class Case:
+    """A sink with an empty output of its own, and how the suite writes to it and reads from it.
+
+    Attributes:
+        sink: the sink.
+        rows: turns numbers into rows that the sink takes.
+        visible: the numbers that a reader sees now, sorted, each as often as it was applied.
+        crash: ends this process, as far as the sink and everything made from it can tell. Raises :class:`Crash`.
+        silence: makes the outside world stop answering while the context lasts; None where that is not possible.
+        is_outside: whether a prepared transaction outlives the process that prepared it. False skips that test.
+        may_be_overtaken: whether the sink notices drivers on copies of a checkpoint (``has_newer_decision``). False skips
+            those tests; a sink with a decision log of its own does not need them.
+    """
+
+    sink: TwoPhaseCommitSink[Any]
+    rows: Callable[[Sequence[int]], pa.RecordBatch]
+    visible: Callable[[], list[int]]
+    crash: Callable[[], None] = die
+    silence: Callable[[], AbstractContextManager[None]] | None = None
+    is_outside: bool = True
+    may_be_overtaken: bool = True
+
+
+def numbers(values: Sequence[int]) -> pa.RecordBatch:
+    """Rows with one column, ``value``: for :attr:`Case.rows`."""
+    return pa.record_batch({"value": pa.array(values, pa.int64())})

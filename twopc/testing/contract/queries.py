@@ -1,0 +1,134 @@
+"""What every sink does under whole queries: crashes at each step of the protocol, and copies of the checkpoint."""
+
+# ruff: noqa: D102 - the names of tests are their claims
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from twopc.batch import Overrides
+from twopc.errors import FencedError, RefusedStartError, RetriableError
+from twopc.settings import Settings
+from twopc.testing import crash_points
+from twopc.testing.contract.case import Crash
+from twopc.testing.contract.drivers import QUERY_ID, Query, all_rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from twopc.testing.contract.case import Case
+
+
+class QueryContract:
+    """See :class:`twopc.testing.contract.SinkContract`."""
+
+    # -- the whole protocol ------------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("point", crash_points.POINTS)
+    def test_every_row_is_visible_once_after_a_crash_at(self, point: str, case: Case, tmp_path: Path) -> None:
+        query = Query(case, tmp_path)
+        query.run(0)
+        crash_points.arm(point, case.crash)
+        with contextlib.suppress(Crash):
+            query.run(1)
+        if crash_points.is_armed(point):
+            pytest.skip(f"this sink has no point {point}")
+        query.run(1, 2)
+        assert case.visible() == all_rows(0, 1, 2)
+
+    def test_every_row_is_visible_once_after_a_crash_in_the_midst_of_its_first_commit(
+        self, case: Case, tmp_path: Path
+    ) -> None:
+        # Not after an earlier batch: the restart commits that one again, and would pass the point then.
+        query = Query(case, tmp_path)
+        crash_points.arm("driver.committing", case.crash)
+        with contextlib.suppress(Crash):
+            query.run(0)
+        if crash_points.is_armed("driver.committing"):
+            pytest.skip("this sink has no point driver.committing")
+        query.run(0, 1)
+        assert case.visible() == all_rows(0, 1)
+
+    @pytest.mark.parametrize("point", ["driver.prepared", "driver.confirmed", "driver.decided", "driver.committing"])
+    def test_an_attempt_whose_answer_was_lost_is_finished_or_made_anew(
+        self, point: str, case: Case, tmp_path: Path
+    ) -> None:
+        query = Query(case, tmp_path)
+        crash_points.arm_from(f"{point}=drop")
+        try:
+            query.run(0)
+        except RetriableError:
+            query.run(0)
+        query.run(1)
+        assert case.visible() == all_rows(0, 1)
+
+    # -- copies of the checkpoint ------------------------------------------------------------------------------------------
+
+    @pytest.fixture
+    def overtaken(self, case: Case) -> Case:
+        """A sink whose decisions are in the checkpoint, and that notices drivers on copies of it."""
+        if not case.may_be_overtaken:
+            pytest.skip("this sink does not notice copies of a checkpoint (Case.may_be_overtaken)")
+        return case
+
+    @pytest.mark.parametrize("before", [0, 1, 2])
+    def test_an_older_copy_of_the_checkpoint_writes_nothing_and_fences_nobody(
+        self, before: int, overtaken: Case, tmp_path: Path
+    ) -> None:
+        query = Query(overtaken, tmp_path)
+        running = query.start()
+        query.go_on(running, *range(before))
+        copy = query.copied(tmp_path / "copy")
+        query.go_on(running, before)
+        with pytest.raises(RefusedStartError, match="shows a later batch than any"):
+            copy.run(before)
+        query.go_on(running, before + 1)
+        assert overtaken.visible() == all_rows(*range(before + 2))
+
+    def test_a_copy_is_left_behind_while_it_starts(self, overtaken: Case, tmp_path: Path) -> None:
+        query = Query(overtaken, tmp_path)
+        running = query.start()
+        query.go_on(running, 0)
+        copy = query.copied(tmp_path / "copy")
+
+        def go_on() -> None:
+            query.go_on(running, 1)
+
+        crash_points.arm("driver.inspected", go_on)
+        with pytest.raises(RefusedStartError, match="shows a later batch than any"):
+            copy.run(1)
+        assert overtaken.visible() == all_rows(0, 1)
+
+    def test_of_two_copies_only_the_one_that_went_on_may_start_again(self, overtaken: Case, tmp_path: Path) -> None:
+        """The other one had decided, and was overtaken before it could commit."""
+        query = Query(overtaken, tmp_path)
+        query.run(0)
+        copy = query.copied(tmp_path / "copy")
+
+        def go_on_elsewhere() -> None:
+            copy.run(1)
+
+        crash_points.arm("driver.decided", go_on_elsewhere)
+        with pytest.raises(FencedError):
+            query.run(1)
+        assert overtaken.visible() == all_rows(0, 1)
+        with pytest.raises(RefusedStartError):
+            query.run(1)
+        copy.run(2)
+        assert overtaken.visible() == all_rows(0, 1, 2)
+
+    def test_a_query_that_ended_another_may_crash_before_its_first_decision(
+        self, overtaken: Case, tmp_path: Path
+    ) -> None:
+        """What the former query has decided says nothing about the new one's checkpoint."""
+        Query(overtaken, tmp_path).run(0)
+        new = Query(overtaken, tmp_path / "new", query_id="query-b")
+        ends = Settings(overrides=Overrides(end_query_id=QUERY_ID))
+        crash_points.arm("driver.prepared", overtaken.crash)
+        with pytest.raises(Crash):
+            new.run(0, settings=ends)
+        new.run(0, 1)
+        assert set(overtaken.visible()) == set(all_rows(0, 1))

@@ -1,0 +1,169 @@
+"""What every sink does with one transaction, its handles, and drivers that replace each other."""
+
+# ruff: noqa: D102 - the names of tests are their claims
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from twopc.errors import FencedError, RetriableError
+from twopc.handle import Evidence
+from twopc.testing.contract.drivers import Driver
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+    import pyarrow as pa
+
+    from twopc.sink import TwoPhaseCommitSink
+    from twopc.testing.contract.case import Case
+
+ROWS = [1, 2, 3, 4, 5]
+OTHERS = [11, 12, 13]
+
+
+class TransactionContract:
+    """See :class:`twopc.testing.contract.SinkContract`."""
+
+    # -- one transaction ---------------------------------------------------------------------------------------------------
+
+    def test_prepared_rows_are_invisible(self, case: Case) -> None:
+        driver = Driver(case.sink)
+        driver.begin()
+        handle = driver.prepare(case.rows(ROWS))
+        driver.committer.confirm([handle], 0)
+        assert case.visible() == []
+
+    def test_committed_rows_are_visible_and_proven(self, case: Case) -> None:
+        driver = Driver(case.sink)
+        scan_start = driver.begin()
+        handles = [driver.prepare(case.rows(ROWS)), driver.prepare(case.rows(OTHERS), partition=1)]
+        assert driver.commit(handles, scan_start) == [Evidence.COMMITTED] * 2
+        assert case.visible() == ROWS + OTHERS
+        assert set(driver.committer.evidence(handles, scan_start).values()) == {Evidence.COMMITTED}
+
+    def test_a_task_without_rows_has_no_handle(self, case: Case) -> None:
+        driver = Driver(case.sink)
+        scan_start = driver.begin()
+        assert driver.prepare(case.rows([])) is None
+        assert driver.committer.notify_checkpoint_complete(0, [], scan_start) == {}
+
+    def test_committing_again_changes_nothing(self, case: Case) -> None:
+        driver = Driver(case.sink)
+        scan_start = driver.begin()
+        handle = driver.prepare(case.rows(ROWS))
+        driver.commit([handle], scan_start)
+        for _ in range(2):
+            assert driver.committer.commit([handle], scan_start) == {handle: Evidence.COMMITTED}
+        assert Driver(case.sink).committer.initialize_state([handle], scan_start) == {handle: Evidence.COMMITTED}
+        assert case.visible() == ROWS
+
+    def test_what_was_aborted_never_becomes_visible(self, case: Case) -> None:
+        driver = Driver(case.sink)
+        scan_start = driver.begin()
+        handle = driver.prepare(case.rows(ROWS))
+        driver.committer.abort([handle])
+        with pytest.raises(RetriableError):
+            driver.committer.confirm([handle], 0)
+        assert driver.committer.commit([handle], scan_start) == {handle: Evidence.ABORTED}
+        assert case.visible() == []
+
+    def test_an_older_decision_changes_nothing_after_a_newer_one(self, case: Case) -> None:
+        driver = Driver(case.sink)
+        scan_start = driver.begin()
+        older = driver.prepare(case.rows(ROWS))
+        driver.commit([older], scan_start)
+        newer = driver.prepare(case.rows(OTHERS))
+        driver.commit([newer], driver.begin())
+        assert driver.committer.commit([older], scan_start)[older] is not Evidence.ABORTED
+        assert case.visible() == ROWS + OTHERS
+
+    def test_without_an_answer_the_outcome_is_unknown(self, case: Case) -> None:
+        if case.silence is None:
+            pytest.skip("this sink's outside world cannot be silenced (Case.silence)")
+        driver = Driver(case.sink)
+        scan_start = driver.begin()
+        handle = driver.prepare(case.rows(ROWS))
+        driver.committer.confirm([handle], 0)
+        with case.silence():
+            assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
+        assert driver.committer.commit([handle], scan_start) == {handle: Evidence.COMMITTED}
+        assert case.visible() == ROWS
+
+    # -- handles -----------------------------------------------------------------------------------------------------------
+
+    def test_a_handle_survives_pickling_and_the_decision_record(self, case: Case) -> None:
+        driver = Driver(case.sink)
+        driver.begin()
+        handle = driver.prepare(case.rows(ROWS))
+        assert handle is not None and handle.transaction
+        assert pickle.loads(pickle.dumps(handle)) == handle  # noqa: S301 - our own
+        assert case.sink.decode_handle(json.loads(json.dumps(case.sink.encode_handle(handle)))) == handle
+
+    def test_another_process_commits_what_a_dead_one_has_prepared(self, case: Case) -> None:
+        if not case.is_outside:
+            pytest.skip("what this sink prepares ends with its process (Case.is_outside)")
+        spawn = multiprocessing.get_context("spawn")
+        receiver, sender = spawn.Pipe(duplex=False)
+        child = spawn.Process(target=_prepare_and_die, args=(case.sink, case.rows(ROWS), sender))
+        child.start()
+        assert receiver.poll(60)
+        encoded, scan_start = receiver.recv()
+        child.join()
+        handle = case.sink.decode_handle(encoded)
+        assert case.visible() == []
+        assert Driver(case.sink).committer.initialize_state([handle], scan_start) == {handle: Evidence.COMMITTED}
+        assert case.visible() == ROWS
+
+    # -- drivers -----------------------------------------------------------------------------------------------------------
+
+    def test_an_acquisition_may_be_repeated_and_every_driver_has_a_higher_driver_epoch(self, case: Case) -> None:
+        first = Driver(case.sink)
+        again = first.committer.acquire(first.claim)
+        assert again >= first.driver_epoch
+        assert Driver(case.sink).driver_epoch > again
+
+    def test_the_sweep_ends_what_nobody_decided_and_spares_the_rest(self, case: Case) -> None:
+        driver = Driver(case.sink)
+        scan_start = driver.begin()
+        decided, orphan = driver.prepare(case.rows(ROWS)), driver.prepare(case.rows(OTHERS), partition=1)
+        successor = Driver(case.sink)
+        successor.committer.recover_and_abort([decided])
+        found = successor.committer.commit([decided, orphan], scan_start)
+        assert found == {decided: Evidence.COMMITTED, orphan: Evidence.ABORTED}
+        assert case.visible() == ROWS
+
+    def test_an_overtaken_driver_that_wakes_sweeps_nothing_of_its_successor(self, case: Case) -> None:
+        loser, winner = Driver(case.sink), Driver(case.sink)
+        scan_start = winner.begin()
+        handle = winner.prepare(case.rows(ROWS))
+        loser.committer.recover_and_abort([])
+        assert winner.commit([handle], scan_start) == [Evidence.COMMITTED]
+        assert case.visible() == ROWS
+
+    def test_an_overtaken_driver_that_wakes_applies_nothing_again(self, case: Case) -> None:
+        loser = Driver(case.sink)
+        scan_start = loser.begin()
+        handle = loser.prepare(case.rows(ROWS))
+        loser.committer.confirm([handle], 0)
+        winner = Driver(case.sink)
+        assert winner.committer.initialize_state([handle], scan_start) == {handle: Evidence.COMMITTED}
+        later = winner.prepare(case.rows(OTHERS))
+        winner.commit([later], winner.begin())
+        with contextlib.suppress(FencedError):  # it may also be told that it has lost
+            assert loser.committer.commit([handle], scan_start)[handle] is not Evidence.ABORTED
+        assert case.visible() == ROWS + OTHERS
+
+
+def _prepare_and_die(sink: TwoPhaseCommitSink[Any], rows: pa.RecordBatch, to: Connection) -> None:
+    driver = Driver(sink)
+    scan_start = driver.begin()
+    to.send((sink.encode_handle(driver.prepare(rows)), scan_start))
+    os._exit(9)

@@ -1,0 +1,113 @@
+"""Crash points for tests: actions, and how text or the environment arms a process that asks for it.
+
+``point[@passage]=action[,…]``, for example ``driver.decided@3=kill``. A passage counts from the moment of arming.
+
+========== =============================================================================
+action     effect at the point
+========== =============================================================================
+kill       SIGKILL to this process
+stop       SIGSTOP to this process, until somebody sends SIGCONT
+raise      :class:`InjectedFault`, an error that the product does not expect
+drop       :class:`InjectedLoss`, an error that may be retried: the answer was lost
+delay:MS   a pause of so many milliseconds
+========== =============================================================================
+
+The product itself never reads the environment. A process under test calls :func:`arm_from_environment`; Spark's Python
+workers do so when ``spark.python.daemon.module`` is ``twopc.testing.spark_daemon``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from twopc.crash_points import OCCASIONAL, POINTS, arm, disarm, is_armed
+from twopc.errors import ConfigurationError, RetriableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "DAEMON_MODULE",
+    "OCCASIONAL",
+    "POINTS",
+    "VARIABLE",
+    "InjectedFault",
+    "InjectedLoss",
+    "arm",
+    "arm_from",
+    "arm_from_environment",
+    "disarm",
+    "is_armed",
+]
+
+#: What :func:`arm_from_environment` reads.
+VARIABLE: Final = "TWOPC_CRASH_POINTS"
+#: The value of Spark's ``spark.python.daemon.module`` with which Python workers arm themselves from :data:`VARIABLE`.
+DAEMON_MODULE: Final = "twopc.testing.spark_daemon"
+
+
+class InjectedFault(RuntimeError):  # noqa: N818 - not an error of the product
+    """Raised by the action ``raise``."""
+
+
+class InjectedLoss(RetriableError):  # noqa: N818 - the same
+    """Raised by the action ``drop``."""
+
+
+def _fail() -> None:
+    raise InjectedFault("an injected fault")
+
+
+def _drop() -> None:
+    raise InjectedLoss("an injected loss of an answer")
+
+
+_ACTIONS: Final[dict[str, Callable[[], None]]] = {
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    # To this thread: the main thread would take a signal to the process, and this one would run on for milliseconds.
+    "stop": lambda: signal.pthread_kill(threading.get_ident(), signal.SIGSTOP),
+    "raise": _fail,
+    "drop": _drop,
+}
+_DELAY: Final = re.compile(r"delay:(\d+)")
+
+
+def _action_of(text: str) -> Callable[[], None] | None:
+    delay = _DELAY.fullmatch(text)
+    if delay is None:
+        return _ACTIONS.get(text)
+    seconds = int(delay[1]) / 1000
+    return lambda: time.sleep(seconds)
+
+
+def arm_from(text: str) -> None:
+    """Arm the points of ``point[@passage]=action[,…]``; those armed before stay armed.
+
+    Raises:
+        ConfigurationError: an unknown point or action, or a passage that is no number.
+    """
+    for part in filter(None, text.split(",")):
+        name, _, action = part.partition("=")
+        name, _, passage = name.partition("@")
+        act = _action_of(action)
+        if act is None:
+            raise ConfigurationError(
+                f"unknown crash point action {action!r} in {part!r}; use one of {', '.join(_ACTIONS)}, delay:MS"
+            )
+        if not (passage or "1").isdecimal():
+            raise ConfigurationError(f"crash point passage {passage!r} in {part!r} is not a number")
+        arm(name, act, passage=int(passage or 1))
+
+
+def arm_from_environment() -> None:
+    """Arm this process from the environment variable ``TWOPC_CRASH_POINTS``; nothing happens without it.
+
+    Raises:
+        ConfigurationError: see :func:`arm_from`.
+    """
+    arm_from(os.environ.get(VARIABLE, ""))
