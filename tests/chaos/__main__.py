@@ -25,14 +25,14 @@ from rich.table import Table
 
 from integration.services.guard import GuardedProcess
 from tests.chaos.query import TASKS, Query
-from tests.checkers.equality import unequal
-from tests.checkers.history import Position, Row
-from tests.checkers.open_transactions import left_open, states_of
-from tests.checkers.verdict import verdict
-from tests.checkers.watcher import Watcher
 from tests.live.pipeline import create_topic
 from tests.live.services import chosen, kafka_service
 from twopc.crash_points import OCCASIONAL, POINTS
+from twopc.testing.checkers.equality import unequal
+from twopc.testing.checkers.history import Position, Row
+from twopc.testing.checkers.open_transactions import left_open, states_of
+from twopc.testing.checkers.verdict import verdict
+from twopc.testing.checkers.watcher import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

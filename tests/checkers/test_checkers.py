@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
-from tests.checkers.aborted_reads import aborted_reads
-from tests.checkers.equality import unequal
-from tests.checkers.history import (
+from twopc.testing.checkers import rows
+from twopc.testing.checkers.aborted_reads import aborted_reads
+from twopc.testing.checkers.equality import unequal
+from twopc.testing.checkers.history import (
     Decided,
     Kind,
     LogEntry,
@@ -20,11 +22,11 @@ from tests.checkers.history import (
     Violation,
     source_in_value,
 )
-from tests.checkers.ledger import disagreeing
-from tests.checkers.open_transactions import left_open
-from tests.checkers.order import inverted
-from tests.checkers.stall import stalled
-from tests.checkers.whole_transactions import torn
+from twopc.testing.checkers.ledger import disagreeing
+from twopc.testing.checkers.open_transactions import left_open
+from twopc.testing.checkers.order import inverted
+from twopc.testing.checkers.stall import stalled
+from twopc.testing.checkers.whole_transactions import torn
 
 ONE, TWO = Producer(1, 0), Producer(2, 0)
 
@@ -197,3 +199,29 @@ def test_a_value_that_names_no_source_is_no_row_of_the_plan() -> None:
     assert source_in_value(row(0, 0, "3:17 rest")) == Position(3, 17)
     with pytest.raises(ValueError, match="invalid literal"):
         source_in_value(row(0, 0, "rest"))
+
+
+@pytest.mark.parametrize(
+    ("found", "wrong"),
+    [
+        ([3, 1, 2], []),
+        ([1, 2], [("lost", (3,))]),
+        ([1, 2, 3, 2, 2], [("duplicated", (2, 3))]),
+        ([1, 2, 3, 9], [("made up", (9, 1))]),
+        ([1, 1, 2], [("lost", (3,)), ("duplicated", (1, 2))]),
+    ],
+)
+def test_rows_that_are_lost_duplicated_or_made_up_are_named(found: list[int], wrong: list[Any]) -> None:
+    assert [(violation.what, violation.evidence) for violation in rows.not_once([1, 2, 3], found)] == wrong
+
+
+def test_a_batch_that_is_visible_in_part_is_named() -> None:
+    batches = {0: [1, 2], 1: [3, 4], 2: [5, 6]}
+    [violation] = rows.in_part(batches, [1, 2, 3])
+    assert (violation.what, violation.evidence) == ("batch 1 is visible in part", (1, (4,)))
+
+
+def test_rows_of_a_key_that_are_out_of_order_are_named() -> None:
+    assert rows.out_of_order([1, 2, 5, 3, 4, 6], lambda row: row % 2) == [
+        Violation("order", "key 1 is out of order", (5, 3)),
+    ]

@@ -11,15 +11,15 @@ from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.checkers.aborted_reads import aborted_reads
-from tests.checkers.history import Kind, Position, Producer, Row
-from tests.checkers.log_dump import dump
-from tests.checkers.open_transactions import left_open, states_of
-from tests.checkers.stall import stalled
-from tests.checkers.verdict import verdict
-from tests.checkers.watcher import Watcher
 from tests.live.pipeline import Tasks, create_topic
 from tests.live.rules.schedules import playing, until
+from twopc.testing.checkers.aborted_reads import aborted_reads
+from twopc.testing.checkers.history import Kind, Position, Producer, Row
+from twopc.testing.checkers.log_dump import dump
+from twopc.testing.checkers.open_transactions import left_open, states_of
+from twopc.testing.checkers.stall import stalled
+from twopc.testing.checkers.verdict import verdict
+from twopc.testing.checkers.watcher import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

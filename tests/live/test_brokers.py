@@ -19,14 +19,14 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from sinks.kafka import driver_producer
 from sinks.kafka.reader import offsets
 from sinks.kafka.transactions import NOT_FOUND
-from tests.checkers.history import Position, Row
-from tests.checkers.verdict import verdict
-from tests.checkers.watcher import Watcher
 from tests.live.cluster_support import cluster, coordinator, leader, replicated_topic, three_brokers
 from tests.live.pipeline import Tasks
 from tests.live.rules.schedules import Play, at, until
 from tests.live.services import KafkaService
 from twopc.errors import CommitBlockedError, DecisionInDoubtError, RetriableError
+from twopc.testing.checkers.history import Position, Row
+from twopc.testing.checkers.verdict import verdict
+from twopc.testing.checkers.watcher import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sinks.kafka import KafkaSink
-from tests.checkers.history import Observation, Position, Row
-from tests.checkers.verdict import verdict
-from tests.checkers.watcher import Watcher
 from tests.live.cluster_support import cluster, coordinator, leader, replicated_topic, three_brokers
 from tests.live.rules.schedules import until
 from tests.live.spark_support import Pipeline, spark
+from twopc.testing.checkers.history import Observation, Position, Row
+from twopc.testing.checkers.verdict import verdict
+from twopc.testing.checkers.watcher import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.checkers.history import Position, Row
-from tests.checkers.verdict import verdict
-from tests.checkers.watcher import Watcher
 from tests.live.pipeline import Tasks
 from tests.nemesis.frames import Api
 from tests.nemesis.rules import Selection
 from tests.nemesis.schedules import of_driver, of_tasks
 from twopc.errors import TwoPhaseCommitError
+from twopc.testing.checkers.history import Position, Row
+from twopc.testing.checkers.verdict import verdict
+from twopc.testing.checkers.watcher import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable

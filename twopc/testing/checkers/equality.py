@@ -1,11 +1,19 @@
-"""Input and output are equal as multisets: each source record is there once, as the plan makes it."""
+"""Input and output are equal as multisets: the output holds each source record once, unaltered."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tests.checkers.history import Observation, Position, Row, SourceOf, Violation, source_in_value, with_sources
+from twopc.testing.checkers.history import (
+    Observation,
+    Position,
+    Row,
+    SourceOf,
+    Violation,
+    source_in_value,
+    with_sources,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,10 +24,10 @@ _CHECKER = "equality"
 def unequal(
     given: Mapping[Position, Row], observed: Sequence[Observation], source_of: SourceOf = source_in_value
 ) -> list[Violation]:
-    """What is lost, doubled, made up or altered.
+    """Each record that is lost, doubled, made up or altered.
 
     Args:
-        given: what each source record should be in the output.
+        given: what the output should hold for each source record.
         observed: everything that one reader saw of the output.
         source_of: which source record an output record comes from.
     """

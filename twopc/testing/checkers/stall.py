@@ -1,10 +1,10 @@
-"""Readers are not held back for long: the last stable offset stands still only for a bounded time."""
+"""Open transactions do not hold readers back for long: the last stable offset keeps moving."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.checkers.history import StableOffset, Violation
+from twopc.testing.checkers.history import StableOffset, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 def stalled(samples: Sequence[StableOffset], *, bound_s: float) -> list[Violation]:
     """Each time that a partition's last stable offset stood still below its end for longer than ``bound_s``."""
-    scan_start: dict[int, StableOffset] = {}
+    stuck: dict[int, StableOffset] = {}
     longest: dict[tuple[int, int], tuple[float, StableOffset, StableOffset]] = {}
     for sample in sorted(samples, key=lambda sample: sample.at_s):
-        began = scan_start.get(sample.partition)
+        began = stuck.get(sample.partition)
         if began is not None and (stood_s := sample.at_s - began.at_s) > bound_s:
             longest[sample.partition, began.stable] = stood_s, began, sample
         if sample.stable >= sample.end:
-            scan_start.pop(sample.partition, None)
+            stuck.pop(sample.partition, None)
         elif began is None or sample.stable > began.stable:
-            scan_start[sample.partition] = sample
+            stuck[sample.partition] = sample
     return [
         Violation("stall", f"partition {partition} stood still at {stable} for {stood_s:.1f} s", (began, ended))
         for (partition, stable), (stood_s, began, ended) in sorted(longest.items())

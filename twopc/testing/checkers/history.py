@@ -1,4 +1,4 @@
-"""What a history is made of. Checkers are pure functions over lists of these, so that a bad history can be made by hand."""
+"""What a history is made of. Checkers are pure functions over lists of these, so a test can write a bad history by hand."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Violation:
     """A promise that a history breaks.
 
     Attributes:
-        checker: who says so.
-        what: the broken promise, in one sentence.
-        evidence: what shows it.
+        checker: which checker found it.
+        what: the broken promise, in a few words.
+        evidence: the rows, offsets or transactions that show it.
     """
 
     checker: str
@@ -25,21 +25,21 @@ class Violation:
 
 
 class Position(NamedTuple):
-    """Where a record is in a topic."""
+    """A record's place in a topic."""
 
     partition: int
     offset: int
 
 
 class Row(NamedTuple):
-    """What a source record should be in the output."""
+    """What the output should hold for a source record."""
 
     key: bytes | None
     value: bytes | None
 
 
 class Producer(NamedTuple):
-    """Whose records these are. One transaction lives at a producer's epoch (rule 5), so this names one, too."""
+    """Who wrote a record. A producer's epoch has one transaction (rule 5), so this names a transaction, too."""
 
     producer_id: int
     epoch: int
@@ -70,7 +70,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class LogEntry:
-    """What a partition holds at an offset, visible or not. By offset in each partition."""
+    """What a partition holds at an offset, visible or not."""
 
     position: Position
     producer: Producer
@@ -84,7 +84,7 @@ class StableOffset:
     Attributes:
         at_s: the moment, by the watcher's monotonic clock.
         stable: the last stable offset.
-        end: the high watermark; what lies between is held back by open transactions.
+        end: the high watermark; open transactions hold back what lies between.
     """
 
     at_s: float
@@ -95,14 +95,14 @@ class StableOffset:
 
 @dataclass(frozen=True)
 class Decided:
-    """A handle that the ledger's decisions name: the last word for its task, repairs included."""
+    """The handle that the ledger's decisions name for a task, repairs included."""
 
     uuid: str
     producer: Producer
     rows: int
 
 
-#: The record of the source that an output record comes from: a plan under test writes it into each. ValueError if it has none.
+#: Returns the source record of an output record: the query under test writes it into each. ValueError without one.
 SourceOf = Callable[[Observation], Position]
 
 

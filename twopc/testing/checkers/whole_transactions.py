@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from tests.checkers.history import Kind, LogEntry, Observation, Position, Producer, Violation, fates
+from twopc.testing.checkers.history import Kind, LogEntry, Observation, Position, Producer, Violation, fates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,12 +14,12 @@ _CHECKER = "whole transactions"
 
 
 def torn(observed: Sequence[Observation], log: Sequence[LogEntry]) -> list[Violation]:
-    """The transactions of which a part is visible and a part is not.
+    """Each transaction that is visible in part.
 
     Args:
-        observed: everything that a reader saw, when all has come to rest: partitions of one transaction become visible
-            one after the other.
-        log: what the partitions hold. One transaction an epoch is taken for granted (rule 5).
+        observed: everything that a reader saw at rest: the partitions of one transaction become visible one after
+            the other.
+        log: what the partitions hold; assumes one transaction for each epoch of a producer (rule 5).
     """
     seen = {row.position for row in observed}
     ended = fates(log)
@@ -35,6 +35,6 @@ def torn(observed: Sequence[Observation], log: Sequence[LogEntry]) -> list[Viola
             violations.append(Violation(_CHECKER, f"{producer} is visible in part", (tuple(shown), tuple(missing))))
         how = {ended[position] for position in positions}
         if len(how) > 1:
-            told = ", ".join(sorted("open" if kind is None else kind.value for kind in how))
-            violations.append(Violation(_CHECKER, f"{producer} has ended in different ways: {told}", tuple(positions)))
+            ends = ", ".join(sorted("open" if kind is None else kind.value for kind in how))
+            violations.append(Violation(_CHECKER, f"{producer} has ended in different ways: {ends}", tuple(positions)))
     return violations

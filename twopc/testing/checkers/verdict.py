@@ -1,21 +1,21 @@
-"""All checkers over one sink of a cluster at rest: what a test asks when its nemesis has ended."""
+"""All checkers over one Kafka sink, once its cluster is at rest: what a test asks after its nemesis has ended."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
 
-from tests.checkers.aborted_reads import aborted_reads
-from tests.checkers.equality import unequal
-from tests.checkers.history import Decided, Position, Producer, Row, SourceOf, Violation, source_in_value
-from tests.checkers.ledger import disagreeing
-from tests.checkers.log_dump import dump
-from tests.checkers.open_transactions import left_open, states_of
-from tests.checkers.order import inverted
-from tests.checkers.stall import stalled
-from tests.checkers.watcher import Watcher
-from tests.checkers.whole_transactions import torn
 from twopc.records import Decision, Record, Repair
+from twopc.testing.checkers.aborted_reads import aborted_reads
+from twopc.testing.checkers.equality import unequal
+from twopc.testing.checkers.history import Decided, Position, Producer, Row, SourceOf, Violation, source_in_value
+from twopc.testing.checkers.ledger import disagreeing
+from twopc.testing.checkers.log_dump import dump
+from twopc.testing.checkers.open_transactions import left_open, states_of
+from twopc.testing.checkers.order import inverted
+from twopc.testing.checkers.stall import stalled
+from twopc.testing.checkers.watcher import Watcher
+from twopc.testing.checkers.whole_transactions import torn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ _DRIVER_PARTITION = 0
 _COMES_TO_REST_S = 3.0
 
 
-def verdict(
+def verdict(  # noqa: PLR0913 - a history has that many parts
     sink: KafkaSink,
     bootstrap_servers: str,
     watcher: Watcher,
@@ -35,15 +35,15 @@ def verdict(
     source_of: SourceOf = source_in_value,
     stall_bound_s: float,
 ) -> list[Violation]:
-    """Every promise that was broken.
+    """Collect the history and return every broken promise.
 
     Args:
-        sink: whose output, ledger and transactions are judged; its ledger was never truncated.
-        bootstrap_servers: of the cluster itself.
-        watcher: has read the output all the time.
+        sink: whose output, ledger and transactions are checked; its ledger was never truncated.
+        bootstrap_servers: of the cluster itself, not of a proxy.
+        watcher: has read the output from the start.
         given: what each source record should be in the output.
         source_of: which source record an output record comes from.
-        stall_bound_s: for how long readers may be held back.
+        stall_bound_s: how long open transactions may hold readers back.
     """
     assert sink.topic is not None, "one output topic"
     left = _left_open(sink, bootstrap_servers)
@@ -55,7 +55,7 @@ def verdict(
     markers = [key.decode() for key in keys if key is not None]  # a barrier has no key
     log = dump(bootstrap_servers, sink.topic)
     samples = watcher.stable_offsets
-    assert samples, "the last stable offset was never looked at"
+    assert samples, "the watcher took no sample of the last stable offset"
     return [
         *unequal(given, final, source_of),
         *inverted(final, source_of),
@@ -68,7 +68,7 @@ def verdict(
 
 
 def _left_open(sink: KafkaSink, bootstrap_servers: str) -> list[Violation]:
-    """What is open still after a while: EndTxn is answered before its markers are written."""
+    """What is still open after a while: Kafka answers EndTxn before it writes the markers."""
     deadline = time.monotonic() + _COMES_TO_REST_S
     while (left := left_open(states_of(bootstrap_servers, f"{sink.name}."))) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -76,7 +76,7 @@ def _left_open(sink: KafkaSink, bootstrap_servers: str) -> list[Violation]:
 
 
 def decided_of(sink: KafkaSink) -> list[Decided]:
-    """The handles that hold, of every batch that the ledger decides."""
+    """The handles that the ledger's decisions name, repairs included."""
     ledger = sink.create_decision_log()
     try:
         return _holding(sink, [entry.record for entry in ledger.inspect().entries])

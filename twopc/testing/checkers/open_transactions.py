@@ -1,4 +1,4 @@
-"""When all has come to rest no transaction is left open: it would hold back every reader until it times out."""
+"""At rest, no transaction is left open: it would hold back every reader until it times out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from kafka.admin import KafkaAdminClient
 
-from tests.checkers.history import Violation
+from twopc.testing.checkers.history import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

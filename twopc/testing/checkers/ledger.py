@@ -1,11 +1,11 @@
-"""The decisions in the ledger and the data in the output say the same."""
+"""The ledger's decisions and the output's data agree."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tests.checkers.history import Decided, LogEntry, Observation, Violation
+from twopc.testing.checkers.history import Decided, LogEntry, Observation, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,10 +16,10 @@ _CHECKER = "ledger"
 def disagreeing(
     decided: Sequence[Decided], observed: Sequence[Observation], log: Sequence[LogEntry], markers: Sequence[str]
 ) -> list[Violation]:
-    """Where decisions and data differ.
+    """Each difference between decisions and data.
 
     Args:
-        decided: all that was ever decided; a truncated ledger does not have it all any more.
+        decided: all that was ever decided; a truncated ledger no longer has that.
         observed: everything that a reader saw of the output.
         log: what the output's partitions hold.
         markers: the visible markers' transactions (their UUIDs, the keys of the marker partitions).

@@ -1,4 +1,4 @@
-"""A ``read_committed`` reader that polls all the time while something happens to the cluster, and remembers what it saw."""
+"""A ``read_committed`` reader that polls while something happens to the cluster, and remembers what it saw."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from tests.checkers.history import Observation, Position, StableOffset
-from tests.reader import partitions_of
+from twopc.testing.checkers.history import Observation, Position, StableOffset
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -20,21 +19,24 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _POLL_S: Final = 0.1
+#: The client's own errors begin with an underscore; they are public.
+_LOST: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})  # noqa: SLF001 - see above
+_AT_END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 - see above
 _SAMPLE_EVERY_MS: Final = 250
 _ANSWER_TIMEOUT_S: Final = 30.0
 
 
 class Watcher:
-    """Reads a topic from its beginning, in a thread of its own, until it is left.
+    """Reads a topic from its beginning, in a thread of its own, until its context ends.
 
     Args:
-        bootstrap_servers: of the cluster, not of a proxy whose faults it should not suffer.
-        topic: what it reads; its partitions are those of the beginning.
+        bootstrap_servers: of the cluster itself, not of a proxy with faults.
+        topic: what it reads; partitions added later are not read.
         options: further options of the consumer, the connection's for example.
 
     Attributes:
-        observed: every record that it was given, in that order.
-        stable_offsets: how far it could get, each time librdkafka told.
+        observed: every record that it read, in that order.
+        stable_offsets: how far it could read, each time librdkafka reported.
     """
 
     def __init__(self, bootstrap_servers: str, topic: str, **options: Any) -> None:
@@ -57,7 +59,7 @@ class Watcher:
                 **options,
             }
         )
-        self._partitions = partitions_of(self._consumer, topic)
+        self._partitions = _partitions_of(self._consumer, topic)
         self._reached = dict.fromkeys(self._partitions, 0)
         self._moved = threading.Condition()
         self._is_over = threading.Event()
@@ -65,7 +67,7 @@ class Watcher:
         self._thread = threading.Thread(target=self._watch, name=f"watcher-{topic}", daemon=True)
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Start reading."""
         self._consumer.assign([TopicPartition(self._topic, partition, 0) for partition in self._partitions])
         self._thread.start()
         return self
@@ -73,7 +75,7 @@ class Watcher:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End, and tell what went wrong in the thread."""
+        """Stop; raises what went wrong in the thread."""
         self._is_over.set()
         self._thread.join()
         self._consumer.close()
@@ -81,10 +83,10 @@ class Watcher:
             raise self._error
 
     def catch_up(self, within_s: float = 30) -> list[Observation]:
-        """Wait until it has seen all that can be read now; returns what it saw so far.
+        """Wait until it has read all that can be read now; returns everything it has read.
 
         Raises:
-            AssertionError: it has not, in that time.
+            AssertionError: it did not catch up in time.
         """
         deadline = time.monotonic() + within_s
         ends = self._stable_ends()
@@ -95,7 +97,7 @@ class Watcher:
             )
         if self._error is not None:
             raise self._error
-        assert done, f"in {within_s:g} s it got to {self._reached}, of {ends}"
+        assert done, f"not caught up after {within_s:g} s: read up to {self._reached}, the end is {ends}"
         return list(self.observed)
 
     def _stable_ends(self) -> dict[int, int]:
@@ -105,7 +107,7 @@ class Watcher:
             request_timeout=_ANSWER_TIMEOUT_S,
         )
         ends = {where.partition: future.result().offset for where, future in asked.items()}
-        assert min(ends.values()) >= 0, f"no answer: {ends}"  # as librdkafka puts it
+        assert min(ends.values()) >= 0, f"no answer: {ends}"  # librdkafka reports -1
         return ends
 
     def _watch(self) -> None:
@@ -114,7 +116,7 @@ class Watcher:
                 message = self._consumer.poll(_POLL_S)
                 if message is not None:
                     self._see(message)
-        except Exception as error:  # noqa: BLE001 - raised where the watcher is asked or left
+        except Exception as error:  # noqa: BLE001 - raised in the thread that uses the watcher
             with self._moved:
                 self._error = error
                 self._moved.notify_all()
@@ -128,10 +130,10 @@ class Watcher:
                 Observation(Position(partition, offset), message.key(), message.value(), headers, time.monotonic())
             )
             offset += 1
-        elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:
-            raise AssertionError(f"{self._topic}/{partition} has lost what was not read yet: {error.str()}")
-        elif error.code() != KafkaError._PARTITION_EOF:
-            return  # a broker that went away: librdkafka goes on by itself
+        elif error.code() in _LOST:
+            raise AssertionError(f"{self._topic}/{partition} lost records that were not read yet: {error.str()}")
+        elif error.code() != _AT_END:
+            return  # a broker that went away: librdkafka reconnects by itself
         with self._moved:
             self._reached[partition] = max(self._reached[partition], offset)
             self._moved.notify_all()
@@ -144,3 +146,14 @@ class Watcher:
             for number, facts in partitions.items()
             if int(number) >= 0 and facts["hi_offset"] >= 0
         ]
+
+
+def _partitions_of(consumer: Consumer, topic: str) -> list[int]:
+    """The topic's partitions. Waits for a new topic: a broker that does not know it yet reports none."""
+    deadline = time.monotonic() + _ANSWER_TIMEOUT_S
+    while time.monotonic() < deadline:
+        found = consumer.list_topics(topic, timeout=_ANSWER_TIMEOUT_S).topics[topic].partitions
+        if found and all(partition.leader >= 0 for partition in found.values()):
+            return sorted(found)
+        time.sleep(_POLL_S)
+    raise AssertionError(f"{topic} has no leader for every partition")

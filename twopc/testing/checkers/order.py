@@ -1,10 +1,10 @@
-"""Records of one key are in the order of their source, where the plan keeps a key in one task."""
+"""Records of a key keep the order of their source, where the plan keeps a key in one task."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.checkers.history import Observation, Position, SourceOf, Violation, source_in_value, with_sources
+from twopc.testing.checkers.history import Observation, Position, SourceOf, Violation, source_in_value, with_sources
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +15,7 @@ def inverted(observed: Sequence[Observation], source_of: SourceOf = source_in_va
     latest: dict[tuple[int, bytes | None, int], tuple[Position, Observation]] = {}
     violations = []
     in_order = sorted(observed, key=lambda observation: observation.position)
-    for source, observation in with_sources(in_order, source_of)[0]:  # whatever names no source is told by ``unequal``
+    for source, observation in with_sources(in_order, source_of)[0]:  # ``unequal`` reports those without a source
         where = (observation.position.partition, observation.key, source.partition)
         before = latest.get(where)
         if before is not None and source < before[0]:

@@ -1,13 +1,13 @@
-"""Nobody reads what was aborted or undecided, and nothing that was read vanishes, changes, or appears behind its reader.
+"""Readers see committed records only, and what they have read neither vanishes nor changes.
 
-As Jepsen's aborted read (G1a) for queues: a read of what its transaction never committed.
+Jepsen calls a read of what its transaction never committed an aborted read (G1a).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.checkers.history import Kind, LogEntry, Observation, Position, Violation, fates
+from twopc.testing.checkers.history import Kind, LogEntry, Observation, Position, Violation, fates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,10 +18,10 @@ _CHECKER = "aborted reads"
 def aborted_reads(
     observed: Sequence[Observation], log: Sequence[LogEntry], final: Sequence[Observation]
 ) -> list[Violation]:
-    """What should not have been read.
+    """Each record that should not have been read, or was read differently later.
 
     Args:
-        observed: what a reader saw while it all happened, until it had caught up.
+        observed: what a reader saw while the faults happened, until it had caught up.
         log: what the partitions hold in the end.
         final: what a new reader sees in the end.
     """

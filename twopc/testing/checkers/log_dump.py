@@ -1,7 +1,7 @@
 """What a topic's partitions really hold: rows with their producers, and the markers that end transactions.
 
-No consumer tells whose a record is; the batches of a Fetch response do. Asked over kafka-python's admin connection, whose
-``_manager`` is not public (pinned to 3.0.x, as in ``sinks.kafka.transactions``).
+No consumer says which producer wrote a record; the batches of a Fetch response do. The request goes over kafka-python's
+admin connection, whose ``_manager`` is not public (pinned to 3.0.x, as in ``sinks.kafka.transactions``).
 
 Source: https://kafka.apache.org/documentation/#controlbatch (the key of a control record says which marker it is).
 """
@@ -16,7 +16,7 @@ from kafka.admin import KafkaAdminClient
 from kafka.protocol.consumer import FetchRequest
 from kafka.record import MemoryRecords
 
-from tests.checkers.history import Kind, LogEntry, Position, Producer
+from twopc.testing.checkers.history import Kind, LogEntry, Position, Producer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,14 +32,15 @@ def dump(bootstrap_servers: str, topic: str) -> list[LogEntry]:
     """Every entry of every partition, up to its high watermark.
 
     Raises:
-        KafkaError: a leader does not answer, or refuses.
+        KafkaError: a leader does not answer, or returns an error.
     """
     admin = KafkaAdminClient(bootstrap_servers=bootstrap_servers.split(","))
     try:
+        manager = admin._manager  # noqa: SLF001 - see the module
         [described] = admin.describe_topics([topic])
         entries: list[LogEntry] = []
         for row in described["partitions"]:
-            entries += _partition(admin._manager, topic, row["partition_index"], row["leader_id"])
+            entries += _partition(manager, topic, row["partition_index"], row["leader_id"])
         return entries
     finally:
         admin.close()
@@ -56,13 +57,13 @@ def _partition(manager: Any, topic: str, partition: int, leader: int) -> Iterato
             yield from _entries(batch, partition, start)
             offset = batch.next_offset
         if offset == start and offset < end:
-            raise AssertionError(f"{topic}/{partition} gives nothing at {offset}, below its end {end}")
+            raise AssertionError(f"{topic}/{partition} returned nothing at offset {offset}, below its end {end}")
 
 
 def _entries(batch: Any, partition: int, start: int) -> Iterator[LogEntry]:
     producer = Producer(batch.producer_id, batch.producer_epoch)
     for record in batch:
-        if record.offset < start:  # a batch is given whole, also when it is asked for from its middle on
+        if record.offset < start:  # a Fetch from the middle of a batch returns the whole batch
             continue
         kind = Kind.ROW
         if batch.is_control_batch:
