@@ -1,0 +1,52 @@
+"""The sink is exactly-once in a real Spark query that is killed; a function that only appends is not."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from files_sink import FilesSink
+
+from integration.spark import exactly_once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from twopc.testing.kill_loop import Outcome
+
+
+def numbers_in(directory: Path) -> list[int]:
+    """What a reader of a directory of JSON lines sees."""
+    return [json.loads(line)["number"] for file in directory.glob("*.jsonl") for line in file.read_text().splitlines()]
+
+
+def test_the_sink_is_exactly_once(kill_loop: Callable[..., Outcome], tmp_path: Path) -> None:
+    """Killed in the middle of a batch, and between a batch's end and Spark's note of it."""
+    sink = FilesSink("sample", str(tmp_path / "output"))
+
+    def query(frame: DataFrame, checkpoint: str) -> DataStreamWriter:
+        return frame.writeStream.foreachBatch(exactly_once(sink, checkpoint_location=checkpoint))
+
+    outcome = kill_loop(lambda: numbers_in(sink.root / "committed"), query=query, rows=60)
+    outcome.require_exactly_once()
+
+
+def test_a_function_that_appends_is_not(kill_loop: Callable[..., Outcome], tmp_path: Path) -> None:
+    """Spark calls it again with a batch that it has written."""
+    output = tmp_path / "output"
+    output.mkdir()
+    directory = str(output)
+
+    def append(frame: DataFrame, batch_id: int) -> None:
+        rows = [json.dumps(row.asDict()) + "\n" for row in frame.collect()]
+        (Path(directory) / f"{batch_id}-{uuid.uuid4().hex}.jsonl").write_text("".join(rows))
+
+    outcome = kill_loop(lambda: numbers_in(output), foreach_batch=append, rows=40, kills=1)
+    with pytest.raises(AssertionError, match="duplicated"):
+        outcome.require_exactly_once()

@@ -1,0 +1,139 @@
+"""The kill loop finds what is wrong with a sink, each time, and finds nothing wrong with ours."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from integration.services.jars import spark_kafka_jars
+from integration.spark import exactly_once
+from sinks.kafka import KafkaSink
+from tests.live.pipeline import create_topic
+from tests.reader import committed
+from twopc.testing.kill_loop import KafkaTopic, Moment, kill_loop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from tests.live.services import KafkaService
+
+pytestmark = pytest.mark.timeout(900)
+
+
+def numbers_in(database: Path) -> list[int]:
+    with contextlib.closing(sqlite3.connect(database)) as db:
+        return [number for (number,) in db.execute("SELECT number FROM rows ORDER BY rowid")]
+
+
+def appends_to(database: Path) -> Callable[[DataFrame, int], None]:
+    """What many a tutorial does in ``foreachBatch``."""
+    with contextlib.closing(sqlite3.connect(database)) as db:
+        db.execute("CREATE TABLE rows (number INTEGER)")
+    path = str(database)
+
+    def append(frame: DataFrame, batch_id: int) -> None:
+        del batch_id
+        rows = [(row.number,) for row in frame.collect()]
+        with contextlib.closing(sqlite3.connect(path)) as db, db:
+            db.executemany("INSERT INTO rows VALUES (?)", rows)
+
+    return append
+
+
+def test_a_function_that_appends_doubles_a_batch(tmp_path: Path, tell: Callable[[str], None]) -> None:
+    database = tmp_path / "rows.db"
+    outcome = kill_loop(
+        lambda: numbers_in(database), foreach_batch=appends_to(database), directory=tmp_path / "loop", rows=40, kills=1
+    )
+    tell(str(outcome))
+    assert [kill.partition("@")[0] for kill in outcome.kills] == ["after"]
+    assert (outcome.lost, len(outcome.duplicated), set(outcome.duplicated.values())) == ((), 10, {2})
+    with pytest.raises(AssertionError, match=f"10 duplicated.*repeat with seed {outcome.seed}"):
+        outcome.require_exactly_once()
+
+
+def kafka_options(kafka: KafkaService) -> tuple[str, dict[str, str]]:
+    topic = create_topic(kafka.bootstrap_servers, f"k{uuid.uuid4().hex[:10]}-out")
+    return topic, {"spark.jars": ",".join(map(str, spark_kafka_jars()))}
+
+
+def test_exactly_once_passes(kafka: KafkaService, tmp_path: Path, tell: Callable[[str], None]) -> None:
+    topic, spark = kafka_options(kafka)
+    sink = KafkaSink(name=topic, bootstrap_servers=kafka.bootstrap_servers, topic=topic)
+
+    def query(frame: DataFrame, checkpoint: str) -> DataStreamWriter:
+        each = exactly_once(sink, checkpoint_location=checkpoint)
+        return frame.select("key", "value").writeStream.foreachBatch(each)
+
+    outcome = kill_loop(
+        lambda: committed(kafka.bootstrap_servers, topic).elements(),
+        query=query,
+        directory=tmp_path / "loop",
+        rows=60,
+        kills=2,
+        spark=spark,
+    )
+    tell(str(outcome))
+    outcome.require_exactly_once()
+    assert len(outcome.kills) == 2
+
+
+@pytest.mark.whole
+def test_sparks_own_kafka_sink_doubles_records(
+    kafka: KafkaService, tmp_path: Path, tell: Callable[[str], None]
+) -> None:
+    topic, spark = kafka_options(kafka)
+    servers = kafka.bootstrap_servers
+
+    def query(frame: DataFrame, checkpoint: str) -> DataStreamWriter:
+        del checkpoint
+        written = frame.select("key", "value").writeStream.format("kafka").option("topic", topic)
+        return written.option("kafka.bootstrap.servers", servers)
+
+    outcome = kill_loop(
+        lambda: committed(servers, topic).elements(),
+        query=query,
+        directory=tmp_path / "loop",
+        rows=40,
+        kills=1,
+        moments=[Moment.DURING],
+        spark=spark,
+    )
+    tell(str(outcome))
+    assert outcome.lost == ()
+    assert outcome.duplicated
+
+
+@pytest.mark.whole
+def test_exactly_once_passes_at_crash_points_and_random_moments(
+    kafka: KafkaService, tmp_path: Path, tell: Callable[[str], None]
+) -> None:
+    topic, spark = kafka_options(kafka)
+    sink = KafkaSink(name=topic, bootstrap_servers=kafka.bootstrap_servers, topic=topic)
+    source = KafkaTopic(kafka.bootstrap_servers, f"{topic}-in")
+
+    def query(frame: DataFrame, checkpoint: str) -> DataStreamWriter:
+        each = exactly_once(sink, checkpoint_location=checkpoint)
+        return frame.select("key", "value").writeStream.foreachBatch(each)
+
+    points: dict[str, Any] = {"crash_points": ["driver.decided", "task.flushed"], "moments": [Moment.RANDOM]}
+    outcome = kill_loop(
+        lambda: committed(kafka.bootstrap_servers, topic).elements(),
+        query=query,
+        directory=tmp_path / "loop",
+        source=source,
+        rows=80,
+        kills=3,
+        spark=spark,
+        **points,
+    )
+    tell(str(outcome))
+    outcome.require_exactly_once(in_order=True)

@@ -1,0 +1,16 @@
+"""The kill loop: run a streaming query on real Spark, kill it again and again, and compare its output with its input.
+
+It takes any ``foreachBatch`` function, or any function that makes a ``DataStreamWriter``::
+
+    outcome = kill_loop(read_numbers, foreach_batch=append_to_table, directory=tmp_path)
+    outcome.require_exactly_once()
+
+See docs/test-your-sink.md.
+"""
+
+from twopc.testing.kill_loop.kills import Kill, Moment
+from twopc.testing.kill_loop.loop import QueryFailedError, kill_loop
+from twopc.testing.kill_loop.outcome import Outcome
+from twopc.testing.kill_loop.records import Files, KafkaTopic, Source
+
+__all__ = ["Files", "KafkaTopic", "Kill", "Moment", "Outcome", "QueryFailedError", "Source", "kill_loop"]

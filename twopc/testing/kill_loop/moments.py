@@ -1,0 +1,93 @@
+"""How a query stands still at the moment of its kill: inside the process that is to be killed.
+
+A moment that is reached writes a file. Whoever watches that file kills the whole session; nothing here returns before.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark import TaskContext
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from twopc.testing.kill_loop.kills import Kill, Moment
+from twopc.testing.kill_loop.records import SCHEMA, TASKS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+#: Longer than any kill takes; then the moment fails, and with it the query.
+_HELD_S: Final = 600
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Passes rows through; its last task is held at its end, or only reported at its start.
+
+    Attributes:
+        reached: the file to write.
+        holds: whether the task is held.
+    """
+
+    reached: str
+    holds: bool
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        """``mapInArrow``'s function."""
+        context = TaskContext.get()
+        is_last = context is not None and context.partitionId() == TASKS - 1
+        if is_last and not self.holds:
+            Path(self.reached).touch()
+        yield from batches
+        if is_last and self.holds:
+            stand_still(self.reached)
+
+
+def stand_still(reached: str) -> None:
+    """Say that the moment has come, and wait for SIGKILL.
+
+    Raises:
+        RuntimeError: nobody killed this process.
+    """
+    Path(reached).touch()
+    time.sleep(_HELD_S)
+    raise RuntimeError(f"not killed within {_HELD_S} s of {reached}")
+
+
+def gated(frame: DataFrame, kill: Kill, reached: str) -> DataFrame:
+    """The frame, with a gate where the moment needs one."""
+    if kill.moment not in {Moment.DURING, Moment.RANDOM}:
+        return frame
+    return frame.mapInArrow(Gate(reached, holds=kill.moment is Moment.DURING), SCHEMA)
+
+
+def wrap_foreach_batch(kill: Kill, reached: str) -> None:
+    """Make every ``foreachBatch`` of this process stand still before or after its function, at the batch of the kill."""
+    if kill.moment not in {Moment.BEFORE, Moment.AFTER}:
+        return
+    original: Any = DataStreamWriter.foreachBatch
+
+    @functools.wraps(original)
+    def foreach_batch(writer: DataStreamWriter, function: Callable[[DataFrame, int], None]) -> DataStreamWriter:
+        calls = 0
+
+        def called(frame: DataFrame, batch_id: int) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == kill.batch and kill.moment is Moment.BEFORE:
+                stand_still(reached)
+            function(frame, batch_id)
+            if calls == kill.batch:
+                stand_still(reached)
+
+        wrapped: DataStreamWriter = original(writer, called)
+        return wrapped
+
+    DataStreamWriter.foreachBatch = foreach_batch  # type: ignore[method-assign,assignment]

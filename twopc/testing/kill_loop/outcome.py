@@ -1,0 +1,78 @@
+"""What a kill loop has found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came out of a query that was killed again and again.
+
+    Attributes:
+        seed: what the kills were drawn from.
+        given: how many records it was fed.
+        found: how many its reader returned.
+        lost: records that are not there.
+        duplicated: records that are there more than once, with their counts.
+        made_up: what the reader returned and the query was not fed.
+        out_of_order: records that the reader returned after a later one of their key.
+        kills: the kills that happened.
+        missed: the kills whose moment never came, for example because the query has no ``foreachBatch``.
+        seconds: how long all runs took.
+    """
+
+    seed: int
+    given: int
+    found: int
+    lost: tuple[int, ...]
+    duplicated: dict[int, int]
+    made_up: tuple[int, ...]
+    out_of_order: tuple[int, ...]
+    kills: tuple[str, ...]
+    missed: tuple[str, ...]
+    seconds: float
+
+    @property
+    def is_exactly_once(self) -> bool:
+        """Whether every record is there once, and nothing else is."""
+        return not (self.lost or self.duplicated or self.made_up)
+
+    def require_exactly_once(self, *, in_order: bool = False) -> None:
+        """Fail unless every record is there once.
+
+        Args:
+            in_order: also fail if a record stands behind a later one of its key.
+
+        Raises:
+            AssertionError: something is lost, duplicated or made up, or no kill happened. The message has the seed.
+        """
+        if not self.is_exactly_once or (in_order and self.out_of_order):
+            raise AssertionError(f"NOT exactly once: {self}")
+        if not self.kills:
+            raise AssertionError(f"nothing was killed, so nothing is shown: {self}")
+
+    def __str__(self) -> str:
+        """One line: what was found, and how to repeat it."""
+        parts = [
+            f"{self.given} records in, {self.found} out",
+            *(f"{len(rows)} {what} ({_some(rows)})" for what, rows in self._wrong() if rows),
+            f"killed {', '.join(self.kills) or 'never'}",
+            *([f"not reached: {', '.join(self.missed)}"] if self.missed else []),
+            f"{self.seconds:.0f} s; repeat with seed {self.seed}",
+        ]
+        return "; ".join(parts)
+
+    def _wrong(self) -> list[tuple[str, tuple[int, ...]]]:
+        return [
+            ("lost", self.lost),
+            ("duplicated", tuple(self.duplicated)),
+            ("made up", self.made_up),
+            ("out of order", self.out_of_order),
+        ]
+
+
+def _some(rows: tuple[int, ...]) -> str:
+    return ", ".join(map(str, rows[:_SHOWN])) + (", …" if len(rows) > _SHOWN else "")

@@ -1,0 +1,123 @@
+"""The known records that a query is fed with: numbered from 0, through files or a Kafka topic.
+
+Record n has the columns ``number`` (BIGINT, n), ``key`` (STRING, one of ten) and ``value`` (STRING, n in decimal).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEYS: Final = 10
+#: A batch is read by so many tasks; the kill in the middle of a batch needs two.
+TASKS: Final = 2
+SCHEMA: Final = "number BIGINT, key STRING, value STRING"
+_TIMEOUT_S: Final = 30
+#: Spark reads files in the order of their modification times, which here do not depend on a clock.
+_EPOCH_S: Final = 1_600_000_000
+
+
+def key_of(number: int) -> str:
+    """The key of a record."""
+    return f"key-{number % KEYS}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """How Spark reads the source: what a run of the query is given, as JSON.
+
+    Attributes:
+        format: of ``readStream``.
+        options: of ``readStream``.
+        columns: SQL expressions that make the three columns.
+    """
+
+    format: str
+    options: dict[str, str]
+    columns: tuple[str, ...] = ("number", "key", "value")
+
+
+class Source(Protocol):
+    """Where a query reads from."""
+
+    def feed(self, numbers: range) -> None:
+        """Add these records, as one batch of :data:`TASKS` tasks."""
+
+    def reader(self, batch_rows: int) -> Reader:
+        """How Spark reads it, at most so many records a batch."""
+
+
+@dataclass
+class Files:
+    """A directory of JSON files, two of them a batch."""
+
+    directory: Path
+    _count: int = 0
+
+    def feed(self, numbers: range) -> None:
+        """See :class:`Source`."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for part in range(TASKS):
+            lines = [
+                json.dumps({"number": number, "key": key_of(number), "value": str(number)})
+                for number in numbers[part::TASKS]
+            ]
+            hidden = self.directory / f".{self._count:06d}"
+            hidden.write_text("".join(f"{line}\n" for line in lines))
+            os.utime(hidden, (_EPOCH_S + self._count,) * 2)
+            hidden.rename(self.directory / f"{self._count:06d}.json")  # Spark never sees a part of a file
+            self._count += 1
+
+    def reader(self, batch_rows: int) -> Reader:
+        """See :class:`Source`."""
+        del batch_rows
+        return Reader(format="json", options={"path": str(self.directory), "maxFilesPerTrigger": str(TASKS)})
+
+
+@dataclass
+class KafkaTopic:
+    """A topic of two partitions, created when it is first fed."""
+
+    bootstrap_servers: str
+    topic: str
+    _created: bool = field(default=False, repr=False)
+
+    def feed(self, numbers: range) -> None:
+        """See :class:`Source`.
+
+        Raises:
+            RuntimeError: the broker did not take every record.
+        """
+        from confluent_kafka import Producer  # noqa: PLC0415 - files do without Kafka
+
+        self._create()
+        producer = Producer({"bootstrap.servers": self.bootstrap_servers})
+        for number in numbers:
+            producer.produce(self.topic, str(number), key_of(number), partition=number % TASKS)
+        if producer.flush(_TIMEOUT_S):
+            raise RuntimeError(f"{self.bootstrap_servers} did not take every record of {self.topic}")
+
+    def reader(self, batch_rows: int) -> Reader:
+        """See :class:`Source`."""
+        options = {
+            "kafka.bootstrap.servers": self.bootstrap_servers,
+            "subscribe": self.topic,
+            "startingOffsets": "earliest",
+            "maxOffsetsPerTrigger": str(batch_rows),
+        }
+        value = "CAST(value AS STRING)"
+        columns = (f"CAST({value} AS BIGINT) AS number", "CAST(key AS STRING) AS key", f"{value} AS value")
+        return Reader(format="kafka", options=options, columns=columns)
+
+    def _create(self) -> None:
+        from confluent_kafka.admin import AdminClient, NewTopic  # noqa: PLC0415 - the same
+
+        if not self._created:
+            admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+            admin.create_topics([NewTopic(self.topic, TASKS, -1)])[self.topic].result(_TIMEOUT_S)
+        self._created = True

@@ -1,0 +1,60 @@
+"""The pytest plugin: the fixtures ``kill_loop`` and ``crash_points``, and options that repeat a kill loop.
+
+Until a test asks for a fixture, it imports neither Spark nor any client.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from types import ModuleType
+
+    from twopc.testing.kill_loop import Outcome
+
+# The suite's assertions are explained as those of a test module are.
+pytest.register_assert_rewrite("twopc.testing.contract")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of the fixture ``kill_loop``."""
+    group = parser.getgroup("twopc", "twopc.testing")
+    group.addoption("--twopc-seed", type=int, metavar="N", help="what kill_loop draws its kills from; default: random")
+    group.addoption(
+        "--twopc-kills", type=int, metavar="N", help="how often kill_loop kills; default: what the test says"
+    )
+
+
+@pytest.fixture
+def crash_points() -> Iterator[ModuleType]:
+    """The module :mod:`twopc.testing.crash_points`; nothing stays armed after the test."""
+    from twopc.testing import crash_points as module  # noqa: PLC0415 - see the module
+
+    module.disarm()
+    yield module
+    module.disarm()
+
+
+@pytest.fixture
+def kill_loop(
+    request: pytest.FixtureRequest, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> Callable[..., Outcome]:
+    """:func:`twopc.testing.kill_loop.kill_loop` in a directory of this test, with the options of the command line."""
+    from twopc.testing.kill_loop import kill_loop as loop  # noqa: PLC0415 - see the module
+
+    options = {"seed": request.config.getoption("twopc_seed"), "kills": request.config.getoption("twopc_kills")}
+    chosen = {name: value for name, value in options.items() if value is not None}
+
+    @functools.wraps(loop)
+    def run(*arguments: Any, **settings: Any) -> Outcome:
+        outcome = loop(*arguments, **{"directory": tmp_path / "kill_loop", **settings, **chosen})
+        record_property("twopc_kill_loop", str(outcome))
+        print(f"kill_loop: {outcome}")  # noqa: T201 - pytest shows it with a failure
+        return outcome
+
+    return run
