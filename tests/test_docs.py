@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import re
 import sqlite3
+from dataclasses import fields
 from pathlib import Path
 
 from tests.contract import guide
 from twopc import crash_points
+from twopc.testing.contract import Case
+from twopc.testing.kill_loop import Moment
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -23,7 +26,23 @@ def test_the_guide_to_writing_a_sink_works_as_it_stands(tmp_path: Path) -> None:
         assert db.execute("SELECT count(*) FROM twopc_staged").fetchone() == (0,)
 
 
-def test_the_protocol_document_numbers_every_fault_point_in_order() -> None:
+def test_the_page_on_testing_a_sink_imports_what_there_is_and_its_checkers_find_what_it_says() -> None:
+    text = (DOCS / "test-your-sink.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 5
+    for block in blocks:  # functions and classes of tests are made, not called
+        exec(compile(block, "test-your-sink.md", "exec", dont_inherit=True), {"__name__": "page"})  # noqa: S102 - our own document
+
+
+def test_the_page_on_testing_a_sink_tells_of_every_moment_and_every_part_of_a_case() -> None:
+    text = (DOCS / "test-your-sink.md").read_text()
+    assert re.findall(r"^\| `(\w+)` \| [^|]+ \| [^|]+ \|$", text, re.MULTILINE) == [
+        moment.value for moment in (Moment.AFTER, Moment.DURING, Moment.BEFORE, Moment.RANDOM)
+    ]
+    assert all(f"`{part.name}`" in text for part in fields(Case))
+
+
+def test_the_protocol_document_numbers_every_crash_point_in_order() -> None:
     text = (DOCS / "protocol.md").read_text()
     listed = re.findall(r"^\| (\d+) \| `((?:driver|task)\.[a-z_]+)` \|", text, re.MULTILINE)
     assert [name for _, name in listed] == [*crash_points.POINTS, *crash_points.OCCASIONAL]
