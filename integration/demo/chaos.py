@@ -1,4 +1,4 @@
-"""Which kills a run gets: named steps of the protocol and moments in the middle of the writing, drawn from a seed."""
+"""Which kills a run gets: at named steps of the protocol and while it writes, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Final
 
 from twopc.crash_points import POINTS
 
-#: Every fourth kill comes from outside, at a moment that no step of the protocol knows of.
+#: Every fourth kill comes from outside, between the named steps.
 _OUTSIDE_SHARE: Final = 0.25
-#: A slice of the input is at least this many batches, so that each kill finds its moment.
+#: A run's share of the input is at least this many batches, so that its kill finds its moment.
 BATCHES_A_KILL: Final = 2
 _EARLIEST, _LATEST = 0.02, 0.9
 
@@ -43,18 +43,18 @@ class Kill:
 
     @property
     def hits_worker(self) -> bool:
-        """Whether a Python worker is killed: the task fails, with it the query, and its driver ends by itself."""
+        """Whether it kills a Python worker: then the task fails, the query with it, and the driver ends by itself."""
         return self.point is not None and self.point.startswith("task.")
 
 
 def outside_kills(seed: int, count: int) -> list[Kill]:
-    """Kills from outside only: the ones that any sink can be given."""
+    """Kills from outside only: they work with any sink."""
     chance = random.Random(f"outside {seed}")  # noqa: S311 - chaos, not cryptography
     return [_outside(chance) for _ in range(count)]
 
 
 def protocol_kills(seed: int, count: int) -> list[Kill]:
-    """Kills at steps of the protocol, no step twice before each has had its turn, with some from outside among them."""
+    """Kills at steps of the protocol, none twice before each has had its turn, and some from outside."""
     chance = random.Random(f"protocol {seed}")  # noqa: S311 - chaos, not cryptography
     outside = round(count * _OUTSIDE_SHARE)
     kills = [_outside(chance) for _ in range(outside)]

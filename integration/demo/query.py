@@ -27,12 +27,12 @@ class QuerySpec:
         source: the topic it reads.
         output: the topic it writes.
         checkpoint: the checkpoint's directory, the same over all runs.
-        exactly_once: through this toolkit; else through Spark's own Kafka sink.
+        exactly_once: whether it writes through this toolkit, else through Spark's own Kafka sink.
         batch_rows: ``maxOffsetsPerTrigger``.
         shuffle: the number of tasks to repartition by key into, 0 for none.
         scratch: a directory for everything temporary.
         java_home: the Java to run on.
-        jvm_flags: of the driver; Spark starts once a kill.
+        jvm_flags: the driver's; they matter, as every kill starts Spark again.
         fault: the crash point of this run. Driver and Python workers all arm it, and it fires only in those that
             pass it: ``driver.*`` in the driver, ``task.*`` in the workers.
     """
@@ -54,7 +54,7 @@ class QuerySpec:
         return [sys.executable, "-m", __spec__.name, msgspec.json.encode(asdict(self)).decode()]
 
     def environment(self) -> dict[str, str]:
-        """The process's environment: nothing of the user's own Spark may have a say in it."""
+        """The process's environment, without the user's own Spark settings: the result must not depend on them."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
         return {
             **inherited,

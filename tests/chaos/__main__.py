@@ -1,7 +1,7 @@
 """``python -m tests.chaos --trials 300``: drivers and writers on a real Kafka, without Spark, killed at every step.
 
-Trials are counted for each of the protocol's points. Afterwards the checkers judge every query (see ``tests/checkers``),
-and a table says what was injected, how often, and what zero failures mean.
+Trials are counted for each crash point. Afterwards the checkers (``twopc.testing.checkers``) judge every query, and a table
+says what was injected, how often, and what zero failures mean.
 """
 
 # ruff: noqa: T201 - a command line
@@ -64,16 +64,16 @@ class Played:
         return self.query.root / "log"
 
     def given(self) -> dict[str, Any]:
-        """What its lane is told, and a replay needs."""
+        """What its lane is given, and a replay needs."""
         return {"query": asdict(self.query), "trials": self.trials, "seed": self.seed}
 
     def read_log(self) -> list[dict[str, Any]]:
-        """What its lane told, a line of JSON each, among the words of its processes."""
+        """What its lane reported: lines of JSON, among the output of its processes."""
         return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
 
 
 def plan(points: Sequence[str], trials: int, seed: int, bootstrap_servers: str, directory: str) -> list[Played]:
-    """Which queries are played, with which faults in which order: all of it from the seed."""
+    """Which queries are played, with which faults in which order; the seed decides it all."""
     chance = random.Random(f"chaos {seed}")
 
     def query(kind: str, **facts: Any) -> Query:
@@ -95,7 +95,7 @@ def plan(points: Sequence[str], trials: int, seed: int, bootstrap_servers: str, 
     played = []
     for kind, crash_points in drawn.items():
         chance.shuffle(crash_points)
-        # Orphans are what a driver leaves that dies before its decision.
+        # Only a driver that dies before its decision leaves orphans.
         ordered = [
             trial
             for point, action in crash_points
@@ -107,7 +107,7 @@ def plan(points: Sequence[str], trials: int, seed: int, bootstrap_servers: str, 
 
 
 def replayed(artifact: Path, bootstrap_servers: str, directory: str) -> Played:
-    """The query of an artifact once more: the same faults in the same order. Who is quicker, is not in it."""
+    """The query of an artifact again: the same faults in the same order, though not the same timing."""
     facts = json.loads(artifact.read_text())
     query = Query(**{**facts["query"], "bootstrap_servers": bootstrap_servers, "directory": directory})
     return Played(query, [(point, action) for point, action in facts["trials"]], facts["seed"])
@@ -129,7 +129,7 @@ def play(games: Sequence[Played]) -> None:
             game.wrong += [f"{r['point']}={r['action']}: {r['wrong']}" for r in game.results if r["wrong"]]
             try:
                 game.wrong += _judge(game.query, lines[-1]["batches"], watcher)
-            except Exception as error:  # noqa: BLE001 - told with its seed, and the other queries are judged, too
+            except Exception as error:  # noqa: BLE001 - reported with its seed; the other queries are still judged
                 game.wrong.append(f"it could not be judged: {error!r}")
 
 
@@ -152,12 +152,12 @@ def _judge(query: Query, batches: int, watcher: Watcher) -> list[str]:
             given[Position(int(source), int(offset))] = Row(source, row)
     if len({where.partition for where in given}) != TASKS:
         return [f"after {batches} batches there is nothing to judge"]
-    if query.keep_batches == 1:  # its ledger has been truncated: the data alone speaks
+    if query.keep_batches == 1:  # its ledger was truncated: only the data can be checked
         found = unequal(given, watcher.catch_up())
         found += left_open(states_of(query.bootstrap_servers, f"{query.name}."))
         return [str(violation) for violation in found]
     found = verdict(query.sink, query.bootstrap_servers, watcher, given, stall_bound_s=_STALL_BOUND_S)
-    # A shuffle moves a key's rows between tasks: their order is not promised.
+    # A shuffle moves a key's rows between tasks: order is not promised.
     return [str(violation) for violation in found if not (query.shuffled and violation.checker == "order")]
 
 

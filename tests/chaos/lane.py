@@ -1,7 +1,7 @@
 """One lane: trial after trial over one query. ``python -m tests.chaos.lane '<JSON>'``; a line of JSON for each trial.
 
 A trial is one driver: it finishes what the one before left, goes on, and has a fault at one of the protocol's steps. This
-process owns no client and no thread, so that it can fork.
+process has no client and no thread, so that it can fork.
 """
 
 # ruff: noqa: T201 - read by whoever started it
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 KILLED: Final = -signal.SIGKILL
 _WRITERS: Final = 3
-#: What a driver does after it has finished what it found: enough for a fault at the second passage of a point.
+#: How many batches a driver adds to what it found: enough for a fault at the second passage of a point.
 _BATCHES: Final = 3
 #: A fault can strike at the second passage of these.
 _EVERY_BATCH: Final = frozenset(
@@ -55,13 +55,13 @@ class Lane:
     sleeping: list[tuple[list[int], Connection[Any, Any]]] = field(default_factory=list)  #: since an earlier trial
 
     def trial(self, point: str, action: str) -> dict[str, Any]:
-        """Run a driver with a fault; returns what became of it."""
+        """Run a driver with a fault; returns its outcome."""
         if point == "driver.barred":
             self._end_what_is_decided()
         passage = self.chance.choice((1, 1, 2)) if point in _EVERY_BATCH else 1
         waking, self.sleeping = self.sleeping, []
         outcome = self._run(f"{point}@{passage}={action}" if point else "", point)
-        for pids, told in waking:  # they have slept through their successor's work, and go on where they were
+        for pids, told in waking:  # they slept while their successor worked, and now resume
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)
             for pid in pids:

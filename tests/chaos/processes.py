@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from twopc.attempt import TaskAttempt
     from twopc.engine import Work
 
-# Pyarrow imports pandas with the first array that is made of Python's objects: here, once, and not in each forked process.
+# The first array made from Python objects imports pandas: do that once, here, and not in each forked process.
 pa.array([b""])
 
 #: How a process ends in which a fault has struck, and that has survived it.
 STRUCK: Final = 3
-#: Whoever lives longer is stuck; the trial then fails by its outcome.
+#: A process that lives longer is stuck; the trial then fails by its outcome.
 LIFETIME_S: Final = 60
 _SPECULATE_AFTER_S: Final = 0.5
 _ANSWERED_WITHIN_S: Final = 30
@@ -46,7 +46,7 @@ _POLL_S: Final = 0.003
 
 
 class Exit(NamedTuple):
-    """How a process is found: ``code`` as :func:`os.waitstatus_to_exitcode` has it; None while it is stopped."""
+    """How a process ended: ``code`` as of :func:`os.waitstatus_to_exitcode`; None while it is stopped."""
 
     code: int | None
 
@@ -62,7 +62,7 @@ def fork(work: Callable[[], bool]) -> int:
         die_with_parent()  # also while it is stopped
         signal.alarm(LIFETIME_S)
         code = STRUCK if work() else 0
-    except BaseException:  # noqa: BLE001 - told, and then this process is over
+    except BaseException:  # noqa: BLE001 - printed, then this process ends
         traceback.print_exc()
     finally:
         sys.stderr.flush()
@@ -70,7 +70,7 @@ def fork(work: Callable[[], bool]) -> int:
 
 
 def await_change(pid: int, timeout_s: float = LIFETIME_S + 5) -> Exit:
-    """Until the process ends or stops itself."""
+    """Wait until the process ends or stops itself."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         found, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
@@ -81,7 +81,7 @@ def await_change(pid: int, timeout_s: float = LIFETIME_S + 5) -> Exit:
 
 
 def serve_tasks(connection: Connection, sink: KafkaSink, staging: str | None, fault: str) -> bool:
-    """A writer: task after task, until nobody asks any more. Whether its fault has struck."""
+    """A writer: task after task, until its driver is gone. Returns whether its fault has struck."""
     crash_points.disarm()
     crash_points.arm_from(fault)
     with contextlib.suppress(EOFError, OSError):
@@ -98,7 +98,7 @@ def serve_tasks(connection: Connection, sink: KafkaSink, staging: str | None, fa
 
 
 def _has_struck(fault: str) -> bool:
-    """A delay, or an error that was made good, shows in nothing else."""
+    """Nothing else shows a delay, or an error that was retried."""
     return bool(fault) and not crash_points.is_armed(fault.partition("@")[0])
 
 
@@ -145,7 +145,7 @@ class Engine:
                 else:
                     waiting.append(partition)
             ready = wait(list(running), _SPECULATE_AFTER_S)
-            if not ready and self._query.speculates:  # perhaps they are stopped: let others try the same
+            if not ready and self._query.speculates:  # perhaps they are stopped: let others run the same task
                 again = set(running.values()) - tried_again - set(found)
                 tried_again |= again
                 waiting += again
@@ -185,7 +185,7 @@ class Engine:
 
 
 def drive(query: Query, first: int, count: int, writers: Sequence[Connection], told: Connection, fault: str) -> bool:
-    """A driver: batches from ``first`` on. What becomes of each is told to whoever started it. Whether its fault has struck."""
+    """A driver: batches from ``first`` on, each one reported over ``told``. Returns whether its fault has struck."""
     crash_points.disarm()
     crash_points.arm_from(fault)
     staging = Staging(query.staging) if query.staging else None

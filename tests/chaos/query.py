@@ -1,4 +1,4 @@
-"""What a query of the chaos reads: a plan of rows that every process of a lane can work out by itself."""
+"""What a query of the chaos reads: rows that every process of a lane can compute by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sinks that the contract is held against. One of your own is one function here and one line in :data:`SINKS`."""
+"""The sinks that the contract suite runs against: a function each, and a line in :data:`SINKS`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _READY_TIMEOUT_S = 30
 
 
 def fake(request: pytest.FixtureRequest) -> Case:
-    """The one in memory, on which the protocol's model is played."""
+    """The one in memory, of the protocol's unit tests."""
     del request
     world = World()
 
@@ -63,7 +63,7 @@ def fake(request: pytest.FixtureRequest) -> Case:
 
 
 def guide(request: pytest.FixtureRequest) -> Case:
-    """The one that docs/writing-a-sink.md builds, taken from there."""
+    """The one that docs/writing-a-sink.md builds."""
     path: Path = request.getfixturevalue("tmp_path") / "payments.db"
     create_tables(path)
 
@@ -102,7 +102,7 @@ def kafka(request: pytest.FixtureRequest) -> Case:
 
 
 def _has_controller(service: KafkaService) -> bool:
-    """Whether the broker serves again: while it was silent its controller has put it out of service."""
+    """Whether the broker serves again: its controller takes a silent broker out of service."""
     metadata = AdminClient({"bootstrap.servers": service.bootstrap_servers}).list_topics(timeout=10)
     return metadata.controller_id in metadata.brokers
 
@@ -217,13 +217,13 @@ def _pausing(
             server.resume()
             deadline = time.monotonic() + _READY_TIMEOUT_S
             while not is_ready():
-                assert time.monotonic() < deadline, "it does not serve again"
+                assert time.monotonic() < deadline, "the server does not answer again"
                 time.sleep(0.1)
 
     return None if server is None else silence
 
 
-#: A sink of your own is proven by one line more.
+#: A new sink of this repository is one more line.
 SINKS = [
     pytest.param(fake, id="fake"),
     pytest.param(guide, id="guide"),

@@ -1,4 +1,4 @@
-"""The sink that docs/writing-a-sink.md builds, as a module: another process can import it, as its readers' copies can be."""
+"""The sink that docs/writing-a-sink.md builds, as a module that another process can import."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BLOCK: Final = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def code(*, until: str | None = None) -> CodeType:
-    """The document's Python up to a heading, each line where the document has it: a traceback leads there."""
+    """The document's Python up to a heading, on the document's own line numbers: a traceback points into it."""
     text = DOCUMENT.read_text()
     end = len(text) if until is None else text.index(until)
     source: list[str] = []

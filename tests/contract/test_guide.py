@@ -1,4 +1,4 @@
-"""What the guide's sink says of itself beyond the contract: fences, votes, obstacles, and a death in the middle of a commit."""
+"""What the guide's sink promises beyond the contract: fences, votes, blockers, and a death in the middle of a commit."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_driver_that_was_overtaken_begins_and_confirms_nothing(guide: Case) ->
         loser.committer.confirm([handle], 0)
 
 
-def test_a_driver_that_looked_before_another_took_over_does_not_throw_that_one_out(guide: Case) -> None:
+def test_a_driver_that_looked_before_another_acquired_the_sink_does_not_fence_that_one(guide: Case) -> None:
     late = guide.sink.create_committer()
     late.inspect()
     winner = Driver(guide.sink)
@@ -76,7 +76,7 @@ def test_a_driver_that_looked_before_another_took_over_does_not_throw_that_one_o
     winner.begin()
 
 
-def test_the_next_driver_is_told_which_query_drove_the_sink(guide: Case) -> None:
+def test_the_next_driver_learns_which_query_drove_the_sink(guide: Case) -> None:
     first = guide.sink.create_committer()
     assert first.inspect() is None
     assert first.binding() == {"id": ""}
@@ -122,15 +122,15 @@ def test_a_transaction_that_somebody_has_harmed_is_not_decided(harm: str, guide:
 # -- commits -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_in_the_way_of_a_commit_is_named_and_the_commit_follows_when_it_is_gone(guide: Case) -> None:
+def test_what_blocks_a_commit_is_named_and_the_commit_follows_when_it_is_gone(guide: Case) -> None:
     driver = Driver(guide.sink)
     scan_start = driver.begin()
     handles = [driver.prepare(guide.rows([number])) for number in ROWS]
     _execute(guide, "CREATE UNIQUE INDEX once ON payments (cents)")
     _execute(guide, "INSERT INTO payments VALUES ('somebody else', 2)")
     assert driver.commit(handles, scan_start) == [Evidence.UNKNOWN] * 3
-    [obstacle] = driver.committer.blockers()
-    assert "UNIQUE constraint failed: payments.cents" in obstacle
+    [blocker] = driver.committer.blockers()
+    assert "UNIQUE constraint failed: payments.cents" in blocker
     assert guide.visible() == [2]
     _execute(guide, "DELETE FROM payments")
     assert driver.commit(handles, scan_start) == [Evidence.COMMITTED] * 3
