@@ -18,7 +18,7 @@ class Outcome:
         lost: records that are not there.
         duplicated: records that are there more than once, with their counts.
         made_up: what the reader returned and the query was not fed.
-        out_of_order: records that the reader returned after a later one of their key.
+        out_of_order: records that the reader returned after a later one of their key; of use if it keeps the output's order.
         kills: the kills that happened.
         missed: the kills whose moment never came, for example because the query has no ``foreachBatch``.
         seconds: how long all runs took.
@@ -49,8 +49,10 @@ class Outcome:
         Raises:
             AssertionError: something is lost, duplicated or made up, or no kill happened. The message has the seed.
         """
-        if not self.is_exactly_once or (in_order and self.out_of_order):
+        if not self.is_exactly_once:
             raise AssertionError(f"NOT exactly once: {self}")
+        if in_order and self.out_of_order:
+            raise AssertionError(f"{len(self.out_of_order)} out of order ({_some(self.out_of_order)}): {self}")
         if not self.kills:
             raise AssertionError(f"nothing was killed, so nothing is shown: {self}")
 
@@ -70,7 +72,6 @@ class Outcome:
             ("lost", self.lost),
             ("duplicated", tuple(self.duplicated)),
             ("made up", self.made_up),
-            ("out of order", self.out_of_order),
         ]
 
 
