@@ -83,7 +83,7 @@ class QueryContract:
         query.go_on(running, *range(before))
         copy = query.copied(tmp_path / "copy")
         query.go_on(running, before)
-        with pytest.raises(RefusedStartError, match="shows a later batch than any"):
+        with pytest.raises(RefusedStartError, match="shows a later batch than this checkpoint"):
             copy.run(before)
         query.go_on(running, before + 1)
         assert overtaken.visible() == all_rows(*range(before + 2))
@@ -98,7 +98,7 @@ class QueryContract:
             query.go_on(running, 1)
 
         crash_points.arm("driver.inspected", go_on)
-        with pytest.raises(RefusedStartError, match="shows a later batch than any"):
+        with pytest.raises(RefusedStartError, match="shows a later batch than this checkpoint"):
             copy.run(1)
         assert overtaken.visible() == all_rows(0, 1)
 
