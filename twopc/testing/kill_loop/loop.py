@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from integration.demo.processes import QueryProcesses
 from integration.services.java import java_home
+from integration.services.query_processes import QueryProcesses
 from integration.services.spark_class_data import driver_flags
 from twopc.testing.checkers.rows import not_once, out_of_order
 from twopc.testing.crash_points import DAEMON_MODULE
