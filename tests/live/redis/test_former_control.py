@@ -11,12 +11,12 @@ import redis
 from sinks.redis import keys as redis_names
 from sinks.redis.mappings import IncrBy
 from tests.contract.cases import redis_counters
-from tests.contract.drivers import Query, all_rows
 from tests.live.redis.support import sink_of
 from tests.unit.fake_sink import Crash
 from twopc import crash_points
 from twopc.attempt import Claim
 from twopc.errors import FencedError
+from twopc.testing.contract.drivers import Query, all_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
