@@ -64,7 +64,7 @@ planted: setup  ## plant every bug of tests/planted in a copy, and see which flo
 
 .venv/.synced: pyproject.toml uv.lock $(UV)
 	@echo "make: installing the locked packages into .venv ($$($(PYTHON) --version))"
-	@$(call retry,$(UV) sync --locked --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')")
+	@$(call retry,$(UV) sync --locked --all-extras --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')")
 	@touch $@
 
 $(UV):

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from twopc.extras import missing_extra
 
 if TYPE_CHECKING:
     from integration.spark.foreach_batch import ExactlyOnce, exactly_once
 
 __all__ = ["ExactlyOnce", "exactly_once"]
 
+if not TYPE_CHECKING:  # so that a type checker still reports names that do not exist
 
-def __getattr__(name: str) -> Any:
-    """Import the public names on first use (PEP 562).
+    def __getattr__(name: str) -> Any:
+        """Import the public names on first use (PEP 562).
 
-    Every Python worker of Spark imports this package to reach ``task``; the driver's side would more than double the time.
-    """
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from integration.spark import foreach_batch  # noqa: PLC0415 - the reason above
-
-    return getattr(foreach_batch, name)
+        Every Python worker of Spark imports this package to reach ``task``; the driver's side would more than double the time.
+        ``twopc verify`` imports it to reach ``checkpoint``, and needs no PySpark.
+        """
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            return getattr(import_module("integration.spark.foreach_batch"), name)
+        except ModuleNotFoundError as error:
+            raise missing_extra("integration.spark", "spark", error) from error

@@ -1,6 +1,11 @@
 """Rows to HBase, each applied once: tasks stage them, the driver applies them after its decision."""
 
-from sinks.hbase.mappings import COUNTER, Append, Delete, Increment, Mapping, Put
-from sinks.hbase.sink import HBaseSink
+from twopc.extras import missing_extra
+
+try:
+    from sinks.hbase.mappings import COUNTER, Append, Delete, Increment, Mapping, Put
+    from sinks.hbase.sink import HBaseSink
+except ModuleNotFoundError as error:
+    raise missing_extra("sinks.hbase", "hbase", error) from error
 
 __all__ = ["COUNTER", "Append", "Delete", "HBaseSink", "Increment", "Mapping", "Put"]

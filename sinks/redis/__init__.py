@@ -1,20 +1,25 @@
 """Rows to Redis or Valkey, each applied once: tasks stage them, the driver applies them after its decision."""
 
-from sinks.redis.mappings import (
-    Delete,
-    Expire,
-    HashIncrBy,
-    HashSet,
-    IncrBy,
-    IncrByFloat,
-    ListPush,
-    Mapping,
-    Set,
-    SetAdd,
-    SortedSetAdd,
-    StreamAdd,
-)
-from sinks.redis.sink import RedisSink
+from twopc.extras import missing_extra
+
+try:
+    from sinks.redis.mappings import (
+        Delete,
+        Expire,
+        HashIncrBy,
+        HashSet,
+        IncrBy,
+        IncrByFloat,
+        ListPush,
+        Mapping,
+        Set,
+        SetAdd,
+        SortedSetAdd,
+        StreamAdd,
+    )
+    from sinks.redis.sink import RedisSink
+except ModuleNotFoundError as error:
+    raise missing_extra("sinks.redis", "redis", error) from error
 
 __all__ = [
     "Delete",

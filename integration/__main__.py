@@ -1,0 +1,22 @@
+"""The command ``twopc``. Without the extra that a command needs, it says which one to install."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        from integration.cli import app  # noqa: PLC0415 - typer may be absent
+
+        app()
+    except ModuleNotFoundError as error:
+        sys.exit(
+            f"twopc: the package {error.name!r} is not installed. Run: pip install 'twopc[verify]' for `twopc verify`, "
+            "or 'twopc[demo]' for every command"
+        )
+
+
+if __name__ == "__main__":
+    main()
