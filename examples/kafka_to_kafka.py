@@ -1,0 +1,17 @@
+"""From one Kafka topic to another, exactly once: the example of the README."""
+
+from pyspark.sql import SparkSession
+
+from integration.spark import exactly_once
+from sinks.kafka import KafkaSink
+
+BROKER = "broker:9092"
+CHECKPOINT = "/shared/checkpoints/orders"
+
+spark = SparkSession.builder.appName("orders").getOrCreate()
+source = spark.readStream.format("kafka").option("kafka.bootstrap.servers", BROKER).option("subscribe", "orders")
+orders = source.option("startingOffsets", "earliest").load().select("key", "value")
+
+sink = KafkaSink(name="orders", bootstrap_servers=BROKER, topic="orders-enriched")
+writer = orders.writeStream.foreachBatch(exactly_once(sink, checkpoint_location=CHECKPOINT))
+writer.option("checkpointLocation", CHECKPOINT).start().awaitTermination()
