@@ -108,17 +108,15 @@ def _add(key: tuple[str], batches: Iterable[pd.DataFrame], state: GroupState) ->
 def write_exactly_once(sums: DataFrame, spec: Spec) -> Any:
     """Write to Kafka, Redis and HBase by one decision."""
     from integration.spark import exactly_once  # noqa: PLC0415 - only here
-    from sinks.hbase import HBaseSink  # noqa: PLC0415 - the same
-    from sinks.hbase import mappings as hbase_mappings  # noqa: PLC0415 - the same
+    from sinks.hbase import HBaseSink, Put  # noqa: PLC0415 - the same
     from sinks.kafka import KafkaSink  # noqa: PLC0415 - the same
-    from sinks.redis import RedisSink  # noqa: PLC0415 - the same
-    from sinks.redis.mappings import HashIncrBy, HashSet  # noqa: PLC0415 - the same
+    from sinks.redis import HashIncrBy, HashSet, RedisSink  # noqa: PLC0415 - the same
 
     name, url = spec.name, spec.redis_url
     events = KafkaSink(name=f"{name}-events", bootstrap_servers=spec.bootstrap_servers, topic=name)
     totals = RedisSink(name=f"{name}-totals", url=url, mapping=HashSet(f"{name}:total:{{kind}}", ("total", "numbers")))
     added = RedisSink(name=f"{name}-added", url=url, mapping=HashIncrBy(f"{name}:added:{{kind}}", ("added",)))
-    mapping = hbase_mappings.Put(row="{kind}", cells={"d:total": "total", "d:numbers": "numbers"})
+    mapping = Put(row="{kind}", cells={"d:total": "total", "d:numbers": "numbers"})
     rows = HBaseSink(name=f"{name}-rows", zookeeper=spec.zookeeper, table=name, mapping=mapping)
     select = {events.name: ["kind AS key", "to_json(struct(*)) AS value"]}
     each = exactly_once(events, totals, rows, added, checkpoint_location=spec.checkpoint, select=select)

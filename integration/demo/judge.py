@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from integration.demo.records import KEYS, Topics, record
 from integration.services.errors import ServiceError
 from integration.topic_reader import read_topic
-from twopc.errors import TwoPhaseCommitError
+from twopc import TwoPhaseCommitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
