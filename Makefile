@@ -30,7 +30,7 @@ retry = attempt=1; until $(1); do \
 	  sleep $$((attempt * 2)); attempt=$$((attempt + 1)); done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench lint test whole chaos planted
+.PHONY: help setup demo bench lint test whole docs chaos planted
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1	\2/p' Makefile
@@ -54,6 +54,9 @@ test: lint  ## static checks, then all tests; ARGS="-k kafka" to choose
 
 whole: setup  ## what is too long for make test: every step and plan, several brokers and executors, memory, the baseline
 	$(BIN)/pytest -m whole $(ARGS)
+
+docs: setup  ## the documentation as a site, in site/; broken links and other warnings are errors
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 chaos: setup  ## histories of the model, then kills at every step on a real Kafka; TRIALS=300 a step, HISTORIES=100000
 	$(BIN)/python -m tests.model --histories $(HISTORIES)
