@@ -1,4 +1,4 @@
-# Needs Python >= 3.10 and make, nothing else: every target sets up what it uses, in this directory and the user's cache.
+# Needs Python >= 3.10 and make only. Every target installs what it uses, into this directory and the user's cache.
 #   make demo                    see it work
 #   make test PYTHON=python3.12  with another interpreter
 
@@ -7,23 +7,23 @@ UV_VERSION := 0.13.8
 UV := .uv/bin/uv
 BIN := .venv/bin
 ARGS ?=
-# Each has a broker and a Spark session of its own; they wait more than they work.
+# pytest processes. Each has its own broker and Spark session, and mostly waits.
 WORKERS ?= 3
 TRIALS ?= 10
 HISTORIES ?= 20000
 
-# The interpreter is the one chosen here (uv would otherwise look for, or download, another), and the certificates are
-# the machine's (uv's own list does not know a company's proxy).
+# uv must not find or download another interpreter than PYTHON, and must trust the machine's certificates: its own list does
+# not have those of a company's proxy.
 export UV_PYTHON_DOWNLOADS := never
 export UV_SYSTEM_CERTS := 1
 export UV_PROJECT_ENVIRONMENT := .venv
 ifeq ($(CI),true)
 export UV_NO_PROGRESS := 1
 endif
-# An activated environment of somebody else must not be meant.
+# An activated environment would otherwise be used instead of .venv.
 unexport VIRTUAL_ENV
 
-# $(call retry,COMMAND): up to four times, because registries and networks have bad moments.
+# $(call retry,COMMAND): up to four attempts, because networks fail now and then.
 retry = attempt=1; until $(1); do \
 	  if [ $$attempt -ge 4 ]; then echo "make: gave up after $$attempt attempts" >&2; exit 1; fi; \
 	  echo "make: attempt $$attempt failed, trying again in $$((attempt * 2)) s" >&2; \
@@ -37,10 +37,10 @@ help:  ## show the targets
 
 setup: .venv/.synced  ## make .venv with the locked versions
 
-demo: setup  ## run the demonstration on a real Kafka, started and ended here; ARGS="--help" for its options
+demo: setup  ## kill a query on a real Kafka again and again, then count; ARGS="--help" for its options
 	@$(BIN)/twopc demo $(ARGS)
 
-bench: setup  ## compare with Spark's own sink on a real Kafka, in turn; ARGS="--help" for its options
+bench: setup  ## compare the speed with Spark's own sink on a real Kafka; ARGS="--help" for its options
 	@$(BIN)/python benchmarks/streaming.py $(ARGS)
 
 lint: setup  ## static checks only
@@ -52,17 +52,17 @@ lint: setup  ## static checks only
 test: lint  ## static checks, then all tests; ARGS="-k kafka" to choose
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
 
-whole: setup  ## what is too long for make test: every step and plan, several brokers and executors, memory, the baseline
+whole: setup  ## the tests that take minutes: every step and plan, several brokers and executors, memory, the baseline
 	$(BIN)/pytest -m whole $(ARGS)
 
 docs: setup  ## the documentation as a site, in site/; broken links and other warnings are errors
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-chaos: setup  ## histories of the model, then kills at every step on a real Kafka; TRIALS=300 a step, HISTORIES=100000
+chaos: setup  ## random histories of the model, then kills at every step on a real Kafka; TRIALS=300 HISTORIES=100000
 	$(BIN)/python -m tests.model --histories $(HISTORIES)
 	$(BIN)/python -m tests.chaos --trials $(TRIALS)
 
-planted: setup  ## plant every bug of tests/planted in a copy, and see which floor catches it; ARGS="--only sweep"
+planted: setup  ## plant every bug of tests/planted in a copy, and see which tests catch it; ARGS="--only sweep"
 	$(BIN)/python -m tests.planted $(ARGS)
 
 .venv/.synced: pyproject.toml uv.lock $(UV)
@@ -72,8 +72,8 @@ planted: setup  ## plant every bug of tests/planted in a copy, and see which flo
 
 $(UV):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
-	  echo "make: Python 3.10 or newer is needed, '$(PYTHON)' is $$($(PYTHON) --version 2>/dev/null || echo not there)." \
-	       "Name another one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	  echo "make: Python 3.10 or newer is needed, '$(PYTHON)' is $$($(PYTHON) --version 2>/dev/null || echo not installed)." \
+	       "Choose another one: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@echo "make: installing uv $(UV_VERSION) into .uv"
 	@rm -rf .uv
 	@$(PYTHON) -m venv .uv || { rm -rf .uv; \
