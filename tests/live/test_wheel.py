@@ -166,6 +166,7 @@ def test_the_example_of_the_readme_is_the_file_beside_it() -> None:
     assert (_ROOT / "examples" / "kafka_to_kafka.py").read_text().partition("\n\n")[2] == readme_example()
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.whole
 def test_the_example_of_the_readme_runs_from_the_wheel_on_a_cluster(
     kafka: KafkaService, wheel: Path, tmp_path: Path
@@ -202,6 +203,7 @@ def test_the_example_of_the_readme_runs_from_the_wheel_on_a_cluster(
                 or committed(kafka.bootstrap_servers, f"{name}-out").total() >= given.total()
             ),
             "the rows are there",
+            timeout_s=600,
         )
         assert query.exit_code is None, (tmp_path / "log").read_text()[-3000:]
     finally:
