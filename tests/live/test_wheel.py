@@ -167,7 +167,6 @@ def test_the_example_of_the_readme_is_the_file_beside_it() -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.whole
 def test_the_example_of_the_readme_runs_from_the_wheel_on_a_cluster(
     kafka: KafkaService, wheel: Path, tmp_path: Path
 ) -> None:
