@@ -82,11 +82,11 @@ def damaged(view: LogView, log: str) -> DecisionLogDamagedError:
 
 def blocked(batch_id: int, unproven: Sequence[str], blockers: Sequence[str]) -> CommitBlockedError:
     """The error for a decided batch whose commit cannot be proven now."""
-    what = f"batch {batch_id} is decided, but its commit could not be completed in time. No data is lost"
+    what = f"batch {batch_id} is decided, but its commit could not be completed in time"
     if blockers:
         text = f"{what}. {'; '.join(blockers)}. Fix this and restart the query; it resumes here"
     else:
-        text = f"{what}. Restart the query when every broker answers; it resumes here"
+        text = f"{what}. No data is lost. Restart the query when every broker answers; it resumes here"
     return CommitBlockedError(text, transactions=unproven)
 
 

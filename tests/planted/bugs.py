@@ -327,7 +327,7 @@ BUGS: Final = (
         "overrides.end_query_id == last.query_id",
         "overrides.end_query_id is not None",
         model=False,
-        protocol="tests/unit/test_masters.py",
+        protocol="tests/unit/test_ownership.py",
     ),
     *PROOF_BUGS,
     *SINK_BUGS,

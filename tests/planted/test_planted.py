@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.planted.__main__ import caught_by, copy_tree, plant, rule_tests
+from tests.planted.__main__ import ROOT, caught_by, copy_tree, plant, rule_tests
 from tests.planted.bugs import BUGS, QUICK, Bug
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ def test_a_planted_bug_still_fits_the_code_and_some_floor_looks_for_it(bug: Bug,
         compile(changed, path, "exec")
         (tree / path).write_text(text)
     assert bug.model or bug.protocol or bug.whole or rule_tests(bug)
+    named = re.findall(r"\S+\.py", f"{bug.protocol} {bug.whole}")
+    assert [path for path in named if not (ROOT / path).is_file()] == []
 
 
 @pytest.mark.timeout(600)

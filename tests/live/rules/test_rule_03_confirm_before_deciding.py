@@ -17,7 +17,7 @@ import pytest
 from tests.live.pipeline import Tasks
 from tests.live.rules.batches import ROWS, VISIBLE
 from tests.live.rules.schedules import Play, at, until
-from twopc import coordinator
+from twopc import batch_transaction
 from twopc.errors import PrepareTimeoutError, RetriableError
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def test_a_batch_whose_transactions_could_expire_before_their_commit_is_not_deci
     clock = itertools.chain([0.0], itertools.repeat(900 - play.sink._settings.reserve_ms / 1000 + 1))
     driver = play.driver()
     driver.initialize_state(play.batch(0))
-    monkeypatch.setattr(coordinator, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(batch_transaction, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     tasks = Tasks(play, ROWS)
     with pytest.raises(PrepareTimeoutError, match=r"raise kafka\.transaction\.timeout\.ms"):
         driver.process(play.batch(0), tasks)

@@ -32,7 +32,7 @@ from sinks.kafka.reader import offsets
 from tests.live.pipeline import Tasks, create_topic, opened
 from tests.live.rules.schedules import Play, at, crash, die, playing, until
 from tests.reader import committed
-from twopc import coordinator
+from twopc import batch_transaction
 from twopc.codec import encode
 from twopc.coordinator import Coordinator
 from twopc.errors import ConfigurationError, DecisionLogDamagedError, PrepareTimeoutError
@@ -243,7 +243,7 @@ def test_a_batch_longer_than_its_transactions_live_fails_by_the_settings_name_an
     """Rule 14. Caught mutation: ``confirm`` does not look at the time that is left (or its error is retriable)."""
     with playing(kafka, tmp_path, options={"kafka.transaction.timeout.ms": "60000"}) as play:
         now = [0.0]
-        monkeypatch.setattr(coordinator, "time", SimpleNamespace(monotonic=lambda: now[0]))
+        monkeypatch.setattr(batch_transaction, "time", SimpleNamespace(monotonic=lambda: now[0]))
         engine = Tasks(play, [["a"]], between=lambda _: now.append(now.pop() + 46))
         with pytest.raises(PrepareTimeoutError, match=r"46000 ms.*60000 ms.*kafka\.transaction\.timeout\.ms"):
             play.driver().process(play.batch(0), engine)
