@@ -32,6 +32,10 @@ class Coordinator:
         files: a directory beside the query's checkpoint: the binding, and the decisions where no sink has a log.
         settings: what the user has set.
         staging: the rows that tasks keep until they are proven, if they do.
+
+    Attributes:
+        participants: the sinks, in the order of every walk.
+        log: the log that holds the decisions.
     """
 
     def __init__(
