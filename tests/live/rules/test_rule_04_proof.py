@@ -281,10 +281,13 @@ def impatient() -> Iterator[KafkaService]:
 def test_a_decided_batch_whose_transactions_timed_out_is_proven_lost_and_written_anew(
     impatient: KafkaService, tmp_path: Path
 ) -> None:
-    """The broker itself aborts them while no driver runs; its answer alone does not tell. The same mutations."""
-    with playing(impatient, tmp_path, options={"kafka.transaction.timeout.ms": 2_000}) as play:
+    """The broker itself aborts them while no driver runs; its answer alone does not tell. The same mutations.
+
+    They live for 8 s: a busy machine has to prepare them within three quarters of that.
+    """
+    with playing(impatient, tmp_path, options={"kafka.transaction.timeout.ms": 8_000}) as play:
         crash(play.driver(), play, 0, ROWS, "driver.decided")
-        assert until(lambda: play.open_transactions() == ())
+        assert until(lambda: play.open_transactions() == (), 30)
         replay = Tasks(play, ROWS)
         play.driver().process(play.batch(0), replay)
         assert (replay.prepared, replay.evaluated) == (1, 0)
