@@ -270,7 +270,9 @@ class BatchTransaction:
     def _stop(self, case: Case, position: Position) -> Exception:
         run = self._run
         if case.step is Step.BLOCKED:
-            unproven = [run.handles[key].transaction for key in run.evidence if key in run.which(Evidence.UNKNOWN)]
+            unproven = [
+                run.handles[key].transaction for key, found in run.evidence.items() if found is Evidence.UNKNOWN
+            ]
             return refusals.blocked(run.decision.batch_id, unproven, run.participants.blockers())
         if case.step is Step.IN_DOUBT:
             return self._in_doubt(refusals.LEFT_BEHIND)

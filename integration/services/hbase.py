@@ -105,7 +105,7 @@ class LocalHBase(LocalServer):
         return f"{HOST}:{self._ports.get(_ZOOKEEPER, 0)}"
 
     def close(self) -> None:
-        """Stop it; remove its data directory if it is temporary. Temporary data needs no orderly shutdown: kill it."""
+        """Stop it, and remove its data directory if that is temporary. Then it is killed: nobody needs the data any more."""
         if self._is_temporary:
             self.kill()
         super().close()

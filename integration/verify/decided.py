@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from sinks.kafka import transactions as kafka_transactions
+from sinks.kafka import reports
 
 if TYPE_CHECKING:
     from integration.verify.history import BatchId, History
     from sinks.kafka import KafkaSink
     from sinks.kafka.handle import KafkaHandle
-    from sinks.kafka.transactions import Description
+    from sinks.kafka.reports import Description
 
 
 class Decided(NamedTuple):
@@ -51,4 +51,4 @@ def topics_of(handle: KafkaHandle, sink: KafkaSink) -> frozenset[str]:
 def is_at(description: Description, handle: KafkaHandle) -> bool:
     """Whether the transactional id still has the handle's producer id and epoch; else another transaction uses it."""
     here = (description.producer_id, description.producer_epoch)
-    return description.error == kafka_transactions.NONE and here == (handle.producer_id, handle.producer_epoch)
+    return description.error == reports.NONE and here == (handle.producer_id, handle.producer_epoch)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from integration.verify.decided import Decided
     from integration.verify.history import BatchId
     from sinks.kafka.markers import Marker
-    from sinks.kafka.transactions import Description
+    from sinks.kafka.reports import Description
 
 #: How long a running commit may take to reach every partition.
 _COMMIT_S: Final = 5.0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from integration.verify.decided import is_at
 from integration.verify.findings import Finding, Kind
-from sinks.kafka import transactions as kafka_transactions
+from sinks.kafka import reports
 from sinks.kafka.transactional_id import driver_epoch_of
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from integration.verify.decided import Decided
     from integration.verify.history import BatchId, History
     from sinks.kafka.markers import Marker
-    from sinks.kafka.transactions import Description
+    from sinks.kafka.reports import Description
 
 
 def check_missing(
@@ -39,7 +39,7 @@ def check_missing(
                 yield Finding(
                     Kind.DECIDED_LATE, where, f"{named}: decided and still open, although later batches were decided"
                 )
-        elif description.error == kafka_transactions.NO_ANSWER:
+        elif description.error == reports.NO_ANSWER:
             yield Finding(Kind.DECIDED_UNKNOWN, where, f"{named}: its coordinator does not answer; check again later")
         elif bounds.starts.get(partition, 0) > one.scan_start:
             yield Finding(

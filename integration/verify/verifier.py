@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from integration.verify.cluster import Cluster
     from integration.verify.decided import Decided
-    from sinks.kafka.transactions import Description
+    from sinks.kafka.reports import Description
     from twopc.files import Files
 
 

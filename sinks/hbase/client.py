@@ -103,7 +103,7 @@ class HBaseClient:
         self.cluster.close()
 
     def _scan_once(self, table: str, start: bytes, stop: bytes, family: bytes) -> tuple[list[Message], bytes]:
-        """Some rows, and the row to continue from; empty: there are no more."""
+        """Some rows, and the row to continue from, which is empty at the end."""
         place = self.cluster.region_of(table, start)
         scan = client_pb.Scan(start_row=start, stop_row=stop, include_start_row=True, max_versions=1)
         scan.column.add(family=family)

@@ -16,7 +16,7 @@ _FOR_EVER: Final = {b"", b"FOREVER", b"2147483647"}
 
 
 def objections(settings: HBaseSettings, schemas: Mapping[str, Any]) -> Iterator[tuple[bool, str]]:
-    """What the tables' schemas may show to be wrong: whether they do, and what to do. Take no more after the first that is."""
+    """Each thing that may be wrong with the tables, and what to do. Stop at the first that is: the later ones rely on it."""
     yield settings.table not in schemas, f"there is no table {settings.table!r}: create it, or correct the name"
     families = _families(schemas[settings.table])
     for family in sorted({family for family, _ in settings.mapping.places}):

@@ -16,21 +16,10 @@ from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 from sinks.kafka.broker_connection import BrokerConnection
 from sinks.kafka.coordinators import Coordinators
 from sinks.kafka.handle import ProducerIdentity
-from sinks.kafka.reports import CONCURRENT, NO_ANSWER, NONE, NOT_FOUND, Description, Listing
+from sinks.kafka.reports import NONE, Description, Listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-__all__ = [
-    "CONCURRENT",
-    "NONE",
-    "NOT_FOUND",
-    "NO_ANSWER",
-    "Description",
-    "Listing",
-    "ProducerIdentity",
-    "TransactionClient",
-]
 
 logger = logging.getLogger(__name__)
 

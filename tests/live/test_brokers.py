@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from sinks.kafka import driver_producer
 from sinks.kafka.reader import offsets
-from sinks.kafka.transactions import NOT_FOUND
+from sinks.kafka.reports import NOT_FOUND
 from tests.live.cluster_support import cluster, coordinator, leader, replicated_topic, three_brokers
 from tests.live.pipeline import Tasks
 from tests.live.rules.schedules import Play, at, until

@@ -14,7 +14,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from integration.services.kafka import LocalKafka
-from sinks.kafka.transactions import ProducerIdentity, TransactionClient, current_producer
+from sinks.kafka.handle import ProducerIdentity
+from sinks.kafka.transactions import TransactionClient, current_producer
 from tests.live.pipeline import create_topic
 from tests.live.services import chosen
 from tests.live.spark_support import Pipeline, Run, spark, wait_until

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import OffsetSpec
 
-from sinks.kafka.transactions import NO_ANSWER, Description, Listing, ProducerIdentity
+from sinks.kafka.reports import NO_ANSWER, Description, Listing
 from tests.model.broker import NONE, NOT_FOUND, TopicPartition
 from tests.model.network import NETWORK, RESEND_S, Message
 from tests.model.simulation import LostError
@@ -19,6 +19,7 @@ from tests.model.simulation import LostError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from sinks.kafka.handle import ProducerIdentity
     from tests.model.broker import Entry
 
 

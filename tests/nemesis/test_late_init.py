@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sinks.kafka.transactions import CONCURRENT
+from sinks.kafka.reports import CONCURRENT
 from tests.live.rules.batches import seen
 from tests.live.rules.schedules import at, until
 from tests.nemesis.frames import NONE, Api

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from sinks.kafka.transactions import CONCURRENT
+from sinks.kafka.reports import CONCURRENT
 from tests.live.cluster_support import cluster, coordinator, leader, replicated_topic, three_brokers
 from tests.live.rules.batches import seen
 from tests.live.services import KafkaService

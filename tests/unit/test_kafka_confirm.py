@@ -15,7 +15,7 @@ import pytest
 from sinks.kafka.committer import KafkaCommitter
 from sinks.kafka.confirm import why_not
 from sinks.kafka.handle import KafkaHandle
-from sinks.kafka.transactions import NO_ANSWER, NONE, NOT_FOUND, Description
+from sinks.kafka.reports import NO_ANSWER, NONE, NOT_FOUND, Description
 from twopc.handle import Evidence
 
 if TYPE_CHECKING:

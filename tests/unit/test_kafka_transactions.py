@@ -10,7 +10,9 @@ import kafka.errors as kafka_errors
 
 from sinks.kafka.broker_connection import BrokerConnection
 from sinks.kafka.coordinators import Coordinators
-from sinks.kafka.transactions import NO_ANSWER, NONE, ProducerIdentity, TransactionClient
+from sinks.kafka.handle import ProducerIdentity
+from sinks.kafka.reports import NO_ANSWER, NONE
+from sinks.kafka.transactions import TransactionClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable

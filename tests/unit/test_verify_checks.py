@@ -18,7 +18,7 @@ from integration.verify.verifier import Verifier, VerifyOptions
 from sinks.kafka import KafkaSink
 from sinks.kafka.handle import KafkaHandle
 from sinks.kafka.markers import Marker
-from sinks.kafka.transactions import Description, Listing
+from sinks.kafka.reports import Description, Listing
 from tests.unit.test_log_view import ACQUIRE, BEGIN, decision, repair, truncation
 from tests.unit.test_verify_history import history
 from tests.unit.test_verify_transactions import log_of

@@ -14,7 +14,7 @@ from integration.verify.transactions import check_missing, check_open, check_vis
 from sinks.kafka import KafkaSink
 from sinks.kafka.handle import KafkaHandle
 from sinks.kafka.markers import Marker
-from sinks.kafka.transactions import Description
+from sinks.kafka.reports import Description
 from tests.unit.test_log_view import BEGIN, decision, truncation
 from twopc.records import Acquired, Begin, LogContents, LogEntry, Record
 

@@ -12,8 +12,8 @@ from confluent_kafka import Producer
 
 from sinks.kafka import producer_pool
 from sinks.kafka.decision_log import KafkaDecisionLog
-from sinks.kafka.handle import KafkaHandle
-from sinks.kafka.transactions import Description, ProducerIdentity, TransactionClient, current_producer
+from sinks.kafka.handle import KafkaHandle, ProducerIdentity
+from sinks.kafka.transactions import TransactionClient, current_producer
 from tests.live.pipeline import Query, Tasks
 from tests.reader import consumer_of, counted, read_to_end
 from tests.tasks import attempt_of
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from sinks.kafka.reports import Description
     from sinks.kafka.writer import KafkaWriter
     from tests.live.services import KafkaService
     from twopc.coordinator import Coordinator

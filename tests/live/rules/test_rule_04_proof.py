@@ -17,7 +17,8 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from integration.services.kafka import LocalKafka
 from sinks.kafka import decision_log, marker_search
 from sinks.kafka import reader as kafka_reader
-from sinks.kafka.transactions import NO_ANSWER, TransactionClient
+from sinks.kafka.reports import NO_ANSWER
+from sinks.kafka.transactions import TransactionClient
 from tests.live.pipeline import Tasks
 from tests.live.rules.batches import ROWS, VISIBLE, WithOrphan
 from tests.live.rules.schedules import Play, at, crash, playing, until
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from sinks.kafka.transactions import ProducerIdentity
+    from sinks.kafka.handle import ProducerIdentity
     from twopc.engine import Work
     from twopc.records import TaskReport
 

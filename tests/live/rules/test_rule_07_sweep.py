@@ -21,7 +21,8 @@ from confluent_kafka.admin import (
 )
 
 from integration.services.kafka import LocalKafka
-from sinks.kafka.transactions import NO_ANSWER, Listing, TransactionClient
+from sinks.kafka.reports import NO_ANSWER, Listing
+from sinks.kafka.transactions import TransactionClient
 from tests.live.pipeline import Tasks, record_batch
 from tests.live.rules.batches import ROWS, VISIBLE, WithOrphan
 from tests.live.rules.schedules import Play, at, crash, die, playing, work_of, writer_of
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from sinks.kafka.transactions import ProducerIdentity
+    from sinks.kafka.handle import ProducerIdentity
     from twopc.coordinator import Coordinator
 
 
