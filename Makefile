@@ -30,7 +30,7 @@ retry = attempt=1; until $(1); do \
 	  sleep $$((attempt * 2)); attempt=$$((attempt + 1)); done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench lint test whole docs chaos planted
+.PHONY: help setup demo bench lint test whole matrix docs chaos planted
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1	\2/p' Makefile
@@ -54,6 +54,9 @@ test: lint  ## static checks, then all tests; ARGS="-k kafka" to choose
 
 whole: setup  ## the tests that take minutes: every step and plan, several brokers and executors, memory, the baseline
 	$(BIN)/pytest -m whole $(ARGS)
+
+matrix: setup  ## the Kafka sink under Spark, kills included, on every Spark and Python; ARGS="--spark 3.5 --python 3.11"
+	$(BIN)/python -m tests.matrix $(ARGS)
 
 docs: setup  ## the documentation as a site, in site/; broken links and other warnings are errors
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

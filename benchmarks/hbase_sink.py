@@ -29,8 +29,7 @@ from sinks.hbase.errors import FAILURES
 from sinks.hbase.mappings import COUNTER, Append, Increment, Mapping, Put
 from sinks.hbase.messages import hbase_pb, name_parts
 from sinks.hbase.row_ops import Op
-from twopc.attempt import Attempt, Claim, TaskAttempt
-from twopc.handle import Evidence
+from twopc.attempt import Attempt, Claim, Evidence, TaskAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable

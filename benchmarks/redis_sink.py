@@ -21,8 +21,7 @@ from rich.table import Table
 from integration.services.redis import LocalRedis
 from sinks.redis import RedisSink
 from sinks.redis.mappings import HashIncrBy, HashSet, IncrBy, ListPush, Set
-from twopc.attempt import Attempt, Claim, TaskAttempt
-from twopc.handle import Evidence
+from twopc.attempt import Attempt, Claim, Evidence, TaskAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -36,13 +36,13 @@ from hbasedriver.zk import locate_master
 from rich.console import Console
 from rich.table import Table
 
+from integration.services.class_data import driver_flags
 from integration.services.hbase import LocalHBase
 from integration.services.jars import spark_kafka_jars
 from integration.services.java import java_home
 from integration.services.kafka import LocalKafka
 from integration.services.query_processes import QueryProcesses
 from integration.services.redis import LocalRedis
-from integration.services.spark_class_data import driver_flags
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

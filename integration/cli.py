@@ -136,7 +136,6 @@ def verify(  # noqa: PLR0913 - options of a command line
     from integration.verify import command  # noqa: PLC0415 - slow imports that --help does not need
     from integration.verify.output import RecordChecks  # noqa: PLC0415
     from integration.verify.verifier import VerifyOptions  # noqa: PLC0415
-    from integration.verify.watch import Pace  # noqa: PLC0415
     from sinks.kafka import KafkaSink  # noqa: PLC0415
     from twopc.files import LocalFiles  # noqa: PLC0415
 
@@ -156,5 +155,5 @@ def verify(  # noqa: PLR0913 - options of a command line
         one_to_one=one_to_one,
         sole_writer=sole_writer,
     )
-    pace = Pace(is_online=online, every_s=interval, for_s=seconds)
+    pace = command.Pace(is_online=online, every_s=interval, for_s=seconds)
     raise typer.Exit(command.main(described, options, pace, as_json=as_json))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from sinks.kafka.errors import translate
+from sinks.kafka.reader import COMMITTED
 from twopc.errors import RetriableError
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ def read_topic(
     Args:
         connection: librdkafka's connection options.
         topic: the topic.
-        starts: first offset of each partition.
-        ends: offset to stop before, for each partition; at most the last stable offset.
+        starts: first offset, by partition.
+        ends: offset to stop before, by partition; at most the last stable offset.
         timeout_ms: longest time without an answer.
 
     Raises:
@@ -40,19 +41,8 @@ def read_topic(
     pending = {partition: end for partition, end in ends.items() if end > starts[partition]}
     if not pending:
         return
-    consumer = Consumer(
-        {
-            **connection,
-            "log_level": 0,
-            "group.id": "twopc",  # librdkafka requires one; nothing is committed under it
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "error",  # a silent reset would skip records
-            "enable.partition.eof": True,
-            "enable.auto.commit": False,
-            "fetch.wait.max.ms": 10,  # the records exist already
-            "queued.max.messages.kbytes": 16_384,  # the default of 64 MiB is more than the rest of the process
-        }
-    )
+    # The default queue of 64 MiB is more than the rest of the process.
+    consumer = Consumer({**connection, **COMMITTED, "log_level": 0, "queued.max.messages.kbytes": 16_384})
     try:
         consumer.assign([TopicPartition(topic, partition, starts[partition]) for partition in pending])
         while pending:

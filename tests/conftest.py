@@ -1,4 +1,4 @@
-"""Fixtures of the tests that talk to real services."""
+"""Fixtures for the tests that use real services."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from twopc.testing.contract import drivers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_TOLD = "told"
+_SUMMARY = "summary"
 
 
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[KafkaService]:
-    """A real Kafka shared by all tests of the run: use topic names and transactional ids of your own."""
+    """A real Kafka shared by all tests of the run. Use your own topic names and transactional ids."""
     with kafka_service(chosen()) as service:
         yield service
 
 
 @pytest.fixture
 def local_kafka(kafka: KafkaService) -> Iterator[LocalKafka]:
-    """The shared broker for a test that kills or pauses it; it runs again for the tests that follow."""
+    """The shared broker, for a test that kills or pauses it; it is running again when the test ends."""
     yield from lent(kafka.local, f"TWOPC_SERVICES={chosen()}")
 
 
 @pytest.fixture
 def fresh_kafka() -> Iterator[LocalKafka]:
-    """A broker of its own, for a test that kills it: the shared one has all the tests' topics to recover."""
+    """A broker of the test's own, to kill. The shared one would have to recover the topics of all tests."""
     if chosen() != "local":
-        pytest.skip(f"needs a broker it may kill: TWOPC_SERVICES={chosen()}, not 'local'")
+        pytest.skip(f"needs a broker that it may kill, but TWOPC_SERVICES is {chosen()}, not 'local'")
     with LocalKafka() as kafka:
         yield kafka
 
 
 @pytest.fixture(autouse=True)
-def _nothing_stays_open() -> Iterator[None]:
-    """Close drivers and drop ready producers: they would keep looking for a broker that has ended."""
+def _close_leftovers() -> Iterator[None]:
+    """Close drivers and drop ready producers; they would keep looking for a broker that has ended."""
     yield
     while pipeline.opened:
         pipeline.opened.pop().close()
@@ -52,15 +52,15 @@ def _nothing_stays_open() -> Iterator[None]:
 
 
 @pytest.fixture
-def tell(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
-    """Say something that is printed at the end whatever becomes of the test: its seed, and what it did."""
-    return lambda text: record_property(_TOLD, text)
+def add_summary(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Print a text when all tests have ended, whether the test passed or failed: its seed, and what it did."""
+    return lambda text: record_property(_SUMMARY, text)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print it; with several pytest workers nothing that a test prints itself is seen."""
+    """Print the summaries; with several pytest workers, a test's own output is not shown."""
     reports = [report for outcome in ("passed", "failed") for report in terminalreporter.getreports(outcome)]
     for report in reports:
         for name, text in getattr(report, "user_properties", ()):
-            if name == _TOLD and report.when == "call":
+            if name == _SUMMARY and report.when == "call":
                 terminalreporter.write_line(f"{report.nodeid}: {text}")

@@ -1,4 +1,4 @@
-"""What any consumer sees of a topic, up to its end. It shares no code with the product, whose output it judges."""
+"""What any consumer sees of a topic up to its end. Shares no code with the product, whose output it judges."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def consumer_of(bootstrap_servers: str, *, isolation: str = "read_committed") ->
     return Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
-            "group.id": "verify",  # librdkafka wants one; nothing is ever committed under it
+            "group.id": "verify",  # librdkafka requires one; no offset is ever committed
             "isolation.level": isolation,
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
             "enable.auto.commit": False,
-            "fetch.wait.max.ms": 10,  # what is read is there
+            "fetch.wait.max.ms": 10,  # the records are already there
         }
     )
 
 
 def partitions_of(consumer: Consumer, topic: str) -> list[int]:
-    """Those of a topic, which may be so new that a broker does not know it yet: nothing would be read, or watched."""
+    """The partitions of a topic, once each has a leader. A broker may not know a new topic yet, so that reads find nothing."""
     deadline = time.monotonic() + _ANSWER_TIMEOUT_S
     while time.monotonic() < deadline:
         found = consumer.list_topics(topic, timeout=_ANSWER_TIMEOUT_S).topics[topic].partitions
@@ -45,12 +45,12 @@ def partitions_of(consumer: Consumer, topic: str) -> list[int]:
 
 
 def read_to_end(consumer: Consumer, topic: str, partitions: Sequence[int] | None = None) -> Iterator[Message]:
-    """Every record of a topic, in the order of each partition, up to its end: under read_committed, what is stable.
+    """Every record of a topic up to its end, ordered within each partition. ``read_committed`` ends at the stable offset.
 
     Args:
         consumer: a :func:`consumer_of`; it may read again afterwards.
         topic: the topic.
-        partitions: those alone; all by default.
+        partitions: read only these; all by default.
     """
     unread = set(partitions_of(consumer, topic) if partitions is None else partitions)
     consumer.assign([TopicPartition(topic, number, 0) for number in unread])
@@ -67,16 +67,16 @@ def read_to_end(consumer: Consumer, topic: str, partitions: Sequence[int] | None
 
 
 def records(bootstrap_servers: str, topic: str, *, isolation: str = "read_committed") -> list[Message]:
-    """Every record of a topic, in the order of each partition."""
+    """Every record of a topic, ordered within each partition."""
     with closing(consumer_of(bootstrap_servers, isolation=isolation)) as consumer:
         return list(read_to_end(consumer, topic))
 
 
 def counted(messages: Iterable[Message]) -> Counter[str]:
-    """How often there is each value."""
+    """Each value with its number of occurrences."""
     return Counter((message.value() or b"").decode() for message in messages)
 
 
 def committed(bootstrap_servers: str, topic: str, *, isolation: str = "read_committed") -> Counter[str]:
-    """What an independent reader sees of a topic, up to its end: how often there is each value."""
+    """What an independent reader sees of a topic up to its end: each value with its number of occurrences."""
     return counted(records(bootstrap_servers, topic, isolation=isolation))

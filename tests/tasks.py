@@ -1,4 +1,4 @@
-"""One attempt at a task, for engines without Spark: the steps of ``integration.spark.task``, which needs a Spark task."""
+"""One task attempt without Spark: the steps of ``integration.spark.task``, which needs a Spark task."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from twopc.attempt import TaskAttempt
+    from twopc.attempt import HandleT, TaskAttempt
     from twopc.engine import Work
-    from twopc.handle import HandleT
     from twopc.sink import TwoPhaseCommitSink
 
 __all__ = ["attempt_of", "is_wanted", "keyed_views", "prepare", "prepare_all"]
 
 
 def keyed_views(*sinks: str) -> dict[str, View]:
-    """The views of sinks that take a key and a value."""
+    """The views for sinks that take a key and a value."""
     return {sink: View(columns=(("key", 0), ("value", 1))) for sink in sinks}
 
 
 def prepare(sink: TwoPhaseCommitSink[HandleT], task: TaskAttempt, batches: Iterable[pa.RecordBatch]) -> HandleT | None:
-    """Write and hand over. Closes the writer even after an error, as a Spark worker does. None for a task without rows."""
+    """Write and hand over; None if the task has no rows. Closes the writer even after an error, as a Spark worker does."""
     writer = sink.create_writer(task)
     try:
         for rows in batches:
@@ -41,7 +40,7 @@ def prepare(sink: TwoPhaseCommitSink[HandleT], task: TaskAttempt, batches: Itera
 def prepare_all(
     sinks: Iterable[TwoPhaseCommitSink[Any]], work: Work, partition: int, batches: Sequence[pa.RecordBatch]
 ) -> dict[str, dict[str, Any]]:
-    """Write the same rows into each sink that is wanted; returns the handles as a task's report carries them."""
+    """Write the same rows into each wanted sink; returns the handles as a task's report carries them."""
     handles = {}
     for sink in sinks:
         if is_wanted(work, sink.name, partition):

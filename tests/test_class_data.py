@@ -1,4 +1,4 @@
-"""A class data archive is created once, used by every later start, and never prevents one."""
+"""A class data archive is created once and used by every later start; no failure to create it prevents a start."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from integration.services import ServiceError
 from integration.services.class_data import archive_in, class_data_flags
-from integration.services.errors import ServiceError
 from integration.services.java import java_command
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def version(flags: Sequence[str]) -> str:
     return done.stdout + done.stderr
 
 
-def test_the_first_run_creates_it_and_later_ones_load_classes_from_it(tmp_path: Path) -> None:
+def test_the_first_run_creates_the_archive_and_later_runs_load_classes_from_it(tmp_path: Path) -> None:
     runs: list[Sequence[str]] = []
 
     def train(flags: Sequence[str]) -> None:

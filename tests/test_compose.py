@@ -1,4 +1,4 @@
-"""docker-compose.yml needs Docker; these checks of it do not."""
+"""Checks of docker-compose.yml that need no Docker."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ import subprocess
 
 import pytest
 
-from integration.services.hbase_coordinates import HBASE_VERSION
-from integration.services.jar_sets import DEFAULT_KAFKA_VERSION
+from integration.services.jars import DEFAULT_KAFKA_VERSION, HBASE_VERSION
 from integration.services.redis import DURABLE
 from tests.live.hbase.services import DOCKER_DIRECTORY, PORTS
 from tests.live.services import COMPOSE_FILE, compose_image, container_environment
 
 
-def test_the_broker_has_the_settings_of_the_local_one() -> None:
+def test_the_broker_has_the_settings_of_the_local_broker() -> None:
     entries = re.findall(r'^ {6}(KAFKA_\w+): "?([^"\n]*)"?$', COMPOSE_FILE.read_text(), re.MULTILINE)
     assert dict(entries) == container_environment(port=9092)
     assert compose_image("apache/kafka") == f"apache/kafka:{DEFAULT_KAFKA_VERSION}"
 
 
-def test_ports_are_bound_to_this_machine_only() -> None:
+def test_ports_are_published_on_this_machine_only() -> None:
     ports = re.findall(r'^ {6}- "(\S+:\d+:\d+)"$', COMPOSE_FILE.read_text(), re.MULTILINE)
     assert ports == [f"127.0.0.1:{port}:{port}" for port in (9092, 6379, *PORTS)]
 
 
-def test_redis_has_the_settings_of_a_durable_local_one() -> None:
+def test_redis_has_the_settings_of_the_durable_local_redis() -> None:
     command = re.search(r"^    command: (\[.*\])$", COMPOSE_FILE.read_text(), re.MULTILINE)
     assert command
     words = json.loads(command[1])[1:]
@@ -39,24 +38,24 @@ def test_redis_has_the_settings_of_a_durable_local_one() -> None:
     assert compose_image("valkey/valkey").startswith("valkey/valkey:")
 
 
-def test_hbase_has_the_version_of_the_local_one_and_gives_clients_reachable_addresses() -> None:
+def test_hbase_has_the_local_version_and_advertises_reachable_addresses() -> None:
     assert f"ARG HBASE_VERSION={HBASE_VERSION}\n" in (DOCKER_DIRECTORY / "Dockerfile").read_text()
     site = (DOCKER_DIRECTORY / "hbase-site.xml").read_text()
-    told = dict(re.findall(r"<name>(\S+)</name><value>(\S+)</value>", site))
-    assert {told["hbase.master.hostname"], told["hbase.regionserver.hostname"]} == {"127.0.0.1"}
+    properties = dict(re.findall(r"<name>(\S+)</name><value>(\S+)</value>", site))
+    assert {properties["hbase.master.hostname"], properties["hbase.regionserver.hostname"]} == {"127.0.0.1"}
     ports = ("hbase.zookeeper.property.clientPort", "hbase.master.port", "hbase.regionserver.port")
-    assert tuple(int(told[port]) for port in ports) == PORTS
-    assert not told["hbase.zookeeper.property.clientPortAddress"].startswith("127.")  # inside the container
+    assert tuple(int(properties[port]) for port in ports) == PORTS
+    assert not properties["hbase.zookeeper.property.clientPortAddress"].startswith("127.")  # inside the container
 
 
 @pytest.mark.skipif(importlib.util.find_spec("yaml") is None, reason="no YAML parser is installed")
-def test_it_is_yaml_with_a_health_check_for_every_service() -> None:
+def test_every_service_has_a_health_check() -> None:
     yaml = importlib.import_module("yaml")
     services = yaml.safe_load(COMPOSE_FILE.read_text())["services"]
     assert all("healthcheck" in service for service in services.values())
 
 
-def test_docker_compose_accepts_it() -> None:
+def test_docker_compose_accepts_the_file() -> None:
     docker = shutil.which("docker")
     if not docker or subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode:
         pytest.skip("the docker compose plugin is not installed")

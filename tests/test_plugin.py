@@ -1,4 +1,4 @@
-"""The pytest plugin costs nothing where it is not used, and gives its fixtures where it is."""
+"""The pytest plugin imports nothing heavy until a test uses its fixtures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_point_is_armed(crash_points):
     with pytest.raises(crash_points.InjectedFault):
         crash_point("driver.decided")
 
-def test_none_is_left():
+def test_no_point_is_left_armed():
     crash_point("driver.prepared")
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def called(monkeypatch):
     monkeypatch.setattr(twopc.testing.kill_loop, "kill_loop", lambda *args, **given: calls.append((args, given)))
     return calls
 
-def test_the_command_line_says_how(called, kill_loop, tmp_path):
+def test_the_command_line_sets_kills_and_seed(called, kill_loop, tmp_path):
     kill_loop(list, query="m:q", kills=3)
     assert called == [((list,), {"query": "m:q", "kills": 9, "seed": 5, "directory": tmp_path / "kill_loop"})]
 """
@@ -60,14 +60,14 @@ def test_an_unused_plugin_imports_nothing(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_its_fixtures_and_options_work(tmp_path: Path) -> None:
+def test_the_plugins_fixtures_and_options_work(tmp_path: Path) -> None:
     (tmp_path / "test_used.py").write_text(USED)
     done = run_pytest("--twopc-seed", "5", "--twopc-kills", "9", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout
 
 
-def test_the_sample_project_keeps_the_contract() -> None:
+def test_the_sample_project_passes_the_contract_suite() -> None:
     done = run_pytest("tests/test_contract.py", cwd=SAMPLE)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     assert "skipped" not in done.stdout

@@ -1,4 +1,4 @@
-"""What is public: each package's ``__all__``. Documents, examples and the demo use nothing else."""
+"""A package's ``__all__`` is its public surface; documents, examples and the demo use nothing else."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 _ROOT = Path(__file__).parents[1]
 _OURS = ("twopc", "sinks", "integration")
 _PUBLIC = ("twopc", "sinks.kafka", "sinks.redis", "sinks.hbase", "integration.spark")
-#: Public as they are: what somebody needs who breaks a sink on purpose.
+#: Public as a whole, for those who break a sink on purpose.
 _FOR_TESTS = ("twopc.testing", "twopc.crash_points")
-#: Examples and the demo start servers; the demo is made of its own modules.
+#: Examples and the demo start servers; the demo consists of its own modules.
 _ROOMS = ("integration.services", "integration.demo", "integration.topic_reader")
 _DOCUMENTS = [_ROOT / "README.md", *sorted((_ROOT / "docs").glob("*.md"))]
 _SCRIPTS = [*sorted((_ROOT / "examples").glob("*.py")), *sorted((_ROOT / "integration" / "demo").glob("*.py"))]
 
 
 def _blocks(document: Path) -> Iterator[str]:
-    """The Python of a document; fragments that are no modules have no imports."""
+    """The Python blocks of a document that import something; fragments do not."""
     for block in re.findall(r"^```python\n(.*?)^```$", document.read_text(), re.MULTILINE | re.DOTALL):
         if re.search(r"^(from|import) ", block, re.MULTILINE):
             yield block
 
 
 def _imported(code: str) -> Iterator[tuple[str, str | None]]:
-    """``(module, name)`` of each import of ours; None for a module as a whole."""
+    """``(module, name)`` of each import from our packages; name None if the module itself is imported."""
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, None) for alias in node.names if alias.name.split(".")[0] in _OURS)
@@ -62,32 +62,32 @@ def test_a_document_imports_public_names_only(document: Path) -> None:
 
 
 @pytest.mark.parametrize("script", _SCRIPTS, ids=lambda path: path.name)
-def test_an_example_and_the_demo_import_public_names_only(script: Path) -> None:
+def test_examples_and_the_demo_import_public_names_only(script: Path) -> None:
     code = script.read_text()
     own = {module for module, _ in _imported(code) if module.startswith(_ROOMS)}
     assert _private(code, *own) == []
 
 
 @pytest.mark.parametrize("module", _PUBLIC)
-def test_every_public_name_exists_and_says_what_it_is(module: str) -> None:
+def test_every_public_name_exists_and_has_a_docstring(module: str) -> None:
     package = importlib.import_module(module)
     assert package.__doc__
     named = {name: getattr(package, name) for name in package.__all__}
     assert [name for name, value in named.items() if name != "__version__" and not value.__doc__] == []
 
 
-def test_the_contract_is_imported_from_where_it_is_defined() -> None:
+def test_every_name_of_twopc_comes_from_its_listed_module() -> None:
     homes = {name: value.__module__ for name in twopc.__all__ if hasattr(value := getattr(twopc, name), "__module__")}
     assert homes == {name: twopc._HOMES[name] for name in homes}
     assert set(twopc._HOMES) | {"__version__"} == set(twopc.__all__)
 
 
-def test_a_name_that_is_not_there_is_an_error() -> None:
+def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'Sink'"):
         twopc.Sink  # type: ignore[attr-defined]  # noqa: B018 - the access is the test
 
 
-def test_importing_the_protocol_loads_none_of_its_modules_before_one_is_used() -> None:
+def test_importing_twopc_loads_none_of_its_modules() -> None:
     code = "import sys, twopc; print(sorted(name for name in sys.modules if name.startswith('twopc')))"
     done = subprocess.run([sys.executable, "-c", code], cwd=_ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['twopc']"

@@ -1,4 +1,4 @@
-"""The documentation builds as a site, with every link checked, and shows what is public."""
+"""The documentation builds as a site with valid links, and its API page shows every public name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 _ROOT = Path(__file__).parents[1]
-#: Written at the same time as the documents.
+#: Documents that name files of the repository.
 _DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/protocol.md", "docs/deployment.md")
 
 
@@ -35,7 +35,7 @@ def test_the_api_page_shows_every_public_name(site: Path, package: str) -> None:
 
 
 @pytest.mark.parametrize("document", _DOCUMENTS)
-def test_every_file_that_a_document_names_is_there(document: str) -> None:
+def test_every_file_named_in_a_document_exists(document: str) -> None:
     text = (_ROOT / document).read_text()
     named = re.findall(
         r"`((?:twopc|sinks|integration|tests|docs|examples|benchmarks)/[\w/.*-]*\w(?:\.py|\.md|/))`", text

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from twopc.attempt import Attempt, Claim, TaskAttempt
+    from twopc.attempt import Attempt, Claim, Evidence, Handle, TaskAttempt
     from twopc.batch import Batch, Overrides
     from twopc.committer import SinkCommitter
     from twopc.coordinator import Coordinator
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
         TwoPhaseCommitError,
     )
     from twopc.files import Files, LocalFiles
-    from twopc.handle import Evidence, Handle
     from twopc.records import TaskReport
     from twopc.settings import Settings
     from twopc.sink import TwoPhaseCommitSink
@@ -78,7 +77,7 @@ __all__ = [
 ]
 
 _MODULES: Final = {
-    "attempt": ("Attempt", "Claim", "TaskAttempt"),
+    "attempt": ("Attempt", "Claim", "Evidence", "Handle", "TaskAttempt"),
     "batch": ("Batch", "Overrides"),
     "committer": ("SinkCommitter",),
     "coordinator": ("Coordinator",),
@@ -87,7 +86,6 @@ _MODULES: Final = {
     "engine": ("Engine", "Work"),
     "errors": tuple(name for name in __all__ if name.endswith("Error")),
     "files": ("Files", "LocalFiles"),
-    "handle": ("Evidence", "Handle"),
     "records": ("TaskReport",),
     "settings": ("Settings",),
     "sink": ("TwoPhaseCommitSink",),

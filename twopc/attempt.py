@@ -1,9 +1,10 @@
-"""The names of an attempt, of a task's part in it, and of the driver that claims a sink."""
+"""The names of an attempt, its tasks and transactions, and of the driver that claims a sink; what is proven of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from enum import Enum
+from typing import NamedTuple, Protocol, TypeVar
 
 #: One transaction of a batch: the sink's name and the task's partition.
 TaskKey = tuple[str, int]
@@ -26,9 +27,6 @@ class TaskAttempt:
     """One task of one attempt: everything that names a writer's transaction.
 
     Attributes:
-        query_id: the query's id, from its checkpoint.
-        batch_id: the batch id.
-        attempt: the driver's attempt at this batch.
         partition: the task's partition index in the plan.
         driver_epoch: the fencing token that this driver acquired for the sink (:meth:`SinkCommitter.acquire`).
         committed_through: the highest batch of which this driver has proven every transaction; -1: none.
@@ -47,7 +45,6 @@ class Claim:
     """The driver that wants to own a sink.
 
     Attributes:
-        query_id: the query's id.
         run: a UUID of this run; the same in every retry, so that acquiring twice is harmless.
         deciding_log: the name of the log that holds the decisions for all sinks of the query.
     """
@@ -55,3 +52,22 @@ class Claim:
     query_id: str
     run: str
     deciding_log: str
+
+
+class Evidence(Enum):
+    """What is proven of a prepared transaction. Only proof counts: an error from a broker proves nothing."""
+
+    COMMITTED = "committed"  #: proven visible, for good
+    ABORTED = "aborted"  #: proven never to become visible; "lost" if it was decided
+    UNKNOWN = "unknown"  #: neither is proven (yet)
+
+
+class Handle(Protocol):
+    """What the driver needs to end a prepared transaction: a frozen, picklable dataclass of JSON values."""
+
+    @property
+    def transaction(self) -> str:
+        """The transaction's name in messages to people."""
+
+
+HandleT = TypeVar("HandleT", bound=Handle)

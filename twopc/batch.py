@@ -18,7 +18,6 @@ class Batch:
 
     Attributes:
         query_id: the query's id, kept in its checkpoint.
-        batch_id: the batch id.
         offsets: its source offsets, one canonical string per source.
         offsets_of: reads the source offsets of another batch of the same checkpoint; None if it has none.
     """
@@ -37,7 +36,7 @@ class Position(Enum):
     REWOUND = "rewound"  #: before it: an older checkpoint was restored
     COPIED = "copied"  #: the right number, but of another history
     GAP = "gap"  #: beyond the next one
-    FIRST = "first"  #: the first batch of a query that may use the name
+    FIRST = "first"  #: the first batch of a query that may use the name, or the one behind a gap that the user names
     NEW_QUERY = "new query"  #: another query under a name that is in use
     UNADOPTED = "unadopted"  #: a checkpoint that is older than the sink
     ENDED = "ended query"  #: a query that another one has ended
@@ -45,34 +44,44 @@ class Position(Enum):
 
 @dataclass(frozen=True)
 class Overrides:
-    """What the user has explicitly allowed. Each names a query id, so a setting left in the code still guards.
+    """What the user has explicitly allowed. Each names one query or one batch, so a setting left in the code still guards.
 
     Attributes:
         adopt_query_id: the id of this query, whose checkpoint is older than the sink.
         end_query_id: the id of the query that this one may end and replace.
+        resume_at_batch: the batch behind a gap: those before it have no rows for the sinks, or were written by other means.
+        abandon_batch: the last decided batch, if nothing can complete it: what is visible of it stays, the rest is given up.
     """
 
     adopt_query_id: str | None = None
     end_query_id: str | None = None
+    resume_at_batch: int | None = None
+    abandon_batch: int | None = None
 
 
 def locate(view: LogView, batch: Batch, overrides: Overrides) -> Position:
     """Where ``batch`` stands against the log, given what the user allows."""
     if batch.query_id in view.ended:
         return Position.ENDED
-    if view.begin is None or view.begin.query_id != batch.query_id:
-        return _locate_new_query(view, batch, overrides)
-    highest = view.highest_batch
+    highest = view.highest_batch_of(batch.query_id)
     if highest is None:
-        raise AssertionError("an open query has a highest batch")
+        return _locate_new_query(view, batch, overrides)
     if batch.batch_id == highest:
         return Position.SAME if batch.offsets == view.highest_offsets else Position.COPIED
     if batch.batch_id < highest:
         return Position.REWOUND
-    if batch.batch_id > highest + 1:
-        return Position.GAP
-    prior = (batch.offsets_of(highest) or ()) if highest >= 0 else ()
-    return Position.NEXT if prior == view.highest_offsets else Position.COPIED
+    return _locate_later(view, batch, overrides, highest)
+
+
+def _locate_later(view: LogView, batch: Batch, overrides: Overrides, highest: int) -> Position:
+    is_next = batch.batch_id == highest + 1
+    prior = batch.offsets_of(highest) if highest >= 0 else ()
+    # Beyond a gap, the engine may have deleted the offsets by now; those that are there must not differ.
+    if (prior or ()) != view.highest_offsets and (is_next or prior is not None):
+        return Position.COPIED
+    if is_next:
+        return Position.NEXT
+    return Position.FIRST if overrides.resume_at_batch == batch.batch_id else Position.GAP
 
 
 def _locate_new_query(view: LogView, batch: Batch, overrides: Overrides) -> Position:

@@ -13,18 +13,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from twopc import refusals, repair
-from twopc.batch import locate
+from twopc.attempt import Evidence
+from twopc.batch import Position, locate
 from twopc.crash_points import crash_point
 from twopc.engine import Work
 from twopc.errors import RetriableError
-from twopc.handle import Evidence
 from twopc.records import Begin, Decision, Repair
 from twopc.recovery import Outcome, Step, lookup
-from twopc.state import BatchState, move_batch
+from twopc.state import BatchState, move
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from twopc.attempt import Attempt, TaskKey
-    from twopc.batch import Batch, Position
+    from twopc.batch import Batch
     from twopc.engine import Engine
     from twopc.errors import InDoubtError
     from twopc.participants import Handles, ScanStart
@@ -36,21 +38,13 @@ logger = logging.getLogger(__name__)
 
 #: How often one batch is written again after losses before the rest is left to a restart.
 _MAX_LOSSES: Final = 3
-_AFTER_A_LOSS: Final = frozenset({Step.REWRITE, Step.REPAIR, Step.PUBLISH})
 _REPAIRS: Final = frozenset({Step.REPAIR, Step.PUBLISH})
+_AFTER_A_LOSS: Final = _REPAIRS | {Step.REWRITE}
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What phase one brings to the decision.
-
-    Attributes:
-        step: how it was prepared.
-        attempt: names the attempt.
-        tasks: the report of every task, stored handles included.
-        handles: the same handles, decoded.
-        scan_start: by sink, where the evidence of these transactions begins.
-    """
+    """What phase one brings to the decision; ``handles`` are those in the tasks' reports, decoded."""
 
     step: Step
     attempt: Attempt
@@ -60,18 +54,16 @@ class Prepared:
 
 
 class BatchTransaction:
-    """The global transaction of one batch. Used once, by one thread.
-
-    Attributes:
-        state: where the batch stands.
-    """
+    """The global transaction of one batch. Used once, by one thread."""
 
     def __init__(self, run: Run, batch: Batch, engine: Engine) -> None:
         self._run = run
+        self._participants = run.setup.participants
         self._batch = batch
         self._engine = engine
         self._losses = 0
         self._is_evaluated = False
+        self._position: Position | None = None
         self.state = BatchState.UNDECIDED
 
     def next_step(self) -> Step:
@@ -82,10 +74,11 @@ class BatchTransaction:
             DecisionInDoubtError: an earlier decision of this run was not answered.
         """
         run = self._run
-        run.require_no_doubt()
-        position = locate(run.view, self._batch, run.settings.overrides)
-        staged = repair.all_staged(run.view.decision, run.which(Evidence.ABORTED), run.staging)
-        case = lookup(run.view.status, run.outcome, position, staged=staged)
+        if run.doubt is not None:  # only a restart reads what became of the decision (rule 12)
+            raise run.doubt
+        position = self._position = locate(run.view, self._batch, run.setup.settings.overrides)
+        staged = repair.all_staged(run.view.decision, run.lost, run.setup.staging)
+        case = lookup(run.view.status, run.outcome, position, staged=staged, abandoned=run.is_abandoned)
         self._losses += case.step in _AFTER_A_LOSS
         if self._losses > _MAX_LOSSES:
             raise self._in_doubt(refusals.LOST_AGAIN)
@@ -105,94 +98,80 @@ class BatchTransaction:
         if step is Step.REPAIR:
             prepared = self._replay_lost()
         elif step is Step.PUBLISH:
-            prepared = self._publish_staged()
+            prepared = self._attempt(step, only_tasks=self._run.lost)
         else:
-            prepared = self._attempt(step, only_tasks=None)
+            prepared = self._attempt_repeatedly(step, only_tasks=None)
         if self.state is BatchState.COMMITTED:
             self.state = BatchState.UNDECIDED  # that was the last batch, completed from staged rows; now comes this one
-        self.state = move_batch(self.state, BatchState.PREPARED)
+        self.state = move(self.state, BatchState.PREPARED)
         crash_point("driver.confirmed")
         return prepared
 
-    def _attempt(self, step: Step, *, only_tasks: frozenset[TaskKey] | None) -> Prepared:
-        """Run the tasks, again after errors that may pass."""
-        run = self._run
-        for remaining in reversed(range(run.settings.max_attempts)):
-            attempt = run.next_attempt()
-            try:
-                return self._attempt_once(step, attempt, only_tasks)
-            except RetriableError as error:
-                if not remaining:
-                    raise
-                logger.warning("attempt %s at batch %d failed, retrying: %s", attempt, self._batch.batch_id, error)
-        raise AssertionError("unreachable: the last attempt raises")
-
-    def _attempt_once(self, step: Step, attempt: Attempt, only_tasks: frozenset[TaskKey] | None) -> Prepared:
-        run = self._run
-        handles: Handles = {}
-        work = Work(
-            batch=self._batch,
-            attempt=attempt,
-            driver_epochs=run.driver_epochs,
-            committed_through=run.committed_through,
-            only_tasks=only_tasks,
-            timeout_ms=run.participants.prepare_timeout_ms,
-        )
-        began = time.monotonic()
-        try:
-            scan_start = run.participants.begin_attempt()
-            tasks = tuple(sorted(self._engine.prepare(work), key=lambda task: task.partition))
-            handles = run.participants.decode(tasks)
-            crash_point("driver.prepared")
-            run.participants.confirm(handles, _age_ms(began))
-        except BaseException:
-            run.participants.abort(handles)
-            run.sweep()  # whatever else the attempt left open would hold back every reader of the output
-            raise
-        self._is_evaluated = True
-        return Prepared(step, attempt, tasks, handles, scan_start)
-
     def _replay_lost(self) -> Prepared:
         """Write what was lost from the replay, wherever the replay has it (rule 9)."""
-        run, lost = self._run, self._run.which(Evidence.ABORTED)
+        run, lost = self._run, self._run.lost
         order: dict[int, int] = {}
         for _ in range(_MAX_LOSSES):
             only_tasks = frozenset((name, order.get(partition, partition)) for name, partition in lost)
-            prepared = self._attempt(Step.REPAIR, only_tasks=only_tasks)
+            prepared = self._attempt_repeatedly(Step.REPAIR, only_tasks=only_tasks)
             found = repair.match_rows(run.decision, prepared.tasks, expected=order)
             if found is None:
                 run.sweep()
                 raise self._in_doubt(refusals.OTHER_ROWS)
             if only_tasks == {(name, found[partition]) for name, partition in lost}:
-                decided = {there: here for here, there in found.items()}
-                handles = {(name, decided[partition]): handle for (name, partition), handle in prepared.handles.items()}
-                return replace(prepared, tasks=repair.as_decided(prepared.tasks, found), handles=handles)
+                tasks = repair.as_decided(prepared.tasks, found)
+                return replace(prepared, tasks=tasks, handles=self._participants.decode(tasks))
             run.sweep()  # what was written belongs to other tasks of the decision
             order = found
         raise self._in_doubt(refusals.OTHER_ORDERS)
 
-    def _publish_staged(self) -> Prepared:
-        """Write what was lost from the staged rows, in this process, whatever the plan would give today."""
-        run, lost, attempt = self._run, self._run.which(Evidence.ABORTED), self._run.next_attempt()
-        if run.staging is None:
-            raise AssertionError("nothing was staged")
+    def _attempt_repeatedly(self, step: Step, *, only_tasks: frozenset[TaskKey] | None) -> Prepared:
+        """Attempt the batch, again after errors that may pass."""
+        allowed = self._run.setup.settings.max_attempts
+        for number in range(1, allowed):
+            try:
+                return self._attempt(step, only_tasks=only_tasks)
+            except RetriableError as error:
+                batch_id = self._batch.batch_id
+                logger.warning("attempt %d of %d at batch %d failed, retrying: %s", number, allowed, batch_id, error)
+        return self._attempt(step, only_tasks=only_tasks)
+
+    def _attempt(self, step: Step, *, only_tasks: frozenset[TaskKey] | None) -> Prepared:
+        """Have the rows written and pre-committed once, and confirm every handle; after an error, end what is open."""
+        run = self._run
+        handles: Handles = {}
+        work = Work(
+            batch=self._batch,
+            attempt=run.next_attempt(),
+            driver_epochs=run.driver_epochs,
+            committed_through=run.committed_through,
+            only_tasks=only_tasks,
+            timeout_ms=self._participants.prepare_timeout_ms,
+        )
         began = time.monotonic()
         try:
-            tasks = repair.publish(
-                run.decision,
-                lost,
-                run.staging,
-                sinks=run.participants.sinks,
-                attempt=attempt,
-                driver_epochs=run.driver_epochs,
-                committed_through=run.committed_through,
-            )
-            handles = run.participants.decode(tasks)
-            run.participants.confirm(handles, _age_ms(began))
+            scan_start = self._participants.begin_attempt()
+            if step is Step.PUBLISH:
+                reports = self._publish(work)
+            else:
+                reports = self._engine.prepare(work)
+                self._is_evaluated = True
+            tasks = tuple(sorted(reports, key=lambda task: task.partition))
+            handles = self._participants.decode(tasks)
+            crash_point("driver.prepared")
+            self._participants.confirm(handles, (time.monotonic() - began) * 1000)
         except BaseException:
-            run.sweep()
+            self._participants.abort(handles)
+            run.sweep()  # whatever else the attempt left open would hold back every reader of the output
             raise
-        return Prepared(Step.PUBLISH, attempt, tasks, handles, {})
+        return Prepared(step, work.attempt, tasks, handles, scan_start)
+
+    def _publish(self, work: Work) -> Sequence[TaskReport]:
+        """Write the staged rows in this process, whatever the plan would give today."""
+        staging = self._run.setup.staging
+        if staging is None:
+            raise AssertionError("nothing was staged")
+        return repair.publish(self._run.decision, work, staging, self._participants.sinks)
 
     # -- the commit point, and phase two -------------------------------------------------------------------------------
 
@@ -206,24 +185,22 @@ class BatchTransaction:
         """
         run = self._run
         if prepared.step in _REPAIRS:
-            run.decide([self._repair(prepared)])
+            run.append([self._repair(prepared)])
             run.handles |= prepared.handles
         else:
-            run.bind()
-            run.decide(self._decision(prepared))
+            run.setup.binding.bind(run.bound)  # with the first decision, and not before (rule 11)
+            run.append(self._decision(prepared))
             run.handles, run.evidence = dict(prepared.handles), {}
         # Nothing of it is proven until it is proven, even if the commit is cut short.
         run.evidence |= dict.fromkeys(prepared.handles, Evidence.UNKNOWN)
-        self.state = move_batch(self.state, BatchState.DECIDED)
+        self.state = move(self.state, BatchState.DECIDED)
         crash_point("driver.decided")
 
     def commit(self) -> None:
         """Make every decided transaction visible, and note what is proven. The next step judges it."""
         outcome = self._run.commit()
         if outcome is not Outcome.UNKNOWN:
-            self.state = move_batch(
-                self.state, BatchState.COMMITTED if outcome is Outcome.COMMITTED else BatchState.LOST
-            )
+            self.state = move(self.state, BatchState.COMMITTED if outcome is Outcome.COMMITTED else BatchState.LOST)
         crash_point("driver.committed")
 
     def finish(self) -> None:
@@ -233,33 +210,25 @@ class BatchTransaction:
         self._run.finish(self._batch.batch_id)
 
     def _decision(self, prepared: Prepared) -> list[Record]:
-        batch, begin = self._batch, self._run.view.begin
-        records: list[Record] = []
-        if begin is None or begin.query_id != batch.query_id:
-            prior = batch.offsets_of(batch.batch_id - 1) if batch.batch_id > 0 else None
-            records.append(
-                Begin(
-                    query_id=batch.query_id,
-                    first_batch=batch.batch_id,
-                    prior_offsets=prior or (),
-                    ends=None if begin is None else begin.query_id,
-                )
-            )
-        records.append(
-            Decision(
-                query_id=batch.query_id,
-                batch_id=batch.batch_id,
-                attempt=prepared.attempt,
-                offsets=batch.offsets,
-                tasks=prepared.tasks,
-                scan_start=prepared.scan_start,
-                kind=prepared.step.value,
-            )
+        batch, view = self._batch, self._run.view
+        decision = Decision(
+            query_id=batch.query_id,
+            batch_id=batch.batch_id,
+            attempt=prepared.attempt,
+            offsets=batch.offsets,
+            tasks=prepared.tasks,
+            scan_start=prepared.scan_start,
+            kind=prepared.step.value,
         )
-        return records
+        if self._position is not Position.FIRST:
+            return [decision]
+        prior = batch.offsets_of(batch.batch_id - 1) if batch.batch_id > 0 else None
+        ends = None if view.begin is None or view.begin.query_id == batch.query_id else view.begin.query_id
+        begin = Begin(query_id=batch.query_id, first_batch=batch.batch_id, prior_offsets=prior or (), ends=ends)
+        return [begin, decision]
 
     def _repair(self, prepared: Prepared) -> Repair:
-        if prepared.handles.keys() != self._run.which(Evidence.ABORTED):
+        if prepared.handles.keys() != self._run.lost:
             raise AssertionError("a repair replaces exactly what was lost")
         decision = self._run.decision
         tasks = tuple(task for task in prepared.tasks if task.handles)
@@ -270,18 +239,12 @@ class BatchTransaction:
     def _stop(self, case: Case, position: Position) -> Exception:
         run = self._run
         if case.step is Step.BLOCKED:
-            unproven = [
-                run.handles[key].transaction for key, found in run.evidence.items() if found is Evidence.UNKNOWN
-            ]
-            return refusals.blocked(run.decision.batch_id, unproven, run.participants.blockers())
+            unproven = [run.handles[key].transaction for key in run.evidence if run.evidence[key] is Evidence.UNKNOWN]
+            return refusals.blocked(run.decision.batch_id, unproven, self._participants.blockers())
         if case.step is Step.IN_DOUBT:
             return self._in_doubt(refusals.LEFT_BEHIND)
-        return refusals.refused(case, position, run.view, self._batch, run.log_name)
+        return refusals.refused(case, position, run.view, self._batch, run.setup.log.name)
 
     def _in_doubt(self, why: str) -> InDoubtError:
         run = self._run
         return refusals.in_doubt(run.decision.batch_id, run.handles, run.evidence, why)
-
-
-def _age_ms(began: float) -> float:
-    return (time.monotonic() - began) * 1000

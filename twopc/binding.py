@@ -24,7 +24,6 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     """What a checkpoint is bound to.
 
     Attributes:
-        format: of this file.
         log: the name of the deciding log.
         log_identity: an id that changes when the log is recreated.
         sinks: by name, what must not change about each.
@@ -62,27 +61,26 @@ class Binding:
         gone = sorted(set(bound.sinks) - set(current.sinks))
         if gone:
             raise self._refused(
-                f"the checkpoint belongs to the sinks {sorted(bound.sinks)}, but the query has {sorted(current.sinks)}. "
-                f"Nothing was written. Pass {', '.join(gone)} again, under the same name, or start with a new checkpoint"
+                f"the checkpoint belongs to the sinks {sorted(bound.sinks)}, but the query has {sorted(current.sinks)}",
+                f"Pass {', '.join(gone)} again, under the same name, or start with a new checkpoint",
             )
         if added:
             raise self._refused(
-                f"the query has the new sink {', '.join(added)}. Nothing was written. Pass add_sink={added[0]!r} "
-                "to add it from the "
-                "next batch on, one sink at a time"
+                f"the query has the new sink {', '.join(added)}",
+                f"Pass add_sink={added[0]!r} to add it from the next batch on, one sink at a time",
             )
         for name, facts in bound.sinks.items():
             if facts != current.sinks[name]:
                 raise self._refused(
-                    f"sink {name!r} was {facts} and is now {current.sinks[name]}. Nothing was written. Point it "
-                    "back to where it was, "
-                    "or start with a new checkpoint"
+                    f"sink {name!r} was {facts} and is now {current.sinks[name]}",
+                    "Point it back to where it was, or start with a new checkpoint",
                 )
         if (bound.log, bound.log_identity) != (current.log, current.log_identity):
             raise self._refused(
                 f"the decisions were in {bound.log} ({bound.log_identity}), but {current.log} is a different log now "
                 f"({current.log_identity}): it was deleted and recreated. The last batch may be incomplete, and nothing shows "
-                "it any more. Check the output, then start with a new checkpoint and a new sink name"
+                "it any more",
+                "Check the output, then start with a new checkpoint and a new sink name",
             )
 
     def bind(self, current: Bound) -> None:
@@ -97,9 +95,7 @@ class Binding:
         if not self._files.put_if_absent(name, msgspec.json.encode(current)):
             self._number, self._bound = self._load()
             if self._bound != current:
-                raise self._refused(
-                    "another driver has just bound it to other sinks. Nothing was written. Stop one of the two"
-                )
+                raise self._refused("another driver has just bound it to other sinks", "Stop one of the two")
             return
         self._number, self._bound = self._number + 1, current
         crash_point("driver.bound")
@@ -114,15 +110,14 @@ class Binding:
             number = int(newest.removeprefix(_PREFIX).removesuffix(".json"))
         except (msgspec.DecodeError, ValueError) as error:
             raise DecisionLogDamagedError(
-                f"{self._files.location}/{newest} cannot be read ({error}). Nothing was written. Restore it from a "
-                "backup of the checkpoint"
+                f"{self._files.location}/{newest} cannot be read ({error}). Nothing was written. Restore it from a backup of the "
+                "checkpoint"
             ) from error
         if bound.format != FORMAT:
             raise self._refused(
-                f"{newest} has format {bound.format}, this version reads {FORMAT}. Nothing was written. Use the "
-                "version that wrote it"
+                f"{newest} has format {bound.format}, this version reads {FORMAT}", "Use the version that wrote it"
             )
         return number, bound
 
-    def _refused(self, message: str) -> RefusedStartError:
-        return RefusedStartError(f"{self._files.location}: {message}", case="binding")
+    def _refused(self, what: str, fix: str) -> RefusedStartError:
+        return RefusedStartError(f"{self._files.location}: {what}. Nothing was written. {fix}", case="binding")

@@ -15,7 +15,7 @@ from twopc.errors import DecisionLogDamagedError
 from twopc.records import LogEntry, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 FORMAT: Final = "twopc/2"
 #: Read, never written: see :func:`_from_format_1`.
@@ -50,7 +50,12 @@ def _check(head: str, part: bytes) -> str:
 
 
 def decode(frames: Iterable[tuple[int, bytes]]) -> list[LogEntry]:
-    """Decode ``(offset, frame)`` pairs, in order. A record has the offset of its first frame.
+    """As :func:`decoding`, all at once."""
+    return list(decoding(frames))
+
+
+def decoding(frames: Iterable[tuple[int, bytes]]) -> Iterator[LogEntry]:
+    """Decode ``(offset, frame)`` pairs, in order, as they come. A record has the offset of its first frame.
 
     A record that lacks its last frames does not count: all frames are one transaction, so nobody has acted on it. A late
     EndTxn of the record before can leave one behind (KAFKA-17754). A record that lacks its first frame is damage.
@@ -58,7 +63,6 @@ def decode(frames: Iterable[tuple[int, bytes]]) -> list[LogEntry]:
     Raises:
         DecisionLogDamagedError: a frame is missing, foreign, altered, or of an unknown format.
     """
-    entries: list[LogEntry] = []
     pending: list[bytes] = []
     first, expected = 0, ("", 0, 0)
     for offset, frame in frames:
@@ -73,9 +77,8 @@ def decode(frames: Iterable[tuple[int, bytes]]) -> list[LogEntry]:
         pending.append(body)
         expected = (digest, index + 1, total)
         if index == total:
-            entries.append(LogEntry(first, _decode_body(first, written, digest, b"".join(pending))))
+            yield LogEntry(first, _decode_body(first, written, digest, b"".join(pending)))
             pending = []
-    return entries
 
 
 def _parse(offset: int, frame: bytes) -> tuple[str, str, int, int, bytes]:

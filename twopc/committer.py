@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Generic
 
-from twopc.handle import Evidence, HandleT
+from twopc.attempt import Evidence, HandleT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING, Any
 from twopc.batch_transaction import BatchTransaction
 from twopc.binding import Binding
 from twopc.participants import Participants
-from twopc.recovery import Step
+from twopc.recovery import Outcome, Step
 from twopc.registers import RegisterLog
-from twopc.settings import Settings
-from twopc.start import Start
+from twopc.settings import Settings, Setup
+from twopc.start import recover
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twopc.batch import Batch
-    from twopc.engine import Engine
+    from twopc.engine import Engine, StagedRows
     from twopc.files import Files
     from twopc.run import Run
     from twopc.sink import TwoPhaseCommitSink
-    from twopc.staged_rows import StagedRows
 
 
 class Coordinator:
@@ -50,7 +49,7 @@ class Coordinator:
         binding = Binding(files)
         logs = [*self.participants.decision_logs(), RegisterLog(files)]
         self.log = next((log for log in logs if log.name == binding.log), logs[0])
-        self._start = Start(
+        self._setup = Setup(
             participants=self.participants,
             log=self.log,
             binding=binding,
@@ -67,6 +66,13 @@ class Coordinator:
             raise AssertionError("initialize_state comes first")
         return self._run.log_epoch
 
+    def is_undecided(self, batch: Batch) -> bool:
+        """Whether the batch is not decided, and all before it is proven, once this driver has recovered."""
+        if self._run is None or self._run.outcome is not Outcome.COMMITTED:
+            return False
+        highest = self._run.view.highest_batch_of(batch.query_id)
+        return highest is None or highest < batch.batch_id
+
     def process(self, batch: Batch, engine: Engine) -> None:
         """Make the batch visible in every sink, exactly once. Returning proves it.
 
@@ -76,6 +82,9 @@ class Coordinator:
         run = self._run or self.initialize_state(batch)
         transaction = BatchTransaction(run, batch, engine)
         while (step := transaction.next_step()) is not Step.FINISH:  # the recovery table; raises every refusal
+            if step is Step.ABANDON:
+                run.abandon()  # one durable record; the table reads it at once
+                continue
             prepared = transaction.prepare(step)  # phase one: write, rewrite, repair, or publish staged rows
             transaction.decide(prepared)  # COMMIT POINT: one durable record
             transaction.commit()  # phase two: repeatable, until every transaction is proven
@@ -89,7 +98,7 @@ class Coordinator:
         Raises:
             TwoPhaseCommitError: the start is refused or failed; a retry is safe.
         """
-        self._run = self._start.recover(batch)
+        self._run = recover(self._setup, batch)
         return self._run
 
     def close(self) -> None:

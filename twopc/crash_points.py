@@ -46,17 +46,14 @@ _armed: dict[str, tuple[int, Callable[[], None]]] = {}
 
 def crash_point(name: str) -> None:
     """Pass a crash point: run the action it is armed with, if any."""
-    if not _armed:
-        return
-    entry = _armed.get(name)
+    entry = _armed.pop(name, None)
     if entry is None:
         return
     remaining, action = entry
     if remaining > 1:
         _armed[name] = (remaining - 1, action)
-        return
-    del _armed[name]
-    action()
+    else:
+        action()
 
 
 def is_armed(name: str) -> bool:

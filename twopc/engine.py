@@ -1,4 +1,4 @@
-"""What the coordinator asks of the engine that runs the tasks."""
+"""What the coordinator asks of the engine that runs the tasks, and of the rows that its tasks keep."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
 
     from twopc.attempt import Attempt, TaskKey
     from twopc.batch import Batch
@@ -18,8 +20,6 @@ class Work:
     """One attempt at a batch, as the engine hands it to its tasks.
 
     Attributes:
-        batch: the batch.
-        attempt: names the attempt.
         driver_epochs: by sink name, the epoch that this driver acquired there.
         committed_through: the highest batch of which this driver has proven every transaction; -1: none.
         only_tasks: write these transactions only, but evaluate and report every task (rule 9); None writes all.
@@ -47,3 +47,19 @@ class Engine(Protocol):
 
     def evaluate(self) -> None:
         """Evaluate the batch once and discard the rows: a stateful plan must write its state version."""
+
+
+class StagedRows(Protocol):
+    """The rows that tasks keep until their transactions are proven (``staging=True``): a slice a task attempt.
+
+    A task's report names its slice.
+    """
+
+    def has(self, name: str) -> bool:
+        """Whether the slice is there, whole."""
+
+    def read(self, name: str, sink: str) -> Iterator[pa.RecordBatch]:
+        """Its rows, as that sink's writer takes them. Memory does not grow with the slice."""
+
+    def release(self, driver_epoch: int, batch_id: int) -> None:
+        """Drop what this driver and earlier ones staged up to ``batch_id``: it is proven. Best effort, raises nothing."""

@@ -84,19 +84,11 @@ class InDoubtError(TwoPhaseCommitError):
     """
 
     def __init__(
-        self,
-        message: str,
-        *,
-        committed: Sequence[str] = (),
-        lost: Sequence[str] = (),
-        unknown: Sequence[str] = (),
+        self, message: str, *, committed: Sequence[str] = (), lost: Sequence[str] = (), unknown: Sequence[str] = ()
     ) -> None:
-        named = [
-            f"{label}: {', '.join(names)}"
-            for label, names in (("committed", committed), ("lost", lost), ("unknown", unknown))
-            if names
-        ]
-        super().__init__("; ".join([message, *named]))
+        named = {"committed": committed, "lost": lost, "unknown": unknown}
+        parts = [f"{what}: {', '.join(names)}" for what, names in named.items() if names]
+        super().__init__("; ".join([message, *parts]))
         self.committed = tuple(committed)
         self.lost = tuple(lost)
         self.unknown = tuple(unknown)
@@ -116,3 +108,11 @@ class CommitBlockedError(TwoPhaseCommitError):
     def __init__(self, message: str, *, transactions: Sequence[str] = ()) -> None:
         super().__init__(f"{message}; not yet proven: {', '.join(transactions)}" if transactions else message)
         self.transactions = tuple(transactions)
+
+
+def missing_extra(what: str, extra: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
+    """The error to raise when ``what`` cannot be imported because a package of ``extra`` is absent."""
+    return ModuleNotFoundError(
+        f"{what} needs the package {error.name!r}, which is not installed. Run: pip install 'twopc[{extra}]'",
+        name=error.name,
+    )

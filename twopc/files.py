@@ -81,31 +81,6 @@ def _make_directory(directory: Path) -> None:
         _fsync_directory(directory.parent)
 
 
-class Subdirectory:
-    """A directory below another one, with the same operations."""
-
-    def __init__(self, files: Files, directory: str) -> None:
-        self.location = f"{files.location}/{directory}"
-        self._files = files
-        self._prefix = f"{directory}/"
-
-    def read(self, name: str) -> bytes | None:
-        """See :class:`Files`."""
-        return self._files.read(self._prefix + name)
-
-    def names(self, directory: str) -> list[str]:
-        """See :class:`Files`."""
-        return self._files.names((self._prefix + directory).rstrip("/"))
-
-    def put_if_absent(self, name: str, data: bytes) -> bool:
-        """See :class:`Files`."""
-        return self._files.put_if_absent(self._prefix + name, data)
-
-    def remove(self, name: str) -> None:
-        """See :class:`Files`."""
-        self._files.remove(self._prefix + name)
-
-
 def _fsync_directory(directory: Path) -> None:
     descriptor = os.open(directory, os.O_RDONLY)
     try:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from twopc.errors import DecisionLogDamagedError
-from twopc.records import Acquired, Begin, Decision, LogEntry, Repair, Truncation
+from twopc.records import Acquired, Begin, Decision, LogEntry, Repair, Truncation, truncated_to
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twopc.records import LogContents, Record, TaskReport
+    from twopc.participants import ScanStart
+    from twopc.records import LogContents, Record
 
 
 class LogStatus(Enum):
@@ -34,16 +35,19 @@ class LogView:
         begin: the open query's begin record.
         ended: the ids of queries that were ended and must not come back.
         decision: the last decision with its repairs merged in; None when the open query has none.
-        kept: (offset, decision) of every decision that is still in the log, oldest first.
+        kept: (offset, scan_start) of every decision that is still in the log, oldest first; the rest of an older decision
+            may be some MB, and nobody needs it.
         repaired: whether repairs were merged into ``decision``.
+        acquired: the newest acquired record: who owned the log last.
         damage: why the log cannot be trusted; None when it can.
     """
 
     begin: Begin | None = None
     ended: frozenset[str] = frozenset()
     decision: Decision | None = None
-    kept: tuple[tuple[int, Decision], ...] = ()
+    kept: tuple[tuple[int, ScanStart], ...] = ()
     repaired: bool = False
+    acquired: Acquired | None = None
     damage: str | None = None
 
     @property
@@ -62,6 +66,15 @@ class LogView:
             return self.decision.batch_id
         return None if self.begin is None else self.begin.first_batch - 1
 
+    def highest_batch_of(self, query_id: str) -> int | None:
+        """:attr:`highest_batch`, if the log is open for this query; None if it is not."""
+        return self.highest_batch if self.begin is not None and self.begin.query_id == query_id else None
+
+    @property
+    def scan_start(self) -> dict[str, dict[str, Any]]:
+        """By sink, where the evidence of the log's newest decision begins, be it an abandoned one or another query's."""
+        return self.kept[-1][1] if self.kept else {}
+
     @property
     def highest_offsets(self) -> tuple[str, ...]:
         """The source offsets of :attr:`highest_batch`."""
@@ -71,20 +84,33 @@ class LogView:
 
 
 def fold(contents: LogContents) -> LogView:
-    """Fold a log. Damage is noted in the view instead of raised, so that the recovery table answers it."""
-    recorded_start = max((e.record.log_start for e in contents.entries if isinstance(e.record, Truncation)), default=0)
-    view = LogView()
+    """Fold a log while it is read. Damage is noted in the view instead of raised, so that the recovery table answers it.
+
+    Raises:
+        TwoPhaseCommitError: the log cannot be read, see :meth:`DecisionLog.read`.
+    """
+    try:
+        view, recorded_start = _fold_from(contents, 0)
+    except DecisionLogDamagedError:
+        recorded_start = truncated_to(contents.entries)  # what lies below it does not count, damaged or not
+        try:
+            view, _ = _fold_from(contents, recorded_start)
+        except DecisionLogDamagedError as error:
+            return LogView(damage=str(error))
     # What no driver truncated was deleted by somebody else: that is damage, not an empty log (rule 4).
     if contents.start > recorded_start:
         return replace(view, damage=f"it starts at offset {contents.start}, but was truncated to {recorded_start} only")
-    try:
-        for entry in contents.entries:
-            # Deleting is best effort: what lies below a recorded truncation does not count, even if the store still has it.
-            if entry.offset >= recorded_start:
-                view = fold_entry(view, entry)
-    except DecisionLogDamagedError as error:
-        return replace(view, damage=str(error))
     return view
+
+
+def _fold_from(contents: LogContents, start: int) -> tuple[LogView, int]:
+    """The view of what lies at or above ``start``, and the highest recorded truncation."""
+    view, recorded_start = LogView(), 0
+    for entry in contents.entries:
+        recorded_start = max(recorded_start, truncated_to([entry]))
+        if entry.offset >= start:
+            view = fold_entry(view, entry)
+    return view, recorded_start
 
 
 def fold_entry(view: LogView, entry: LogEntry) -> LogView:
@@ -95,17 +121,17 @@ def fold_entry(view: LogView, entry: LogEntry) -> LogView:
     """
     record = entry.record
     if isinstance(record, Truncation):
-        kept = tuple((offset, decision) for offset, decision in view.kept if offset >= record.log_start)
+        kept = tuple(entry for entry in view.kept if entry[0] >= record.log_start)
         return replace(view, begin=record.begin, ended=view.ended | set(record.ended), kept=kept)
     if isinstance(record, Begin):
         ended = view.ended | ({record.ends} if record.ends else set())
         return replace(view, begin=record, ended=ended, decision=None, repaired=False)
     if isinstance(record, Decision):
         _require_successor(view, record, entry.offset)
-        return replace(view, decision=record, repaired=False, kept=(*view.kept, (entry.offset, record)))
+        return replace(view, decision=record, repaired=False, kept=(*view.kept, (entry.offset, record.scan_start)))
     if isinstance(record, Repair):
         return replace(view, decision=_merge(view.decision, record, entry.offset), repaired=True)
-    return view  # an acquired record fences; it says nothing about batches
+    return replace(view, acquired=record)  # it fences; it says nothing about batches
 
 
 def fold_more(view: LogView, offset: int, records: Sequence[Record]) -> LogView:
@@ -122,14 +148,11 @@ def _require_successor(view: LogView, decision: Decision, offset: int) -> None:
         raise DecisionLogDamagedError(
             f"the decision of batch {decision.batch_id} at {offset} does not follow that of batch {last.batch_id}"
         )
-    if (
-        last is None
-        and begin is not None
-        and (decision.query_id, decision.batch_id) != (begin.query_id, begin.first_batch)
-    ):
+    found = (decision.query_id, decision.batch_id)
+    if last is None and begin is not None and found != (begin.query_id, begin.first_batch):
         raise DecisionLogDamagedError(
-            f"the decision of batch {decision.batch_id} at {offset} should be that of batch {begin.first_batch}, "
-            "its query's first"
+            f"the decision of batch {decision.batch_id} at {offset} should be that of batch {begin.first_batch}, its query's "
+            "first"
         )
 
 
@@ -139,18 +162,8 @@ def _merge(decision: Decision | None, repair: Repair, offset: int) -> Decision:
     replaced = {task.partition: task for task in repair.tasks}
     if not replaced.keys() <= {task.partition for task in decision.tasks}:
         raise DecisionLogDamagedError(f"the repair record at {offset} repairs tasks that were not decided")
-    return msgspec.structs.replace(
-        decision, tasks=tuple(_merge_task(task, replaced.get(task.partition)) for task in decision.tasks)
+    tasks = tuple(
+        msgspec.structs.replace(task, handles=task.handles | replaced.get(task.partition, task).handles)
+        for task in decision.tasks
     )
-
-
-def _merge_task(task: TaskReport, repair: TaskReport | None) -> TaskReport:
-    if repair is None:
-        return task
-    return msgspec.structs.replace(task, handles={**task.handles, **repair.handles})
-
-
-def last_acquired(contents: LogContents) -> Acquired | None:
-    """The newest acquired record: who owned the log last."""
-    found = [entry.record for entry in contents.entries if isinstance(entry.record, Acquired)]
-    return found[-1] if found else None
+    return msgspec.structs.replace(decision, tasks=tasks)

@@ -6,15 +6,17 @@ decoded once.
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
+
+from twopc.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from twopc.attempt import Claim, TaskKey
+    from twopc.attempt import Claim, Evidence, TaskKey
     from twopc.committer import SinkCommitter
     from twopc.decision_log import DecisionLog
-    from twopc.handle import Evidence
     from twopc.records import TaskReport
     from twopc.sink import TwoPhaseCommitSink
 
@@ -25,19 +27,15 @@ if TYPE_CHECKING:
 
 
 class Participants:
-    """All sinks of a query and their committers.
-
-    Attributes:
-        sinks: by name, in the order of every walk.
-        committers: by name, in the same order.
-    """
+    """All sinks of a query and their committers, by name, in the order of every walk."""
 
     def __init__(self, sinks: Iterable[TwoPhaseCommitSink[Any]]) -> None:
-        committers = {sink.name: (sink, sink.create_committer()) for sink in sinks}
+        named = {sink.name: sink for sink in sinks}
+        committers: dict[str, SinkCommitter[Any]] = {name: sink.create_committer() for name, sink in named.items()}
         # Sinks with a log first, in the same order every run: a marker that another sink shows must be in the log by then.
-        order = sorted(committers, key=lambda name: (committers[name][1].decision_log() is None, name))
-        self.sinks: dict[str, TwoPhaseCommitSink[Any]] = {name: committers[name][0] for name in order}
-        self.committers: dict[str, SinkCommitter[Any]] = {name: committers[name][1] for name in order}
+        order = sorted(named, key=lambda name: (committers[name].decision_log() is None, name))
+        self.sinks = {name: named[name] for name in order}
+        self.committers = {name: committers[name] for name in order}
 
     @property
     def prepare_timeout_ms(self) -> float | None:
@@ -50,9 +48,11 @@ class Participants:
 
     def decode(self, tasks: Iterable[TaskReport]) -> Handles:
         """The handles in some tasks' reports, as their sinks know them."""
-        reported = {(name, task.partition): stored for task in tasks for name, stored in task.handles.items()}
         return {
-            key: self.sinks[key[0]].decode_handle(stored) for key, stored in reported.items() if key[0] in self.sinks
+            (name, task.partition): self.sinks[name].decode_handle(stored)
+            for task in tasks
+            for name, stored in task.handles.items()
+            if name in self.sinks
         }
 
     # -- recovery ------------------------------------------------------------------------------------------------------
@@ -62,8 +62,20 @@ class Participants:
         return {name: committer.inspect() for name, committer in self.committers.items()}
 
     def bindings(self) -> dict[str, dict[str, str]]:
-        """What must not change about each sink under a checkpoint (rule 11)."""
-        return {name: dict(committer.binding()) for name, committer in self.committers.items()}
+        """What must not change about each sink under a checkpoint (rule 11).
+
+        Raises:
+            ConfigurationError: two sinks have the same decision log.
+        """
+        bound = {name: dict(committer.binding()) for name, committer in self.committers.items()}
+        logs = {name: log.name for name, committer in self.committers.items() if (log := committer.decision_log())}
+        for one, other in combinations(logs, 2):
+            if bound[one] == bound[other]:
+                raise ConfigurationError(
+                    f"sinks {one!r} and {other!r} have the same decision log {logs[one]}, so each would damage the decisions of "
+                    "the other. Nothing was written. Give each sink a log of its own (a Kafka sink: remove ledger_topic)"
+                )
+        return bound
 
     def acquire(self, claim: Claim) -> dict[str, int]:
         """Fence whoever drove the sinks before; returns each sink's driver epoch."""

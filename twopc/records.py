@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import os
+import socket
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from twopc.attempt import Attempt  # noqa: TC001 - msgspec reads annotations when it runs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from twopc.attempt import Claim
 
 
 class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
     """What one accepted task did.
 
     Attributes:
-        partition: the task's index in the plan.
+        partition: the task's number in the batch, over all of its DataFrames.
         rows: how many rows it was given.
         checksum: order-insensitive sum of the rows' 64-bit hashes, modulo 2**64.
         handles: by sink name, as JSON values; a sink to which the task wrote nothing is absent (rule 8).
         staged: the name of the slice that keeps its rows (rule 9), if there is one.
+        frame: the DataFrame that its rows are from, where a batch has several: the name of a sink that takes it.
     """
 
     partition: int
@@ -25,16 +33,34 @@ class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
     checksum: int
     handles: dict[str, dict[str, Any]] = {}
     staged: str | None = None
+    frame: str = ""
 
 
 class Acquired(msgspec.Struct, frozen=True, kw_only=True, tag="acquired"):
-    """A driver has acquired the log. The record's offset is the driver's epoch."""
+    """A driver has acquired the log. The record's offset is the driver's epoch.
+
+    Attributes:
+        sink: the sink that the log comes with; empty in older records, and in a log that comes with no sink.
+    """
 
     query_id: str
     run: str
     deciding_log: str
     driver: str
     at_ms: int
+    sink: str = ""
+
+    @classmethod
+    def by_this_process(cls, claim: Claim, at_ms: int, *, sink: str = "") -> Acquired:
+        """The record of this process, at ``at_ms`` since 1970 UTC."""
+        return cls(
+            query_id=claim.query_id,
+            run=claim.run,
+            deciding_log=claim.deciding_log,
+            driver=f"{socket.gethostname()}:{os.getpid()}",
+            at_ms=at_ms,
+            sink=sink,
+        )
 
 
 class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin"):
@@ -43,12 +69,14 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin"):
     Attributes:
         prior_offsets: the checkpoint's source offsets of that batch; empty if there is none.
         ends: the id of the query that was open before and is ended by this one.
+        abandons: batch ``first_batch - 1`` was decided and could not be completed; its user has given up what is not visible.
     """
 
     query_id: str
     first_batch: int
     prior_offsets: tuple[str, ...]
     ends: str | None = None
+    abandons: bool = False
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, tag="decision"):
@@ -102,8 +130,14 @@ class LogContents(NamedTuple):
 
     Attributes:
         start: the lowest offset that the store still has.
-        entries: in order.
+        entries: in order. A store may read them again each time that they are walked, and raise what :meth:`DecisionLog.read`
+            raises meanwhile: the log of many tasks and batches is too large to hold.
     """
 
     start: int
-    entries: tuple[LogEntry, ...]
+    entries: Iterable[LogEntry]
+
+
+def truncated_to(entries: Iterable[LogEntry]) -> int:
+    """The highest recorded truncation: what lies below it does not count, even if the store still has it."""
+    return max((record.log_start for _, record in entries if isinstance(record, Truncation)), default=0)

@@ -1,5 +1,6 @@
 """Recovery as a table: (what the log says) x (what is proven) x (which batch this is) -> what to do.
 
+Two columns more: whether what was lost is staged, and whether the user gives it up.
 Each row is a labelled case. Exactly one row matches every combination, and a test enumerates all of them. The shape is
 that of TigerBeetle's ``recovery_cases`` (src/vsr/journal.zig).
 """
@@ -9,8 +10,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from twopc.attempt import Evidence
 from twopc.batch import Position
-from twopc.handle import Evidence
 from twopc.log_view import LogStatus
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Step(Enum):
     REWRITE = "rewrite"  #: nothing of the batch is or will be visible: write it again, as a new attempt
     REPAIR = "repair"  #: write only what was lost, after checking that the replay gives the decided rows
     PUBLISH = "publish"  #: write what was lost from the staged rows, whatever the plan would give today
+    ABANDON = "abandon"  #: record that the rest of the last decision is given up, then look again
     FINISH = "finish"  #: the batch is visible: evaluate the plan once if nothing has yet, then return
     BLOCKED = "blocked"  #: decided, not provable now: CommitBlockedError
     IN_DOUBT = "in doubt"  #: decided, and only a replay that does not exist could complete it: InDoubtError
@@ -54,14 +56,18 @@ class Case(NamedTuple):
     positions: frozenset[Position] | None
     step: Step
     staged: bool | None = None
+    abandoned: bool | None = None  #: whether the user gives up the last decision
 
-    def matches(self, status: LogStatus, outcome: Outcome, position: Position, *, staged: bool) -> bool:
+    def matches(
+        self, status: LogStatus, outcome: Outcome, position: Position, *, staged: bool, abandoned: bool
+    ) -> bool:
         """Whether the row answers this combination."""
         return (
             (self.statuses is None or status in self.statuses)
             and (self.outcomes is None or outcome in self.outcomes)
             and (self.positions is None or position in self.positions)
             and (self.staged is None or staged == self.staged)
+            and (self.abandoned is None or abandoned == self.abandoned)
         )
 
 
@@ -71,6 +77,7 @@ _PROVEN: Final = frozenset({Outcome.COMMITTED})
 _ALL_LOST: Final = frozenset({Outcome.LOST})
 _SOME_LOST: Final = frozenset({Outcome.PARTLY_LOST})
 _LOSSES: Final = _ALL_LOST | _SOME_LOST
+_UNKNOWN: Final = frozenset({Outcome.UNKNOWN})
 _SAME: Final = frozenset({Position.SAME})
 _NEXT: Final = frozenset({Position.NEXT, Position.FIRST})
 _RUNNING: Final = _NEXT | _SAME
@@ -87,24 +94,30 @@ RECOVERY_TABLE: Final[tuple[Case, ...]] = (
     Case("damaged log", frozenset({LogStatus.CORRUPT}), None, None, Step.DAMAGED),
     *(Case(label, _READABLE, None, frozenset({at}), Step.REFUSE) for at, label in _REFUSALS.items()),
     Case("nothing decided", frozenset({LogStatus.UNDECIDED}), None, _NEXT, Step.WRITE),
-    # A begin record counts as a decision without transactions: its batch belongs to the time before the sink.
+    # A begin record counts as a decision without transactions: the batch before it is not the sink's, or is abandoned.
     Case("before the sink", frozenset({LogStatus.UNDECIDED}), None, _SAME, Step.FINISH),
     Case("decided, done", _ANY_DECISION, _PROVEN, _SAME, Step.FINISH),
     Case("last one done", _ANY_DECISION, _PROVEN, _NEXT, Step.WRITE),
-    Case("decided, not proven", _ANY_DECISION, frozenset({Outcome.UNKNOWN}), _RUNNING, Step.BLOCKED),
+    # The next batch is no proof of this one: a function that swallows our error lets the engine move on, too.
+    Case("decided, not proven", _ANY_DECISION, _UNKNOWN, _RUNNING, Step.BLOCKED, abandoned=False),
+    Case("not proven, given up", _ANY_DECISION, _UNKNOWN, _RUNNING, Step.ABANDON, abandoned=True),
+    # What can be written again whole is not given up, whatever the user has set.
     Case("lost, but staged", _ANY_DECISION, _LOSSES, _RUNNING, Step.PUBLISH, staged=True),
     Case("all lost", _ANY_DECISION, _ALL_LOST, _SAME, Step.REWRITE, staged=False),
-    Case("some lost", _ANY_DECISION, _SOME_LOST, _SAME, Step.REPAIR, staged=False),
+    Case("some lost", _ANY_DECISION, _SOME_LOST, _SAME, Step.REPAIR, staged=False, abandoned=False),
+    Case("some lost, given up", _ANY_DECISION, _SOME_LOST, _SAME, Step.ABANDON, staged=False, abandoned=True),
     # The engine has moved past the batch: there is no replay to repair it from.
-    Case("lost and left behind", _ANY_DECISION, _LOSSES, _NEXT, Step.IN_DOUBT, staged=False),
+    Case("lost and left behind", _ANY_DECISION, _LOSSES, _NEXT, Step.IN_DOUBT, staged=False, abandoned=False),
+    Case("left behind, given up", _ANY_DECISION, _LOSSES, _NEXT, Step.ABANDON, staged=False, abandoned=True),
 )
 
 
-def lookup(status: LogStatus, outcome: Outcome, position: Position, *, staged: bool) -> Case:
+def lookup(status: LogStatus, outcome: Outcome, position: Position, *, staged: bool, abandoned: bool = False) -> Case:
     """The one row that answers."""
-    matching = [case for case in RECOVERY_TABLE if case.matches(status, outcome, position, staged=staged)]
+    facts = {"staged": staged, "abandoned": abandoned}
+    matching = [case for case in RECOVERY_TABLE if case.matches(status, outcome, position, **facts)]
     if len(matching) != 1:
-        raise AssertionError(f"{len(matching)} recovery cases match {status}, {outcome}, {position}, staged={staged}")
+        raise AssertionError(f"{len(matching)} recovery cases match {status}, {outcome}, {position}, {facts}")
     return matching[0]
 
 

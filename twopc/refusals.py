@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from twopc.attempt import Evidence
 from twopc.batch import Position
 from twopc.errors import CommitBlockedError, DecisionLogDamagedError, InDoubtError, RefusedStartError
-from twopc.handle import Evidence
 from twopc.recovery import Step
 
 if TYPE_CHECKING:
@@ -16,23 +16,28 @@ if TYPE_CHECKING:
     from twopc.batch import Batch
     from twopc.log_view import LogView
     from twopc.participants import Handles
-    from twopc.records import Acquired
     from twopc.recovery import Case
 
 LEFT_BEHIND: Final = "Spark has moved past this batch and cannot replay it"
 OTHER_ROWS: Final = (
     "the replay gives other rows than were decided (a shuffle, AQE, changed partitions or a non-deterministic expression), "
-    "so the lost rows cannot be told from the visible ones. staging=True keeps the rows and prevents this"
+    "so the lost rows cannot be told from the visible ones. For later batches, staging=True keeps the rows and prevents this"
 )
-OTHER_ORDERS: Final = "the replay gives the decided rows in another order each time"
-LOST_AGAIN: Final = "they were lost again after every attempt to write them again. Raise the sinks' transaction timeout"
+OTHER_ORDERS: Final = "the replay gives the decided rows in another order each time; a restart tries again"
+LOST_AGAIN: Final = (
+    "they were lost again after every attempt to write them again. Raise the sinks' transaction timeout "
+    "(kafka.transaction.timeout.ms) and restart, which tries again"
+)
+#: Ends a refusal: what is refused is not recovered, and a restart alone does not help.
+DEADLINE: Final = (
+    "Act soon: decided transactions that are not committed yet expire meanwhile (kafka.transaction.timeout.ms), and their "
+    "rows are lost with them"
+)
 
 
 def refused(case: Case, position: Position, view: LogView, batch: Batch, log: str) -> Exception:
-    """The error for a start that the recovery table refuses, whoever drives."""
-    if case.step is Step.DAMAGED:
-        return damaged(view, log)
-    return refusal(position, case.label, view, batch, log)
+    """The error for a start that the recovery table refuses."""
+    return damaged(view, log) if case.step is Step.DAMAGED else refusal(position, case.label, view, batch, log)
 
 
 def refusal(position: Position, label: str, view: LogView, batch: Batch, log: str) -> RefusedStartError:
@@ -52,8 +57,9 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
         ),
         Position.GAP: (
             f"the checkpoint is at batch {at}, but the last batch decided in {log} is {highest}. The batches in between ran "
-            "without this sink, or the log was replaced. If they were written by other means, start with a new checkpoint "
-            f"and end_query_id={mine!r}; otherwise restore the checkpoint of batch {highest}"
+            "without this sink, or the log was replaced. Call exactly_once's object for every batch, even an empty one. If the "
+            f"batches in between have no rows for this sink, or were written by other means, pass resume_at_batch={at}; "
+            f"otherwise their rows are missing: restore the checkpoint of batch {highest}, or write them by other means first"
         ),
         Position.NEW_QUERY: (
             f"{log} belongs to query {other}, but this is query {mine}. Its checkpoint was deleted, or another query uses the "
@@ -84,10 +90,14 @@ def blocked(batch_id: int, unproven: Sequence[str], blockers: Sequence[str]) -> 
     """The error for a decided batch whose commit cannot be proven now."""
     what = f"batch {batch_id} is decided, but its commit could not be completed in time"
     if blockers:
-        text = f"{what}. {'; '.join(blockers)}. Fix this and restart the query; it resumes here"
+        fix = f"{'; '.join(blockers)}. Fix this and restart the query"
     else:
-        text = f"{what}. No data is lost. Restart the query when every broker answers; it resumes here"
-    return CommitBlockedError(text, transactions=unproven)
+        fix = "No data is lost. Restart the query when every broker answers"
+    return CommitBlockedError(
+        f"{what}. {fix}; it resumes here. If nothing can ever prove this batch (its markers were deleted), "
+        f"{_way_out(batch_id)}",
+        transactions=unproven,
+    )
 
 
 def in_doubt(batch_id: int, handles: Handles, evidence: Mapping[TaskKey, Evidence], why: str) -> InDoubtError:
@@ -96,40 +106,14 @@ def in_doubt(batch_id: int, handles: Handles, evidence: Mapping[TaskKey, Evidenc
     def named(wanted: Evidence) -> list[str]:
         return [handles[key].transaction for key, found in sorted(evidence.items()) if found is wanted]
 
+    fix = "" if why is LOST_AGAIN else f". To continue without the lost rows, {_way_out(batch_id)}"
     return InDoubtError(
-        f"batch {batch_id} is decided, but some of its transactions are lost: {why}. Nothing more was written",
+        f"batch {batch_id} is decided, but some of its transactions are lost: {why}. Nothing more was written{fix}",
         committed=named(Evidence.COMMITTED),
         lost=named(Evidence.ABORTED),
         unknown=named(Evidence.UNKNOWN),
     )
 
 
-def owned_by_another(sink: str, last: str, batch: Batch) -> RefusedStartError:
-    """The error for a sink without a log that another query owned last."""
-    return RefusedStartError(
-        f"name in use: sink {sink!r} was last used by query {last}, but this is query {batch.query_id}. If query {last} is over "
-        f"and all it decided is visible, pass end_query_id={last!r}; otherwise give this sink another name. Nothing was written",
-        case="name in use",
-    )
-
-
-def newer_decision(sink: str, batch: Batch) -> RefusedStartError:
-    """The error for a checkpoint whose decisions are older than what a sink shows."""
-    mine = batch.query_id
-    return RefusedStartError(
-        f"older copy: sink {sink!r} shows a later batch than this checkpoint (at batch {batch.batch_id}) has decided. The "
-        "checkpoint was restored or is a copy, and another run continued from it. Continuing would write batches twice. Use "
-        f"the checkpoint of the run that wrote last; or start with a new checkpoint and end_query_id={mine!r}. Nothing was "
-        "written",
-        case="older copy",
-    )
-
-
-def other_owner(log: str, last: Acquired, batch: Batch) -> RefusedStartError:
-    """The error for a sink that another query owns, with its decisions in another log than this query's."""
-    return RefusedStartError(
-        f"name in use: {log} was last used by query {last.query_id}, whose decisions are in {last.deciding_log}; this is query "
-        f"{batch.query_id}. If query {last.query_id} is over and all it decided is visible, pass "
-        f"end_query_id={last.query_id!r}; otherwise give this sink another name. Nothing was written",
-        case="name in use",
-    )
+def _way_out(batch_id: int) -> str:
+    return f"check the output, then restart with abandon_batch={batch_id}: what is visible stays, the rest is given up"

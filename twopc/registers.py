@@ -15,9 +15,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import os
 import re
-import socket
 import sys
 import time
 import uuid
@@ -26,7 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from twopc.codec import decode, encode
 from twopc.decision_log import DecisionLog
 from twopc.errors import DecisionInDoubtError, DecisionLogDamagedError, FencedError, RetriableError
-from twopc.records import Acquired, LogContents, LogEntry, Record, Truncation
+from twopc.records import Acquired, LogContents, LogEntry, Record, truncated_to
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,13 +75,7 @@ class RegisterLog(DecisionLog):
         """See :class:`DecisionLog`. The first free register gets this driver's record."""
         if self._own is not None and self._own.run == claim.run:
             return self._own.driver_epoch
-        record = Acquired(
-            query_id=claim.query_id,
-            run=claim.run,
-            deciding_log=claim.deciding_log,
-            driver=f"{socket.gethostname()}:{os.getpid()}",
-            at_ms=int(time.time() * 1000),
-        )
+        record = Acquired.by_this_process(claim, int(time.time() * 1000))
         for _ in range(_TRIES):
             number = max(self._numbers(), default=-1) + 1
             try:
@@ -97,8 +89,8 @@ class RegisterLog(DecisionLog):
                 self._own = _Own(claim.run, number, number)
                 return number
         raise RetriableError(
-            f"{self._where()}: {_TRIES} other drivers in a row were faster to acquire the decision log. Nothing "
-            "was written; restart the query"
+            f"{self._where()}: {_TRIES} other drivers in a row were faster to acquire the decision log. Nothing was written; "
+            "restart the query"
         )
 
     def read(self) -> LogContents:
@@ -121,12 +113,8 @@ class RegisterLog(DecisionLog):
                 if number < log_start:
                     self._files.remove(_file(number))
         except Exception as error:  # noqa: BLE001 - whatever the file system raises; the next truncation retries
-            logger.warning(
-                "%s: deleting registers below %d failed, the next truncation retries: %s",
-                self._where(),
-                log_start,
-                error,
-            )
+            where = self._where()
+            logger.warning("%s: deleting below %d failed, the next truncation retries: %s", where, log_start, error)
 
     def close(self) -> None:
         """See :class:`DecisionLog`. There is nothing to release."""
@@ -164,12 +152,8 @@ class RegisterLog(DecisionLog):
 
     def _is_dropped(self, number: int) -> bool:
         """Whether a newer register records a truncation that includes this one."""
-        for above in self._numbers():
-            if above > number:
-                entries = self._load(above)
-                if entries is None or _floor(entries) > number:
-                    return True
-        return False
+        newer = (self._load(above) for above in self._numbers() if above > number)
+        return any(entries is None or truncated_to(entries) > number for entries in newer)
 
     def _fenced(self, number: int) -> FencedError:
         driver = "another driver"
@@ -205,15 +189,14 @@ class RegisterLog(DecisionLog):
             for number in reversed(numbers):
                 if floor <= number <= last and (entries := self._load(number)) is not None:
                     found[number] = entries
-                    floor = max(floor, _floor(entries))
+                    floor = max(floor, truncated_to(entries))
             missing = [number for number in range(floor, last + 1) if number not in found]
             if not missing and (found or self._files.read(_IDENTITY) is None):
                 return LogContents(floor, tuple(entry for number in sorted(found) for entry in found[number]))
             # A healthy driver may have truncated meanwhile, or the listing was taken halfway through: look again.
         raise DecisionLogDamagedError(
-            f"{self._where()}: {f'registers {missing[:5]} are' if missing else 'every register is'} missing. "
-            "Nothing was written. Restore "
-            "them from a backup of the checkpoint; without them nobody knows what was decided"
+            f"{self._where()}: {f'registers {missing[:5]} are' if missing else 'every register is'} missing. Nothing was "
+            "written. Restore them from a backup of the checkpoint; without them nobody knows what was decided"
         )
 
     def _load(self, number: int) -> list[LogEntry] | None:
@@ -231,10 +214,6 @@ class RegisterLog(DecisionLog):
 
 def _file(number: int) -> str:
     return f"{_DIRECTORY}/{number:020d}"
-
-
-def _floor(entries: Sequence[LogEntry]) -> int:
-    return max((record.log_start for _, record in entries if isinstance(record, Truncation)), default=0)
 
 
 def _pack(records: Sequence[Record]) -> bytes:

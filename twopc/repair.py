@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from twopc.attempt import Attempt, TaskKey
+    from twopc.attempt import TaskKey
+    from twopc.engine import StagedRows, Work
     from twopc.records import Decision, TaskReport
     from twopc.sink import TwoPhaseCommitSink
-    from twopc.staged_rows import StagedRows
 
 
 def match_rows(
@@ -31,23 +31,28 @@ def match_rows(
     Args:
         decision: what was decided.
         replayed: a report of every task.
-        expected: decided partition -> replayed partition, preferred where several fit; the same number where absent.
+        expected: preferred where several fit, as returned by an earlier call; the same partition where absent.
 
     Returns:
         decided partition -> replayed partition; None when the replay gives other rows.
     """
-    places: dict[tuple[int, int], list[int]] = {}
+    places: dict[tuple[str, int, int], list[int]] = {}
     for task in replayed:
-        places.setdefault((task.rows, task.checksum), []).append(task.partition)
+        places.setdefault(_rows_of(task), []).append(task.partition)
     found: dict[int, int] = {}
     for wanted_place in (True, False):
         for task in decision.tasks:
-            fitting = places.get((task.rows, task.checksum), [])
+            fitting = places.get(_rows_of(task), [])
             place = expected.get(task.partition, task.partition)
             if task.partition not in found and fitting and (place in fitting or not wanted_place):
                 found[task.partition] = place if place in fitting else fitting[0]
                 fitting.remove(found[task.partition])
     return found if len(found) == len(decision.tasks) == len(replayed) else None
+
+
+def _rows_of(task: TaskReport) -> tuple[str, int, int]:
+    # Equal rows of another DataFrame are for other sinks.
+    return task.frame, task.rows, task.checksum
 
 
 def as_decided(replayed: Sequence[TaskReport], found: Mapping[int, int]) -> tuple[TaskReport, ...]:
@@ -67,28 +72,21 @@ def all_staged(decision: Decision | None, lost: Collection[TaskKey], staging: St
     )
 
 
-def publish(  # noqa: PLR0913 - keyword-only: all that names a transaction
-    decision: Decision,
-    lost: Collection[TaskKey],
-    staging: StagedRows,
-    *,
-    sinks: Mapping[str, TwoPhaseCommitSink[Any]],
-    attempt: Attempt,
-    driver_epochs: Mapping[str, int],
-    committed_through: int,
+def publish(
+    decision: Decision, work: Work, staging: StagedRows, sinks: Mapping[str, TwoPhaseCommitSink[Any]]
 ) -> tuple[TaskReport, ...]:
-    """Pre-commit the lost transactions again from the staged rows, in this process; returns the repaired tasks."""
+    """Pre-commit the wanted transactions of a decision again from the staged rows; returns the repaired tasks."""
     repaired = []
     for task in decision.tasks:
         handles = {}
-        for name in sorted(name for name, partition in lost if partition == task.partition):
+        for name in sorted(name for name, partition in work.only_tasks or () if partition == task.partition):
             identity = TaskAttempt(
                 query_id=decision.query_id,
                 batch_id=decision.batch_id,
-                attempt=attempt,
+                attempt=work.attempt,
                 partition=task.partition,
-                driver_epoch=driver_epochs[name],
-                committed_through=committed_through,
+                driver_epoch=work.driver_epochs[name],
+                committed_through=work.committed_through,
             )
             handles[name] = _publish_one(sinks[name], identity, staging.read(str(task.staged), name))
         if handles:

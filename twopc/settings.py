@@ -1,11 +1,18 @@
-"""The settings of a coordinator."""
+"""What a coordinator is given: the user's settings, and the parts that it works with."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from twopc.batch import Overrides
 from twopc.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from twopc.binding import Binding
+    from twopc.decision_log import DecisionLog
+    from twopc.engine import StagedRows
+    from twopc.participants import Participants
 
 
 @dataclass(frozen=True)
@@ -13,7 +20,7 @@ class Settings:
     """How a coordinator behaves.
 
     Attributes:
-        overrides: which queries the user allows this one to adopt or end.
+        overrides: what the user allows that is refused otherwise.
         add_sink: the name of a sink that may join a checkpoint which was bound without it.
         max_attempts: how often a batch is prepared before its error stops the query.
         keep_batches: how many decisions are kept, including the last; at least as many as the engine keeps batches.
@@ -32,3 +39,21 @@ class Settings:
         for name in ("max_attempts", "keep_batches"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name}={getattr(self, name)} is too low: set it to 1 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """The parts of a driver, the same before and after its recovery.
+
+    Attributes:
+        log: the log that holds the decisions.
+        staging: the rows that tasks keep until they are proven; None keeps none.
+        run_id: one for all tries of this driver, so that acquiring twice does not fence a newer driver.
+    """
+
+    participants: Participants
+    log: DecisionLog
+    binding: Binding
+    settings: Settings
+    staging: StagedRows | None
+    run_id: str

@@ -14,13 +14,14 @@ again, first thing after a restart).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Generic
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, Generic
 
 import msgspec
 
-from twopc.columns import SinkColumn, names_in
+from twopc.attempt import HandleT
 from twopc.errors import SchemaError
-from twopc.handle import HandleT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -30,6 +31,33 @@ if TYPE_CHECKING:
     from twopc.attempt import TaskAttempt
     from twopc.committer import SinkCommitter
     from twopc.writer import SinkWriter
+
+
+#: The key of a field's metadata under which an engine gives its own name of the type: users know that one.
+TYPE_NAME: Final = b"twopc.type"
+
+
+class Form(Enum):
+    """What becomes of a column's values on their way to the sink; nulls stay nulls."""
+
+    AS_IS = "as it is"
+    BINARY = "binary"  #: a string as its UTF-8 bytes
+    EPOCH_MILLIS = "epoch milliseconds"  #: a timestamp as int64, milliseconds since 1970 UTC
+
+
+@dataclass(frozen=True)
+class SinkColumn:
+    """One column of a sink's rows.
+
+    Attributes:
+        name: what the sink calls it.
+        source: the column of the batch that it is made from.
+        form: how.
+    """
+
+    name: str
+    source: str
+    form: Form = Form.AS_IS
 
 
 class TwoPhaseCommitSink(ABC, Generic[HandleT]):
@@ -67,7 +95,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
         By default all of :attr:`columns`, in the batch's order and as they are; :meth:`check` looks at their types.
 
         Args:
-            schema: of the batch; :func:`twopc.columns.type_name` names a field's type as users know it.
+            schema: of the batch; :func:`twopc.sink.type_name` names a field's type as users know it.
 
         Raises:
             SchemaError: a column is missing or has a type that the sink cannot take; the message names it.
@@ -114,3 +142,13 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
             msgspec.ValidationError: these are not the fields of this sink's handles.
         """
         return msgspec.convert(encoded, self.handle_type)
+
+
+def type_name(field: pa.Field[pa.DataType]) -> str:
+    """The type of a column as the engine's users write it; Arrow's name where the engine gives none."""
+    return (field.metadata or {}).get(TYPE_NAME, str(field.type).encode()).decode()
+
+
+def names_in(schema: pa.Schema) -> str:
+    """The columns that there are, for messages."""
+    return ", ".join(map(repr, schema.names)) or "none"

@@ -1,113 +1,155 @@
-"""The first act of a driver: check, fence the former driver, read what it decided, complete it, sweep the rest (rule 1)."""
+"""The first act of a driver: check, fence the former driver, read what it decided, complete it, sweep the rest (rule 1).
+
+A sink must not change hands unnoticed: neither to another query, nor to an older copy of the same one.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from twopc.attempt import Claim
-from twopc.batch import locate
+from twopc.batch import Position, locate
 from twopc.binding import FORMAT as BINDING_FORMAT
 from twopc.binding import Bound
 from twopc.crash_points import crash_point
+from twopc.errors import RefusedStartError
 from twopc.log_view import fold
-from twopc.ownership import require_newest, require_same_log_owner, require_same_owner
 from twopc.recovery import Outcome, lookup
-from twopc.refusals import refused
+from twopc.refusals import DEADLINE, refused
 from twopc.run import Run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from twopc.batch import Batch
-    from twopc.binding import Binding
-    from twopc.decision_log import DecisionLog
     from twopc.log_view import LogView
-    from twopc.participants import Participants
-    from twopc.settings import Settings
-    from twopc.staged_rows import StagedRows
+    from twopc.settings import Setup
+
+    #: By sink name, the query that owned it last; None where nobody did, or where its own log says it.
+    Owners = Mapping[str, str | None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Start:
-    """What a driver starts from.
+def recover(setup: Setup, batch: Batch) -> Run:
+    """Become the driver. May be repeated after an error.
 
-    Attributes:
-        participants: the sinks.
-        log: the deciding log.
-        binding: what the checkpoint is bound to.
-        settings: what the user has set.
-        staging: the rows that tasks keep until they are proven, if they do.
-        run_id: one for all tries of this driver, so that acquiring twice does not fence a newer driver.
+    Raises:
+        RefusedStartError: this query must not start.
+        TwoPhaseCommitError: recovery failed; nothing was decided.
     """
+    try:
+        return _recover(setup, batch)
+    except RefusedStartError as error:
+        # Of a checkpoint that is older than the sink, the log has decided nothing.
+        if setup.participants.prepare_timeout_ms is None or error.case == Position.UNADOPTED.value:
+            raise
+        raise RefusedStartError(f"{error}. {DEADLINE}", case=error.case) from None
 
-    participants: Participants
-    log: DecisionLog
-    binding: Binding
-    settings: Settings
-    staging: StagedRows | None
-    run_id: str
 
-    def recover(self, batch: Batch) -> Run:
-        """Become the driver. May be repeated after an error.
+def _recover(setup: Setup, batch: Batch) -> Run:
+    owners = _check_read_only(setup, batch)
+    crash_point("driver.inspected")
 
-        Raises:
-            RefusedStartError: this query must not start.
-            TwoPhaseCommitError: recovery failed; nothing was decided.
-        """
-        owners = self._check_read_only(batch)
-        crash_point("driver.inspected")
+    claim = Claim(query_id=batch.query_id, run=setup.run_id, deciding_log=setup.log.name)
+    log_epoch = setup.log.acquire(claim)  # from here on the former driver can decide nothing
+    driver_epochs = setup.participants.acquire(claim)
+    view = fold(setup.log.read())  # up to this driver's own record: nothing can be missing before it
+    crash_point("driver.acquired")
 
-        claim = Claim(query_id=batch.query_id, run=self.run_id, deciding_log=self.log.name)
-        log_epoch = self.log.acquire(claim)  # from here on the former driver can decide nothing
-        driver_epochs = self.participants.acquire(claim)
-        view = fold(self.log.read())  # up to this driver's own record: nothing can be missing before it
-        crash_point("driver.acquired")
+    bound = _check_binding(setup)
+    _require_startable(setup, view, batch, owners)
+    decision = view.decision
+    handles = setup.participants.decode(decision.tasks if decision else ())
+    evidence = setup.participants.recover(handles, view.scan_start)
+    crash_point("driver.recovered")
+    run = Run(setup, bound, log_epoch, driver_epochs, view, handles, evidence)
+    highest = view.highest_batch_of(batch.query_id)
+    if highest is not None and run.outcome is Outcome.COMMITTED:
+        run.committed_through = highest
+    return run
 
-        bound = self._bound_now()
-        self.binding.check(bound, add_sink=self.settings.add_sink)
-        self._require_startable(view, batch, owners)
-        decision = view.decision
-        handles = self.participants.decode(decision.tasks if decision else ())
-        evidence = self.participants.recover(handles, decision.scan_start if decision else {})
-        crash_point("driver.recovered")
-        return Run(
-            participants=self.participants,
-            log=self.log,
-            binding=self.binding,
-            bound=bound,
-            settings=self.settings,
-            staging=self.staging,
-            log_epoch=log_epoch,
-            driver_epochs=driver_epochs,
-            view=view,
-            handles=handles,
-            evidence=evidence,
-            batch=batch,
-        )
 
-    def _check_read_only(self, batch: Batch) -> dict[str, str | None]:
-        """Refuse what can be refused before a healthy driver is fenced; returns who owned each sink last."""
-        overrides = self.settings.overrides
-        owners = self.participants.inspect()
-        require_same_owner(owners, batch, overrides)
-        self.binding.check(self._bound_now(), add_sink=self.settings.add_sink)
-        decided = self.log.inspect()
-        self._require_startable(fold(decided), batch, owners)
-        require_same_log_owner(self.participants, self.log, decided, batch, overrides)
-        return owners
+def _check_read_only(setup: Setup, batch: Batch) -> Owners:
+    """Refuse what can be refused before a healthy driver is fenced; returns who owned each sink last."""
+    owners = setup.participants.inspect()
+    require_same_owner(setup, owners, batch)
+    _check_binding(setup)
+    decided = fold(setup.log.inspect())
+    _require_startable(setup, decided, batch, owners)
+    require_same_log_owner(setup, decided, batch)
+    return owners
 
-    def _require_startable(self, view: LogView, batch: Batch, owners: Mapping[str, str | None]) -> None:
-        position = locate(view, batch, self.settings.overrides)
-        case = lookup(view.status, Outcome.COMMITTED, position, staged=False)
-        if case.step.stops:
-            raise refused(case, position, view, batch, self.log.name)
-        require_newest(self.participants, owners, view, batch, self.settings.overrides)
 
-    def _bound_now(self) -> Bound:
-        return Bound(
-            format=BINDING_FORMAT,
-            log=self.log.name,
-            log_identity=self.log.identity(),
-            sinks=self.participants.bindings(),
-        )
+def _require_startable(setup: Setup, view: LogView, batch: Batch, owners: Owners) -> None:
+    position = locate(view, batch, setup.settings.overrides)
+    case = lookup(view.status, Outcome.COMMITTED, position, staged=False)
+    if case.step.stops:
+        raise refused(case, position, view, batch, setup.log.name)
+    _require_newest(setup, owners, view, batch)
+
+
+def _check_binding(setup: Setup) -> Bound:
+    identity, sinks = setup.log.identity(), setup.participants.bindings()
+    bound = Bound(format=BINDING_FORMAT, log=setup.log.name, log_identity=identity, sinks=sinks)
+    setup.binding.check(bound, add_sink=setup.settings.add_sink)
+    return bound
+
+
+def require_same_owner(setup: Setup, owners: Owners, batch: Batch) -> None:
+    """Check the sinks without a log: the last decision of another query may still be incomplete there.
+
+    Raises:
+        RefusedStartError: another query did, and no override names it.
+    """
+    for name, last in owners.items():
+        if last is not None and last not in {batch.query_id, setup.settings.overrides.end_query_id}:
+            raise _name_in_use(f"sink {name!r}", last, batch)
+
+
+def _require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> None:
+    """Check whether a sink shows a decision of this query that the log does not have: then the log is an older copy.
+
+    ``owners`` is from before the sinks were acquired.
+
+    Raises:
+        RefusedStartError: one does.
+    """
+    mine = batch.query_id
+    for name, committer in setup.participants.committers.items():
+        # A sink that the newest decision does not have was added since.
+        scan_start = view.scan_start.get(name) if view.kept else {}
+        if owners[name] == mine and scan_start is not None and committer.has_newer_decision(scan_start):
+            raise RefusedStartError(
+                f"older copy: sink {name!r} shows a later batch than this checkpoint (at batch {batch.batch_id}) has decided. "
+                "The checkpoint was restored or is a copy, and another run continued from it. Continuing would write batches "
+                "twice. Use the checkpoint of the run that wrote last; or start with a new checkpoint and "
+                f"end_query_id={mine!r}. Nothing was written",
+                case="older copy",
+            )
+
+
+def require_same_log_owner(setup: Setup, decided: LogView, batch: Batch) -> None:
+    """Check every sink's own log for the query that owned it last. Read-only.
+
+    ``decided`` is what the deciding log holds.
+
+    Raises:
+        RefusedStartError: another query did, and no override names it.
+    """
+    for log in setup.participants.decision_logs():
+        view = decided if log is setup.log else fold(log.inspect())
+        last = view.acquired
+        if last is None or setup.settings.overrides.end_query_id == last.query_id:
+            continue
+        # Decisions in the log itself are judged by their begin record; what else is known is who owned it.
+        is_foreign = last.query_id != batch.query_id and last.deciding_log != log.name
+        is_abandoned = log is not setup.log and last.deciding_log == log.name and view.begin is not None
+        if is_foreign or is_abandoned:
+            raise _name_in_use(f"{log.name} (decisions in {last.deciding_log})", last.query_id, batch)
+
+
+def _name_in_use(what: str, last: str, batch: Batch) -> RefusedStartError:
+    return RefusedStartError(
+        f"name in use: {what} was last used by query {last}; this is query {batch.query_id}. If query {last} is over and all it "
+        f"decided is visible, pass end_query_id={last!r}; otherwise give this sink another name. Nothing was written",
+        case="name in use",
+    )

@@ -7,7 +7,7 @@ The shape (enum, relation, one mutator) is that of aiokafka's ``producer/transac
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final
+from typing import Final, TypeVar
 
 
 class TransactionState(Enum):
@@ -20,15 +20,6 @@ class TransactionState(Enum):
     ABORTED = "aborted"  #: ended by its own writer before it handed over the handle
 
 
-ALLOWED_TRANSITIONS: Final[dict[TransactionState, frozenset[TransactionState]]] = {
-    TransactionState.EMPTY: frozenset({TransactionState.OPEN, TransactionState.ABORTED}),
-    TransactionState.OPEN: frozenset({TransactionState.PREPARED, TransactionState.ABORTED}),
-    TransactionState.PREPARED: frozenset({TransactionState.HANDED_OVER, TransactionState.ABORTED}),
-    TransactionState.HANDED_OVER: frozenset(),
-    TransactionState.ABORTED: frozenset(),
-}
-
-
 class BatchState(Enum):
     """Where a batch stands, as seen by the coordinator."""
 
@@ -39,7 +30,14 @@ class BatchState(Enum):
     LOST = "lost"  #: decided, and at least one transaction is proven lost
 
 
-BATCH_TRANSITIONS: Final[dict[BatchState, frozenset[BatchState]]] = {
+State = TypeVar("State", TransactionState, BatchState)
+
+ALLOWED_TRANSITIONS: Final[dict[TransactionState | BatchState, frozenset[TransactionState | BatchState]]] = {
+    TransactionState.EMPTY: frozenset({TransactionState.OPEN, TransactionState.ABORTED}),
+    TransactionState.OPEN: frozenset({TransactionState.PREPARED, TransactionState.ABORTED}),
+    TransactionState.PREPARED: frozenset({TransactionState.HANDED_OVER, TransactionState.ABORTED}),
+    TransactionState.HANDED_OVER: frozenset(),
+    TransactionState.ABORTED: frozenset(),
     BatchState.UNDECIDED: frozenset({BatchState.PREPARED}),
     BatchState.PREPARED: frozenset({BatchState.DECIDED}),
     BatchState.DECIDED: frozenset({BatchState.COMMITTED, BatchState.LOST}),
@@ -48,23 +46,12 @@ BATCH_TRANSITIONS: Final[dict[BatchState, frozenset[BatchState]]] = {
 }
 
 
-def move(current: TransactionState, to: TransactionState) -> TransactionState:
-    """Change a transaction's state; returns ``to``. Nothing else changes it.
+def move(current: State, to: State) -> State:
+    """Change a state; returns ``to``. Nothing else changes it.
 
     Raises:
         AssertionError: ``to`` cannot follow ``current``.
     """
     if to not in ALLOWED_TRANSITIONS[current]:
-        raise AssertionError(f"a transaction that is {current.value} cannot become {to.value}")
-    return to
-
-
-def move_batch(current: BatchState, to: BatchState) -> BatchState:
-    """Change a batch's state; returns ``to``. Nothing else changes it.
-
-    Raises:
-        AssertionError: ``to`` cannot follow ``current``.
-    """
-    if to not in BATCH_TRANSITIONS[current]:
-        raise AssertionError(f"a batch that is {current.value} cannot become {to.value}")
+        raise AssertionError(f"{type(current).__name__}: what is {current.value} cannot become {to.value}")
     return to

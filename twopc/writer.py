@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Generic
 
+from twopc.attempt import HandleT
 from twopc.crash_points import crash_point
-from twopc.handle import HandleT
 from twopc.state import TransactionState, move
 
 if TYPE_CHECKING:

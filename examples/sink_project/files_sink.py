@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from twopc.attempt import Evidence
 from twopc.committer import SinkCommitter
 from twopc.crash_points import crash_point
 from twopc.errors import FencedError, RetriableError
-from twopc.handle import Evidence
 from twopc.sink import TwoPhaseCommitSink
 from twopc.writer import SinkWriter
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -10,81 +9,69 @@ from rich.table import Table
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from integration.demo.judge import Verdict
+    from twopc.testing.kill_loop import Outcome
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """The result for one query.
+def facts(outcome: Outcome, unfinished: int) -> dict[str, Any]:
+    """The result for one query, as a JSON object.
 
-    Attributes:
-        verdict: on its output.
-        kill_steps: the steps at which it was killed.
-        seconds: duration of all its runs.
+    Args:
+        outcome: what the kill loop found.
+        unfinished: offsets that open transactions keep from readers.
     """
-
-    verdict: Verdict
-    kill_steps: tuple[str, ...]
-    seconds: float
-
-    def facts(self, seed: int) -> dict[str, Any]:
-        """As a JSON object."""
-        return {
-            **asdict(self.verdict),
-            "kills": len(self.kill_steps),
-            "kill_steps": list(self.kill_steps),
-            "seconds": round(self.seconds, 1),
-            "seed": seed,
-        }
+    return {
+        "rows_in": outcome.given,
+        "rows_out": outcome.found,
+        "lost": len(outcome.lost),
+        "duplicated": sum(times - 1 for times in outcome.duplicated.values()),
+        "out_of_order": len(outcome.out_of_order),
+        "unfinished": unfinished,
+        "kills": len(outcome.kills),
+        "kill_steps": list(outcome.kills),
+        "seconds": round(outcome.seconds, 1),
+        "seed": outcome.seed,
+    }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """The results for both queries.
+def is_exactly_once(result: dict[str, Any]) -> bool:
+    """Whether every record is there once."""
+    return not (result["lost"] or result["duplicated"])
 
-    Attributes:
-        seed: of the kills.
-        ours: the query with this toolkit.
-        baseline: the query with Spark's built-in Kafka sink; None if it was not run.
+
+def show(console: Console, ours: dict[str, Any], baseline: dict[str, Any] | None) -> None:
+    """Print a table and the verdict.
+
+    Args:
+        console: where to.
+        ours: the facts of the query with this toolkit.
+        baseline: those of the query with Spark's built-in Kafka sink; None if it was not run.
     """
-
-    seed: int
-    ours: Outcome
-    baseline: Outcome | None
-
-    def facts(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return {**self.ours.facts(self.seed), "baseline": self.baseline and self.baseline.facts(self.seed)}
-
-    def show(self, console: Console) -> None:
-        """Print a table and the verdict."""
-        outcomes = [outcome for outcome in (self.ours, self.baseline) if outcome is not None]
-        table = Table(title=f"twopc demo, seed {self.seed}", title_justify="left")
-        table.add_column("")
-        table.add_column("twopc", justify="right", style="bold")
-        if self.baseline is not None:
-            table.add_column("Spark's Kafka sink", justify="right")
-        for title, name in (("records in", "rows_in"), ("records out (read_committed)", "rows_out")):
-            table.add_row(title, *(f"{getattr(outcome.verdict, name):,}" for outcome in outcomes))
-        for title, name in (
-            ("lost", "lost"),
-            ("duplicated", "duplicated"),
-            ("out of order within a key", "out_of_order"),
-        ):
-            table.add_row(title, *(_count(getattr(outcome.verdict, name)) for outcome in outcomes))
-        table.add_row("kills (SIGKILL)", *(f"{len(outcome.kill_steps):,}" for outcome in outcomes))
-        table.add_row("seconds, including restarts", *(f"{outcome.seconds:.0f}" for outcome in outcomes))
-        console.print(table)
-        verdict = self.ours.verdict
-        if verdict.is_exactly_once:
-            console.print(f"[green]Exactly once:[/] twopc wrote each of {verdict.rows_in:,} records once.")
-        else:
-            console.print(
-                f"[bold red]NOT exactly once:[/] {verdict.lost:,} records lost, {verdict.duplicated:,} duplicated. Please report "
-                f"this, with --seed {self.seed}."
-            )
-        if verdict.unfinished:
-            console.print(f"[bold red]{verdict.unfinished:,} offsets are behind transactions that were left open.[/]")
+    results = [result for result in (ours, baseline) if result is not None]
+    table = Table(title=f"twopc demo, seed {ours['seed']}", title_justify="left")
+    table.add_column("")
+    table.add_column("twopc", justify="right", style="bold")
+    if baseline is not None:
+        table.add_column("Spark's Kafka sink", justify="right")
+    for title, name in (("records in", "rows_in"), ("records out (read_committed)", "rows_out")):
+        table.add_row(title, *(f"{result[name]:,}" for result in results))
+    for title, name in (
+        ("lost", "lost"),
+        ("duplicated", "duplicated"),
+        ("out of order within a key", "out_of_order"),
+    ):
+        table.add_row(title, *(_count(result[name]) for result in results))
+    table.add_row("kills (SIGKILL)", *(f"{result['kills']:,}" for result in results))
+    table.add_row("seconds, including restarts", *(f"{result['seconds']:.0f}" for result in results))
+    console.print(table)
+    if is_exactly_once(ours):
+        console.print(f"[green]Exactly once:[/] twopc wrote each of {ours['rows_in']:,} records once.")
+    else:
+        console.print(
+            f"[bold red]NOT exactly once:[/] {ours['lost']:,} records lost, {ours['duplicated']:,} duplicated. Please report "
+            f"this, with --seed {ours['seed']}."
+        )
+    if ours["unfinished"]:
+        console.print(f"[bold red]{ours['unfinished']:,} offsets are behind transactions that were left open.[/]")
 
 
 def _count(number: int) -> str:

@@ -9,26 +9,28 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 from confluent_kafka import KafkaException
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from integration.demo.chaos import BATCHES_A_KILL, Kill, outside_kills, protocol_kills
-from integration.demo.judge import judge
-from integration.demo.pipeline import Pipeline
-from integration.demo.query import QuerySpec
-from integration.demo.records import Topics
-from integration.demo.report import Outcome, Report
-from integration.services.errors import ServiceError
-from integration.services.java import java_home
+from integration.demo.output import KEYS, Output
+from integration.demo.plan import outside_kills, protocol_kills
+from integration.demo.queries import with_spark, with_twopc
+from integration.demo.report import facts, is_exactly_once, show
+from integration.services import ServiceError
+from integration.services.class_data import driver_flags
+from integration.services.jars import spark_kafka_jars
 from integration.services.kafka import LocalKafka
-from integration.services.spark_class_data import driver_flags
+from twopc.testing.kill_loop import KafkaTopic, Kill, KillLoop
+from twopc.testing.kill_loop.kills import BATCHES_A_KILL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    from integration.demo.queries import Query
 
 #: Largest default batch: a kill undoes at most one batch.
 _LARGEST_BATCH: Final = 100_000
@@ -36,17 +38,7 @@ _LARGEST_BATCH: Final = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
-    """Options of ``twopc demo``.
-
-    Attributes:
-        rows: records for each query.
-        kills: how often to kill each query.
-        seed: determines the kills.
-        partitions: of each topic, and so tasks per batch.
-        batch_rows: records per batch; None: such that each run between two kills has several batches.
-        shuffle: repartition by key before the sink.
-        baseline: also run Spark's built-in sink.
-    """
+    """Options of ``twopc demo``; ``integration.cli`` says what they mean."""
 
     rows: int
     kills: int
@@ -58,7 +50,7 @@ class DemoOptions:
 
     @property
     def rows_in_a_batch(self) -> int:
-        """``batch_rows`` or its default."""
+        """``batch_rows``, by default such that each run between two kills has several batches."""
         return self.batch_rows or min(_LARGEST_BATCH, max(1, self.rows // (BATCHES_A_KILL * (self.kills + 1))))
 
 
@@ -72,24 +64,23 @@ def main(options: DemoOptions, *, as_json: bool) -> int:
     stderr = Console(stderr=True, highlight=False)
     console = stderr if as_json else Console(highlight=False)
     try:
-        report = run_demo(options, console)
+        ours, baseline = run_demo(options, console)
     except (ServiceError, KafkaException) as error:
         stderr.print(f"twopc demo failed (seed {options.seed}): {error}", style="red", markup=False, soft_wrap=True)
         return 1
-    report.show(console)
+    show(console, ours, baseline)
     if as_json:
-        typer.echo(json.dumps(report.facts()))
-    return 0 if report.ours.verdict.is_exactly_once else 1
+        typer.echo(json.dumps({**ours, "baseline": baseline}))
+    return 0 if is_exactly_once(ours) else 1
 
 
-def run_demo(options: DemoOptions, console: Console) -> Report:
-    """Run the demo. Everything that it started has ended when it returns or raises.
+def run_demo(options: DemoOptions, console: Console) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Run the demo; return the facts of both queries. Everything that it started has ended when it returns or raises.
 
     Raises:
         ServiceError: Java, jars or the broker are missing, or a query failed.
         KafkaException: the broker failed.
     """
-    java = java_home()
     console.print(
         f"twopc demo: {options.rows:,} records in batches of {options.rows_in_a_batch:,}, {options.kills} kills, "
         f"seed {options.seed}"
@@ -102,65 +93,71 @@ def run_demo(options: DemoOptions, console: Console) -> Report:
             kafka = cleanup.enter_context(LocalKafka(data_dir=directory / "kafka"))
         console.print(f"Kafka {kafka.version} is running at {kafka.bootstrap_servers}")
         with console.status("preparing Spark (first run only)"):
-            flags = driver_flags()
-        setup = _Setup(options, kafka.bootstrap_servers, directory, str(java), flags, console)
-        ours = setup.run("twopc", protocol_kills(options.seed, options.kills), exactly_once=True)
+            driver_flags()
+        setup = _Setup(options, kafka.bootstrap_servers, directory, console)
+        ours = setup.run("twopc", with_twopc, protocol_kills(options.seed, options.kills))
         baseline = None
         if options.baseline:
-            baseline = setup.run("spark-sink", outside_kills(options.seed, options.kills), exactly_once=False)
-    return Report(seed=options.seed, ours=ours, baseline=baseline)
+            baseline = setup.run("spark-sink", with_spark, outside_kills(options.seed, options.kills))
+    return ours, baseline
 
 
 @dataclass(frozen=True)
 class _Setup:
-    """What all queries share."""
+    """What both queries share."""
 
     options: DemoOptions
     bootstrap_servers: str
     directory: Path
-    java: str
-    jvm_flags: str
     console: Console
 
-    def run(self, name: str, kills: Sequence[Kill], *, exactly_once: bool) -> Outcome:
-        """Run one query and judge its output."""
-        topics = Topics(self.bootstrap_servers, f"{name}-source", f"{name}-output")
-        topics.create(self.options.partitions)
-        scratch = self.directory / name
-        scratch.mkdir()
-        spec = QuerySpec(
-            bootstrap_servers=self.bootstrap_servers,
-            source=topics.source,
-            output=topics.output,
-            checkpoint=str(scratch / "checkpoint"),
-            exactly_once=exactly_once,
-            batch_rows=self.options.rows_in_a_batch,
-            shuffle=self.options.partitions if self.options.shuffle else 0,
-            scratch=str(scratch),
-            java_home=self.java,
-            jvm_flags=self.jvm_flags,
-        )
+    def run(self, name: str, make: Callable[[str, str, int], Query], kills: Sequence[Kill]) -> dict[str, Any]:
+        """Run one query and judge its output; return the facts."""
+        options, servers, topic = self.options, self.bootstrap_servers, f"{name}-output"
+        KafkaTopic(servers, topic, options.partitions).create()
+        source = KafkaTopic(servers, f"{name}-source", options.partitions, KEYS)
+        output = Output(servers, topic, options.partitions)
+        directory = self.directory / name
         with _progress(self.console) as progress:
-            bar = progress.add_task(f"{name}: killed 0 of {len(kills)}", total=self.options.rows)
+            bar = progress.add_task(f"{name}: killed 0 of {len(kills)}", total=options.rows)
+
+            def finished(batch_id: int) -> None:
+                progress.update(bar, completed=_processed(directory / "checkpoint", batch_id))
 
             def killed(step: str) -> None:
-                done = len(pipeline.steps)
-                progress.update(bar, description=f"{name}: killed {done} of {len(kills)}")
-                self.console.print(f"{name}: kill {done} of {len(kills)}, {_described(step)}", markup=False)
+                done = f"{len(loop.kills)} of {len(kills)}"
+                progress.update(bar, description=f"{name}: killed {done}")
+                self.console.print(f"{name}: kill {done}, {_described(step)}", markup=False)
 
-            pipeline = Pipeline(
-                topics=topics,
-                spec=spec,
-                rows=self.options.rows,
-                logs=scratch,
-                on_progress=lambda processed: progress.update(bar, completed=processed),
+            def read(count: int) -> None:
+                progress.update(bar, completed=min(count, options.rows))
+
+            loop = KillLoop(
+                read=lambda: output.numbers(options.rows, read),
+                query=make(servers, topic, options.partitions if options.shuffle else 0),
+                source=source,
+                directory=directory,
+                rows=options.rows,
+                batch_rows=options.rows_in_a_batch,
+                keys=KEYS,
+                spark={"spark.app.name": "twopc-demo", "spark.jars": ",".join(map(str, spark_kafka_jars()))},
+                written=output.written,
+                insists=True,
+                on_batch=finished,
                 on_kill=killed,
             )
-            pipeline.run(kills)
+            loop.run(kills)
             progress.update(bar, description=f"{name}: reading its output", completed=0)
-            verdict = judge(topics, lambda read: progress.update(bar, completed=min(read, self.options.rows)))
-            progress.update(bar, description=f"{name}: done", completed=self.options.rows)
-        return Outcome(verdict=verdict, kill_steps=tuple(pipeline.steps), seconds=pipeline.seconds)
+            unfinished = output.unfinished()
+            outcome = loop.outcome(options.seed)
+            progress.update(bar, description=f"{name}: done", completed=options.rows)
+        return facts(outcome, unfinished)
+
+
+def _processed(checkpoint: Path, batch_id: int) -> int:
+    """Return the number of records up to a batch, from its offsets: ``{topic: {partition: offset}}`` in the last line."""
+    (of_partition,) = json.loads((checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[-1]).values()
+    return sum(of_partition.values())
 
 
 def _described(step: str) -> str:

@@ -2,28 +2,39 @@
 
 A first run writes the archive when it exits normally; later runs map it. A JVM that cannot use an archive (another class
 path, another Java) silently runs without it.
+
+``python -m integration.services.class_data FLAG …`` is the run that creates Spark's archive: a small streaming query with
+state, Arrow and ``foreachBatch``.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import logging
-from typing import TYPE_CHECKING
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from filelock import FileLock
 
-from integration.services.errors import ServiceError
-from integration.services.java import java_home
+from integration.services import ServiceError
+from integration.services.java import FAST_START, java_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
+
+    from pyspark.sql import DataFrame
 
 logger = logging.getLogger(__name__)
 
 _SILENT = ("-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
 #: A file in the root of every Java installation; names its vendor, version and platform.
 _RELEASE = "release"
+_TIMEOUT_S: Final = 240
 
 
 def archive_in(directory: Path, name: str) -> Path:
@@ -65,3 +76,55 @@ def _create(archive: Path, train: Callable[[Sequence[str]], object]) -> None:
     if not created.exists():
         created.touch()
     created.rename(archive)
+
+
+def driver_flags() -> str:
+    """Return a value for ``spark.driver.extraJavaOptions``. Creates the archive on first use (half a minute)."""
+    # In the virtual environment, beside Spark's jars: no other environment can use it.
+    directory = Path(sys.prefix) / "class-data"
+    archive = archive_in(directory, f"spark-{importlib.metadata.version('pyspark')}")
+    return " ".join((*FAST_START, *class_data_flags(archive, _train)))
+
+
+def _train(flags: Sequence[str]) -> None:
+    command = [sys.executable, "-m", __spec__.name, *flags]
+    try:
+        subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=_TIMEOUT_S, check=True)
+    except subprocess.CalledProcessError as error:
+        raise ServiceError(f"Spark ended with exit code {error.returncode}: {error.stderr[-500:]}") from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ServiceError(f"Spark did not run to its end: {error}") from error
+
+
+def _run(flags: Sequence[str]) -> None:
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - after the environment is set
+
+    os.environ |= {"JAVA_HOME": str(java_home()), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    with tempfile.TemporaryDirectory(prefix="twopc-class-data-", ignore_cleanup_errors=True) as directory:
+        os.chdir(directory)
+        settings: dict[str, bool | float | int | str | None] = {
+            "spark.driver.extraJavaOptions": " ".join((*FAST_START, *flags)),
+            "spark.driver.host": "127.0.0.1",
+            "spark.local.dir": directory,
+            "spark.sql.shuffle.partitions": "2",
+            "spark.ui.enabled": "false",
+        }
+        spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+        Path("source").mkdir()
+        Path("source", "lines.txt").write_text("a\nb\n")
+        counts = spark.readStream.text("source").groupBy("value").count()
+        writer = counts.writeStream.outputMode("update").foreachBatch(_write).option("checkpointLocation", "checkpoint")
+        writer.trigger(availableNow=True).start().awaitTermination()
+        jvm = spark.sparkContext._gateway.proc  # type: ignore[union-attr] # noqa: SLF001 - no public way to wait for its exit
+        spark.stop()
+        jvm.stdin.close()
+        jvm.wait(_TIMEOUT_S)
+
+
+def _write(batch: DataFrame, _: int) -> None:
+    batch.mapInArrow(lambda rows: rows, batch.schema).collect()
+    batch.write.format("noop").mode("overwrite").save()
+
+
+if __name__ == "__main__":
+    _run(sys.argv[1:])

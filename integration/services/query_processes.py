@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 from typing import TYPE_CHECKING, Final
 
 import psutil
 
-from integration.services.errors import ServiceError
+from integration.services import ServiceError
 from integration.services.guard import GuardedProcess
+from integration.services.server import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _END_TIMEOUT_S: Final = 20
-_POLL_S: Final = 0.02
 
 
 class QueryProcesses:
@@ -50,18 +49,11 @@ class QueryProcesses:
         Raises:
             ServiceError: some outlive it.
         """
-        deadline = time.monotonic() + _END_TIMEOUT_S
         # The driver first: on a machine that fails, no process sees another one end and cleans up.
         self._driver.signal(signal.SIGKILL)
-        while left := self._members():
-            for process in left:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()  # psutil compares start times: never another process that reuses the id
-            if time.monotonic() > deadline:
-                raise ServiceError(
-                    f"Processes of the query survive SIGKILL: {[process.pid for process in left]}. End them."
-                )
-            time.sleep(_POLL_S)
+        if not wait_until(lambda: not self._kill_members(), _END_TIMEOUT_S):
+            left = [process.pid for process in self._members()]
+            raise ServiceError(f"Processes of the query survive SIGKILL: {left}. End them.")
         self._driver.kill()
 
     def __enter__(self) -> Self:
@@ -71,6 +63,14 @@ class QueryProcesses:
     def __exit__(self, *_: object) -> None:
         """Kill all of them: no process of one run may live into the next."""
         self.kill()
+
+    def _kill_members(self) -> bool:
+        """Returns whether there were any."""
+        members = self._members()
+        for process in members:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()  # psutil compares start times: never another process that reuses the id
+        return bool(members)
 
     def _members(self) -> list[psutil.Process]:
         found = []

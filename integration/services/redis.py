@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +15,9 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from integration.services.errors import ServiceError
+from integration.services import ServiceError
 from integration.services.ports import HOST
-from integration.services.server import LocalServer
+from integration.services.server import LocalServer, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +29,6 @@ DURABLE: Mapping[str, str] = {"appendonly": "yes", "appendfsync": "always"}
 
 _DEFAULTS: Mapping[str, str] = {"save": "", "maxmemory-policy": "noeviction", "repl-diskless-sync-delay": "0"}
 _PORT = "redis"
-_POLL_S = 0.01
 _SLOTS = 16_384
 
 
@@ -42,6 +40,7 @@ class LocalRedis(LocalServer):
         options: configuration directives; changes apply at the next start.
     """
 
+    _START_TIMEOUT_S = 15
     _STOP_TIMEOUT_S = 10
 
     def __init__(
@@ -50,18 +49,16 @@ class LocalRedis(LocalServer):
         options: Mapping[str, str] | None = None,
         data_dir: Path | None = None,
         arguments: Sequence[str] = (),
-        start_timeout_s: float = 15,
     ) -> None:
         """Describe a server; nothing is started yet.
 
         Args:
             options: configuration directives that override or add to the defaults, such as :data:`DURABLE`.
-            data_dir: a directory to keep, may hold data of an earlier run; None: a temporary one, which `close` removes.
+            data_dir: see `LocalServer`.
             arguments: further command-line arguments, such as `--sentinel`.
-            start_timeout_s: how long one start may take, in seconds.
         """
-        # A cluster's nodes also use port + 10000; the range of `free_ports` leaves room for it.
-        super().__init__("Redis", ports=[_PORT], data_dir=data_dir, start_timeout_s=start_timeout_s)
+        # A cluster's node also uses port + 10000; the range of `free_ports` leaves room for it.
+        super().__init__("Redis", [_PORT], data_dir)
         self.options = {**_DEFAULTS, **(options or {})}
         self._arguments = tuple(arguments)
 
@@ -72,7 +69,7 @@ class LocalRedis(LocalServer):
 
     @property
     def url(self) -> str:
-        """`redis://host:port`."""
+        """Its address, `redis://host:port`."""
         return f"redis://{HOST}:{self.port}"
 
     def client(self) -> redis.Redis:
@@ -134,11 +131,8 @@ def cluster(
             server.execute("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
             if number:
                 server.execute("CLUSTER", "MEET", HOST, servers[0].port)
-        deadline = time.monotonic() + timeout_s
-        while not all(_knows_all(server, nodes) for server in servers):
-            if time.monotonic() > deadline:
-                raise ServiceError(f"{nodes} Redis nodes did not form a cluster within {timeout_s:g} s")
-            time.sleep(_POLL_S)
+        if not wait_until(lambda: all(_knows_all(server, nodes) for server in servers), timeout_s):
+            raise ServiceError(f"{nodes} Redis nodes did not form a cluster within {timeout_s:g} s")
         yield servers
 
 

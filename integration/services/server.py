@@ -8,36 +8,68 @@ import signal
 import sys
 import tempfile
 import time
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import psutil
 
-from integration.services import server_log
-from integration.services.errors import ServiceError
+from integration.services import ServiceError
 from integration.services.guard import GuardedProcess
-from integration.services.lifecycle import Startable
 from integration.services.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from typing_extensions import Self
+
+LOG4J = """\
+log4j.rootLogger=INFO, out
+log4j.appender.out=org.apache.log4j.ConsoleAppender
+log4j.appender.out.layout=org.apache.log4j.PatternLayout
+log4j.appender.out.layout.ConversionPattern=[%d] %p %m (%c)%n
+"""
+"""Settings of log4j 1 (reload4j) for the log that is quoted when a start fails: one line per entry, to stdout."""
+
 _PORT_ATTEMPTS = 4
 _POLL_S = 0.01
 _PAUSE_TIMEOUT_S = 10.0
+_TAIL_LINES = 25
 
 
-def _is_stopped(pid: int) -> bool:
-    """Whether every thread is stopped: after SIGSTOP a busy thread runs on for milliseconds, and may still answer."""
-    if sys.platform != "linux":
-        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
-    try:
-        return all(
-            stat.read_text().rpartition(")")[2].split()[0] == "T" for stat in Path(f"/proc/{pid}/task").glob("*/stat")
-        )
-    except (FileNotFoundError, ProcessLookupError):  # a thread that has just exited
-        return False
+def wait_until(is_so: Callable[[], object], timeout_s: float) -> bool:
+    """Poll until something is so; returns whether that was in time."""
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+class Startable(ABC):
+    """A `with` block starts it and closes it; a failed start closes it too."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start; return when it is ready."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop it and remove its temporary files."""
+
+    def __enter__(self) -> Self:
+        """Start; see `start`."""
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close; see `close`."""
+        self.close()
 
 
 class LocalServer(Startable):
@@ -52,16 +84,16 @@ class LocalServer(Startable):
     _LOG: ClassVar[str] = "server.log"
     #: Log messages that say that a port is taken.
     _PORT_TAKEN: ClassVar[tuple[str, ...]] = ("Address already in use",)
+    _START_TIMEOUT_S: ClassVar[float] = 90
     _STOP_TIMEOUT_S: ClassVar[float] = 20
 
-    def __init__(self, name: str, *, ports: Sequence[str], data_dir: Path | None, start_timeout_s: float) -> None:
+    def __init__(self, name: str, ports: Sequence[str], data_dir: Path | None) -> None:
         """Describe a server; nothing is started yet.
 
         Args:
             name: its name in messages.
             ports: a name for each port that it listens on.
             data_dir: a directory to keep, may hold data of an earlier run; None: a temporary one, which `close` removes.
-            start_timeout_s: how long one start may take, in seconds.
         """
         self._name = name
         self._port_names = tuple(ports)
@@ -69,9 +101,9 @@ class LocalServer(Startable):
         self._is_temporary = data_dir is None
         prefix = f"twopc-{name.replace(' ', '-').lower()}-"
         self.data_dir = data_dir.absolute() if data_dir else Path(tempfile.mkdtemp(prefix=prefix))
-        self._start_timeout_s = start_timeout_s
         self._process: GuardedProcess | None = None
         self._has_served = False
+        self._log_start = 0
 
     @property
     def log_path(self) -> Path:
@@ -80,11 +112,7 @@ class LocalServer(Startable):
 
     @property
     def pid(self) -> int:
-        """Process id of the server, not of its guard.
-
-        Raises:
-            ServiceError: it is not running.
-        """
+        """Process id of the server, not of its guard. Raises ServiceError if it is not running."""
         return self._running().pid
 
     @property
@@ -106,18 +134,18 @@ class LocalServer(Startable):
         for further_attempts in reversed(range(_PORT_ATTEMPTS)):
             if not self._has_served:
                 self._ports = dict(zip(self._port_names, free_ports(len(self._port_names)), strict=True))
-            log_start = server_log.size(self.log_path)
+            self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
             try:
                 self._launch(program)
             except ServiceError as error:
                 self.kill()
-                log = server_log.text_since(self.log_path, log_start)
+                log = self._log_of_start()
                 # Another process may take a free port before the server binds it.
                 is_taken = any(words in log for words in self._PORT_TAKEN)
                 if further_attempts and not self._has_served and is_taken:
                     continue
                 raise ServiceError(
-                    f"{self._name}: {error}. The end of its log, {self.log_path}:\n{server_log.tail(log)}"
+                    f"{self._name}: {error}. The end of its log, {self.log_path}:\n{_tail(log)}"
                 ) from error
             self._has_served = True
             return
@@ -133,11 +161,7 @@ class LocalServer(Startable):
             self._process.kill()
 
     def restart(self) -> None:
-        """Stop it if it runs, then start it on the same data and ports.
-
-        Raises:
-            ServiceError: see `start`.
-        """
+        """Stop it if it runs, then start it on the same data and ports; see `start`."""
         self.stop()
         self.start()
 
@@ -149,20 +173,13 @@ class LocalServer(Startable):
         """
         process = self._running()
         process.signal(signal.SIGSTOP)
-        deadline = time.monotonic() + _PAUSE_TIMEOUT_S
-        while process.exit_code is None and not _is_stopped(process.pid):
-            if time.monotonic() > deadline:
-                raise ServiceError(
-                    f"{self._name}: process {process.pid} is not paused {_PAUSE_TIMEOUT_S:g} s after SIGSTOP"
-                )
-            time.sleep(_POLL_S)
+        if not wait_until(lambda: process.exit_code is not None or _is_stopped(process.pid), _PAUSE_TIMEOUT_S):
+            raise ServiceError(
+                f"{self._name}: process {process.pid} is not paused {_PAUSE_TIMEOUT_S:g} s after SIGSTOP"
+            )
 
     def resume(self) -> None:
-        """Resume a paused process (SIGCONT).
-
-        Raises:
-            ServiceError: it is not running.
-        """
+        """Resume a paused process (SIGCONT). Raises ServiceError if it is not running."""
         self._running().signal(signal.SIGCONT)
 
     def close(self) -> None:
@@ -174,19 +191,11 @@ class LocalServer(Startable):
 
     @abstractmethod
     def _program(self) -> list[str]:
-        """Return the start of the command line; `_launch` adds the rest.
-
-        Raises:
-            ServiceError: a part of it is missing and cannot be downloaded.
-        """
+        """Return the start of the command line, after downloading what is missing; `_launch` adds the rest."""
 
     @abstractmethod
     def _launch(self, program: list[str]) -> None:
-        """Configure the server for the ports in `_ports` and call `_serve`.
-
-        Raises:
-            ServiceError: it exited, or was not ready in time.
-        """
+        """Configure the server for the ports in `_ports` and call `_serve`."""
 
     def _run(self, command: list[str]) -> GuardedProcess:
         """Start a process; from now on `stop` and `kill` end this one."""
@@ -197,18 +206,49 @@ class LocalServer(Startable):
         return self._process
 
     def _serve(self, command: list[str], is_ready: Callable[[], bool]) -> None:
-        """Start the server's process and poll until it is ready."""
+        """Start the server's process and wait until it is ready.
+
+        Raises:
+            ServiceError: it exited, or was not ready in time.
+        """
         process = self._run(command)
-        deadline = time.monotonic() + self._start_timeout_s
-        while process.exit_code is None:
-            if time.monotonic() > deadline:
-                raise ServiceError(f"not ready after {self._start_timeout_s:g} s")
-            if is_ready():
-                return
-            time.sleep(_POLL_S)
-        raise ServiceError(f"exited during its start with code {process.exit_code}")
+        is_in_time = wait_until(lambda: process.exit_code is not None or is_ready(), self._START_TIMEOUT_S)
+        if process.exit_code is not None:
+            raise ServiceError(f"exited during its start with code {process.exit_code}")
+        if not is_in_time:
+            raise ServiceError(f"not ready after {self._START_TIMEOUT_S:g} s")
+
+    def _log_of_start(self) -> str:
+        """Return what was logged since the last start began."""
+        if not self.log_path.exists():
+            return ""
+        return self.log_path.read_bytes()[self._log_start :].decode(errors="replace")
 
     def _running(self) -> GuardedProcess:
         if self._process is None or self._process.exit_code is not None:
             raise ServiceError(f"{self._name} is not running")
         return self._process
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether every thread is stopped: after SIGSTOP a busy thread runs on for milliseconds, and may still answer."""
+    if sys.platform != "linux":
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    try:
+        return all(
+            stat.read_text().rpartition(")")[2].split()[0] == "T" for stat in Path(f"/proc/{pid}/task").glob("*/stat")
+        )
+    except (FileNotFoundError, ProcessLookupError):  # a thread that has just exited
+        return False
+
+
+def _tail(log: str) -> str:
+    """Return the interesting end of a log: from its first error on, else the last lines.
+
+    The first error, because an orderly shutdown may follow it. Stack frames and dumps of settings (indented by a tab) are
+    left out.
+    """
+    lines = [line for line in log.splitlines() if line.strip() and not line.startswith("\t")]
+    errors = [i for i, line in enumerate(lines) if "Exception" in line or "] ERROR" in line or "] FATAL" in line]
+    chosen = lines[errors[0] :][:_TAIL_LINES] if errors else lines[-_TAIL_LINES:]
+    return "\n".join(chosen) or "(empty)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from twopc.extras import missing_extra
+from twopc.errors import missing_extra
 
 if TYPE_CHECKING:
     from integration.spark.foreach_batch import ExactlyOnce, exactly_once

@@ -5,18 +5,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Literal
 
 from twopc.batch import Batch
 from twopc.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from twopc.files import Files
-
-# The offset log's first line is its version, the second the batch's own metadata (watermark, time, settings).
-_HEADER_LINES: Final = 2
 
 
 @contextlib.contextmanager
@@ -60,7 +57,9 @@ def read_batch(files: Files, query_id: str, batch_id: int) -> Batch:
     offsets = source_offsets(files, batch_id)
     if offsets is None:
         raise ConfigurationError(
-            f"{files.location}/offsets has no batch {batch_id}: give exactly_once() the checkpoint of this query"
+            f"{files.location}/offsets has no batch {batch_id}, so a replay of it could not be recognised. Nothing of it was "
+            "written. Remove .option('asyncProgressTrackingEnabled', …) from the query, which writes the offsets of some batches "
+            "only, or give exactly_once() the checkpoint of this query; then restart"
         )
     return Batch(query_id, batch_id, offsets, offsets_of=lambda other: source_offsets(files, other))
 
@@ -68,34 +67,71 @@ def read_batch(files: Files, query_id: str, batch_id: int) -> Batch:
 def source_offsets(files: Files, batch_id: int) -> tuple[str, ...] | None:
     """The source offsets of a batch, one canonical string for each source; None if the checkpoint has no such batch.
 
+    A source that the query has named (Spark 4.2) is named: ``orders:{"t":{"0":5}}``.
+
     A file source's offset is a counter, the same in every copy of a checkpoint. So the digest of the entries that the
-    counter stands for is added to it.
+    counter stands for is added to it, as long as it is clear which source's entries these are: a source that a query
+    reads twice (``a.union(a)``) has two offsets, but one log.
 
     Raises:
         ConfigurationError: the offsets or the entries cannot be read.
     """
-    data = files.read(f"offsets/{batch_id}")
+    offsets = offsets_by_source(files, batch_id)
+    if offsets is None:
+        return None
+    logs = _logs(files, offsets)
+    with decoding(files, f"offsets/{batch_id}"):
+        canonical = {source: _canonical(files, source in logs and source, line) for source, line in offsets.items()}
+    return tuple(text if source.isdecimal() else f"{source}:{text}" for source, text in canonical.items())
+
+
+def offsets_by_source(files: Files, batch_id: int) -> dict[str, str] | None:
+    """The source offsets of a batch as Spark wrote them, by the source's name or number, in an order that stays.
+
+    Version 1 has a line for each source, version 2 (Spark 4.2) a line ``source:offset``, in the order of a hash map.
+    Source: ``OffsetSeqLog.scala``; seen on Spark 4.3.0.
+
+    Raises:
+        ConfigurationError: the file is torn, or of a version that is not known.
+    """
+    name = f"offsets/{batch_id}"
+    data = files.read(name)
     if data is None:
         return None
-    with decoding(files, f"offsets/{batch_id}"):
-        return tuple(
-            _canonical(files, index, line) for index, line in enumerate(data.decode().splitlines()[_HEADER_LINES:])
-        )
+    with decoding(files, name):
+        version, _metadata, *lines = data.decode().splitlines()
+        if version == "v1":
+            return {str(number): line for number, line in enumerate(lines)}
+        if version == "v2":
+            named = (line.split(":", 1) for line in lines)
+            return dict(sorted((source, offset) for source, offset in named))
+    raise ConfigurationError(
+        f"{files.location}/{name} has the version {version!r}, which this release does not know: it reads v1 and v2. Nothing was "
+        "written. Set spark.sql.streaming.offsetLog.formatVersion to 1 in a new checkpoint, or use a newer release"
+    )
 
 
-def _canonical(files: Files, source: int, line: str) -> str:
+def _logs(files: Files, offsets: Mapping[str, str]) -> set[str]:
+    """The sources whose log of files is ``sources/<source>`` for certain."""
+    if not any('"logOffset"' in line for line in offsets.values()):
+        return set()
+    logs = set(files.names("sources"))
+    numbered = {source for source in offsets if source.isdecimal()}
+    return logs if numbered == {log for log in logs if log.isdecimal()} else logs - numbered
+
+
+def _canonical(files: Files, log: str | Literal[False], line: str) -> str:
     try:
         offset = json.loads(line)
     except ValueError:
         return line
-    if isinstance(offset, dict) and set(offset) == {"logOffset"}:
-        offset["digest"] = _digest(files, source, int(offset["logOffset"]))
+    if isinstance(offset, dict) and set(offset) == {"logOffset"} and log:
+        offset["digest"] = _digest(files, f"sources/{log}", int(offset["logOffset"]))
     return json.dumps(offset, sort_keys=True, separators=(",", ":"))
 
 
-def _digest(files: Files, source: int, counter: int) -> str:
-    """Over the entries of ``sources/<i>/<counter>``. Compaction moves entries: ``<n>.compact`` holds all up to n."""
-    directory = f"sources/{source}"
+def _digest(files: Files, directory: str, counter: int) -> str:
+    """Over the entries of ``<directory>/<counter>``. Compaction moves entries: ``<n>.compact`` holds all up to n."""
     names = files.names(directory)
     compacted = sorted(int(name.removesuffix(".compact")) for name in names if name.endswith(".compact"))
     candidates = [str(counter), *(f"{number}.compact" for number in compacted if number >= counter)]

@@ -1,83 +1,102 @@
-"""A batch's DataFrame as the coordinator's engine: Spark runs the tasks, the driver collects their reports."""
+"""A batch's DataFrames as the coordinator's engine: Spark runs the tasks, the driver collects their reports."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import uuid
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from integration.spark.failures import named_error, translated
-from integration.spark.stage_attempts import require_first_attempts
+from integration.spark.jobs import cancelled_after, named_error, translated
 from integration.spark.task import PrepareTask, TaskResult
-from integration.spark.time_limit import cancelled_after
 from twopc.errors import PrepareTimeoutError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from collections.abc import Sequence
 
     from integration.spark.frame import Rows
+    from integration.spark.shuffles import Shuffles
     from integration.spark.staging import Staging
     from twopc.engine import Work
     from twopc.records import TaskReport
-    from twopc.sink import TwoPhaseCommitSink
 
 _RESULT: Final = "result binary"
+_EXPIRY: Final = "kafka.transaction.timeout.ms and the brokers' transaction.max.timeout.ms"
 
 
 class SparkEngine:
     """See :class:`twopc.engine.Engine`."""
 
     def __init__(
-        self,
-        frame: DataFrame,
-        rows: Rows,
-        sinks: tuple[TwoPhaseCommitSink[Any], ...],
-        staging: Staging | None,
-        *,
-        timeout_ms: float | None,
+        self, batch: Sequence[Rows], shuffles: Shuffles, staging: Staging | None, *, timeout_ms: float | None
     ) -> None:
-        self._frame = frame
-        self._rows = rows
-        self._sinks = sinks
+        self._batch = batch
+        self._shuffles = shuffles
+        self._context = batch[0].source.sparkSession.sparkContext
         self._staging = staging
         self._timeout_ms = timeout_ms
 
     def evaluate(self) -> None:
         """See :class:`Engine`. The rows go nowhere; a stateful plan writes its state."""
-        self._frame.write.format("noop").mode("overwrite").save()
+        for rows in self._batch:
+            rows.source.write.format("noop").mode("overwrite").save()
 
     def prepare(self, work: Work) -> list[TaskReport]:
-        """See :class:`Engine`."""
-        task = PrepareTask(
-            sinks=self._sinks,
+        """See :class:`Engine`. One job for each DataFrame, in turn: the first one fills the cache of a common parent."""
+        limits = [limit for limit in (work.timeout_ms, self._timeout_ms) if limit is not None]
+        timeout_ms = min(limits, default=None)
+        reports: list[TaskReport] = []
+        stages: set[int] = set()
+        tag = f"twopc-{uuid.uuid4().hex}"
+        self._shuffles.require_unmixed()
+        with cancelled_after(self._context, tag, timeout_ms) as is_cancelled:
+            for rows in self._batch:
+                task = self._task(rows, work, first_task=len(reports))
+                try:
+                    results = _run(rows, task)
+                except Exception as error:
+                    if is_cancelled():
+                        raise PrepareTimeoutError(
+                            f"batch {task.batch_id} was cancelled: its tasks did not finish within {timeout_ms:.0f} ms. Nothing "
+                            "of this attempt is visible or decided. Raise the limit: "
+                            + ("prepare_timeout_ms" if timeout_ms == self._timeout_ms else _EXPIRY)
+                        ) from error
+                    raise translated(error) from error
+                reports += _accepted(results)
+                stages |= {result.stage for result in results}
+        self._shuffles.check(tag, stages)
+        if self._staging is not None:
+            self._staging.require_visible(report.staged for report in reports if report.staged is not None)
+        return reports
+
+    def _task(self, rows: Rows, work: Work, *, first_task: int) -> PrepareTask:
+        return PrepareTask(
+            sinks=rows.sinks,
             query_id=work.batch.query_id,
             batch_id=work.batch.batch_id,
             attempt=work.attempt,
             driver_epochs=work.driver_epochs,
             committed_through=work.committed_through,
             only_tasks=work.only_tasks,
+            frame=rows.name,
+            first_task=first_task,
             staging=None if self._staging is None else self._staging.location,
-            views=self._rows.views,
+            views=rows.views,
         )
-        limits = [limit for limit in (work.timeout_ms, self._timeout_ms) if limit is not None]
-        results = self._run(task, timeout_ms=min(limits, default=None))
-        for result in results:
-            if result.error is not None:
-                raise named_error(*result.error)
-        tracker = self._frame.sparkSession.sparkContext.statusTracker()
-        require_first_attempts(tracker, {result.stage for result in results}, tasks=len(results))
-        return [result.report for result in results if result.report is not None]
 
-    def _run(self, task: PrepareTask, *, timeout_ms: float | None) -> list[TaskResult]:
-        with cancelled_after(self._frame.sparkSession.sparkContext, timeout_ms) as is_cancelled:
-            try:
-                rows = self._rows.frame.mapInArrow(task.run, _RESULT).collect()
-            except Exception as error:
-                if is_cancelled():
-                    raise PrepareTimeoutError(
-                        f"batch {task.batch_id} was cancelled: its tasks did not finish within {timeout_ms:.0f} ms. Nothing of "
-                        "it is visible. Make batches smaller (maxOffsetsPerTrigger), or raise the limit: "
-                        "prepare_timeout_ms, or kafka.transaction.timeout.ms and the brokers' transaction.max.timeout.ms"
-                    ) from error
-                raise translated(error) from error
-        return [msgspec.json.decode(bytes(row.result), type=TaskResult) for row in rows]
+
+def _accepted(results: Sequence[TaskResult]) -> list[TaskReport]:
+    """The reports of one job's tasks.
+
+    Raises:
+        RetriableError, FatalError: a task failed.
+    """
+    for result in results:
+        if result.error is not None:
+            raise named_error(*result.error)
+    return [result.report for result in results if result.report is not None]
+
+
+def _run(rows: Rows, task: PrepareTask) -> list[TaskResult]:
+    collected = rows.frame.mapInArrow(task.run, _RESULT).collect()
+    return [msgspec.json.decode(bytes(row.result), type=TaskResult) for row in collected]

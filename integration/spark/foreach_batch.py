@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final
+
+import pyspark
 
 from integration.spark import checkpoint
 from integration.spark.engine import SparkEngine
 from integration.spark.frame import arrange
 from integration.spark.hadoop_files import open_files
+from integration.spark.jobs import slow_batch_advice
 from integration.spark.options import Options, checked_options, participants
-from integration.spark.staging import Staging, open_location
+from integration.spark.several import Call, by_frame, require_one_call
+from integration.spark.shuffles import Shuffles, StatusStore
+from integration.spark.staging import Staging
 from twopc.batch import Overrides
 from twopc.coordinator import Coordinator
-from twopc.errors import ConfigurationError
-from twopc.files import Subdirectory
+from twopc.errors import ConfigurationError, PrepareTimeoutError
 from twopc.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark import SparkContext
-    from pyspark.sql import DataFrame
 
     from integration.spark.frame import Rows
+    from integration.spark.several import Frames, SinkFrame
     from twopc.files import Files
     from twopc.sink import TwoPhaseCommitSink
 
+logger = logging.getLogger(__name__)
+
+#: What `make matrix` runs.
+_PROVEN_SPARKS: Final = ("3.5", "4.0", "4.2", "4.3")
 _QUERY_ID: Final = "sql.streaming.queryId"
 _RUN_ID: Final = "spark.jobGroup.id"  # a streaming query's run id is its job group
 _RETAINED: Final = "spark.sql.streaming.minBatchesToRetain"
@@ -33,55 +43,76 @@ _RETAINED_DEFAULT: Final = "100"
 
 
 def exactly_once(
-    *sinks: TwoPhaseCommitSink[Any],
-    checkpoint_location: str,
-    staging: bool = False,
-    **settings: Any,
+    *sinks: TwoPhaseCommitSink[Any], checkpoint_location: str, staging: bool = False, **settings: Any
 ) -> ExactlyOnce:
     """Make the callable for ``foreachBatch``.
 
     Args:
         sinks: one or more; every batch becomes visible in all of them or in none.
         checkpoint_location: the same path as the query's own ``checkpointLocation``.
-        staging: keep each task's rows until its transactions are proven, so that a decided batch whose transactions
-            timed out is completed whatever the plan (rule 9).
-        settings: see :class:`Options`.
+        staging: see :class:`Options`, as for all other settings.
+        settings: the others.
 
     Raises:
         ConfigurationError: an argument is missing, unknown or contradicts another.
     """
-    options = checked_options(sinks, str(checkpoint_location), staging=staging, settings=settings)
-    return ExactlyOnce(sinks, str(checkpoint_location), staging=staging, options=options)
+    options = checked_options(sinks, str(checkpoint_location), {"staging": staging, **settings})
+    if not pyspark.__version__.startswith(tuple(f"{version}." for version in _PROVEN_SPARKS)):
+        logger.warning(
+            "this release was not run on Spark %s, only on %s: kill a query of yours with twopc.testing before you rely on it",
+            pyspark.__version__,
+            ", ".join(_PROVEN_SPARKS),
+        )
+    return ExactlyOnce(sinks, str(checkpoint_location), options)
 
 
 class ExactlyOnce:
     """Spark calls it with each batch: in the driver, in the query's own thread."""
 
-    def __init__(
-        self, sinks: Sequence[TwoPhaseCommitSink[Any]], checkpoint_location: str, *, staging: bool, options: Options
-    ) -> None:
-        self._sinks = participants(sinks, options)
+    def __init__(self, sinks: Sequence[TwoPhaseCommitSink[Any]], checkpoint_location: str, options: Options) -> None:
+        self._sinks = sinks
+        self._participants = participants(sinks, options)
         self._location = checkpoint_location
-        self._has_staging = staging
         self._options = options
-        self._run_id: str | None = None
+        self._shuffles: Shuffles | None = None
         self._coordinator: Coordinator | None = None
+        self._last_call: Call | None = None
 
-    def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Make one batch visible in every sink exactly once; returning proves it.
+    def __call__(self, frames: Frames, batch_id: int) -> None:
+        """Make one batch visible in every sink exactly once; returning proves it. Call it once for every batch.
+
+        Args:
+            frames: the batch, or a DataFrame made from it, for all sinks; or a dictionary with a DataFrame for each sink's
+                name, and None for a sink that is to get nothing of this batch. A DataFrame is evaluated once, even if
+                several sinks take it.
+            batch_id: the number that Spark gave with the batch.
 
         Raises:
             TwoPhaseCommitError: see ``twopc.errors``; the query stops with it.
         """
-        context = frame.sparkSession.sparkContext
+        batch_frames = by_frame(frames, self._sinks, batch_id)
+        context = batch_frames[0].frame.sparkSession.sparkContext
+        call = Call(context.getLocalProperty(_RUN_ID), batch_id, tuple(one.frame for one in batch_frames))
+        require_one_call(call, self._last_call)
+        self._last_call = call
+        self._process(context, batch_frames, batch_id)
+        self._last_call = replace(call, frames=None)
+
+    def _process(self, context: SparkContext, frames: Sequence[SinkFrame], batch_id: int) -> None:
         files = open_files(context, self._location)
         query_id = self._require_own_checkpoint(context, files)
         batch = checkpoint.read_batch(files, query_id, batch_id)
-        staging = self._open_staging(files)
-        rows = self._arrange(frame)
-        engine = SparkEngine(frame, rows, self._sinks, staging, timeout_ms=self._options.prepare_timeout_ms)
+        staging = self._open_staging(files, query_id)
+        rows = [self._arrange(one) for one in frames]
         try:
-            self._coordinator_of_run(context, files, staging).process(batch, engine)
+            coordinator, shuffles = self._of_run(context, staging)
+            engine = SparkEngine(rows, shuffles, staging, timeout_ms=self._options.prepare_timeout_ms)
+            try:
+                coordinator.process(batch, engine)
+            except PrepareTimeoutError as error:
+                is_undecided = coordinator.is_undecided(batch)
+                advice = slow_batch_advice(files.location, batch_id, is_undecided=is_undecided)
+                raise PrepareTimeoutError(f"{error}. {advice}") from error
         except BaseException:
             self.close()  # so that the next call begins with recovery
             raise
@@ -106,32 +137,39 @@ class ExactlyOnce:
             )
         return found
 
-    def _open_staging(self, files: Files) -> Staging | None:
-        if not self._has_staging:
+    def _open_staging(self, files: Files, query_id: str) -> Staging | None:
+        if not self._options.staging:
             return None
-        location = self._options.staging_location or f"{files.location}/twopc/staging"
-        open_location(location)  # raises here, not in a task
-        return Staging(location)
+        shared = self._options.staging_location
+        if shared is None:
+            return Staging(f"{files.location}/twopc/staging")
+        return Staging(f"{shared.rstrip('/')}/{query_id}", former=shared)
 
-    def _arrange(self, frame: DataFrame) -> Rows:
+    def _arrange(self, one: SinkFrame) -> Rows:
         letters = self._options.dead_letter
         return arrange(
-            frame, self._sinks, select=self._options.select, dead_letter=None if letters is None else letters.name
+            one.name,
+            one.frame,
+            participants(one.sinks, self._options),
+            select=self._options.select,
+            dead_letter=None if letters is None else letters.name,
         )
 
-    def _coordinator_of_run(self, context: SparkContext, files: Files, staging: Staging | None) -> Coordinator:
-        """The same coordinator for all batches of a run of the query; a restarted query gets a new one."""
+    def _of_run(self, context: SparkContext, staging: Staging | None) -> tuple[Coordinator, Shuffles]:
+        """The same for all batches of a run of the query; a restarted query gets new ones, a failed batch a new coordinator."""
         run_id = context.getLocalProperty(_RUN_ID)
-        if self._coordinator is not None and run_id == self._run_id:
-            return self._coordinator
-        self.close()
+        if self._shuffles is None or self._shuffles.run_id != run_id:
+            self.close()
+            self._shuffles = Shuffles(StatusStore(context), run_id)
+        if self._coordinator is not None:
+            return self._coordinator, self._shuffles
         retained = int(context.getConf().get(_RETAINED, _RETAINED_DEFAULT) or _RETAINED_DEFAULT)
         settings = Settings(
-            overrides=Overrides(adopt_query_id=self._options.adopt_query_id, end_query_id=self._options.end_query_id),
+            overrides=Overrides(**{one.name: getattr(self._options, one.name) for one in fields(Overrides)}),
             add_sink=self._options.add_sink,
             max_attempts=self._options.max_attempts,
             keep_batches=max(retained, int(_RETAINED_DEFAULT)),
         )
-        self._coordinator = Coordinator(self._sinks, Subdirectory(files, "twopc"), settings=settings, staging=staging)
-        self._run_id = run_id
-        return self._coordinator
+        own_files = open_files(context, f"{self._location}/twopc")
+        self._coordinator = Coordinator(self._participants, own_files, settings=settings, staging=staging)
+        return self._coordinator, self._shuffles

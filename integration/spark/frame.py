@@ -12,8 +12,8 @@ from pyspark.sql import types as st
 from pyspark.sql.pandas.types import to_arrow_type
 
 from integration.spark.views import CHECKSUM, View
-from twopc.columns import TYPE_NAME, Form, SinkColumn
 from twopc.errors import SchemaError
+from twopc.sink import TYPE_NAME, Form, SinkColumn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,20 +27,27 @@ _SELECTED: Final = "__twopc_selected_"
 
 @dataclass(frozen=True)
 class Rows:
-    """What the tasks are given.
+    """One DataFrame of a batch, and what its tasks are given.
 
     Attributes:
+        name: tells it from the batch's other DataFrames; empty where there are none.
+        source: the DataFrame.
+        sinks: those that take it, the one for dead letters included.
         frame: columns ``0``, ``1``, … and :data:`CHECKSUM`.
         views: by sink name, which of these columns it is given.
     """
 
+    name: str
+    source: DataFrame
+    sinks: tuple[TwoPhaseCommitSink[Any], ...]
     frame: DataFrame
     views: dict[str, View]
 
 
 def arrange(
+    name: str,
     frame: DataFrame,
-    sinks: Sequence[TwoPhaseCommitSink[Any]],
+    sinks: tuple[TwoPhaseCommitSink[Any], ...],
     *,
     select: Mapping[str, Sequence[str]],
     dead_letter: str | None = None,
@@ -48,18 +55,19 @@ def arrange(
     """Let every sink choose its columns. Evaluates nothing.
 
     Args:
-        frame: the batch.
-        sinks: all of them.
-        select: by sink name, the SQL expressions that make its columns; a sink without any chooses from the batch's.
+        name: the DataFrame's.
+        frame: the batch, or a DataFrame that was made from it.
+        sinks: those that take it.
+        select: by sink name, the SQL expressions that make its columns; a sink without any chooses from the DataFrame's.
         dead_letter: the name of the sink that is given the rows that others cannot take.
 
     Raises:
         SchemaError: a column is missing or has a type that a sink cannot take; the message names sink and column.
     """
     base, parents = frame, dict.fromkeys((sink.name for sink in sinks), "")
-    for number, (name, expressions) in enumerate(select.items()):
-        parents[name] = f"{_SELECTED}{number}"
-        base = base.withColumn(parents[name], sf.struct(*map(sf.expr, expressions)))
+    for number, taker in enumerate(taker for taker in select if taker in parents):
+        parents[taker] = f"{_SELECTED}{number}"
+        base = base.withColumn(parents[taker], sf.struct(*map(sf.expr, select[taker])))
     taken = _TakenColumns()
     views = {}
     for sink in sinks:
@@ -70,7 +78,7 @@ def arrange(
         indexes = tuple((column.name, taken.index_of(parent, column)) for column in chosen)
         views[sink.name] = View(columns=indexes, of_bad_rows=is_for_letters)
     selected = base.select(*(column.alias(str(index)) for index, column in taken.columns.values()))
-    return Rows(selected.withColumn(CHECKSUM, _checksum(selected)), views)
+    return Rows(name, frame, sinks, selected.withColumn(CHECKSUM, _checksum(selected)), views)
 
 
 def _chosen_by(sink: TwoPhaseCommitSink[Any], columns: st.StructType) -> Sequence[SinkColumn]:

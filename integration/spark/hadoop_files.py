@@ -11,6 +11,8 @@ from twopc.errors import ConfigurationError
 from twopc.files import Files, LocalFiles
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark import SparkContext
 
 #: File systems whose ``FileContext.rename`` without overwrite is atomic. s3a copies instead, so two drivers could both win.
@@ -23,8 +25,9 @@ def open_files(context: SparkContext, location: str) -> Files:
     Raises:
         ConfigurationError: it cannot be opened, or its file system cannot create a file only if absent.
     """
-    jvm: Any = context._jvm  # noqa: SLF001 - the public API has no gateway
-    path = jvm.org.apache.hadoop.fs.Path(location)
+    # PySpark's own gateway, which the public API does not show. A second one would change the first one's converters.
+    gateway: Any = context._gateway  # noqa: SLF001 - see above
+    path = gateway.jvm.org.apache.hadoop.fs.Path(location)
     configuration: Any = context._jsc.hadoopConfiguration()  # noqa: SLF001 - the same
     try:
         qualified = path.getFileSystem(configuration).makeQualified(path).toUri()
@@ -39,26 +42,25 @@ def open_files(context: SparkContext, location: str) -> Files:
             f"checkpoint_location={location!r}: {qualified.getScheme()} has no atomic rename, so two drivers could both create "
             f"the same file. Use a local or shared POSIX path, or one of {', '.join(sorted(_ATOMIC_RENAME))}"
         )
-    return HadoopFiles(jvm, configuration, qualified.toString())
+    return HadoopFiles(gateway, configuration, qualified.toString())
 
 
 class HadoopFiles:
     """See :class:`twopc.files.Files`, over Hadoop's ``FileContext``."""
 
-    def __init__(self, jvm: Any, configuration: Any, location: str) -> None:
+    def __init__(self, gateway: Any, configuration: Any, location: str) -> None:
         self.location = location
-        self._jvm = jvm
-        self._fs = jvm.org.apache.hadoop.fs
-        self._context = self._fs.FileContext.getFileContext(jvm.java.net.URI(location), configuration)
+        self._jvm = gateway.jvm
+        self._configuration = configuration  # the session's: credentials in spark.hadoop.* are in no other
+        self._fs = self._jvm.org.apache.hadoop.fs
+        self._context = self._fs.FileContext.getFileContext(self._jvm.java.net.URI(location), configuration)
+        self._no_options = gateway.new_array(getattr(self._fs, "Options$Rename"), 0)
 
     def read(self, name: str) -> bytes | None:
         """See :class:`Files`."""
-        try:
-            stream = self._context.open(self._path(name))
-        except Py4JJavaError as error:
-            if _is_absent(error):
-                return None
-            raise
+        stream = _if_present(lambda: self._context.open(self._path(name)))
+        if stream is None:
+            return None
         try:
             return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
         finally:
@@ -66,19 +68,14 @@ class HadoopFiles:
 
     def names(self, directory: str) -> list[str]:
         """See :class:`Files`."""
-        try:
-            found = self._context.util().listStatus(self._path(directory))
-        except Py4JJavaError as error:
-            if _is_absent(error):
-                return []
-            raise
-        return sorted(status.getPath().getName() for status in found)
+        found = _if_present(lambda: self._context.util().listStatus(self._path(directory)))
+        return sorted(status.getPath().getName() for status in found or ())
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """See :class:`Files`."""
         target = self._path(name)
         temporary = self._fs.Path(target.getParent(), f".{target.getName()}.{uuid.uuid4().hex}.tmp")
-        file_system = temporary.getFileSystem(self._jvm.org.apache.hadoop.conf.Configuration())
+        file_system = temporary.getFileSystem(self._configuration)
         stream = file_system.create(temporary, False)  # noqa: FBT003 - Hadoop's overwrite
         try:
             stream.write(data)
@@ -86,7 +83,7 @@ class HadoopFiles:
         finally:
             stream.close()
         try:
-            self._context.rename(temporary, target, self._no_options())
+            self._context.rename(temporary, target, self._no_options)
         except Py4JJavaError as error:
             file_system.delete(temporary, False)  # noqa: FBT003 - Hadoop's recursive
             if "FileAlreadyExistsException" in str(error.java_exception.getClass()):
@@ -96,21 +93,17 @@ class HadoopFiles:
 
     def remove(self, name: str) -> None:
         """See :class:`Files`."""
-        try:
-            self._context.delete(self._path(name), False)  # noqa: FBT003 - Hadoop's recursive
-        except Py4JJavaError as error:
-            if not _is_absent(error):
-                raise
+        _if_present(lambda: self._context.delete(self._path(name), False))  # noqa: FBT003 - Hadoop's recursive
 
     def _path(self, name: str) -> Any:
         return self._fs.Path(f"{self.location}/{name}" if name else self.location)
 
-    def _no_options(self) -> Any:
-        gateway = self._jvm._gateway_client  # noqa: SLF001 - Py4J makes arrays by its gateway only
-        from py4j.java_gateway import JavaGateway  # noqa: PLC0415 - one use
 
-        return JavaGateway(gateway_client=gateway).new_array(getattr(self._fs, "Options$Rename"), 0)
-
-
-def _is_absent(error: Py4JJavaError) -> bool:
-    return "FileNotFoundException" in str(error.java_exception.getClass())
+def _if_present(access: Callable[[], Any]) -> Any:
+    """What ``access`` returns; None if the file or directory is absent."""
+    try:
+        return access()
+    except Py4JJavaError as error:
+        if "FileNotFoundException" in str(error.java_exception.getClass()):
+            return None
+        raise

@@ -19,10 +19,13 @@ class Options:
     """What ``exactly_once`` takes besides its sinks.
 
     Attributes:
-        staging_location: where ``staging=True`` keeps rows; by default beside the checkpoint. A path that the driver and
-            every worker share.
+        staging: keep each task's rows until its transactions are proven, so that a decided batch whose transactions timed
+            out is completed whatever the plan (rule 9).
+        staging_location: where; by default beside the checkpoint. A path that the driver and every worker share.
         adopt_query_id: the id of a query that ran before it had this sink; the sink joins at the query's current batch.
         end_query_id: the id of the query that this one replaces under the same sink name.
+        resume_at_batch: the batch behind a gap: those before it have no rows for the sinks, or were written by other means.
+        abandon_batch: the last decided batch, if nothing can complete it: what is visible of it stays, the rest is given up.
         add_sink: the name of a sink that joins a checkpoint which was bound without it.
         max_attempts: how often a batch is prepared before its error stops the query.
         prepare_timeout_ms: cancel an attempt that takes longer; by default as long as the sinks' transactions allow.
@@ -33,9 +36,12 @@ class Options:
         dead_letter: a sink that takes such records: a KafkaSink with a topic.
     """
 
+    staging: bool = False
     staging_location: str | None = None
     adopt_query_id: str | None = None
     end_query_id: str | None = None
+    resume_at_batch: int | None = None
+    abandon_batch: int | None = None
     add_sink: str | None = None
     max_attempts: int = 3
     prepare_timeout_ms: float | None = None
@@ -52,6 +58,11 @@ class Options:
             raise ConfigurationError(
                 'exactly_once(): give on_bad_record="dead_letter" and dead_letter=KafkaSink(…), or neither'
             )
+        if self.staging_location is not None and not self.staging:
+            raise ConfigurationError("exactly_once(staging_location=…) has no effect without staging=True: give both")
+        for name in ("resume_at_batch", "abandon_batch"):
+            if not isinstance(getattr(self, name), int | None):
+                raise ConfigurationError(f"exactly_once({name}={getattr(self, name)!r}): give a batch number")
         letters = self.dead_letter
         if letters is not None and not (isinstance(letters, TwoPhaseCommitSink) and letters.takes_dead_letters):
             raise ConfigurationError(
@@ -60,7 +71,7 @@ class Options:
 
 
 def checked_options(
-    sinks: Sequence[TwoPhaseCommitSink[Any]], checkpoint_location: str, *, staging: bool, settings: Mapping[str, Any]
+    sinks: Sequence[TwoPhaseCommitSink[Any]], checkpoint_location: str, settings: Mapping[str, Any]
 ) -> Options:
     """Check the arguments of ``exactly_once``, and those of its settings that concern each other."""
     known = sorted(field.name for field in fields(Options))
@@ -72,8 +83,6 @@ def checked_options(
     if not checkpoint_location.strip():
         raise ConfigurationError("exactly_once(checkpoint_location=''): give the query's checkpointLocation")
     options = Options(**settings)
-    if options.staging_location is not None and not staging:
-        raise ConfigurationError("exactly_once(staging_location=…) has no effect without staging=True: give both")
     names = [sink.name for sink in participants(sinks, options)]
     if len(set(names)) != len(names):
         raise ConfigurationError(f"exactly_once(): two sinks have the same name in {names}; give each its own")

@@ -1,14 +1,14 @@
 """``staging=True``: tasks keep their rows as Arrow IPC until their transactions are proven. Nothing decided is ever lost.
 
 Each task attempt writes one slice, ``<driver epoch>/<batch id>/<UUID>.arrow`` (rule 13). Driver and workers must share the
-location: a POSIX path or a file system that pyarrow knows.
+location: a POSIX path or a file system that pyarrow knows. Queries that share it have a directory each: the query's id.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import uuid
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from twopc.crash_points import crash_point
 from twopc.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 logger = logging.getLogger(__name__)
 
@@ -80,52 +80,75 @@ class SliceWriter:
         return self.name
 
 
-@dataclass(frozen=True)
 class Staging:
-    """The driver's view of the staged slices; see ``twopc.staged_rows.StagedRows``."""
+    """The driver's view of the staged slices; see ``twopc.engine.StagedRows``.
 
-    location: str
+    Args:
+        location: this query's own directory.
+        former: where version 0.1 kept the slices of all queries together; only read.
+    """
+
+    def __init__(self, location: str, former: str | None = None) -> None:
+        self.location = location
+        self._filesystem, self._root = open_location(location)
+        self._former = None if former is None else open_location(former)[1]
 
     def has(self, name: str) -> bool:
         """See :class:`StagedRows`."""
-        filesystem, root = open_location(self.location)
-        found: fs.FileInfo = filesystem.get_file_info(f"{root}/{name}")
-        return bool(found.type == fs.FileType.File)
+        return self._found(name) is not None
+
+    def require_visible(self, names: Iterable[str]) -> None:
+        """Require that this process sees the slices of an attempt, with one listing: a loss needs them (rule 9).
+
+        Raises:
+            ConfigurationError: it does not see one.
+        """
+        wanted, seen = set(names), set[str]()
+        for directory in {name.rpartition("/")[0] for name in wanted}:
+            listed = fs.FileSelector(f"{self._root}/{directory}", allow_not_found=True)
+            seen |= {f"{directory}/{info.base_name}" for info in self._filesystem.get_file_info(listed)}
+        # A shared file system may show a directory as it was some seconds ago, but not a file.
+        missing = next((name for name in sorted(wanted - seen) if not self.has(name)), None)
+        if missing is not None:
+            raise ConfigurationError(
+                f"the driver does not see {self.location}/{missing}, which a task has just written: the workers have a directory "
+                "of their own under this path. Nothing of the batch is decided or visible. Set staging_location to a path that "
+                "the driver and all workers share, such as a network file system, hdfs://, s3:// or gs://, and restart"
+            )
 
     def read(self, name: str, sink: str) -> Iterator[pa.RecordBatch]:
         """See :class:`StagedRows`."""
-        filesystem, root = open_location(self.location)
-        with filesystem.open_input_file(f"{root}/{name}") as source, pa.ipc.open_file(source) as reader:
+        path = self._found(name) or f"{self._root}/{name}"
+        with self._filesystem.open_input_file(path) as source, pa.ipc.open_file(source) as reader:
             view = views_in(reader.schema)[sink]
             for index in range(reader.num_record_batches):
                 yield view.of(reader.get_batch(index))
 
     def release(self, driver_epoch: int, batch: int) -> None:
         """See :class:`StagedRows`. Leaves slices of later driver epochs alone: they belong to a newer driver."""
-        filesystem, root = open_location(self.location)
         try:
-            for epoch in _numbered(filesystem, root):
-                for batch_id in _numbered(filesystem, f"{root}/{epoch}") if epoch <= driver_epoch else ():
+            for epoch in self._numbered(self._root):
+                for batch_id in self._numbered(f"{self._root}/{epoch}") if epoch <= driver_epoch else ():
                     if epoch < driver_epoch or batch_id <= batch:
-                        filesystem.delete_dir(f"{root}/{epoch}/{batch_id}")
+                        self._filesystem.delete_dir(f"{self._root}/{epoch}/{batch_id}")
         except OSError as error:
-            logger.warning(
-                "staged rows of batch %d in %s could not be deleted, the next batch retries: %s",
-                batch,
-                self.location,
-                error,
-            )
+            text = "staged rows of batch %d in %s could not be deleted, the next batch retries: %s"
+            logger.warning(text, batch, self.location, error)
 
+    def _found(self, name: str) -> str | None:
+        """The path of a slice; None if it is absent."""
+        for root in (self._root, self._former):
+            if root is not None and self._filesystem.get_file_info(f"{root}/{name}").type == fs.FileType.File:
+                return f"{root}/{name}"
+        return None
 
-def _numbered(filesystem: fs.FileSystem, directory: str) -> list[int]:
-    """The entries of a directory whose names are numbers."""
-    found = filesystem.get_file_info(fs.FileSelector(directory, allow_not_found=True))
-    return [int(info.base_name) for info in found if info.base_name.isdigit()]
+    def _numbered(self, directory: str) -> list[int]:
+        """The entries of a directory whose names are numbers."""
+        found = self._filesystem.get_file_info(fs.FileSelector(directory, allow_not_found=True))
+        return [int(info.base_name) for info in found if info.base_name.isdigit()]
 
 
 def _fsync(path: str) -> None:
-    import os  # noqa: PLC0415 - local file systems only
-
     for name in (path, os.path.dirname(path)):  # noqa: PTH120 - names of a pyarrow file system
         descriptor = os.open(name, os.O_RDONLY)
         try:

@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from integration.spark.bad_rows import screen
 from integration.spark.staging import SliceWriter
-from integration.spark.views import CAUSE, CHECKSUM
+from integration.spark.views import CAUSE, CHECKSUM, screen
 from twopc.attempt import Attempt, TaskAttempt
 from twopc.errors import FatalError
 from twopc.records import TaskReport
@@ -42,7 +41,7 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         stage: Spark's id of the stage that the task ran in.
         report: what it wrote; None if it cannot.
-        error: why it cannot: the name of the error's class (see ``failures``) and the message.
+        error: why it cannot: the name of the error's class (see ``jobs.named_error``) and the message.
     """
 
     stage: int
@@ -55,6 +54,8 @@ class PrepareTask:
     """What every task of an attempt does: write its rows into all sinks and pre-commit. Pickled by Spark.
 
     Attributes:
+        frame: the name of the DataFrame, where the batch has several.
+        first_task: the number of its first task in the batch.
         staging: where the rows are kept until they are proven; None keeps none.
         views: by sink name, its columns. For all other fields see :class:`twopc.engine.Work`.
     """
@@ -66,6 +67,8 @@ class PrepareTask:
     driver_epochs: dict[str, int]
     committed_through: int
     only_tasks: frozenset[TaskKey] | None
+    frame: str
+    first_task: int
     staging: str | None
     views: dict[str, View]
 
@@ -74,7 +77,7 @@ class PrepareTask:
         context = TaskContext.get()
         if context is None:
             raise AssertionError("a task has a context")
-        stage, partition = context.stageId(), context.partitionId()
+        stage, partition = context.stageId(), self.first_task + context.partitionId()
         writers = self._create_writers(partition)
         try:
             report = self._prepare(partition, batches, writers)
@@ -134,6 +137,7 @@ class PrepareTask:
             checksum=checksum % 2**64,
             handles=handles,
             staged=staged.close() if staged is not None else None,
+            frame=self.frame,
         )
 
     def _create_slice(self) -> SliceWriter | None:

@@ -1,23 +1,30 @@
-"""Which columns each sink is given. One Arrow batch holds those of all sinks; a view of it copies nothing."""
+"""Which rows and columns each sink is given. One Arrow batch holds those of all sinks; a view of it copies nothing.
+
+With ``on_bad_record="dead_letter"`` no sink is given a row that one of them can never take. The sink for dead letters takes
+part in the same decision, so a letter is readable exactly once, together with the rest of its batch.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from integration.spark.dead_letters import letters
+from twopc.errors import BadRecordError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
+
+    from twopc.sink import TwoPhaseCommitSink
 
 #: A hash of the whole row (int64). The JVM computes it; a task only adds up the column.
 CHECKSUM: Final = "__twopc_checksum"
 #: Why a row is bad; null where it is not. Present only where bad rows become dead letters.
 CAUSE: Final = "__twopc_cause"
 _KEY: Final = b"twopc.views"
+_HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +46,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         if not self.of_bad_rows:
             return self._named(rows if pc.all(is_good).as_py() else rows.filter(is_good))
         bad = rows.filter(pc.invert(is_good))
-        return letters(self._named(bad), bad.column(CAUSE))
+        return _letters(self._named(bad), bad.column(CAUSE))
 
     def _named(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(
@@ -55,3 +62,65 @@ def with_views(schema: pa.Schema, views: Mapping[str, View]) -> pa.Schema:
 def views_in(schema: pa.Schema) -> dict[str, View]:
     """The views that :func:`with_views` stored."""
     return msgspec.json.decode((schema.metadata or {})[_KEY], type=dict[str, View])
+
+
+def screen(rows: pa.RecordBatch, sinks: Iterable[TwoPhaseCommitSink[Any]], views: Mapping[str, View]) -> pa.RecordBatch:
+    """Append the column :data:`CAUSE`.
+
+    Args:
+        rows: the batch without that column.
+        sinks: all sinks; the one for dead letters checks nothing.
+        views: by sink name.
+    """
+    causes: list[str | None] = [None] * rows.num_rows
+    for sink in sinks:
+        view = views[sink.name]
+        if view.of_bad_rows:
+            continue
+        for row, reason in bad_rows(view.of(rows), sink.check).items():
+            causes[row] = causes[row] or f"sink {sink.name!r}: {reason}"
+    return rows.append_column(CAUSE, pa.array(causes, pa.string()))
+
+
+def bad_rows(rows: pa.RecordBatch, check: Callable[[pa.RecordBatch], None]) -> dict[int, str]:
+    """The rows that ``check`` rejects, with its reason. Bisects, so a batch without bad rows costs one check."""
+    found: dict[int, str] = {}
+
+    def bisect(start: int, count: int) -> None:
+        try:
+            check(rows.slice(start, count))
+        except BadRecordError as error:
+            if count == 1:
+                found[start] = str(error)
+            else:
+                bisect(start, count // 2)
+                bisect(start + count // 2, count - count // 2)
+
+    if rows.num_rows:
+        bisect(0, rows.num_rows)
+    return found
+
+
+def _letters(rows: pa.RecordBatch, causes: pa.Array[Any]) -> pa.RecordBatch:
+    """One record for each bad row: ``value`` is the row as JSON, the header ``twopc.cause`` says why it is bad.
+
+    Bytes become text where they are UTF-8, else ``{"base64": …}``.
+    """
+    values = [msgspec.json.encode({name: _readable(value) for name, value in row.items()}) for row in rows.to_pylist()]
+    headers = [[{"key": "twopc.cause", "value": str(cause).encode()}] for cause in causes.to_pylist()]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(values, pa.binary()), pa.array(headers, _HEADERS)], names=["value", "headers"]
+    )
+
+
+def _readable(value: Any) -> Any:
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return {"base64": value}
+    if isinstance(value, dict):
+        return {name: _readable(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_readable(inner) for inner in value]
+    return value

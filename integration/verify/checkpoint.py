@@ -6,18 +6,19 @@ import contextlib
 import json
 from typing import TYPE_CHECKING
 
-from integration.spark.checkpoint import decoding, query_id, source_offsets
+from integration.spark.checkpoint import decoding, offsets_by_source, query_id, source_offsets
 from integration.verify.findings import Finding, Kind
 from integration.verify.sources import ranges
 from twopc.binding import Binding
 from twopc.errors import ConfigurationError
-from twopc.files import Subdirectory
+from twopc.files import LocalFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from integration.verify.history import History
     from twopc.files import Files
+    from twopc.records import Decision
 
 
 @contextlib.contextmanager
@@ -41,14 +42,15 @@ def initial_offsets(files: Files) -> dict[str, tuple[str, ...]]:
     """
     found: list[str] = []
     with _reading(files):
-        for source in range(len(source_offsets(files, 0) or ())):
+        for source in offsets_by_source(files, 0) or ():
             name = f"sources/{source}/0"
             # "\0v1\n{…}": the zero byte is there for Spark 2.1.0 (SPARK-19517).
             version, _, text = (files.read(name) or b"").partition(b"\n")
             if version != b"\0v1":
                 return {}
             with decoding(files, name):
-                found.append(json.dumps(json.loads(text), sort_keys=True, separators=(",", ":")))
+                offset = json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
+            found.append(offset if source.isdecimal() else f"{source}:{offset}")
         return {query_id(files): tuple(found)} if found else {}
 
 
@@ -78,62 +80,48 @@ def check_checkpoint(files: Files, finished: Collection[int], history: History, 
     with _reading(files):
         of, begin = query_id(files), history.view.begin
         if begin is not None and of != begin.query_id:
-            yield Finding(
-                Kind.QUERY_DIFFERS,
-                files.location,
+            text = (
                 f"the checkpoint belongs to query {of}, but the ledger is open for query {begin.query_id}: pass that query's "
-                "checkpoint",
+                "checkpoint"
             )
-        bound = Binding(Subdirectory(files, "twopc")).log
+            yield Finding(Kind.QUERY_DIFFERS, files.location, text)
+        bound = Binding(LocalFiles(f"{files.location}/twopc")).log
         if bound is not None and bound != ledger:
             yield Finding(Kind.BINDING_DIFFERS, files.location, f"the checkpoint is bound to {bound}, not to {ledger}")
-        yield from _check_offsets(files, history, of)
-        yield from _check_commits(files, finished, history, of)
+        decided = {key.batch: batch.decision for key, batch in history.batches.items() if key.query_id == of}
+        yield from _check_offsets(files, decided)
+        if decided:
+            yield from _check_commits(files, finished, list(decided))
 
 
-def _check_offsets(files: Files, history: History, of: str) -> Iterator[Finding]:
+def _check_offsets(files: Files, decided: Mapping[int, Decision]) -> Iterator[Finding]:
     absent = []
-    for key, batch in history.batches.items():
-        if key.query_id != of:
-            continue
-        planned = source_offsets(files, key.batch)
+    for batch, decision in decided.items():
+        planned = source_offsets(files, batch)
         if planned is None:
-            absent.append(key.batch)
-        elif planned != batch.decision.offsets:
-            yield Finding(
-                Kind.OFFSETS_DIFFER,
-                f"batch {key.batch}",
-                f"the checkpoint has the offsets {', '.join(planned)}, the decision has {', '.join(batch.decision.offsets)}: the "
-                "checkpoint is old or a copy",
+            absent.append(batch)
+        elif planned != decision.offsets:
+            text = (
+                f"the checkpoint has the offsets {', '.join(planned)}, the decision has {', '.join(decision.offsets)}: the "
+                "checkpoint is old or a copy"
             )
+            yield Finding(Kind.OFFSETS_DIFFER, f"batch {batch}", text)
     # Spark deletes old batches, even during this check: list what is left last.
     oldest = min(_batches(files, "offsets"), default=0)
     if absent := [batch for batch in absent if batch >= oldest]:
-        yield Finding(
-            Kind.OFFSETS_MISSING,
-            f"batches {ranges(absent)}",
-            "decided, but the checkpoint has no offsets for them: it is older than the ledger",
-        )
+        text = "decided, but the checkpoint has no offsets for them: it is older than the ledger"
+        yield Finding(Kind.OFFSETS_MISSING, f"batches {ranges(absent)}", text)
 
 
-def _check_commits(files: Files, finished: Collection[int], history: History, of: str) -> Iterator[Finding]:
-    decided = [key.batch for key in history.batches if key.query_id == of]
-    if not decided:
-        return
+def _check_commits(files: Files, finished: Collection[int], decided: Sequence[int]) -> Iterator[Finding]:
     if beyond := sorted(batch for batch in finished if batch > decided[-1]):
-        yield Finding(
-            Kind.COMMITTED_UNDECIDED,
-            f"batches {ranges(beyond)}",
-            "Spark finished them, but they were never decided: the query ran without the sink, or the ledger lost decisions",
-        )
+        text = "Spark finished them, but they were never decided: the query ran without the sink, or the ledger lost decisions"
+        yield Finding(Kind.COMMITTED_UNDECIDED, f"batches {ranges(beyond)}", text)
     # Spark writes commits/N after the sink's commit: only the last decided batch may still lack it.
     commits = _batches(files, "commits")
     if absent := [batch for batch in decided[:-1] if batch not in commits and batch >= min(commits, default=0)]:
-        yield Finding(
-            Kind.COMMIT_MISSING,
-            f"batches {ranges(absent)}",
-            "decided, and later batches too, but the checkpoint does not record them as finished",
-        )
+        text = "decided, and later batches too, but the checkpoint does not record them as finished"
+        yield Finding(Kind.COMMIT_MISSING, f"batches {ranges(absent)}", text)
 
 
 def _batches(files: Files, directory: str) -> set[int]:

@@ -1,23 +1,32 @@
-"""``twopc verify`` behind its options: run it, print what it found, return the exit status."""
+"""``twopc verify`` behind its options: check once or repeatedly, print what was found, return the exit status."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import time
 import traceback
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from integration.verify.watch import run_verify
+from integration.verify.cluster import Cluster
+from integration.verify.findings import Kind
+from integration.verify.report import show_finding
+from integration.verify.verifier import Verifier
 from sinks.kafka.options import PREFIX
-from twopc.errors import ConfigurationError, TwoPhaseCommitError
+from twopc.errors import ConfigurationError, RetriableError, TwoPhaseCommitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from integration.verify.findings import Finding
+    from integration.verify.report import Report
     from integration.verify.verifier import VerifyOptions
-    from integration.verify.watch import Pace
     from sinks.kafka import KafkaSink
 
 _NO_ERRORS: Final = 0
@@ -25,17 +34,23 @@ _ERRORS_FOUND: Final = 1
 _NOT_CHECKED: Final = 2
 
 
+@dataclass(frozen=True)
+class Pace:
+    """How often to check."""
+
+    is_online: bool = False  #: check repeatedly, until interrupted or until ``for_s`` is over; else once
+    every_s: float = 10.0  #: time between two checks, in s
+    for_s: float | None = None  #: no check starts later than this, in s; None: no limit
+
+
 def main(sink: Callable[[], KafkaSink], options: VerifyOptions, pace: Pace, *, as_json: bool) -> int:
-    """Verify a sink.
+    """Verify a sink; return the exit status.
 
     Args:
         sink: describes the sink; a ConfigurationError is reported like those of the check.
         options: what to check.
         pace: how often.
         as_json: print JSON objects to stdout, everything else to stderr.
-
-    Returns:
-        the exit status.
     """
     stderr = Console(stderr=True, highlight=False)
     console = stderr if as_json else Console(highlight=False)
@@ -75,3 +90,113 @@ def connection_options(pairs: Sequence[str], file: Path | None) -> dict[str, Any
             raise ConfigurationError("an option is not key=value (not shown: it may be a password)")
         options[PREFIX + name.strip().removeprefix(PREFIX)] = value.strip()
     return options
+
+
+def run_verify(
+    sink: KafkaSink, options: VerifyOptions, pace: Pace, console: Console, emit: Callable[[str], object] | None
+) -> bool:
+    """Check a sink and print the results; return whether no check found an error.
+
+    ``emit`` gets one JSON object per check; if it is None, ``console`` gets tables for people.
+
+    Raises:
+        TwoPhaseCommitError: the last check failed, and none before it found an error.
+    """
+    watch = _Watch(console, emit)
+    try:
+        with contextlib.closing(Cluster(sink)) as cluster, Verifier(cluster, options) as verifier:
+            if not pace.is_online:
+                watch.check(verifier)
+            else:
+                # Ctrl-C is the normal way to end a watch: print its report all the same.
+                with contextlib.suppress(KeyboardInterrupt):
+                    watch.check_repeatedly(verifier, pace)
+    except Exception as error:  # noqa: BLE001 - conclude() raises it again, unless errors found earlier would be lost
+        watch.failure = error
+    return watch.conclude()
+
+
+class _Watch:
+    """All checks of one command.
+
+    Attributes:
+        failure: why the last check failed; None if it succeeded.
+    """
+
+    def __init__(self, console: Console, emit: Callable[[str], object] | None) -> None:
+        self._console = console
+        self._emit = emit
+        self._errors: dict[tuple[Kind, str], Finding] = {}
+        self._report: Report | None = None  # of the last check that succeeded
+        self.failure: Exception | None = None
+
+    def check(self, verifier: Verifier) -> Report:
+        """Check once."""
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        is_hidden = not self._console.is_terminal
+        with Progress(*columns, console=self._console, transient=True, disable=is_hidden) as progress:
+            task = progress.add_task("reading", total=None)
+            report = verifier.check(
+                lambda offsets: progress.update(task, total=offsets), lambda records: progress.advance(task, records)
+            )
+        self._report, self.failure = report, None
+        # Errors stay, except gaps: a later batch may fill a gap, so each check that can judges it again.
+        not_judged = {finding.where for finding in report.findings if finding.kind is Kind.NOT_COMPARED}
+        self._errors = {
+            key: finding
+            for key, finding in self._errors.items()
+            if finding.kind is not Kind.SEQUENCE_GAPS or finding.where in not_judged
+        }
+        self._errors |= {(finding.kind, finding.where): finding for finding in report.findings if finding.is_error}
+        if self._emit is not None:
+            self._emit(json.dumps(report.facts()))
+        return report
+
+    def check_repeatedly(self, verifier: Verifier, pace: Pace) -> None:
+        """Check at this pace; a check that fails for now is reported, and the next one resumes where it stopped."""
+        began = time.monotonic()
+        while True:
+            before = self._report
+            try:
+                report = self.check(verifier)
+            except RetriableError as error:
+                self.failure = error
+                self._print(f"{time.strftime('%H:%M:%S')} check failed: {error}; next check in {pace.every_s:g} s")
+            else:
+                self._show_news(before, report)
+            if pace.for_s is not None and time.monotonic() - began + pace.every_s > pace.for_s:
+                return
+            time.sleep(pace.every_s)
+
+    def conclude(self) -> bool:
+        """Print the last report with the errors of all checks; return whether there are none.
+
+        Raises:
+            Exception: no check found an error, and the last one failed or there was none.
+        """
+        report, failure = self._report, self.failure
+        if report is not None and self._emit is None:
+            others = [finding for finding in report.findings if not finding.is_error]
+            replace(report, findings=(*self._errors.values(), *others)).show(self._console)
+        if report is None and failure is None:
+            failure = RetriableError("interrupted before the first check finished: nothing was compared")
+        if failure is not None:
+            if not self._errors:
+                raise failure
+            self._print(f"The last check failed: {failure}")
+        return not self._errors
+
+    def _show_news(self, before: Report | None, report: Report) -> None:
+        """Print what this check found and the one before did not."""
+        if self._emit is not None:
+            return
+        self._console.print(
+            f"{time.strftime('%H:%M:%S')} batch {report.last_batch}, {report.rows:,} rows decided, "
+            f"{report.records or 0:,} records, {report.open} open transactions"
+        )
+        for finding in report.findings:
+            if before is None or finding not in before.findings:
+                show_finding(finding, self._console)
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, soft_wrap=True)

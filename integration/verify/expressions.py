@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from confluent_kafka import Message
 
@@ -65,55 +66,39 @@ def parse(text: str) -> Expression:
 
 
 def _part(text: str) -> Part:
-    if text == "key":
-        return _key
-    if text == "value":
-        return _value
     kind, _, argument = text.partition(":")
+    if text == "key":
+        return lambda message: _as_bytes(message.key())
+    if text == "value":
+        return lambda message: _as_bytes(message.value())
     if kind == "header" and argument:
-        return _header(argument)
+        return partial(_header, argument)
     if kind == "json" and _PATH.fullmatch(argument):
-        return _json(argument)
+        return partial(_json, [name or int(index) for name, index in _STEP.findall(argument)])
     raise ExpressionError(
         f"{text!r} is not an expression: use key, value, header:NAME or json:PATH (such as json:$.order.id or json:$.items[0]), "
         "or several separated by commas"
     )
 
 
-def _key(message: Message) -> bytes | None:
-    return _as_bytes(message.key())
+def _header(name: str, message: Message) -> bytes | None:
+    headers: Any = message.headers() or ()
+    return next((_as_bytes(value) for header, value in headers if header == name), None)
 
 
-def _value(message: Message) -> bytes | None:
-    return _as_bytes(message.value())
-
-
-def _header(name: str) -> Part:
-    def read(message: Message) -> bytes | None:
-        headers: Any = message.headers() or ()
-        return next((_as_bytes(value) for header, value in headers if header == name), None)
-
-    return read
-
-
-def _json(path: str) -> Part:
-    steps = [name or int(index) for name, index in _STEP.findall(path)]
-
-    def read(message: Message) -> bytes | None:
-        try:
-            found: Any = _DECODER.decode(message.value() or b"")
-            for step in steps:
-                # A string must not be indexed by its characters.
-                if not isinstance(found, list if isinstance(step, int) else dict):
-                    return None
-                found = found[step]
-            # Keep it as JSON: 5 and "5" are different.
-            return None if found is None else msgspec.json.encode(found, order="sorted")
-        # Values are arbitrary bytes: not UTF-8, or thousands of brackets.
-        except (msgspec.DecodeError, KeyError, IndexError, ValueError, RecursionError):
-            return None
-
-    return read
+def _json(steps: Sequence[Any], message: Message) -> bytes | None:
+    try:
+        found: Any = _DECODER.decode(message.value() or b"")
+        for step in steps:
+            # A string must not be indexed by its characters.
+            if not isinstance(found, list if isinstance(step, int) else dict):
+                return None
+            found = found[step]
+        # Keep it as JSON: 5 and "5" are different.
+        return None if found is None else msgspec.json.encode(found, order="sorted")
+    # Values are arbitrary bytes: not UTF-8, or thousands of brackets.
+    except (msgspec.DecodeError, KeyError, IndexError, ValueError, RecursionError):
+        return None
 
 
 def _as_bytes(found: str | bytes | None) -> bytes | None:

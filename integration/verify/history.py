@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twopc.errors import DecisionLogDamagedError
 from twopc.log_view import LogView, fold, fold_entry
-from twopc.records import Acquired, Decision, Repair, Truncation
+from twopc.records import Acquired, Begin, Decision, Repair, Truncation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,20 +24,14 @@ class BatchId(NamedTuple):
 
 @dataclass
 class Batch:
-    """A decided batch.
+    """A decided batch."""
 
-    Attributes:
-        decision: the latest one, with repairs merged in.
-        prior: source offsets of the previous batch; None if the log no longer has them.
-        repairs: number of its repair records.
-        rewrites: how often it was lost completely and decided again.
-        superseded: handles, by sink, that a later record replaced: the driver proved them lost, they must never be visible.
-    """
-
-    decision: Decision
-    prior: tuple[str, ...] | None
-    repairs: int = 0
-    rewrites: int = 0
+    decision: Decision  #: the latest one, with repairs merged in
+    prior: tuple[str, ...] | None  #: source offsets of the previous batch; None if the log no longer has them
+    repairs: int = 0  #: number of its repair records
+    rewrites: int = 0  #: how often it was lost completely and decided again
+    abandoned: bool = False  #: whether its user has given up what is not visible of it
+    #: handles, by sink, that a later record replaced: the driver proved them lost, they must never be visible
     superseded: list[Mapping[str, Any]] = field(default_factory=list)
 
     def handles(self, sink: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -49,20 +43,13 @@ class Batch:
 
 @dataclass(frozen=True)
 class History:
-    """A decision log, batch by batch.
+    """A decision log, batch by batch."""
 
-    Attributes:
-        view: the state that a driver would derive from it.
-        batches: every kept batch, oldest first.
-        acquisitions: kept acquisitions of the sink's own ledger, by driver epoch.
-        is_complete: whether it and the sink's own ledger still have every decision since their topics were created.
-        elsewhere: query ids that another log has decided, with that log: the sink ran alone, or beside other sinks, before.
-    """
-
-    view: LogView
-    batches: dict[BatchId, Batch]
-    acquisitions: Mapping[int, Acquired]
-    is_complete: bool
+    view: LogView  #: the state that a driver would derive from it
+    batches: dict[BatchId, Batch]  #: every kept batch, oldest first
+    acquisitions: Mapping[int, Acquired]  #: kept acquisitions of the sink's own ledger, by driver epoch
+    is_complete: bool  #: whether both ledgers have every decision since their creation
+    #: query ids that another log has decided, with that log: the sink ran alone, or beside other sinks, before
     elsewhere: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -90,6 +77,8 @@ def history_of(contents: LogContents, own: LogContents) -> History:
             break
         if isinstance(record, Decision | Repair) and after.decision is not None:
             _add(batches, view, record, after.decision)
+        if isinstance(record, Begin) and record.abandons and batches:  # otherwise its decision is truncated
+            batches[next(reversed(batches))].abandoned = True
         view = after
     acquisitions = {entry.offset: entry.record for entry in own.entries if isinstance(entry.record, Acquired)}
     # Only a truncation may remove the head of a log; otherwise it is damaged.

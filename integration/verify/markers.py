@@ -5,18 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from integration.verify.cluster import Bounds
-from integration.verify.decided import is_at
+from integration.verify.tail import Tail
+from sinks.kafka.markers import Marker, decode_marker
+from twopc.errors import DecisionLogDamagedError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from confluent_kafka import Message
+
     from integration.verify.cluster import Cluster
-    from integration.verify.decided import Decided
     from integration.verify.history import BatchId
-    from sinks.kafka.markers import Marker
+    from integration.verify.transactions import Decided
     from sinks.kafka.reports import Description
 
 #: How long a running commit may take to reach every partition.
@@ -25,26 +28,23 @@ _COMMIT_S: Final = 5.0
 
 @dataclass
 class Markers:
-    """The visible markers; each read resumes where the last one ended.
-
-    Attributes:
-        visible: by UUID.
-        bounds: of the marker partitions, at the last read.
-    """
+    """The visible markers, by UUID, and the marker partitions."""
 
     visible: dict[str, Marker] = field(default_factory=dict)
-    bounds: Bounds = field(default_factory=lambda: Bounds({}, {}, {}))
-    _positions: dict[int, int] = field(default_factory=dict)
+    partitions: Tail = field(default_factory=Tail)
 
     def read_new(self, cluster: Cluster) -> None:
-        """Read the markers that became visible since."""
-        self.bounds = cluster.marker_bounds()
-        for partition, start in self.bounds.starts.items():
-            position = max(start, self._positions.get(partition, 0))
-            if position < self.bounds.stable[partition]:
-                found = cluster.markers(partition, position, self.bounds.stable[partition])
-                self.visible.update({marker.uuid: marker for _, marker in found})
-                self._positions[partition] = max(self.bounds.stable[partition], *(o + 1 for o, _ in found), position)
+        """Read the markers that became visible since.
+
+        Raises:
+            DecisionLogDamagedError: a record is not a marker.
+            RetriableError: the brokers did not answer in time.
+        """
+        self.partitions.update(cluster.marker_bounds())
+        for messages in self.partitions.read_new(cluster, cluster.sink.ledger):
+            # A record without a key is a barrier.
+            found = [_decode(message) for message in messages if message.key() is not None]
+            self.visible.update({marker.uuid: marker for marker in found})
 
     def forget_before(self, kept: Collection[BatchId]) -> None:
         """Drop markers of batches older than the kept ones of their query: their decisions were truncated."""
@@ -60,7 +60,7 @@ def wait_for_commits(cluster: Cluster, decided: Mapping[str, Decided], last: Bat
 
     def is_committing() -> bool:
         found = cluster.transactions.describe(list(ids))
-        return any(is_at(found[tid], handle) and found[tid].state == "PrepareCommit" for tid, handle in ids.items())
+        return any(found[tid].is_of(handle) and found[tid].state == "PrepareCommit" for tid, handle in ids.items())
 
     try:
         Retrying(retry=retry_if_result(bool), stop=stop_after_delay(_COMMIT_S), wait=wait_fixed(0.05))(is_committing)
@@ -70,12 +70,19 @@ def wait_for_commits(cluster: Cluster, decided: Mapping[str, Decided], last: Bat
 
 def missing(cluster: Cluster, markers: Markers, decided: Mapping[str, Decided]) -> dict[str, Description]:
     """Decided transactions without a visible marker, by UUID, with their coordinator's description."""
-    absent = [one for uuid, one in decided.items() if uuid not in markers.visible]
+    absent = {uuid: one.handle.transactional_id for uuid, one in decided.items() if uuid not in markers.visible}
     if not absent:
         return {}
-    found = cluster.transactions.describe([one.handle.transactional_id for one in absent])
+    found = cluster.transactions.describe(list(absent.values()))
     # A transaction that was committed before it was described has its marker by now.
     markers.read_new(cluster)
-    return {
-        one.handle.uuid: found[one.handle.transactional_id] for one in absent if one.handle.uuid not in markers.visible
-    }
+    return {uuid: found[tid] for uuid, tid in absent.items() if uuid not in markers.visible}
+
+
+def _decode(message: Message) -> Marker:
+    try:
+        return decode_marker(message.value() or b"")
+    except msgspec.DecodeError as error:
+        raise DecisionLogDamagedError(
+            f"{message.topic()}[{message.partition()}] holds a record that is not a marker ({error})"
+        ) from error

@@ -21,54 +21,32 @@ _STYLES: Final = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severi
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """One check of a sink. Its attributes, ``ok``, ``all_compared`` and ``verdict`` are the keys of the JSON object.
+    """One check of a sink. Its attributes, ``ok``, ``all_compared`` and ``verdict`` are the keys of the JSON object."""
 
-    Attributes:
-        sink: name of the sink.
-        ledger: the topic with the decisions.
-        query_id: the query that the decision log is open for; None if it is open for none.
-        driver_epoch: of the last driver that acquired the sink; None if that record was truncated.
-        acquisitions: how many of these records the sink's own ledger keeps.
-        first_batch: the oldest batch with a kept decision; None if there is none.
-        last_batch: the newest one.
-        complete: whether the log keeps every decision since its topic was created.
-        batches: number of batches with a kept decision.
-        rewritten: batches that were lost completely and decided again.
-        repaired: batches in which single transactions were replaced.
-        transactions: decided transactions of the kept decisions.
-        visible: those proven visible by their marker.
-        open: open transactions with the sink's transactional ids.
-        rows: rows in the decided transactions.
-        topics: the output topics that were read.
-        records: how many records readers see there; None if no topic was read.
-        seconds: duration of the check, in s.
-        findings: see :class:`integration.verify.findings.Finding`.
-    """
-
-    sink: str
-    ledger: str
-    query_id: str | None
-    driver_epoch: int | None
-    acquisitions: int
-    first_batch: int | None
-    last_batch: int | None
-    complete: bool
-    batches: int
-    rewritten: int
-    repaired: int
-    transactions: int
-    visible: int
-    open: int
-    rows: int
-    topics: tuple[str, ...]
-    records: int | None
-    seconds: float
-    findings: tuple[Finding, ...]
+    sink: str  #: name of the sink
+    ledger: str  #: the topic with the decisions
+    query_id: str | None = None  #: the query that the decision log is open for; None if it is open for none
+    driver_epoch: int | None = None  #: of the last driver that acquired the sink; None if that record was truncated
+    acquisitions: int = 0  #: how many of these records the sink's own ledger keeps
+    first_batch: int | None = None  #: the oldest batch with a kept decision; None if there is none
+    last_batch: int | None = None  #: the newest one
+    complete: bool = False  #: whether the log keeps every decision since its topic was created
+    batches: int = 0  #: number of batches with a kept decision
+    rewritten: int = 0  #: batches that were lost completely and decided again
+    repaired: int = 0  #: batches in which single transactions were replaced
+    transactions: int = 0  #: decided transactions of the kept decisions
+    visible: int = 0  #: those proven visible by their marker
+    open: int = 0  #: open transactions with the sink's transactional ids
+    rows: int = 0  #: rows in the decided transactions
+    topics: tuple[str, ...] = ()  #: the output topics that were read
+    records: int | None = None  #: how many records readers see there; None if no topic was read
+    seconds: float  #: duration of the check, in s
+    findings: tuple[Finding, ...]  #: see :class:`integration.verify.findings.Finding`
 
     @property
     def is_ok(self) -> bool:
         """Whether no finding is an error."""
-        return all(finding.kind.severity is not Severity.ERROR for finding in self.findings)
+        return not any(finding.is_error for finding in self.findings)
 
     @property
     def not_compared(self) -> tuple[Finding, ...]:

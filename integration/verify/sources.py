@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from integration.verify.findings import Finding, Kind
 
@@ -12,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from integration.verify.history import Batch, BatchId
-
-    Partitions = Mapping[tuple[str, str], int]
 
 
 def records_between(prior: Sequence[str], offsets: Sequence[str]) -> int | None:
@@ -47,18 +46,14 @@ def check_sources(
         if expected is None:
             uncounted.append(key.batch)
         elif expected != rows:
-            yield Finding(
-                Kind.RANGE_DIFFERS,
-                f"batch {key.batch}",
+            text = (
                 f"{rows:,} rows decided for {expected:,} source offsets: the query dropped or added rows, or the source has "
-                "offsets without records (transactions, compaction, retention)",
+                "offsets without records (transactions, compaction, retention)"
             )
+            yield Finding(Kind.RANGE_DIFFERS, f"batch {key.batch}", text)
     if uncounted:
-        yield Finding(
-            Kind.NOT_COMPARED,
-            f"batches {ranges(uncounted)}",
-            "source offsets and rows: the start of the batch is unknown, or the source is not Kafka",
-        )
+        text = "source offsets and rows: the start of the batch is unknown, or the source is not Kafka"
+        yield Finding(Kind.NOT_COMPARED, f"batches {ranges(uncounted)}", text)
 
 
 def ranges(numbers: Sequence[int]) -> str:
@@ -78,16 +73,16 @@ def _first_back(prior: Sequence[str], offsets: Sequence[str]) -> str | None:
 
 def _partitions(offsets: Sequence[str]) -> dict[tuple[str, str], int] | None:
     """Offsets by (topic, partition); None unless every source is Kafka: ``{"topic":{"0":5}}``."""
-    found = {}
+    found = dict[tuple[str, str], int]()
     for source, text in enumerate(offsets):
         try:
-            topics = json.loads(text)
-            for topic, partitions in topics.items():
-                for partition, offset in partitions.items():
-                    if not isinstance(offset, int):
-                        return None
-                    # Two sources may read the same topic.
-                    found[topic if source == 0 else f"{topic} (source {source})", partition] = offset
-        except (ValueError, AttributeError):
+            # A source that the query has named stands before its offset.
+            offset_text = text if text.startswith("{") else text.partition(":")[2]
+            topics = msgspec.json.decode(offset_text, type=dict[str, dict[str, int]])
+        except (msgspec.DecodeError, UnicodeError):
             return None
+        for topic, partitions in topics.items():
+            # Two sources may read the same topic.
+            name = topic if source == 0 else f"{topic} (source {source})"
+            found |= {(name, partition): offset for partition, offset in partitions.items()}
     return found

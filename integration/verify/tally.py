@@ -1,4 +1,4 @@
-"""Count the rows of a sink over all checks: by a later check, a batch may be truncated."""
+"""Count the rows of a sink over all checks, because a later check may find a batch truncated; compare with the records."""
 
 from __future__ import annotations
 
@@ -6,17 +6,36 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from integration.verify.decided import topics_of
-from integration.verify.output import Comparison
+from integration.verify.findings import Finding, Kind
+from integration.verify.transactions import topics_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
+    from integration.verify.cluster import Cluster
     from integration.verify.history import BatchId, History
+    from integration.verify.tail import Tail
     from sinks.kafka import KafkaSink
 
     #: A decision has the rows of a transaction, not of a topic: count them by the set of topics it wrote to, usually one.
     Rows = Counter[frozenset[str]]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """How many records to expect."""
+
+    proven: Mapping[frozenset[str], int]  #: rows of transactions proven visible, the least number of records
+    decided: Mapping[frozenset[str], int]  #: rows of all decided transactions, the largest number from this sink
+    incomplete: str | None  #: why this is not everything the sink has ever written; None if it is
+
+    def groups(self, topics: Iterable[str]) -> list[frozenset[str]]:
+        """Sets of topics that must be counted together, because transactions wrote to several of them."""
+        groups: list[frozenset[str]] = []
+        for one in [*self.decided, *(frozenset({topic}) for topic in topics)]:
+            joined = one.union(*(group for group in groups if group & one))
+            groups = [group for group in groups if not group & one] + [joined]
+        return sorted((group for group in groups if group), key=sorted)
 
 
 @dataclass
@@ -57,14 +76,59 @@ class Tally:
         """Decided rows of these batches."""
         return sum(self._decided[key].total() for key in batches)
 
-    def comparison(self, sole_writer: bool) -> Comparison:  # noqa: FBT001 - a field of the result
-        """What to compare the output with."""
-        return Comparison(
-            proven=_sum(self._proven.values()),
-            decided=_sum(self._decided.values()),
-            incomplete=self._incomplete,
-            sole_writer=sole_writer,
-        )
+    def expected(self) -> Expected:
+        """How many records the sink should have written by now."""
+        return Expected(_sum(self._proven.values()), _sum(self._decided.values()), self._incomplete)
+
+
+def check_count(
+    cluster: Cluster, topics: Mapping[str, Tail], expected: Expected, *, sole_writer: bool
+) -> Iterator[Finding]:
+    """Compare the number of records with the decided rows, topic by topic, or report why that would prove nothing.
+
+    Args:
+        cluster: knows which topics are compacted.
+        topics: as they were read.
+        expected: how many records.
+        sole_writer: whether nothing else writes to the topics.
+    """
+    for topic, tail in topics.items():
+        if held_back := tail.bounds.held_back:
+            text = f"{held_back:,} offsets are behind open transactions: readers cannot pass them"
+            yield Finding(Kind.HELD_BACK, topic, text)
+    for group in expected.groups(topics):
+        read = {topic: topics[topic] for topic in sorted(group & topics.keys())}
+        if not read:
+            continue
+        where, count = ", ".join(read), sum(tail.records for tail in read.values())
+        proven, decided = _rows_of(expected.proven, group), _rows_of(expected.decided, group)
+        if reason := expected.incomplete or _why_not(cluster, group, read):
+            text = f"the number of records ({count:,}, for {decided:,} decided rows): {reason}"
+            yield Finding(Kind.NOT_COMPARED, where, text)
+        elif count < proven:
+            text = f"{count:,} records for {proven:,} committed rows: records are lost"
+            yield Finding(Kind.RECORDS_MISSING, where, text)
+        elif count > decided:
+            kind = Kind.RECORDS_UNDECIDED if sole_writer else Kind.RECORDS_EXTRA
+            text = (
+                f"{count:,} records for {decided:,} decided rows: another writer, or duplicates; --key finds duplicates"
+            )
+            yield Finding(kind, where, text)
+
+
+def _why_not(cluster: Cluster, group: frozenset[str], read: Mapping[str, Tail]) -> str | None:
+    if others := sorted(group - read.keys()):
+        return f"the same transactions also wrote to {', '.join(others)}"
+    deleted = [topic for topic, tail in read.items() if tail.skipped or tail.starts_late]
+    if dropped := deleted or [topic for topic in read if cluster.is_compacted(topic)]:
+        return f"records were deleted from {', '.join(dropped)} (retention, compaction)"
+    if any(tail.bounds.held_back for tail in read.values()):
+        return "some committed records are not readable yet"
+    return None
+
+
+def _rows_of(counts: Mapping[frozenset[str], int], group: frozenset[str]) -> int:
+    return sum(rows for topics, rows in counts.items() if topics & group)
 
 
 def _sum(counts: Iterable[Rows]) -> Rows:

@@ -3,61 +3,88 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from integration.verify.decided import is_at
 from integration.verify.findings import Finding, Kind
 from sinks.kafka import reports
-from sinks.kafka.transactional_id import driver_epoch_of
+from sinks.kafka.handle import driver_epoch_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from integration.verify.cluster import Bounds
-    from integration.verify.decided import Decided
     from integration.verify.history import BatchId, History
+    from sinks.kafka import KafkaSink
+    from sinks.kafka.handle import KafkaHandle
     from sinks.kafka.markers import Marker
     from sinks.kafka.reports import Description
+
+
+class Decided(NamedTuple):
+    """A decided transaction; its marker is at offset ``scan_start`` or above."""
+
+    id: BatchId
+    task: int
+    handle: KafkaHandle
+    scan_start: int
+    abandoned: bool = False
+
+
+def decided_in(history: History, sink: KafkaSink) -> dict[str, Decided]:
+    """The sink's decided transactions that were not replaced, by UUID."""
+    found = {}
+    for key, batch in history.batches.items():
+        scan_start = batch.decision.scan_start.get(sink.name, {}).get("markers", {})
+        for task, encoded in batch.handles(sink.name):
+            handle = sink.decode_handle(encoded)
+            start = scan_start.get(str(handle.marker_partition), 0)
+            found[handle.uuid] = Decided(key, task, handle, start, batch.abandoned)
+    return found
+
+
+def superseded_in(history: History, sink: KafkaSink) -> dict[str, BatchId]:
+    """The sink's transactions that a later record replaced, by UUID."""
+    return {
+        sink.decode_handle(handles[sink.name]).uuid: key
+        for key, batch in history.batches.items()
+        for handles in batch.superseded
+        if sink.name in handles
+    }
+
+
+def topics_of(handle: KafkaHandle, sink: KafkaSink) -> frozenset[str]:
+    """The output topics that the transaction wrote to."""
+    return frozenset(where.rpartition(":")[0] for where in handle.partitions) - {sink.ledger}
 
 
 def check_missing(
     absent: Mapping[str, Description], decided: Mapping[str, Decided], bounds: Bounds, last: BatchId | None
 ) -> Iterator[Finding]:
-    """Judge decided transactions that are not visible."""
+    """Judge decided transactions that are not visible. ``bounds``: of the marker partitions."""
     for uuid, description in absent.items():
         one = decided[uuid]
-        where, partition = f"batch {one.id.batch}", one.handle.marker_partition
-        named = f"task {one.task}, {one.handle.transaction}, {one.handle.rows} rows"
-        if is_at(description, one.handle) and description.state in {"Ongoing", "PrepareCommit"}:
-            if one.id == last:
-                yield Finding(
-                    Kind.DECIDED_OPEN,
-                    where,
-                    f"{named}: decided but not committed; the running query or its next start commits it",
-                )
-            else:
-                yield Finding(
-                    Kind.DECIDED_LATE, where, f"{named}: decided and still open, although later batches were decided"
-                )
-        elif description.error == reports.NO_ANSWER:
-            yield Finding(Kind.DECIDED_UNKNOWN, where, f"{named}: its coordinator does not answer; check again later")
-        elif bounds.starts.get(partition, 0) > one.scan_start:
-            yield Finding(
-                Kind.DECIDED_UNKNOWN, where, f"{named}: its marker was deleted, so its commit cannot be verified"
-            )
-        elif bounds.stable.get(partition, 0) < bounds.ends.get(partition, 0):
-            yield Finding(
-                Kind.DECIDED_UNKNOWN, where, f"{named}: its marker may be behind an open transaction; check again later"
-            )
+        if one.abandoned:
+            kind, text = Kind.ABANDONED, f"given up with abandon_batch={one.id.batch}, so its rows may be missing"
         else:
-            fix = (
-                "the query's next start repairs it, or reports why it cannot" if one.id == last else "its rows are lost"
-            )
-            yield Finding(
-                Kind.DECIDED_LOST,
-                where,
-                f"{named}: decided, but neither visible nor open ({description.state}); {fix}",
-            )
+            kind, text = _why_missing(one, description, bounds, is_last=one.id == last)
+        named = f"task {one.task}, {one.handle.transaction}, {one.handle.rows} rows"
+        yield Finding(kind, f"batch {one.id.batch}", f"{named}: {text}")
+
+
+def _why_missing(one: Decided, description: Description, bounds: Bounds, *, is_last: bool) -> tuple[Kind, str]:
+    partition = one.handle.marker_partition
+    if description.is_of(one.handle) and description.state in {"Ongoing", "PrepareCommit"}:
+        if is_last:
+            return Kind.DECIDED_OPEN, "decided but not committed; the running query or its next start commits it"
+        return Kind.DECIDED_LATE, "decided and still open, although later batches were decided"
+    if description.error == reports.NO_ANSWER:
+        return Kind.DECIDED_UNKNOWN, "its coordinator does not answer; check again later"
+    if bounds.starts.get(partition, 0) > one.scan_start:
+        return Kind.DECIDED_UNKNOWN, "its marker was deleted, so its commit cannot be verified"
+    if bounds.stable.get(partition, 0) < bounds.ends.get(partition, 0):
+        return Kind.DECIDED_UNKNOWN, "its marker may be behind an open transaction; check again later"
+    fix = "the query's next start repairs it, or reports why it cannot" if is_last else "its rows are lost"
+    return Kind.DECIDED_LOST, f"decided, but neither visible nor open ({description.state}); {fix}"
 
 
 def check_visible(
@@ -71,29 +98,20 @@ def check_visible(
         one = decided.get(marker.uuid)
         if one is not None:
             if marker.rows != one.handle.rows:
-                yield Finding(
-                    Kind.ROWS_DIFFER,
-                    where,
-                    f"{named}: its decision has {one.handle.rows} rows; the marker or the decision was altered",
-                )
+                text = f"its decision has {one.handle.rows} rows; the marker or the decision was altered"
+                yield Finding(Kind.ROWS_DIFFER, where, f"{named}: {text}")
         elif marker.uuid in superseded:
-            yield Finding(
-                Kind.UNDECIDED_VISIBLE,
-                where,
-                f"{named}: visible, although a repair replaced it as lost: its rows are duplicated",
-            )
+            text = "visible, although a repair replaced it as lost: its rows are duplicated"
+            yield Finding(Kind.UNDECIDED_VISIBLE, where, f"{named}: {text}")
         elif marker.query_id in history.elsewhere:
             elsewhere[marker.query_id] += 1
         elif history.is_complete or marker.query_id in query_ids:
-            yield Finding(
-                Kind.UNDECIDED_VISIBLE, where, f"{named}: visible without a decision: something else committed it"
-            )
+            text = "visible without a decision: something else committed it"
+            yield Finding(Kind.UNDECIDED_VISIBLE, where, f"{named}: {text}")
     for query_id, count in elsewhere.items():
-        yield Finding(
-            Kind.NOT_COMPARED,
-            f"query {query_id}",
-            f"{count:,} visible transactions: decided in {history.elsewhere[query_id]}, not in the current decision log",
-        )
+        log = history.elsewhere[query_id]
+        text = f"{count:,} visible transactions: decided in {log}, not in the current decision log"
+        yield Finding(Kind.NOT_COMPARED, f"query {query_id}", text)
 
 
 def check_open(
@@ -103,18 +121,12 @@ def check_open(
     handles = {one.handle.transactional_id: one.handle for one in decided.values()}
     for tid, description in described.items():
         of = driver_epoch_of(tid)
-        is_decided = tid in handles and is_at(description, handles[tid])
+        is_decided = tid in handles and description.is_of(handles[tid])
         if of is None or is_decided or description.state != "Ongoing":
             continue  # the driver's own, or judged by check_missing, or ended meanwhile
         if of < driver_epoch:
-            yield Finding(
-                Kind.ORPHAN_OPEN,
-                tid,
-                "undecided, of an earlier driver: it holds readers back until the next driver aborts it",
-            )
+            text = "undecided, of an earlier driver: it holds readers back until the next driver aborts it"
+            yield Finding(Kind.ORPHAN_OPEN, tid, text)
         else:
-            yield Finding(
-                Kind.RUNNING_OPEN,
-                tid,
-                "undecided, of the current driver: its batch is being written, or the driver has died",
-            )
+            text = "undecided, of the current driver: its batch is being written, or the driver has died"
+            yield Finding(Kind.RUNNING_OPEN, tid, text)

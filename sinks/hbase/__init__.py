@@ -1,6 +1,6 @@
 """Rows to HBase, each applied once: tasks stage them, the driver applies them after its decision."""
 
-from twopc.extras import missing_extra
+from twopc.errors import missing_extra
 
 try:
     from sinks.hbase.mappings import COUNTER, Append, Delete, Increment, Mapping, Put

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 from sinks.hbase import staging
+from sinks.hbase.mappings import MARKED
 from sinks.hbase.row_ops import Op, cells_of, look, put, where_equal, where_none_since
 
 if TYPE_CHECKING:
@@ -25,12 +26,10 @@ if TYPE_CHECKING:
 
     from sinks.hbase.client import HBaseClient
     from sinks.hbase.fence import Fence
-    from sinks.hbase.handle import HBaseHandle
     from sinks.hbase.messages import Message
     from sinks.hbase.row_ops import Column
+    from sinks.hbase.staging import HBaseHandle
 
-#: The operations that need a marker: repeated, they would change the row again.
-MARKED: Final = frozenset({"INCREMENT", "APPEND"})
 _BASE: Final = struct.Struct(">Q")
 _TASK: Final = struct.Struct(">II")
 _SHOWN: Final = 3
@@ -39,14 +38,7 @@ _AT_ONCE: Final = 4
 
 
 class Applier:
-    """Applies the slices of one sink.
-
-    Args:
-        client: of the sink.
-        fence: of the sink.
-        table: the sink's own.
-        sink: its name.
-    """
+    """Applies the slices of one sink; ``table`` is its own."""
 
     def __init__(self, client: HBaseClient, fence: Fence, *, table: str, sink: str) -> None:
         self._client = client
@@ -55,17 +47,13 @@ class Applier:
         self._sink = sink
 
     def apply(self, handle: HBaseHandle, base: int) -> list[str]:
-        """Apply a slice from where it stands.
-
-        Args:
-            handle: the slice.
-            base: its decision's version.
+        """Apply a slice of the decision ``base`` from where it stands.
 
         Returns:
             what blocks it, in words for people; empty: nothing does.
 
         Raises:
-            Exception: one of ``sinks.hbase.errors.FAILURES``: its progress cannot be read or recorded now.
+            Exception: one of ``FAILURES``: its progress cannot be read or recorded now.
         """
         self._fence.begin(handle.uuid, base)
         progress = self._fence.read()
@@ -95,11 +83,7 @@ class Applier:
             pool.shutdown(cancel_futures=True)
 
     def apply_chunk(self, handle: HBaseHandle, base: int, done: int) -> list[str] | None:
-        """Apply the chunk before which ``done`` others were applied.
-
-        Returns:
-            what blocks it; None: the chunk is gone.
-        """
+        """Apply the chunk before which ``done`` others were applied; what blocks it, or None: the chunk is gone."""
         number = handle.chunks - 1 - done if handle.operation == "PUT" else done
         [answer] = self._client.execute([staging.look_at_chunk(self._table, handle.row(self._sink), number)])
         if isinstance(answer, Exception):

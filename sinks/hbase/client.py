@@ -1,95 +1,55 @@
-"""A client for HBase: executes operations on rows, wherever these are, and retries them until answered.
+"""A client for HBase: executes operations on rows, wherever these are.
 
 Many rows go in one call to a server (``Multi``), each conditional one as an atomic step of its own.
-:meth:`HBaseClient.execute` takes operations that may be repeated: after a lost answer it retries them.
 """
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tenacity import wait_exponential
 
-from sinks.hbase.errors import FAILURES, RemoteError, is_transient
+from sinks.hbase.errors import FAILURES, REMEDIES, RemoteError, is_transient
 from sinks.hbase.messages import Message, client_pb, region
-from sinks.retry import execute_all, retrying
+from sinks.hbase.row_ops import Op
+from sinks.retry import retrying
+from sinks.staged.client import StoreClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from sinks.hbase.cluster import Address, Cluster, Region
-    from sinks.hbase.row_ops import Op
 
-_BACKOFF: Final = wait_exponential(multiplier=0.02, max=0.5)
-#: The most of one call: enough that the round trip does not matter.
-_CALL_OPS: Final = 1_000
-_CALL_BYTES: Final = 4 * 1024 * 1024
 _SCAN_ROWS: Final = 1_000
 
 T = TypeVar("T")
 
 
-class HBaseClient:
-    """Connections of one process. Threads may share it.
+class HBaseClient(StoreClient[Op]):
+    """See :class:`StoreClient`; an atomic place is a row. Threads may share it.
 
-    Args:
-        cluster: finds regions and servers.
-        timeout_s: how long a call may go without any answer before it gives up, in seconds.
+    A look is answered by its ``Result``, a mutation by whether its condition held.
     """
 
+    system = "HBase"
+    oldest = "2.4"
+    failures = FAILURES
+    remedies = REMEDIES
+    #: Rows and bytes of one call: enough that the round trip does not matter.
+    limits = (1_000, 4 * 1024 * 1024)
+    backoff = wait_exponential(multiplier=0.02, max=0.5)
+    is_transient = staticmethod(is_transient)
+
     def __init__(self, cluster: Cluster, *, timeout_s: float) -> None:
+        super().__init__(timeout_s=timeout_s)
         self.cluster = cluster
-        self._timeout_s = timeout_s
-
-    def execute(self, ops: Sequence[Op]) -> list[Any]:
-        """Execute operations, in order within a row; retry transient errors until no operation is answered in time.
-
-        Returns:
-            for each look its ``Result``, for each mutation whether its condition held; an error is an answer.
-        """
-        answers: list[Any] = [TimeoutError("not sent")] * len(ops)
-
-        def recover(left: Sequence[int]) -> None:
-            for table in {ops[at].table for at in left}:
-                self.cluster.forget(table)
-
-        return execute_all(
-            answers,
-            sizes=lambda at: (1, ops[at].size_bytes),
-            limits=(_CALL_OPS, _CALL_BYTES),
-            execute=lambda window: self._execute(ops, window, answers),
-            retry_if=is_transient,
-            recover=recover,
-            timeout_s=self._timeout_s,
-            backoff=_BACKOFF,
-        )
-
-    def execute_one(self, op: Op) -> Any:
-        """Execute one operation, as :meth:`execute` does.
-
-        Raises:
-            Exception: one of ``sinks.hbase.errors.FAILURES``.
-        """
-        [answer] = self.execute([op])
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
 
     def retry(self, step: Callable[[], T]) -> T:
-        """Take a step that may be repeated; retry it while its error is transient, until the time is out.
-
-        Raises:
-            Exception: one of ``sinks.hbase.errors.FAILURES``, the last one.
-        """
-        return retrying(is_transient, timeout_s=self._timeout_s, backoff=_BACKOFF)(step)
+        """Take a step that may be repeated; retry it while its error is transient, until the time is out."""
+        return retrying(is_transient, timeout_s=self._timeout_s, backoff=self.backoff)(step)
 
     def scan(self, table: str, prefix: bytes, family: bytes) -> Iterator[Message]:
-        """The ``Result`` of every row that begins with a prefix and has cells in a family.
-
-        Raises:
-            Exception: one of ``sinks.hbase.errors.FAILURES``.
-        """
+        """The ``Result`` of every row that begins with a prefix and has cells in a family."""
         start, stop = prefix, prefix[:-1] + bytes([prefix[-1] + 1])
         while start < stop:
             found, next_start = self.retry(lambda at=start: self._scan_once(table, at, stop, family))  # type: ignore[misc]
@@ -99,8 +59,16 @@ class HBaseClient:
             start = next_start
 
     def close(self) -> None:
-        """Close the connections."""
+        """See :class:`StoreClient`."""
         self.cluster.close()
+
+    def _sizes(self, call: Op) -> tuple[int, int]:
+        return (1, call.size_bytes)
+
+    def _recover(self, calls: Sequence[Op], answers: Sequence[Any]) -> None:
+        del answers
+        for table in {op.table for op in calls}:
+            self.cluster.forget(table)
 
     def _scan_once(self, table: str, start: bytes, stop: bytes, family: bytes) -> tuple[list[Message], bytes]:
         """Some rows, and the row to continue from, which is empty at the end."""
@@ -119,30 +87,18 @@ class HBaseClient:
         # A call may end early, by size: only an empty answer has reached the region's end.
         return found, found[-1].cell[0].row + b"\0" if found else place.end
 
-    def _execute(self, ops: Sequence[Op], places: Sequence[int], answers: list[Any]) -> None:
-        by_server: dict[Address, list[tuple[int, Region]]] = {}
-        failure: Exception | None = None
-        deadline = time.monotonic() + self._timeout_s
-        for place in places:
-            if failure is not None and time.monotonic() > deadline:
-                answers[place] = failure  # the same silence, which no further row needs to wait for
-                continue
-            try:
-                where = self.cluster.region_of(ops[place].table, ops[place].row)
-            except FAILURES as error:
-                answers[place] = failure = error
-                continue
-            by_server.setdefault(where.server, []).append((place, where))
-        for server, mine in by_server.items():
-            request, groups = _request(ops, mine)
-            try:
-                answer = self.cluster.call(server, "Multi", request)
-            except FAILURES as error:
-                for place, _ in mine:
-                    answers[place] = error
-                continue
-            for group, result in zip(groups, answer.regionActionResult, strict=True):
-                _read(ops, group, result, answers)
+    def _find(self, call: Op, last: Any) -> tuple[Address, Region]:
+        del last
+        where = self.cluster.region_of(call.table, call.row)
+        return where.server, where
+
+    def _send(
+        self, server: Address, calls: Sequence[Op], mine: Sequence[tuple[int, Region]], answers: list[Any]
+    ) -> None:
+        request, groups = _request(calls, mine)
+        answer = self.cluster.call(server, "Multi", request)
+        for group, result in zip(groups, answer.regionActionResult, strict=True):
+            _read(calls, group, result, answers)
 
 
 def _request(ops: Sequence[Op], mine: Sequence[tuple[int, Region]]) -> tuple[Message, list[list[int]]]:

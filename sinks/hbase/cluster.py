@@ -1,22 +1,32 @@
-"""Finds the regions and servers of an HBase, and connects to them."""
+"""Finds the regions and servers of an HBase, and connects to them.
+
+``hbasedriver.zk`` is not used to read ZooKeeper. If the znode is missing, as while HBase starts, it leaves its client running,
+which opens new sessions until the process ends; it contacts only one of several hosts; and it waits for 10 s.
+"""
 
 from __future__ import annotations
 
 import threading
 from bisect import bisect_right, insort
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
 
 from sinks.hbase.connection import Master, RegionServer
-from sinks.hbase.driver import TableNotFoundException
 from sinks.hbase.errors import FAILURES, AbsentTableError
-from sinks.hbase.messages import name_parts
-from sinks.hbase.zookeeper import ZNODE, locate_master, locate_meta
+from sinks.hbase.messages import TableNotFoundException, name_parts, zookeeper_pb
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sinks.hbase.messages import Message
+
+#: HBase's own default of ``zookeeper.znode.parent``.
+ZNODE: Final = "/hbase"
+_MAGIC: Final = len(b"PBUF")
 
 Address = tuple[str, int]
 T = TypeVar("T")
@@ -34,11 +44,7 @@ class Region(NamedTuple):
 class Cluster:
     """Connections and locations of one process. Threads may share it: each call has a connection to itself.
 
-    Args:
-        zookeeper: ``host:port,…``, the quorum that knows where HBase's master and ``hbase:meta`` are.
-        znode: HBase's path there.
-        user: the user name that servers see.
-        timeout_s: how long one answer may take, in seconds.
+    ``timeout_s`` is how long one answer may take. The other arguments are those of :class:`HBaseSink`.
     """
 
     def __init__(self, zookeeper: str, *, znode: str = ZNODE, user: str, timeout_s: float) -> None:
@@ -53,11 +59,7 @@ class Cluster:
         self._lock = threading.Lock()  # never held during a call
 
     def call(self, server: Address, method: str, request: Message) -> Message:
-        """Call a region server, over a kept connection.
-
-        Raises:
-            Exception: one of ``sinks.hbase.errors.FAILURES``.
-        """
+        """Call a region server, over a kept connection; raises one of ``FAILURES``."""
         return self._with_connection(server, lambda connection: connection.send_request(request, method))
 
     def region_of(self, table: str, row: bytes) -> Region:
@@ -65,7 +67,7 @@ class Cluster:
 
         Raises:
             AbsentTableError: there is no such table.
-            Exception: another of ``sinks.hbase.errors.FAILURES``.
+            Exception: another of ``FAILURES``.
         """
         with self._lock:
             known = self._regions.setdefault(table, [])
@@ -137,3 +139,37 @@ class Cluster:
         if not found.host or info.split or info.offline or not found.key_in_region(row):
             raise ConnectionError(f"table {table!r}: the region of row {row!r} is not in service")
         return Region(info.start_key, info.end_key, found.get_region_name(), (found.host.decode(), int(found.port)))
+
+
+def locate_master(quorum: str, timeout_s: float, znode: str = ZNODE) -> Address:
+    """Host and port of the active master; ConnectionError if ZooKeeper does not know it, or does not answer."""
+    return _address(zookeeper_pb.Master.FromString(_read(quorum, f"{znode}/master", timeout_s)).master)
+
+
+def locate_meta(quorum: str, timeout_s: float, znode: str = ZNODE) -> Address:
+    """Host and port of the region server that has ``hbase:meta``; ConnectionError as for the master."""
+    data = _read(quorum, f"{znode}/meta-region-server", timeout_s)
+    return _address(zookeeper_pb.MetaRegionServer.FromString(data).server)
+
+
+def _read(quorum: str, znode: str, timeout_s: float) -> bytes:
+    zookeeper = KazooClient(hosts=quorum, timeout=timeout_s)
+    try:
+        zookeeper.start(timeout_s)
+        data, _ = zookeeper.get(znode)
+    except NoNodeError:
+        raise ConnectionError(
+            f"ZooKeeper at {quorum!r} has no {znode}: check that HBase is up, and that this is its quorum and znode"
+        ) from None
+    except (KazooException, KazooTimeoutError) as error:
+        raise ConnectionError(f"ZooKeeper at {quorum!r} does not answer: {error or type(error).__name__}") from error
+    finally:
+        zookeeper.stop()
+        zookeeper.close()
+    # The data is 0xff, the length of the writer's name, that name, a magic word, the message.
+    name_bytes = int.from_bytes(data[1:5], "big")
+    return bytes(data[5 + name_bytes + _MAGIC :])
+
+
+def _address(server: Any) -> Address:
+    return server.host_name, server.port

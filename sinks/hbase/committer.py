@@ -7,17 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 from sinks.hbase import staging
 from sinks.hbase.apply import Applier
-from sinks.hbase.control import ControlCell, State
-from sinks.hbase.errors import FAILURES, AbsentTableError, RemoteError, translate
+from sinks.hbase.control import ControlCell
+from sinks.hbase.errors import FAILURES, AbsentTableError, RemoteError
 from sinks.hbase.fence import Fence, state_of, top_of
-from sinks.hbase.handle import HBaseHandle
 from sinks.hbase.messages import name_parts
-from sinks.hbase.preflight import objections
-from sinks.staged.committer import StagedCommitter, first_failure
+from sinks.hbase.row_ops import look
+from sinks.hbase.staging import HBaseHandle
+from sinks.staged.client import checked
+from sinks.staged.committer import StagedCommitter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from sinks.hbase.client import HBaseClient
+    from sinks.hbase.messages import Message
     from sinks.hbase.settings import HBaseSettings
     from sinks.staged.slices import SliceState
     from twopc.attempt import Claim
@@ -26,39 +29,29 @@ if TYPE_CHECKING:
 class HBaseCommitter(StagedCommitter[HBaseHandle]):
     """See :class:`StagedCommitter`. A version is a timestamp: cells of a decision have its version, or a little more."""
 
-    system = "HBase"
-    failures = FAILURES
-    _translate = staticmethod(translate)
+    _client: HBaseClient
 
     def __init__(self, settings: HBaseSettings) -> None:
-        super().__init__(settings.name)
-        self._settings = settings
-        self._table = settings.staging_table
-        self._client = settings.create_client()
-        self._control = ControlCell(self._client, table=self._table, sink=self.name)
-        self._fence = Fence(self._client, table=self._table, sink=self.name)
-        self._applier = Applier(self._client, self._fence, table=self._table, sink=self.name)
+        client, table, sink = settings.create_client(), settings.staging_table, settings.name
+        super().__init__(settings, client, ControlCell(client, table=table, sink=sink))
+        self._tables = [settings.table, table]
+        self._table = table
+        self._fence = Fence(client, table=table, sink=sink)
+        self._applier = Applier(client, self._fence, table=table, sink=sink)
 
-    def close(self) -> None:
-        """See :class:`StagedCommitter`."""
-        self._client.close()
+    def acquire(self, claim: Claim) -> int:
+        """See :class:`StagedCommitter`; creates the sink's own table if absent."""
+        self._try("creating its table", lambda: self._client.retry(self._create_table))
+        return super().acquire(claim)
 
-    def _objections(self) -> Iterator[tuple[bool, str]]:
-        tables = [self._settings.table, self._table]
-        return objections(self._settings, self._client.retry(lambda: self._client.cluster.describe(tables)))
+    def begin_attempt(self) -> dict[str, Any]:
+        """See :class:`StagedCommitter`; the version is above every timestamp that a decision may have used."""
+        used = self._try("reading its fence", self._fence.read).top
+        self._highest_version = max(self._highest_version, used)
+        return super().begin_attempt()
 
-    def _read_control(self) -> State:
-        try:
-            return self._control.read()
-        except AbsentTableError:
-            return State()  # the first driver creates it
-
-    def _acquire(self, claim: Claim, seen: int) -> int:
-        self._client.retry(self._create_table)
-        return self._control.acquire(claim, seen=seen).driver_epoch
-
-    def _reserve(self, run: str, above: int) -> int:
-        return self._control.reserve(run, above=max(above, self._fence.read().top))
+    def _describe(self) -> list[dict[str, Message]]:
+        return [self._client.retry(lambda: self._client.cluster.describe(self._tables))]
 
     def _checksums(self, handles: Sequence[HBaseHandle]) -> dict[HBaseHandle, str | Exception]:
         return {
@@ -69,21 +62,19 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
     def _top(self, handles: Sequence[HBaseHandle], version: int) -> int:
         return top_of(handles, version)
 
-    def _record_decision(self, run: str, handles: Sequence[HBaseHandle], version: int) -> None:
-        self._control.record_decision(run, version)
+    def _apply_all(self, handles: Sequence[HBaseHandle], version: int) -> None:
         self._fence.raise_to(version, top_of(handles, version))
+        super()._apply_all(handles, version)
 
     def _look(self, handles: Sequence[HBaseHandle], version: int, *, durable: bool) -> dict[HBaseHandle, SliceState]:
         del durable  # every answer is
         # Slices first: another driver removes a committed slice only after it has recorded its progress.
         found = self._digests(handles)
-        first_failure(found.values())
+        checked(found.values())
         progress = self._fence.read()
         return {
-            handle: state_of(
-                handle, progress, version, is_whole=len(staging.digests_of(found[handle])) == handle.chunks
-            )
-            for handle in handles
+            handle: state_of(handle, progress, version, is_whole=len(staging.digests_of(answer)) == handle.chunks)
+            for handle, answer in found.items()
         }
 
     def _apply(self, handle: HBaseHandle, version: int) -> list[str]:
@@ -103,22 +94,25 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         return True
 
     def _discard(self, handles: Sequence[HBaseHandle]) -> None:
-        self._remove([handle.row(self.name) for handle in handles])
+        self._remove(handle.entry for handle in handles)
 
     def _entries(self) -> dict[str, str]:
-        found = self._client.scan(self._table, staging.slices_prefix(self.name), staging.STATE)
+        found = self._client.scan(self._table, staging.own_row(self.name, "slice/"), staging.STATE)
         return {staging.entry_of_row(result.cell[0].row): "" for result in found}
 
     def _sweep(self, orphans: Mapping[str, str]) -> None:
         # A task whose slice is removed can write no more: it finds the slice closed.
-        self._remove([staging.row_of_entry(self.name, entry) for entry in orphans])
+        self._remove(orphans)
+
+    def _remove(self, entries: Iterable[str]) -> None:
+        rows = [staging.slice_row(self.name, entry) for entry in entries]
+        checked(self._client.execute([staging.remove_slice(self._table, row) for row in rows]))
 
     def _digests(self, handles: Sequence[HBaseHandle]) -> dict[HBaseHandle, Any]:
-        ops = [staging.look_at_digests(self._table, handle.row(self.name)) for handle in handles]
+        ops = [look(self._table, handle.row(self.name), family=staging.STATE) for handle in handles]
         return dict(zip(handles, self._client.execute(ops), strict=True))
 
     def _create_table(self) -> None:
-        """Create the sink's own table if absent."""
         cluster = self._client.cluster
         if self._table not in cluster.describe([self._table]):
             # Another driver may create it at the same time; if neither can, the look below says so.
@@ -128,6 +122,3 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
             cluster.region_of(self._table, b"")
         except AbsentTableError as error:
             raise ConnectionError(f"{error} yet") from error
-
-    def _remove(self, rows: Sequence[bytes]) -> None:
-        first_failure(self._client.execute([staging.remove_slice(self._table, row) for row in rows]))

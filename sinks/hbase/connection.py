@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.proto import serialize_length_prefixed
 
-from sinks.hbase.driver import Connection, MasterConnection, MetaRsConnection, RemoteException
 from sinks.hbase.errors import RemoteError
+from sinks.hbase.messages import Connection, MasterConnection, MetaRsConnection, RemoteException
 
 if TYPE_CHECKING:
     from sinks.hbase.messages import Message
@@ -26,11 +26,7 @@ _LENGTH: Final = struct.Struct(">IB")
 class _Sound(Connection):
     """The repairs, as a mixin before a class of the library. Used by one thread; connects when it is first needed.
 
-    Args:
-        host: of the server.
-        port: of the server.
-        user: the user name that the server sees.
-        timeout_s: how long connecting, or a piece of an answer, may take, in seconds.
+    ``timeout_s`` is how long connecting, or a piece of an answer, may take.
     """
 
     def __init__(self, host: str, port: int, *, user: str, timeout_s: float) -> None:

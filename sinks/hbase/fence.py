@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sinks.hbase.row_ops import Op, cells_of, delete, look, put, where_equal, where_none_since
-from sinks.hbase.staging import STATE, fence_row
+from sinks.hbase.row_ops import Op, cells_of, delete, look, put, where_equal, where_none_since, write
+from sinks.hbase.staging import STATE, own_row
 from sinks.staged.slices import SliceState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from sinks.hbase.client import HBaseClient
-    from sinks.hbase.handle import HBaseHandle
     from sinks.hbase.row_ops import Column
+    from sinks.hbase.staging import HBaseHandle
 
 _BASE: Final[Column] = (STATE, b"base")
 _TOP: Final[Column] = (STATE, b"top")
@@ -42,16 +42,12 @@ class Progress(NamedTuple):
 
 
 class Fence:
-    """The row of one sink.
-
-    Raises:
-        Exception: one of ``sinks.hbase.errors.FAILURES``, from every method: the row cannot be read or written now.
-    """
+    """The row of one sink. Every method raises one of ``FAILURES`` where it cannot be read or written now."""
 
     def __init__(self, client: HBaseClient, *, table: str, sink: str) -> None:
         self._client = client
         self._table = table
-        self._row = fence_row(sink)
+        self._row = own_row(sink, "fence")
 
     def read(self) -> Progress:
         """What it says now."""
@@ -83,14 +79,13 @@ class Fence:
 
     def record(self, uuid: str, base: int, done: int) -> None:
         """Record how many chunks are applied; its timestamp keeps a lower number from replacing a higher one."""
-        mutation = put(self._row, {(STATE, uuid.encode()): b"%d" % done}, at_ms=base + done)
-        self._client.execute_one(Op(self._table, self._row, mutations=(mutation,)))
+        cells = {(STATE, uuid.encode()): b"%d" % done}
+        self._client.execute_one(write(self._table, self._row, cells, at_ms=base + done))
 
     def _mark(self, uuid: str, value: bytes, base: int) -> None:
         column = (STATE, uuid.encode())
-        mutation = put(self._row, {column: value}, at_ms=base)
-        condition = where_equal(self._row, column, None)
-        self._client.execute_one(Op(self._table, self._row, mutations=(mutation,), condition=condition))
+        absent = where_equal(self._row, column, None)
+        self._client.execute_one(write(self._table, self._row, {column: value}, at_ms=base, condition=absent))
 
 
 def top_of(handles: Sequence[HBaseHandle], base: int) -> int:
@@ -99,14 +94,7 @@ def top_of(handles: Sequence[HBaseHandle], base: int) -> int:
 
 
 def state_of(handle: HBaseHandle, progress: Progress, base: int, *, is_whole: bool) -> SliceState:
-    """The state of a slice.
-
-    Args:
-        handle: the slice.
-        progress: read after the slice was looked at.
-        base: its decision's version.
-        is_whole: whether every chunk was there.
-    """
+    """The state of a slice of the decision ``base``, whose chunks were all there before ``progress`` was read, or not."""
     if progress.base > base:
         return SliceState.STALE
     done = progress.done.get(handle.uuid) if progress.base == base else None

@@ -1,17 +1,41 @@
-"""HBase's own protobuf messages, as ``hbase-driver`` generates them from HBase's definitions."""
+"""What is used of the package ``hbase-driver``: HBase's own protobuf messages, generated from its definitions, and connections.
+
+All of it is imported here, because the import has a side effect.
+"""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
-from sinks.hbase.driver import Client_pb2, Comparator_pb2, HBase_pb2
+_path = list(sys.path)
+from hbasedriver.Connection import Connection  # noqa: E402 - sys.path is saved first
+from hbasedriver.exceptions.RemoteException import RemoteException  # noqa: E402
+from hbasedriver.hbase_exceptions import TableNotFoundException  # noqa: E402
+from hbasedriver.master import MasterConnection  # noqa: E402
+from hbasedriver.meta_server import MetaRsConnection  # noqa: E402
+from hbasedriver.protobuf_py import Client_pb2 as client_pb  # noqa: E402
+from hbasedriver.protobuf_py import Comparator_pb2 as comparator_pb  # noqa: E402
+from hbasedriver.protobuf_py import HBase_pb2 as hbase_pb  # noqa: E402
+from hbasedriver.protobuf_py import ZooKeeper_pb2 as zookeeper_pb  # noqa: E402
+
+# The package puts its own directory first on sys.path; it has modules called `test_pb2` and the like.
+sys.path[:] = _path
+
+__all__ = [
+    "Connection",
+    "MasterConnection",
+    "MetaRsConnection",
+    "RemoteException",
+    "TableNotFoundException",
+    "client_pb",
+    "comparator_pb",
+    "hbase_pb",
+    "zookeeper_pb",
+]
 
 Message = Any
 """A protobuf message: the generated classes have no types."""
-
-client_pb, comparator_pb, hbase_pb = Client_pb2, Comparator_pb2, HBase_pb2
-
-_BINARY = "org.apache.hadoop.hbase.filter.BinaryComparator"
 
 
 def region(name: bytes) -> Message:
@@ -23,9 +47,3 @@ def name_parts(table: str) -> tuple[bytes, bytes]:
     """Namespace and name of ``namespace:table`` or ``table``."""
     namespace, _, name = table.rpartition(":")
     return (namespace or "default").encode(), name.encode()
-
-
-def comparator(value: bytes) -> Message:
-    """Compares a cell's bytes with a value; an empty value stands for no cell."""
-    inner = comparator_pb.BinaryComparator(comparable=comparator_pb.ByteArrayComparable(value=value))
-    return comparator_pb.Comparator(name=_BINARY, serialized_comparator=inner.SerializeToString())

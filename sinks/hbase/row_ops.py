@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sinks.hbase.messages import Message, client_pb, comparator, hbase_pb
+from sinks.hbase.messages import Message, client_pb, comparator_pb, hbase_pb
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -13,6 +13,7 @@ _PUT, _DELETE = client_pb.MutationProto.PUT, client_pb.MutationProto.DELETE
 #: Acknowledged when it is in the write-ahead log, whatever the table's setting.
 DURABLE: Final = client_pb.MutationProto.SYNC_WAL
 
+_BINARY: Final = "org.apache.hadoop.hbase.filter.BinaryComparator"
 _OVERHEAD_BYTES: Final = 100
 
 Column = tuple[bytes, bytes]
@@ -79,6 +80,11 @@ def put(row: bytes, cells: Mapping[Column, bytes], *, at_ms: int) -> Message:
     return message
 
 
+def write(table: str, row: bytes, cells: Mapping[Column, bytes], *, at_ms: int, condition: Message | None = None) -> Op:
+    """Write cells at a timestamp, if the condition holds."""
+    return Op(table, row, mutations=(put(row, cells, at_ms=at_ms),), condition=condition)
+
+
 def delete(row: bytes, *, up_to_ms: int, family: bytes | None = None) -> Message:
     """Delete a row's cells up to a timestamp, all or those of a family."""
     message = client_pb.MutationProto(row=row, mutate_type=_DELETE, durability=DURABLE, timestamp=up_to_ms)
@@ -106,7 +112,10 @@ def where_none_since(row: bytes, column: Column, at_ms: int) -> Message:
 
 
 def _where(row: bytes, column: Column, value: bytes, compare_type: int) -> Message:
+    """A condition on a cell's bytes; an empty value stands for no cell."""
     family, qualifier = column
+    compared = comparator_pb.BinaryComparator(comparable=comparator_pb.ByteArrayComparable(value=value))
+    comparator = comparator_pb.Comparator(name=_BINARY, serialized_comparator=compared.SerializeToString())
     return client_pb.Condition(
-        row=row, family=family, qualifier=qualifier, compare_type=compare_type, comparator=comparator(value)
+        row=row, family=family, qualifier=qualifier, compare_type=compare_type, comparator=comparator
     )

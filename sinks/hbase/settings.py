@@ -1,71 +1,98 @@
-"""The arguments of an HBase sink, checked. :class:`sinks.hbase.HBaseSink` documents them."""
+"""The arguments of an HBase sink, checked, and the tables that it needs. :class:`sinks.hbase.HBaseSink` documents them."""
 
 from __future__ import annotations
 
 import getpass
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from sinks.hbase.client import HBaseClient
-from sinks.hbase.cluster import Cluster
-from sinks.hbase.mappings import Mapping
-from sinks.hbase.zookeeper import ZNODE
-from twopc.errors import ConfigurationError
+from sinks.hbase.cluster import ZNODE, Cluster
+from sinks.hbase.mappings import MARKED, Mapping
+from sinks.hbase.staging import DATA, STATE
+from sinks.staged.settings import StagedSettings
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
+if TYPE_CHECKING:
+    import collections.abc
+    from collections.abc import Iterator
+
 _TABLE: Final = re.compile(r"([A-Za-z0-9_]+:)?[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _ZNODE: Final = re.compile(r"(/[^/\s]+)+")
 _SERVER: Final = re.compile(r"[^\s,]+:\d{1,5}")
+_FOR_EVER: Final = {b"", b"FOREVER", b"2147483647"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class HBaseSettings:
-    """What a writer and a committer have to know.
+class HBaseSettings(StagedSettings):
+    """See :class:`StagedSettings`."""
 
-    Raises:
-        ConfigurationError: names the argument, and what to give instead.
-    """
+    positive: ClassVar = (*StagedSettings.positive, "max_cell_bytes")
 
-    name: str
     zookeeper: str
     table: str
     mapping: Mapping
     znode: str = ZNODE
     staging_table: str = "twopc"
     user: str = ""
-    chunk_rows: int = 1_000
     chunk_bytes: int = 1_048_576
     max_cell_bytes: int = 10_000_000
     timeout_ms: int = 30_000
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
-            raise ConfigurationError(f"HBaseSink(name={self.name!r}): use 1 to 100 letters, digits, '_' or '-'")
-        if not all(_SERVER.fullmatch(server) for server in self.zookeeper.split(",")):
-            raise ConfigurationError(
-                f"HBaseSink(zookeeper={self.zookeeper!r}): give 'host:port', or several with commas"
-            )
-        if not _ZNODE.fullmatch(self.znode):
-            raise ConfigurationError(f"HBaseSink(znode={self.znode!r}): give a path of ZooKeeper, such as '/hbase'")
+        super().__post_init__()
+        is_quorum = all(_SERVER.fullmatch(server) for server in self.zookeeper.split(","))
+        self._require(is_quorum, "zookeeper", "give 'host:port', or several with commas")
+        self._require(_ZNODE.fullmatch(self.znode), "znode", "give a path of ZooKeeper, such as '/hbase'")
         for argument in ("table", "staging_table"):
-            if not _TABLE.fullmatch(getattr(self, argument)):
-                raise ConfigurationError(
-                    f"HBaseSink({argument}={getattr(self, argument)!r}): give 'table' or 'namespace:table'"
-                )
-        if self.table == self.staging_table:
-            raise ConfigurationError(f"HBaseSink(staging_table={self.table!r}): the sink needs a table of its own")
-        if not isinstance(self.mapping, Mapping):
-            raise ConfigurationError(
-                f"HBaseSink(mapping={self.mapping!r}): give one of sinks.hbase.mappings, such as "
-                "Put(row='{id}', cells={'d:name': 'name'})"
-            )
-        for argument in ("chunk_rows", "chunk_bytes", "max_cell_bytes", "timeout_ms"):
-            if getattr(self, argument) <= 0:
-                raise ConfigurationError(f"HBaseSink({argument}={getattr(self, argument)}): give a positive number")
+            self._require(_TABLE.fullmatch(getattr(self, argument)), argument, "give 'table' or 'namespace:table'")
+        self._require(self.table != self.staging_table, "staging_table", "the sink needs a table of its own")
+        self._require(
+            isinstance(self.mapping, Mapping),
+            "mapping",
+            "give one of sinks.hbase.mappings, such as Put(row='{id}', cells={'d:name': 'name'})",
+        )
 
     def create_client(self) -> HBaseClient:
-        """A client of the caller's own, not yet connected."""
+        """See :class:`StagedSettings`."""
         timeout_s = self.timeout_ms / 1000
         cluster = Cluster(self.zookeeper, znode=self.znode, user=self.user or getpass.getuser(), timeout_s=timeout_s)
         return HBaseClient(cluster, timeout_s=timeout_s)
+
+    def objections(self, found: collections.abc.Mapping[str, Any]) -> Iterator[tuple[bool, str]]:
+        """See :class:`StagedSettings`. ``found`` are the schemas of the tables that there are."""
+        yield self.table not in found, f"there is no table {self.table!r}: create it, or correct the name"
+        ttls = _ttls(found[self.table])
+        for family in sorted({family for family, _ in self.mapping.places}):
+            name = family.decode()
+            yield family not in ttls, f"table {self.table!r} has no family {name!r}: add it, or correct the mapping"
+            yield (
+                self.mapping.operation in MARKED
+                and family == self.mapping.places[0][0]
+                and ttls[family] not in _FOR_EVER,
+                (
+                    f"family {name!r} of {self.table!r} has a TTL: its markers would expire, and rows could be applied twice. "
+                    "Name a family without a TTL first in the mapping's cells"
+                ),
+            )
+        if self.staging_table not in found:
+            return  # the first driver creates it
+        ttls = _ttls(found[self.staging_table])
+        for family in (STATE, DATA):
+            name = family.decode()
+            yield (
+                family not in ttls,
+                f"the sink's own table {self.staging_table!r} has no family {name!r}: add it, with one version",
+            )
+            yield (
+                ttls[family] not in _FOR_EVER,
+                f"family {name!r} of {self.staging_table!r} has a TTL, so decided rows could expire: remove the TTL",
+            )
+
+
+def _ttls(schema: Any) -> dict[bytes, bytes]:
+    """The TTL of each family of a table."""
+    return {
+        family.name: {pair.first: pair.second for pair in family.attributes}.get(b"TTL", b"")
+        for family in schema.column_families
+    }

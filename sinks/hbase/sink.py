@@ -10,16 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sinks.hbase.handle import HBaseHandle
+from sinks.hbase.committer import HBaseCommitter
 from sinks.hbase.settings import HBaseSettings
-from sinks.hbase.staging import pack
+from sinks.hbase.staging import HBaseHandle, pack
 from sinks.hbase.writer import HBaseWriter, require_fits
 from twopc.sink import TwoPhaseCommitSink
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sinks.hbase.committer import HBaseCommitter
     from twopc.attempt import TaskAttempt
 
 
@@ -47,15 +46,7 @@ class HBaseSink(HBaseSettings, TwoPhaseCommitSink[HBaseHandle]):
         ConfigurationError: names the argument, and what to give instead.
     """
 
-    @property
-    def handle_type(self) -> type[HBaseHandle]:
-        """See :class:`TwoPhaseCommitSink`."""
-        return HBaseHandle
-
-    @property
-    def columns(self) -> frozenset[str]:
-        """See :class:`TwoPhaseCommitSink`: the columns that the mapping names."""
-        return self.mapping.columns
+    handle_type = HBaseHandle
 
     def check(self, rows: pa.RecordBatch) -> None:
         """See :class:`TwoPhaseCommitSink`. What a counter's cell holds, the task checks before the decision."""
@@ -68,6 +59,4 @@ class HBaseSink(HBaseSettings, TwoPhaseCommitSink[HBaseHandle]):
 
     def create_committer(self) -> HBaseCommitter:
         """See :class:`TwoPhaseCommitSink`."""
-        from sinks.hbase.committer import HBaseCommitter  # noqa: PLC0415 - executors need no committer
-
         return HBaseCommitter(self)

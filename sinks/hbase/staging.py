@@ -8,11 +8,12 @@ servers say.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from sinks.hbase.messages import Message, client_pb, hbase_pb, region
-from sinks.hbase.row_ops import Op, cells_of, delete, look, put, where_present
-from sinks.staged.slices import entry_of, epoch_of
+from sinks.hbase.row_ops import Op, cells_of, delete, look, where_present, write
+from sinks.staged.slices import StagedHandle, entry_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,24 +28,38 @@ _SLICE_AT: Final = 1
 _OPEN: Final[Column] = (STATE, b"open")
 
 
-def control_row(sink: str) -> bytes:
-    """The row of the control record."""
-    return f"{sink}/control".encode()
+@dataclass(frozen=True, kw_only=True)
+class HBaseHandle(StagedHandle):
+    """A prepared slice; its checksum is a SHA-256 over the chunks' SHA-256.
+
+    Attributes:
+        partition: of the task; orders the slices of a decision.
+        table: that the slice is applied to.
+        operation: HBase's name of what is done there.
+        chunks: how many chunks it has.
+        distinct: whether no row key is in two chunks, so that they may be applied in any order.
+    """
+
+    partition: int
+    table: str
+    operation: str
+    chunks: int
+    distinct: bool
+
+    def row(self, sink: str) -> bytes:
+        """Its row in the sink's own table."""
+        return slice_row(sink, self.entry)
 
 
-def fence_row(sink: str) -> bytes:
-    """The row of the newest decision's progress."""
-    return f"{sink}/fence".encode()
+def own_row(sink: str, name: str) -> bytes:
+    """The row of the control record (``control``) or of the fence; ``slice/`` is the prefix of all slices' rows."""
+    return f"{sink}/{name}".encode()
 
 
-def slices_prefix(sink: str) -> bytes:
-    """The prefix of all slices' rows."""
-    return f"{sink}/slice/".encode()
-
-
-def slice_row(sink: str, driver_epoch: int, uuid: str) -> bytes:
-    """A slice's row."""
-    return slices_prefix(sink) + f"{driver_epoch:020d}/{uuid}".encode()
+def slice_row(sink: str, entry: str) -> bytes:
+    """A slice's row, from its entry."""
+    driver_epoch, _, uuid = entry.partition(":")
+    return own_row(sink, f"slice/{int(driver_epoch):020d}/{uuid}")
 
 
 def entry_of_row(row: bytes) -> str:
@@ -53,29 +68,19 @@ def entry_of_row(row: bytes) -> str:
     return entry_of(int(driver_epoch), uuid)
 
 
-def row_of_entry(sink: str, entry: str) -> bytes:
-    """A slice's row, from its entry."""
-    return slice_row(sink, epoch_of(entry), entry.partition(":")[2])
-
-
 def open_slice(table: str, row: bytes) -> Op:
     """Create a slice without chunks."""
-    return Op(table, row, mutations=(put(row, {_OPEN: b"1"}, at_ms=_SLICE_AT),))
+    return write(table, row, {_OPEN: b"1"}, at_ms=_SLICE_AT)
 
 
 def add_chunk(table: str, row: bytes, number: int, data: bytes) -> Op:
-    """Write a chunk and its digest, if the slice is open."""
+    """Write a chunk and its digest, in one step, if the slice is open."""
     cells = {(STATE, b"h%08d" % number): digest(data), (DATA, b"c%08d" % number): data}
-    return Op(table, row, mutations=(put(row, cells, at_ms=_SLICE_AT),), condition=where_present(row, _OPEN))
-
-
-def look_at_digests(table: str, row: bytes) -> Op:
-    """Read :func:`digests_of`."""
-    return look(table, row, family=STATE)
+    return write(table, row, cells, at_ms=_SLICE_AT, condition=where_present(row, _OPEN))
 
 
 def digests_of(result: Message) -> list[bytes]:
-    """The digests of a slice's chunks, in order. A chunk is there if its digest is: one step writes both."""
+    """The digests of a slice's chunks, in order, from a look at its state. A chunk is there if its digest is."""
     cells = sorted((column, cell.value) for column, cell in cells_of(result).items() if column[1].startswith(b"h"))
     return [value for _, value in cells]
 

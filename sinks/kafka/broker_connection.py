@@ -6,6 +6,7 @@ requests go over the connections of its admin client: ``_manager``, not public, 
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import kafka.errors as kafka_errors
@@ -16,7 +17,9 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 from twopc.errors import ConfigurationError, RetriableError, TwoPhaseCommitError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Mapping, Sequence
+
+logger = logging.getLogger(__name__)
 
 _BOOTSTRAP_TIMEOUT_MS: Final = 30_000
 
@@ -59,20 +62,28 @@ class BrokerConnection:
         """The ids of the known brokers."""
         return [broker.node_id for broker in self._manager.cluster.brokers()]
 
-    def run(self, work: Callable[[], Awaitable[Any]]) -> Any:
-        """Run a coroutine function on the client's thread and return its result.
+    def send_all(self, requests: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Send requests, all in flight together: each to the node that it comes with, or to any broker.
 
-        Raises:
-            KafkaError: kafka-python's own, when the client cannot run it.
+        Returns for each its response, or the exception that took its place.
         """
-        return self._manager.run(work)
 
-    def send(self, request: Any, *node: int) -> Awaitable[Any]:
-        """Send now, to any broker or to ``node``; await the response, or the exception that took its place."""
+        async def exchange() -> list[Any]:
+            sent = [self._send(*request) for request in requests]
+            return [await _outcome(response) for response in sent]
+
         try:
-            return _outcome(self._manager.send(request, *node))
+            responses: list[Any] = self._manager.run(exchange)
+        except kafka_errors.KafkaError as error:
+            logger.warning("requests about transactions could not be sent: %s", error)
+            return [error] * len(requests)
+        return responses
+
+    def _send(self, request: Any, *node: int) -> Any:
+        try:
+            return self._manager.send(request, *node)
         except kafka_errors.KafkaError as error:  # such as a node that has left the cluster
-            return _outcome(error)
+            return error
 
 
 def _open(config: Mapping[str, Any]) -> KafkaAdminClient:
@@ -92,10 +103,8 @@ def _open(config: Mapping[str, Any]) -> KafkaAdminClient:
 
 
 async def _outcome(sent: Any) -> Any:
-    if isinstance(sent, Exception):
-        return sent
     try:
-        return await sent
+        return sent if isinstance(sent, Exception) else await sent
     except (kafka_errors.KafkaError, OSError) as error:
         return error
 

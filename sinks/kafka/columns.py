@@ -1,4 +1,4 @@
-"""The columns of Spark's own Kafka writer, checked by name and type.
+"""The columns of Spark's own Kafka writer: chosen by name and type, and their values checked, a column at a time.
 
 Source of the names and types: Spark's ``KafkaWriter.scala`` and its Structured Streaming + Kafka guide; ``timestamp``
 is ours.
@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from twopc.columns import Form, SinkColumn, names_in, type_name
-from twopc.errors import SchemaError
+from twopc.errors import BadRecordError, SchemaError
+from twopc.sink import Form, SinkColumn, names_in, type_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _STRING: Final = (pa.string(), pa.large_string())
 _BINARY: Final = (pa.binary(), pa.large_binary())
@@ -37,6 +38,22 @@ def kafka_columns(schema: pa.Schema, *, has_topic: bool) -> tuple[SinkColumn, ..
             "select a column AS topic"
         )
     return tuple(_column(name, fields[name]) for name in _RULES if name in fields)
+
+
+def require_writable(rows: pa.RecordBatch, *, max_bytes: int) -> None:
+    """Check rows with the columns of :class:`sinks.kafka.writer.KafkaWriter`, all but ``topic``, by the rows alone.
+
+    Args:
+        rows: the rows; may be empty.
+        max_bytes: the largest key and value together, in bytes: ``message.max.bytes``, as librdkafka measures it.
+
+    Raises:
+        BadRecordError: no producer could ever send at least one of the rows; the message has the reason.
+    """
+    columns = {name: rows.column(name) for name in rows.schema.names}
+    for is_bad, why in _objections(columns, max_bytes=max_bytes):
+        if pc.any(is_bad, min_count=0).as_py():
+            raise BadRecordError(why)
 
 
 def _column(name: str, field: pa.Field[Any]) -> SinkColumn:
@@ -71,3 +88,23 @@ _RULES: Final[dict[str, tuple[Callable[[Any], bool], str, Form]]] = {
     "headers": (_is_headers, "array<struct<key:string,value:binary>>", Form.AS_IS),
     "timestamp": (_is_instant, "timestamp", Form.EPOCH_MILLIS),
 }
+
+
+def _objections(columns: dict[str, Any], *, max_bytes: int) -> Iterator[tuple[Any, str]]:
+    if "partition" in columns:
+        yield pc.less(columns["partition"], pa.scalar(0)), "a negative number in the column 'partition'"
+    if "timestamp" in columns:
+        yield pc.less(columns["timestamp"], pa.scalar(0)), "a time before 1970 in the column 'timestamp'"
+    if "headers" in columns:
+        yield columns["headers"].flatten().field("key").is_null(), "a header without a key in the column 'headers'"
+    size = _bytes_of(columns["value"])
+    if "key" in columns:
+        size = pc.add(size, _bytes_of(columns["key"]))
+    yield (
+        pc.greater(size, pa.scalar(max_bytes)),
+        f"key and value have more than kafka.message.max.bytes={max_bytes} bytes",
+    )
+
+
+def _bytes_of(column: Any) -> Any:
+    return pc.fill_null(pc.binary_length(column), 0)

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
 
-from confluent_kafka import KafkaException, TopicCollection
-
-from sinks.kafka import marker_search, transactional_id
-from sinks.kafka.commit import await_visible, end_all
-from sinks.kafka.confirm import confirm
+from sinks.kafka import markers
 from sinks.kafka.decision_log import KafkaDecisionLog
-from sinks.kafka.handle import KafkaHandle
-from sinks.kafka.reports import NO_ANSWER, NONE, NOT_AUTHORIZED
-from sinks.kafka.retry import until_final
-from sinks.kafka.sweep import fence, sweep
+from sinks.kafka.handle import KafkaHandle, task_id
+from sinks.kafka.ledger_topic import ABSENT, describe
+from sinks.kafka.prepared import await_visible, confirm, end_all, fence, sweep
+from sinks.kafka.reports import NO_ANSWER, NONE, NOT_AUTHORIZED, until_final
 from sinks.kafka.transactions import TransactionClient
+from twopc.attempt import Evidence
 from twopc.committer import SinkCommitter
-from twopc.errors import ConfigurationError, DecisionInDoubtError, RetriableError
-from twopc.handle import Evidence
+from twopc.errors import ConfigurationError, RetriableError, TwoPhaseCommitError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -27,6 +24,12 @@ if TYPE_CHECKING:
     from twopc.attempt import Claim
 
 logger = logging.getLogger(__name__)
+
+#: Reports that need more than their name.
+_ANSWERS: Final = {
+    NO_ANSWER: "no answer",
+    NOT_AUTHORIZED: "not authorized; allow Write and Describe on the transactional ids that start with the sink's name and a dot",
+}
 
 
 class KafkaCommitter(SinkCommitter[KafkaHandle]):
@@ -37,15 +40,12 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         self._timeout_ms = settings.timeout_ms
         self._client = TransactionClient(settings.committing_config())
         self._log = KafkaDecisionLog(settings)
-        self._driver_epoch = -1
+        self._unread: list[str] = []  # why the last search of markers proved nothing
+        self._blockers: list[str] = []
 
     def binding(self) -> Mapping[str, str]:
         """See :class:`SinkCommitter`: the cluster and the ledger, by their ids."""
-        return {
-            "cluster": self._client.cluster_id,
-            "ledger": self._log.name,
-            "ledger_id": self._log.identity(),
-        }
+        return {"cluster": self._client.cluster_id, "ledger": self._log.name, "ledger_id": self._log.identity()}
 
     def decision_log(self) -> KafkaDecisionLog:
         """See :class:`SinkCommitter`."""
@@ -53,10 +53,15 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
 
     def inspect(self) -> None:
         """See :class:`SinkCommitter`: the ledger's settings (rule 14), and the right that the sweep needs (rule 7)."""
-        self._log.require_safe()
-        sink = self._settings.sink
-        probe = transactional_id.of_task(sink, 0, "preflight", 0)
-        report = until_final([probe], self._describe_errors, timeout_ms=self._timeout_ms)[probe]
+        if self._log.identity() != ABSENT:
+            self._log.topic.require_safe()
+        sink = self._settings.name
+
+        def look(ids: Sequence[str]) -> dict[str, str]:
+            return {tid: found.error for tid, found in self._client.describe(ids).items()}
+
+        probe = task_id(sink, 0, "preflight", 0)
+        report = until_final([probe], look, timeout_ms=self._timeout_ms)[probe]
         if report == NO_ANSWER:
             raise RetriableError(
                 f"no transaction coordinator responds at {self._settings.bootstrap_servers} within {self._timeout_ms} ms"
@@ -67,17 +72,13 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
                 f"driver left open. Set ACLs that allow Describe and Write on transactional ids with the prefix '{sink}.'"
             )
 
-    def _describe_errors(self, transactional_ids: Sequence[str]) -> dict[str, str]:
-        return {tid: found.error for tid, found in self._client.describe(transactional_ids).items()}
-
     def acquire(self, claim: Claim) -> int:
         """See :class:`SinkCommitter`."""
-        self._driver_epoch = self._log.acquire(claim)
-        return self._driver_epoch
+        return self._log.acquire(claim)
 
     def begin_attempt(self) -> dict[str, Any]:
         """See :class:`SinkCommitter`: where the markers will begin, and the output's partition count."""
-        return {"markers": marker_search.ends(self._log, timeout_ms=self._timeout_ms), "outputs": self._outputs()}
+        return {"markers": markers.ends(self._log, timeout_ms=self._timeout_ms), "outputs": self._outputs()}
 
     def confirm(self, handles: Sequence[KafkaHandle], age_ms: float) -> None:
         """See :class:`SinkCommitter`: rule 3."""
@@ -86,19 +87,33 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
 
     def commit(self, handles: Sequence[KafkaHandle], scan_start: Mapping[str, Any]) -> dict[KafkaHandle, Evidence]:
         """See :class:`SinkCommitter`: NONE proves a commit; after any other report the markers decide (rule 4)."""
-        proven: dict[KafkaHandle, Evidence] = {}
         reports = end_all(self._client, handles, timeout_ms=self._timeout_ms)
-        for handle, report in reports.items():
-            if report == NONE:
-                proven[handle] = Evidence.COMMITTED
+        proven = {handle: Evidence.COMMITTED for handle, report in reports.items() if report == NONE}
         unclear = [handle for handle in handles if handle not in proven]
         if unclear:
             named = ", ".join(f"{handle.transaction}: {reports[handle]}" for handle in unclear)
             logger.warning("the commit did not prove these transactions; searching for their markers: %s", named)
             proven.update(self.evidence(unclear, scan_start))
+        unproven = {handle: reports[handle] for handle in unclear if proven[handle] is Evidence.UNKNOWN}
+        self._blockers = [self._why(unproven)] if unproven else []
         committed = [handle for handle, found in proven.items() if found is Evidence.COMMITTED]
         await_visible(self._client, committed, timeout_ms=self._timeout_ms)
         return proven
+
+    def blockers(self) -> Sequence[str]:
+        """See :class:`SinkCommitter`: what the coordinators and the markers last said, and how long there is to fix it."""
+        return self._blockers
+
+    def _why(self, unproven: Mapping[KafkaHandle, str]) -> str:
+        answers = Counter(
+            f"{self._client.coordinator_of(handle.transactional_id)}: {_ANSWERS.get(report, report)}"
+            for handle, report in unproven.items()
+        )
+        ends = [f"the commit of {count} transaction(s) at {answer}" for answer, count in sorted(answers.items())]
+        return (
+            f"sink {self._settings.name!r}: {'; '.join([*ends, *self._unread])}. Decided transactions expire after "
+            f"kafka.transaction.timeout.ms={self._settings.transaction_timeout_ms} ms; what expires has to be written again"
+        )
 
     def abort(self, handles: Sequence[KafkaHandle]) -> None:
         """See :class:`SinkCommitter`: by fencing, so that the writer is stopped wherever it is (rule 7)."""
@@ -106,31 +121,20 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
 
     def evidence(self, handles: Sequence[KafkaHandle], scan_start: Mapping[str, Any]) -> dict[KafkaHandle, Evidence]:
         """See :class:`SinkCommitter`: by the markers alone."""
-        wanted: dict[int, list[str]] = {}
-        for handle in handles:
-            wanted.setdefault(handle.marker_partition, []).append(handle.uuid)
-        found: Mapping[str, Evidence] = {}
+        found: dict[KafkaHandle, Evidence] = {}
+        start = scan_start.get("markers", {})
         for _ in range(2):
             # Sweep first: a dead driver's orphan holds back the last stable offset until it times out. Only earlier
             # driver epochs: this driver's own transactions may still be decided.
-            sweep(self._client, self._settings, spared=handles, below=self._driver_epoch)
-            found = self._search(wanted, scan_start)
+            sweep(self._client, self._settings, spared=handles, below=self._log.driver_epoch)
+            found, self._unread = markers.search(self._log, handles, start, timeout_ms=self._timeout_ms / 2)
             if Evidence.UNKNOWN not in found.values():
                 break
-        return {handle: found[handle.uuid] for handle in handles}
-
-    def _search(self, wanted: Mapping[int, Sequence[str]], scan_start: Mapping[str, Any]) -> Mapping[str, Evidence]:
-        starts = scan_start.get("markers", {})
-        try:
-            return marker_search.search(self._log, wanted, starts, timeout_ms=self._timeout_ms / 2)
-        except (RetriableError, ConfigurationError, DecisionInDoubtError) as error:
-            # A failed search proves nothing, and an unanswered barrier decides nothing. FencedError passes.
-            logger.warning("sink %r could not read its markers: %s", self._settings.sink, error)
-            return dict.fromkeys((name for names in wanted.values() for name in names), Evidence.UNKNOWN)
+        return found
 
     def recover_and_abort(self, decided: Collection[KafkaHandle]) -> None:
         """See :class:`SinkCommitter`: rule 7."""
-        sweep(self._client, self._settings, spared=decided, below=self._driver_epoch + 1)
+        sweep(self._client, self._settings, spared=decided, below=self._log.driver_epoch + 1)
 
     def initialize_state(
         self, decided: Sequence[KafkaHandle], scan_start: Mapping[str, Any]
@@ -163,8 +167,8 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         topic = self._settings.topic
         if topic is None:
             return {}
-        described = self._log.admin.describe_topics(TopicCollection([topic]), request_timeout=self._timeout_ms / 1000)
         try:
-            return {name: len(future.result().partitions) for name, future in described.items()}
-        except KafkaException:
-            return {}  # the writers report what is wrong with the topic, at their first record
+            found = describe(self._log.admin, topic, timeout_ms=self._timeout_ms)
+        except TwoPhaseCommitError:
+            found = None  # the writers report what is wrong with the topic, at their first record
+        return {} if found is None else {topic: len(found.partitions)}

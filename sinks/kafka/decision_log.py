@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
-from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
+from tenacity import wait_fixed
 
-from sinks.kafka import ledger_topic
-from sinks.kafka.driver_producer import DriverProducer
-from sinks.kafka.ledger_topic import DRIVER_PARTITION
+from sinks.kafka.driver_producer import RETRY_BACKOFF_MS, DriverProducer
+from sinks.kafka.errors import is_retriable, translate
+from sinks.kafka.ledger_topic import ABSENT, DRIVER_PARTITION, LedgerTopic
 from sinks.kafka.reader import CommittedReader, Row, offsets
-from twopc.codec import decode, encode
+from sinks.retry import retrying
+from twopc.codec import decoding, encode
 from twopc.decision_log import DecisionLog
 from twopc.errors import (
     ConfigurationError,
@@ -28,10 +28,11 @@ from twopc.errors import (
 from twopc.records import Acquired, LogContents, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from sinks.kafka.settings import KafkaSettings
     from twopc.attempt import Claim
+    from twopc.records import LogEntry
 
 logger = logging.getLogger(__name__)
 
@@ -40,14 +41,24 @@ logger = logging.getLogger(__name__)
 _FRAME_BYTES: Final = 900_000
 #: What a batch of one record adds to its value; an upper bound.
 _BATCH_OVERHEAD_BYTES: Final = 1_000
-#: librdkafka waits at least 80 % of retry.backoff.ms (100) before it sends EndTxn again. So a commit slower than half of
-#: that may be a retry whose first response was lost, and the record is read back (rule 12).
-_SLOW_COMMIT_S: Final = 0.05
+#: A commit slower than half of the producer's backoff may be a retry whose first response was lost, so the record is read
+#: back (rule 12).
+_SLOW_COMMIT_S: Final = RETRY_BACKOFF_MS / 2 / 1000
 _READ_BACK_PAUSE_S: Final = 0.005
 #: How long a connected broker may be silent, for example paused, or on a lost host: by then another one leads or
 #: coordinates. librdkafka's default is a minute, the whole life of the driver's transaction.
 _SILENCE_MS: Final = 10_000
 _SHORTEST_SILENCE_MS: Final = 2_000
+
+
+@dataclass(frozen=True)
+class _Entries:
+    """Read again each time that they are walked."""
+
+    walk: Callable[[], Iterator[LogEntry]]
+
+    def __iter__(self) -> Iterator[LogEntry]:
+        return self.walk()
 
 
 class KafkaDecisionLog(DecisionLog):
@@ -62,56 +73,38 @@ class KafkaDecisionLog(DecisionLog):
         self._silence = {"socket.timeout.ms": str(silence_ms)}
         connection = {**self._silence, **settings.connection_config()}
         self.admin = AdminClient({**connection, "socket.connection.setup.timeout.ms": "5000"})
+        self.topic = LedgerTopic(self.admin, self.name, timeout_ms=settings.timeout_ms)
         self.reader = CommittedReader(connection)
         self._producer: DriverProducer | None = None
         self._run: str | None = None
-        self._driver_epoch = -1
+        self.driver_epoch = -1
         self._frame_bytes = _FRAME_BYTES
-        self._topic_id = ""
 
     def identity(self) -> str:
         """See :class:`DecisionLog`: the topic's id."""
-        # Once acquired it is known; a broker that is behind might still report the topic as absent.
-        return self._topic_id or ledger_topic.topic_id(self.admin, self.name, timeout_ms=self._timeout_ms)
-
-    def require_safe(self) -> None:
-        """Refuse dangerous settings of an existing ledger. Read-only.
-
-        Raises:
-            ConfigurationError: see ``sinks.kafka.ledger_topic``.
-        """
-        if self.identity() != ledger_topic.ABSENT:
-            ledger_topic.require_safe(self.admin, self.name, timeout_ms=self._timeout_ms)
+        return self.topic.identity()
 
     def inspect(self) -> LogContents:
         """See :class:`DecisionLog`."""
-        if self.identity() == ledger_topic.ABSENT:
-            return LogContents(0, ())
-        return self._contents(until=None)
+        return LogContents(0, ()) if self.identity() == ABSENT else self.contents(until=None)
 
     def acquire(self, claim: Claim) -> int:
         """See :class:`DecisionLog`. Initialising the drivers' transactional id fences the former driver (rule 1)."""
         if self._run == claim.run:
-            return self._driver_epoch
-        self._topic_id = ledger_topic.ensure(self.admin, self.name, timeout_ms=self._timeout_ms)
-        ledger_topic.require_safe(self.admin, self.name, timeout_ms=self._timeout_ms)
-        limit = ledger_topic.batch_limit(self.admin, self.name, timeout_ms=self._timeout_ms)
-        self._frame_bytes = min(_FRAME_BYTES, limit - _BATCH_OVERHEAD_BYTES)
+            return self.driver_epoch
+        self.topic.ensure()
+        self.topic.require_safe()
+        self.delete_before({DRIVER_PARTITION: 0})  # deletes nothing: it warns of a right that is missing
+        self._frame_bytes = min(_FRAME_BYTES, self.topic.batch_limit() - _BATCH_OVERHEAD_BYTES)
         self._producer = DriverProducer(self._settings, self._silence)
-        record = Acquired(
-            query_id=claim.query_id,
-            run=claim.run,
-            deciding_log=claim.deciding_log,
-            driver=f"{socket.gethostname()}:{os.getpid()}",
-            at_ms=int(time.time() * 1000),
-        )
-        self._driver_epoch = self.append([record])
+        acquired = Acquired.by_this_process(claim, int(time.time() * 1000), sink=self._settings.name)
+        self.driver_epoch = self.append([acquired])
         self._run = claim.run
-        return self._driver_epoch
+        return self.driver_epoch
 
     def read(self) -> LogContents:
         """See :class:`DecisionLog`: up to this driver's own record, so that no stale leader can hide a decision."""
-        return self._contents(until=self._driver_epoch)
+        return self.contents(until=self.driver_epoch)
 
     def append(self, records: Sequence[Record]) -> int:
         """See :class:`DecisionLog`."""
@@ -129,20 +122,17 @@ class KafkaDecisionLog(DecisionLog):
         self.reader.close()
 
     def write(self, values: Sequence[tuple[int, bytes]], *, point: str | None = None) -> int:
-        """Write ``(partition, value)`` pairs in one committed transaction; ``point`` is the crash point before the commit.
+        """Write ``(partition, value)`` pairs in one committed transaction; returns the first offset, as :meth:`append`.
 
-        Returns:
-            the offset of the first.
-
-        Raises:
-            FencedError, RetriableError, DecisionInDoubtError: see :meth:`DecisionLog.append`.
+        ``point`` is the crash point before the commit.
         """
         if self._producer is None:
             raise AssertionError("acquire comes first")
         first, took_s = self._producer.write(values, point=point)
         # Partition 0 only: a barrier may stand behind an open transaction, and its writer reads up to it anyway.
-        if values[0][0] == DRIVER_PARTITION and took_s > _SLOW_COMMIT_S:
-            self._read_back(DRIVER_PARTITION, first, values[0][1])
+        [(partition, value), *_] = values
+        if partition == DRIVER_PARTITION and took_s > _SLOW_COMMIT_S:
+            self._read_back(first, value)
         return first
 
     def delete_before(self, starts: Mapping[int, int]) -> None:
@@ -155,34 +145,33 @@ class KafkaDecisionLog(DecisionLog):
             try:
                 future.result()
             except KafkaException as error:
-                logger.warning("the ledger %s could not be truncated at %s: %s", self.name, where, error)
+                doing = f"deleting old records of {where.topic}/{where.partition}, which needs the right Delete"
+                text = "%s. Until this succeeds the ledger grows, and each start takes longer"
+                logger.warning(text, translate(error, doing))
 
-    def _read_back(self, partition: int, offset: int, value: bytes) -> None:
+    def _read_back(self, offset: int, value: bytes) -> None:
         """Prove that the record was committed: wait until the last stable offset is above it, then read it."""
-        where = f"{self.name}/{partition}/{offset}"
+        where = f"{self.name}/{DRIVER_PARTITION}/{offset}"
         deadline = time.monotonic() + self._timeout_ms / 1000
 
-        def read_stable() -> list[Row] | None:
+        def read_stable() -> list[Row]:
             left_ms = max(1.0, (deadline - time.monotonic()) * 1000)
-            stable = offsets(
-                self.admin, self.name, [partition], OffsetSpec.latest(), committed=True, timeout_ms=left_ms
-            )[partition]
-            if stable <= offset:
-                return None
-            return self.reader.read(self.name, partition, offset, None, end=stable, timeout_ms=left_ms)
+            end = self._offset(OffsetSpec.latest(), committed=True, timeout_ms=left_ms)
+            rows = None
+            if end > offset:
+                rows = self.reader.read(self.name, DRIVER_PARTITION, offset, None, end=end, timeout_ms=left_ms)
+            if rows is None:
+                raise RetriableError(f"it was not stable within {self._timeout_ms} ms")
+            return rows
 
-        retrying = Retrying(
-            retry=retry_if_result(lambda rows: rows is None),
-            stop=stop_after_delay(self._timeout_ms / 1000),
-            wait=wait_fixed(_READ_BACK_PAUSE_S),
-            retry_error_callback=lambda _: None,
-        )
+        retry = retrying(is_retriable, timeout_s=self._timeout_ms / 1000, backoff=wait_fixed(_READ_BACK_PAUSE_S))
         try:
-            rows = retrying(read_stable)
+            rows = retry(read_stable)
         except (RetriableError, ConfigurationError) as error:  # the read failed; it says nothing about the record
-            raise DecisionInDoubtError(_unreadable(where, error)) from error
-        if rows is None:
-            raise DecisionInDoubtError(_unreadable(where, f"it was not stable within {self._timeout_ms} ms"))
+            raise DecisionInDoubtError(
+                f"the record at {where} cannot be read back ({error}), so its outcome is unknown. No data is lost. Restart the "
+                "query; it reads the outcome"
+            ) from error
         if rows and (rows[0].offset, rows[0].value) == (offset, value):
             return
         raise FencedError(
@@ -190,26 +179,40 @@ class KafkaDecisionLog(DecisionLog):
             "sink. Restart the query, unless the newer driver is meant to run"
         )
 
-    def _contents(self, until: int | None) -> LogContents:
-        found = offsets(self.admin, self.name, [DRIVER_PARTITION], OffsetSpec.earliest(), timeout_ms=self._timeout_ms)
-        start = found[DRIVER_PARTITION]
-        last = None if until is None else (lambda row: row.offset == until)
-        rows: list[Row] | None = self.reader.read(self.name, DRIVER_PARTITION, start, last, timeout_ms=self._timeout_ms)
-        if rows is None:
-            end = "its end" if until is None else f"offset {until}"
-            raise RetriableError(
-                f"the ledger {self.name} could not be read up to {end} within {self._timeout_ms} ms: a broker does not respond, "
-                "or an open transaction hides the records"
-            )
-        if until is not None and rows[-1].offset != until:
+    def contents(self, until: int | None, *, whoever: bool = False) -> LogContents:
+        """The ledger up to the record at ``until``, or to its end; ``whoever``: even if it belongs to another sink."""
+        start = self._offset(OffsetSpec.earliest(), committed=False, timeout_ms=self._timeout_ms)
+        return LogContents(start, _Entries(lambda: self._entries(start, until, whoever=whoever)))
+
+    def _entries(self, start: int, until: int | None, *, whoever: bool) -> Iterator[LogEntry]:
+        owner = ""
+        for entry in decoding(self._frames(start, until)):
+            # The first sink that acquired a ledger owns it: a later one was refused, even if its own record is there.
+            if not owner and isinstance(entry.record, Acquired) and not whoever:
+                owner = entry.record.sink
+                self._require_own(entry.record)
+            yield entry
+
+    def _frames(self, start: int, until: int | None) -> Iterator[tuple[int, bytes]]:
+        last = None if until is None else (lambda row: row.offset >= until)
+        offset = -1
+        for row in self.reader.rows(self.name, DRIVER_PARTITION, start, last, timeout_ms=self._timeout_ms):
+            offset = row.offset
+            yield offset, row.value
+        if until is not None and offset != until:
             raise DecisionLogDamagedError(
                 f"the ledger {self.name} lost the record at offset {until}, which this driver has just written"
             )
-        return LogContents(start, tuple(decode((row.offset, row.value) for row in rows)))
 
+    def _require_own(self, first: Acquired) -> None:
+        """Raises a ConfigurationError if the ledger belongs to another sink; older records name none."""
+        if first.sink not in {"", self._settings.name}:
+            raise ConfigurationError(
+                f"the ledger {self.name} belongs to sink {first.sink!r} (query {first.query_id}), so sink "
+                f"{self._settings.name!r} would damage its decisions. Nothing was written. Remove ledger_topic from sink "
+                f"{self._settings.name!r}, or set a topic that no other sink has"
+            )
 
-def _unreadable(where: str, reason: object) -> str:
-    return (
-        f"the record at {where} cannot be read back ({reason}), so its outcome is unknown. No data is lost. Restart the query; "
-        "it reads the outcome"
-    )
+    def _offset(self, spec: OffsetSpec, *, committed: bool, timeout_ms: float) -> int:
+        found = offsets(self.admin, self.name, [DRIVER_PARTITION], spec, committed=committed, timeout_ms=timeout_ms)
+        return found[DRIVER_PARTITION]

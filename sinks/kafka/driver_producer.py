@@ -10,11 +10,12 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
-from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_none
+from tenacity import wait_none
 
-from sinks.kafka import transactional_id
-from sinks.kafka.errors import SERVING, error_of, is_fenced, translate
+from sinks.kafka.errors import SERVING, error_of, is_fenced, translate, translated
+from sinks.kafka.handle import driver_id
 from sinks.kafka.producer import client_logger, connect
+from sinks.retry import retrying
 from twopc.crash_points import crash_point
 from twopc.errors import DecisionInDoubtError, FencedError, RetriableError
 
@@ -28,27 +29,29 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _DRIVER_TRANSACTION_TIMEOUT_MS: Final = 60_000
+#: How long librdkafka waits before it sends a request again, less 20 % of jitter. A commit that took less was sent once
+#: (rule 12; ``rd_kafka_buf_retry``).
+RETRY_BACKOFF_MS: Final = 100
 
 
 class DriverProducer:
     """A driver's producer. It fences the former driver when it is made, and is fenced by the next."""
 
     def __init__(self, settings: KafkaSettings, defaults: Mapping[str, str]) -> None:
-        """Initialise the drivers' transactional id. The user's options override ``defaults``.
-
-        Raises:
-            TwoPhaseCommitError: the brokers refused, or did not respond.
-        """
+        """Initialise the drivers' transactional id. The user's options override ``defaults``."""
+        self._settings = settings
         self._ledger = settings.ledger
         self._timeout_s = settings.timeout_ms / 1000
-        self._transactional_id = transactional_id.of_driver(settings.sink)
+        self._transactional_id = driver_id(settings.name)
         self._producer = Producer(
             {
                 **defaults,
                 **settings.producer_config(),
                 "transactional.id": self._transactional_id,
-                "transaction.timeout.ms": str(_DRIVER_TRANSACTION_TIMEOUT_MS),
-                "message.timeout.ms": str(_DRIVER_TRANSACTION_TIMEOUT_MS),
+                "transaction.timeout.ms": str(self._lives_ms),
+                "message.timeout.ms": str(self._lives_ms),
+                "retry.backoff.ms": str(RETRY_BACKOFF_MS),
+                "retry.backoff.max.ms": str(10 * RETRY_BACKOFF_MS),
                 "linger.ms": "0",
                 # Parts of a record must fit, whatever the user has set for the rows. The broker limits batches, so one each.
                 "batch.num.messages": "1",
@@ -57,25 +60,21 @@ class DriverProducer:
             },
             logger=client_logger,
         )
-        try:
+        with translated(f"acquiring the ledger {self._ledger} as {self._transactional_id}"):
             connect(self._producer, self._ledger, timeout_s=self._timeout_s)
             self._producer.init_transactions(self._timeout_s)
-        except KafkaException as error:
-            raise translate(error, f"acquiring the ledger {self._ledger} as {self._transactional_id}") from error
         crash_point("driver.fenced")
 
-    def write(self, values: Sequence[tuple[int, bytes]], *, point: str | None) -> tuple[int, float]:
-        """Write ``(partition, value)`` pairs in one transaction and commit it.
+    @property
+    def _lives_ms(self) -> int:
+        # Not longer than the tasks': the brokers allow theirs, and may not allow a minute (transaction.max.timeout.ms).
+        return min(_DRIVER_TRANSACTION_TIMEOUT_MS, self._settings.transaction_timeout_ms)
 
-        Args:
-            values: at least one pair.
-            point: the crash point before the commit.
+    def write(self, values: Sequence[tuple[int, bytes]], *, point: str | None) -> tuple[int, float]:
+        """Write ``(partition, value)`` pairs in one transaction and commit it; ``point`` is the crash point in between.
 
         Returns:
-            the offset of the first record, and how long the commit took, in seconds.
-
-        Raises:
-            FencedError, RetriableError, DecisionInDoubtError: see :meth:`DecisionLog.append`.
+            the offset of the first record, and how long the commit took, in seconds. Raises as :meth:`DecisionLog.append`.
         """
         written: list[Message] = []
         failures: list[KafkaError] = []
@@ -111,7 +110,7 @@ class DriverProducer:
 
     def _commit(self) -> None:
         """Commit, and repeat the commit while its error is retriable; the decision itself is never repeated (rule 12)."""
-        lives_s = _DRIVER_TRANSACTION_TIMEOUT_MS / 1000
+        lives_s = self._lives_ms / 1000
         deadline = time.monotonic() + lives_s
 
         def commit() -> None:
@@ -130,12 +129,9 @@ class DriverProducer:
                     raise RetriableError(f"the ledger {self._ledger} refused a record: {inner.str()}") from error
                 raise
 
-        # No pause: librdkafka has waited for the brokers before it raises a retriable error.
-        retrying = Retrying(
-            retry=retry_if_exception(_is_retriable), stop=stop_after_delay(lives_s), wait=wait_none(), reraise=True
-        )
         try:
-            retrying(commit)
+            # No pause: librdkafka has waited for the brokers before it raises a retriable error.
+            retrying(_is_retriable, timeout_s=lives_s, backoff=wait_none())(commit)
         except KafkaException as error:
             raise DecisionInDoubtError(
                 f"the ledger {self._ledger} did not answer the commit of a record ({error_of(error).str()}), so its outcome is "
@@ -146,11 +142,8 @@ class DriverProducer:
         try:
             self._producer.abort_transaction(self._timeout_s)
         except SERVING as error:
-            logger.warning(
-                "a transaction in the ledger %s could not be aborted; the next driver aborts it: %s",
-                self._ledger,
-                error,
-            )
+            text = "a transaction in the ledger %s could not be aborted; the next driver aborts it: %s"
+            logger.warning(text, self._ledger, error)
             return False
         return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -9,69 +10,43 @@ from confluent_kafka import KafkaError, KafkaException
 from twopc.errors import BadRecordError, ConfigurationError, FencedError, RetriableError, TwoPhaseCommitError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator
 
-_FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})  # noqa: SLF001 - public constants with librdkafka's underscore
+# ruff: noqa: SLF001 - librdkafka's own codes are public constants with an underscore
+
+_FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})
 
 #: What a call that serves callbacks raises. confluent-kafka raises a fatal error (fenced) inside its own callback. If a
 #: delivery report follows in the same call, Python makes it a SystemError, with the fatal error as its cause.
 SERVING: Final = (KafkaException, SystemError)
 
-_REMEDIES: Final[Mapping[int, tuple[type[TwoPhaseCommitError], str]]] = {
-    KafkaError.MSG_SIZE_TOO_LARGE: (
-        BadRecordError,
-        (
-            "a record is larger than the topic or the client allows: raise the topic's max.message.bytes and "
-            "kafka.message.max.bytes, or make the record smaller"
-        ),
-    ),
-    KafkaError.RECORD_LIST_TOO_LARGE: (
-        BadRecordError,
-        "a batch of records is larger than the topic allows: raise its max.message.bytes, or lower kafka.batch.size",
-    ),
-    KafkaError.INVALID_RECORD: (
-        BadRecordError,
-        "the topic refuses the record: give it a key if the topic is compacted, or a timestamp in the topic's range",
-    ),
-    KafkaError.UNKNOWN_TOPIC_OR_PART: (
-        BadRecordError,
-        "the topic or partition does not exist: create it, or correct the name",
-    ),
-    KafkaError._UNKNOWN_TOPIC: (BadRecordError, "the topic does not exist: create it, or correct the name"),  # noqa: SLF001
-    KafkaError._UNKNOWN_PARTITION: (BadRecordError, "the topic has no such partition: correct the column 'partition'"),  # noqa: SLF001
-    KafkaError.TOPIC_EXCEPTION: (BadRecordError, "the topic's name is not valid: correct it"),
-    KafkaError.INVALID_TRANSACTION_TIMEOUT: (
-        ConfigurationError,
-        "kafka.transaction.timeout.ms exceeds the brokers' transaction.max.timeout.ms: lower the former or raise the latter",
-    ),
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
-        ConfigurationError,
-        (
-            "the principal may not use the transactional id: allow Write and Describe on the transactional ids whose prefix is "
-            "the sink's name and a dot"
-        ),
-    ),
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: (
-        ConfigurationError,
-        (
-            "the principal may not use the topic: allow Write and Describe on it; on the ledger also Read, Create, Delete and "
-            "DescribeConfigs"
-        ),
-    ),
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED: (
-        ConfigurationError,
-        "the principal lacks a right on the cluster: allow IdempotentWrite; allow Create, or create the ledger by hand",
-    ),
-    KafkaError.SASL_AUTHENTICATION_FAILED: (
-        ConfigurationError,
-        "the broker refused the credentials: check kafka.sasl.*",
-    ),
-    KafkaError._AUTHENTICATION: (ConfigurationError, "the broker refused the credentials: check kafka.sasl.*"),  # noqa: SLF001
-    KafkaError._SSL: (ConfigurationError, "TLS failed: check kafka.security.protocol and kafka.ssl.*"),  # noqa: SLF001
-    KafkaError.UNSUPPORTED_VERSION: (
-        ConfigurationError,
-        "the broker is too old: upgrade it to Kafka 3.0 or newer",
-    ),
+_CREDENTIALS: Final = "the broker refused the credentials: check kafka.sasl.*"
+#: What to do, by error, as a user of the sink can do it.
+_BAD_RECORD: Final = {
+    KafkaError.MSG_SIZE_TOO_LARGE: "a record is larger than the topic or the client allows: raise the topic's "
+    "max.message.bytes and kafka.message.max.bytes, or make the record smaller",
+    KafkaError.RECORD_LIST_TOO_LARGE: "a batch of records is larger than the topic allows: raise its max.message.bytes, or "
+    "lower kafka.batch.size",
+    KafkaError.INVALID_RECORD: "the topic refuses the record: give it a key if the topic is compacted, or a timestamp in the "
+    "topic's range",
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "the topic or partition does not exist: create it, or correct the name",
+    KafkaError._UNKNOWN_TOPIC: "the topic does not exist: create it, or correct the name",
+    KafkaError._UNKNOWN_PARTITION: "the topic has no such partition: correct the column 'partition'",
+    KafkaError.TOPIC_EXCEPTION: "the topic's name is not valid: correct it",
+}
+_CONFIGURATION: Final = {
+    KafkaError.INVALID_TRANSACTION_TIMEOUT: "kafka.transaction.timeout.ms (default 900000) exceeds the brokers' "
+    "transaction.max.timeout.ms: lower the former or raise the latter",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "the principal may not use the transactional id: allow Write and "
+    "Describe on the transactional ids whose prefix is the sink's name and a dot",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "the principal may not use the topic: allow Write and Describe on it; on the "
+    "ledger also Read, Create, Delete and DescribeConfigs",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "the principal lacks a right on the cluster: allow IdempotentWrite; allow "
+    "Create, or create the ledger by hand",
+    KafkaError.SASL_AUTHENTICATION_FAILED: _CREDENTIALS,
+    KafkaError._AUTHENTICATION: _CREDENTIALS,
+    KafkaError._SSL: "TLS failed: check kafka.security.protocol and kafka.ssl.*",
+    KafkaError.UNSUPPORTED_VERSION: "the broker is too old: upgrade it to Kafka 3.0 or newer",
 }
 
 
@@ -90,20 +65,18 @@ def is_fenced(error: KafkaError) -> bool:
 
 
 def translate(error: KafkaException | SystemError | KafkaError, doing: str) -> TwoPhaseCommitError:
-    """Our error for one of librdkafka's, after which nothing is visible.
-
-    Args:
-        error: librdkafka's.
-        doing: what was tried, and on what, for the message.
-    """
+    """Our error for one of librdkafka's, after which nothing is visible; ``doing`` says what was tried, and on what."""
     inner = error_of(error)
     if is_fenced(inner):
         return FencedError(
             f"{doing}: {inner.str()}: a newer driver or task has initialised the transactional id, or the transaction timed out"
         )
-    kind, remedy = _REMEDIES.get(inner.code(), (RetriableError, ""))
     text = f"{doing}: {inner.str()} ({inner.name()})"
-    return kind(f"{text}: {remedy}" if remedy else text)
+    if inner.code() in _BAD_RECORD:
+        return BadRecordError(f"{text}: {_BAD_RECORD[inner.code()]}")
+    if inner.code() in _CONFIGURATION:
+        return ConfigurationError(f"{text}: {_CONFIGURATION[inner.code()]}")
+    return RetriableError(text)
 
 
 def translate_in_task(error: KafkaException | SystemError | KafkaError, doing: str) -> TwoPhaseCommitError:
@@ -114,3 +87,19 @@ def translate_in_task(error: KafkaException | SystemError | KafkaError, doing: s
     """
     found = translate(error, doing)
     return RetriableError(str(found)) if isinstance(found, FencedError) else found
+
+
+def is_retriable(error: BaseException) -> bool:
+    """Whether one of our errors may pass."""
+    return isinstance(error, RetriableError)
+
+
+@contextmanager
+def translated(
+    doing: str, by: Callable[[KafkaException | SystemError, str], TwoPhaseCommitError] = translate
+) -> Iterator[None]:
+    """Raise our errors in place of librdkafka's, as ``by`` translates them."""
+    try:
+        yield
+    except SERVING as error:
+        raise by(error, doing) from error

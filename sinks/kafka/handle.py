@@ -1,26 +1,48 @@
-"""The handle of a prepared transaction: all that another process needs to commit it and to prove its outcome."""
+"""The names of transactions: the ids of their producers, and the handle by which another process can end them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 
+def id_prefix(sink: str) -> str:
+    """What every transactional id of the sink starts with. Sink names have no dot, so no other sink shares it."""
+    return f"{sink}."
+
+
+def driver_id(sink: str) -> str:
+    """The one id of all drivers of the sink: initialising it fences the former driver (rule 1)."""
+    return f"{sink}.driver"
+
+
+def task_id(sink: str, driver_epoch: int, worker: str, sequence: int) -> str:
+    """The id of a Python worker's ``sequence``-th producer; ``worker`` is a UUID, so no two workers share an id."""
+    return f"{sink}.{driver_epoch}.{worker}.{sequence}"
+
+
+def driver_epoch_of(transactional_id: str) -> int | None:
+    """The driver epoch in a task's transactional id; None for any other id."""
+    match transactional_id.split("."):
+        case [_, epoch, _, _] if epoch.isdigit():
+            return int(epoch)
+    return None
+
+
 @dataclass(frozen=True)
 class ProducerIdentity:
-    """Which producer a request about a transaction is for: its transactional id, producer id and epoch."""
+    """Which producer a request about a transaction is for; by default whichever has the transactional id now."""
 
     transactional_id: str
-    producer_id: int
-    producer_epoch: int
+    producer_id: int = -1
+    producer_epoch: int = -1
 
 
 @dataclass(frozen=True)
 class KafkaHandle:
-    """One prepared transaction of one task.
+    """One prepared transaction of one task: all that another process needs to commit it and to prove its outcome.
 
     Attributes:
         uuid: the transaction's UUID, the key of its marker.
-        transactional_id: its producer's id.
         producer_id: from the producer's own statistics.
         producer_epoch: likewise; it serves one transaction only (rule 5).
         marker_partition: the ledger partition that holds its marker.

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+from tenacity import wait_fixed
 
-from sinks.kafka.errors import error_of, translate
+from sinks.kafka.errors import error_of, is_retriable, translate, translated
+from sinks.retry import retrying
 from twopc.errors import ConfigurationError, RetriableError
 
 if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.admin import AdminClient, TopicDescription, TopicMetadata
 
 logger = logging.getLogger(__name__)
 
@@ -33,131 +34,153 @@ _REQUIRED: Final = {"cleanup.policy": "delete", "retention.ms": "-1", "retention
 _UNCLEAN: Final = "unclean.leader.election.enable"
 
 
-def topic_id(admin: AdminClient, topic: str, *, timeout_ms: float) -> str:
-    """The topic's id, which changes when it is recreated; ``absent`` if there is none."""
+def describe(admin: AdminClient, topic: str, *, timeout_ms: float) -> TopicDescription | None:
+    """A topic's id and partitions; None if there is no such topic."""
     (future,) = admin.describe_topics(TopicCollection([topic]), request_timeout=timeout_ms / 1000).values()
     try:
-        return str(future.result().topic_id)
+        found: TopicDescription = future.result()
     except KafkaException as error:
         if error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            return ABSENT
-        raise translate(error, f"describing the ledger {topic}") from error
+            return None
+        raise translate(error, f"describing the topic {topic}") from error
+    return found
 
 
-def ensure(admin: AdminClient, topic: str, *, timeout_ms: float) -> str:
-    """Create the ledger if it is absent, and wait until the brokers know it and every partition has a leader.
+class LedgerTopic:
+    """A sink's ledger on its cluster. Every request may raise a :class:`TwoPhaseCommitError`."""
 
-    Returns:
-        its id.
+    def __init__(self, admin: AdminClient, name: str, *, timeout_ms: float) -> None:
+        self._admin = admin
+        self._name = name
+        self._timeout_s = timeout_ms / 1000
+        self._created_id = ""
 
-    Raises:
-        TwoPhaseCommitError: it could not be created, or did not get leaders in time.
-    """
-    if topic_id(admin, topic, timeout_ms=timeout_ms) == ABSENT:
-        _create(admin, topic, timeout_ms=timeout_ms)
-    for attempt in Retrying(
-        stop=stop_after_delay(timeout_ms / 1000),
-        wait=wait_fixed(0.05),
-        retry=retry_if_exception_type(RetriableError),
-        reraise=True,
-    ):
-        with attempt:
-            _require_leaders(admin, topic, timeout_ms)
-            _settings(admin, topic, timeout_ms)
-            found = topic_id(admin, topic, timeout_ms=timeout_ms)
-            if found == ABSENT:
-                raise RetriableError(f"the ledger {topic} is not known to every broker yet")
-            return found
-    raise AssertionError("unreachable: the last attempt raises")
+    def identity(self) -> str:
+        """The topic's id, which changes when it is recreated; :data:`ABSENT` if there is none."""
+        # After ensure() it is known; a broker that is behind might still report the topic as absent.
+        return self._created_id or self._find_id()
 
+    def ensure(self) -> None:
+        """Create the ledger if it is absent, and wait until the brokers know it and every partition has a leader."""
+        if self._find_id() == ABSENT:
+            self._create()
+        retry = retrying(is_retriable, timeout_s=self._timeout_s, backoff=wait_fixed(0.05))
+        self._created_id = retry(self._id_when_ready)
 
-def _require_leaders(admin: AdminClient, topic: str, timeout_ms: float) -> None:
-    try:
-        known = admin.list_topics(topic, timeout=timeout_ms / 1000).topics[topic]
-    except KafkaException as error:
-        raise translate(error, f"describing the ledger {topic}") from error
-    if known.error is not None or not known.partitions or any(p.leader < 0 for p in known.partitions.values()):
-        raise RetriableError(f"the ledger {topic} has no leader for every partition yet")
-
-
-def _create(admin: AdminClient, topic: str, *, timeout_ms: float) -> None:
-    try:
-        brokers = len(admin.list_topics(timeout=timeout_ms / 1000).brokers)
-        replicas = min(_REPLICAS, brokers)
-        config = {**_REQUIRED, _UNCLEAN: "false", "min.insync.replicas": str(2 if replicas == _REPLICAS else 1)}
-        new = NewTopic(topic, 1 + MARKER_PARTITIONS, replicas, config=config)
-        admin.create_topics([new], request_timeout=timeout_ms / 1000)[topic].result()
-    except KafkaException as error:
-        if error_of(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise translate(error, f"creating the ledger {topic}") from error
-
-
-def marker_partitions(admin: AdminClient, topic: str, *, timeout_ms: float) -> list[int]:
-    """The ledger's partitions that hold markers."""
-    try:
-        known = admin.list_topics(topic, timeout=timeout_ms / 1000).topics[topic].partitions
-    except KafkaException as error:
-        raise translate(error, f"describing the ledger {topic}") from error
-    partitions = sorted(set(known) - {DRIVER_PARTITION})
-    if not partitions:
-        raise ConfigurationError(
-            f"the ledger {topic} has {len(known)} partition(s). Add partitions: it needs one for decisions and at least one for "
-            "markers"
-        )
-    return partitions
-
-
-def require_safe(admin: AdminClient, topic: str, *, timeout_ms: float) -> None:
-    """Refuse settings under which decisions or markers could be lost; warn about weak ones.
-
-    Raises:
-        ConfigurationError: names the topic, the setting and the value to set.
-    """
-    ledger = _settings(admin, topic, timeout_ms)
-    wrong = {name: ledger.get(name) for name, value in _REQUIRED.items() if ledger.get(name) != value}
-    if wrong:
-        raise ConfigurationError(
-            f"the ledger {topic} has {_listed(wrong)}, so decisions would be deleted. Set {_listed(_REQUIRED)} "
-            "(kafka-configs --alter)"
-        )
-    for name, settings in ((topic, ledger), (TRANSACTION_LOG, _settings(admin, TRANSACTION_LOG, timeout_ms))):
-        if settings.get(_UNCLEAN) == "true":
+    def marker_partitions(self) -> list[int]:
+        """The partitions that hold markers."""
+        known = self._metadata().partitions
+        partitions = sorted(set(known) - {DRIVER_PARTITION})
+        if not partitions:
             raise ConfigurationError(
-                f"the topic {name} has {_UNCLEAN}=true, so a stale leader could lose decisions. Set it to false"
+                f"the ledger {self._name} has {len(known)} partition(s). Add partitions: it needs one for decisions and at least "
+                "one for markers"
             )
-        if settings and int(settings.get("min.insync.replicas") or 1) < 2:  # noqa: PLR2004 - one copy is the last copy
+        return partitions
+
+    def require_safe(self) -> None:
+        """Refuse settings under which decisions or markers could be lost; warn about weak ones."""
+        ledger = self._settings(self._name)
+        wrong = {name: ledger.get(name) for name, value in _REQUIRED.items() if ledger.get(name) != value}
+        if wrong:
+            raise ConfigurationError(
+                f"the ledger {self._name} has {_listed(wrong)}, so decisions would be deleted. Set {_listed(_REQUIRED)} "
+                "(kafka-configs --alter)"
+            )
+        for name, settings in ((self._name, ledger), (TRANSACTION_LOG, self._transaction_log())):
+            if settings.get(_UNCLEAN) == "true":
+                raise ConfigurationError(
+                    f"the topic {name} has {_UNCLEAN}=true, so a stale leader could lose decisions. Set it to false"
+                )
+            if settings and int(settings.get("min.insync.replicas") or 1) < 2:  # noqa: PLR2004 - one copy is the last copy
+                logger.warning(
+                    "%s has min.insync.replicas=1, so losing one broker's disk can lose acknowledged decisions. Set it to 2, "
+                    "with 3 replicas",
+                    name,
+                )
+
+    def batch_limit(self) -> int:
+        """The largest batch that the ledger takes, in bytes. Refuses one that is too small for markers."""
+        limit = int(self._settings(self._name).get("max.message.bytes") or _DEFAULT_BATCH_LIMIT)
+        if limit < _LOWEST_BATCH_LIMIT:
+            raise ConfigurationError(
+                f"the ledger {self._name} has max.message.bytes={limit}, too small for its records. Set {_LOWEST_BATCH_LIMIT} "
+                "or more"
+            )
+        return limit
+
+    def _find_id(self) -> str:
+        found = describe(self._admin, self._name, timeout_ms=self._timeout_s * 1000)
+        return ABSENT if found is None else str(found.topic_id)
+
+    def _create(self) -> None:
+        try:
+            replicas = self._replicas()
+            config = {**_REQUIRED, _UNCLEAN: "false", "min.insync.replicas": str(2 if replicas == _REPLICAS else 1)}
+            new = NewTopic(self._name, 1 + MARKER_PARTITIONS, replicas, config=config)
+            self._admin.create_topics([new], request_timeout=self._timeout_s)[self._name].result()
+        except KafkaException as error:
+            code = error_of(error).code()
+            if code == KafkaError.INVALID_REPLICATION_FACTOR:
+                raise RetriableError(
+                    f"the ledger {self._name} cannot have {replicas} replicas: {error_of(error).str()} Nothing was written. "
+                    "Start the missing brokers and restart the query; if the cluster has no more, create the topic yourself with "
+                    f"fewer replicas, {1 + MARKER_PARTITIONS} partitions and {_listed(_REQUIRED)}"
+                ) from error
+            if code != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise translate(error, f"creating the ledger {self._name}") from error
+
+    def _replicas(self) -> int:
+        """Three, or as many as the cluster gave its transaction log, which decisions depend on as much.
+
+        Not the number of brokers that are up: a first start during a rolling restart would leave a weak ledger for good.
+        """
+        try:
+            found = describe(self._admin, TRANSACTION_LOG, timeout_ms=self._timeout_s * 1000)
+        except ConfigurationError:  # no right to see it
+            found = None
+        return min([_REPLICAS, *(len(partition.replicas) for partition in (found.partitions if found else ()))])
+
+    def _transaction_log(self) -> dict[str, str | None]:
+        try:
+            return self._settings(TRANSACTION_LOG)
+        except ConfigurationError as error:
             logger.warning(
-                "%s has min.insync.replicas=1, so losing one broker's disk can lose acknowledged decisions. Set it to 2, with 3 "
-                "replicas",
-                name,
+                "the settings of %s are not checked (%s). Make sure that it has 3 replicas, min.insync.replicas=2 and %s=false",
+                TRANSACTION_LOG,
+                error,
+                _UNCLEAN,
             )
+            return {}
 
+    def _id_when_ready(self) -> str:
+        known = self._metadata()
+        if known.error is not None or not known.partitions or any(p.leader < 0 for p in known.partitions.values()):
+            raise RetriableError(f"the ledger {self._name} has no leader for every partition yet")
+        self._settings(self._name)
+        found = self._find_id()
+        if found == ABSENT:
+            raise self._unknown()
+        return found
 
-def batch_limit(admin: AdminClient, topic: str, *, timeout_ms: float) -> int:
-    """The largest batch that the ledger takes, in bytes.
+    def _metadata(self) -> TopicMetadata:
+        with translated(f"describing the ledger {self._name}"):
+            return self._admin.list_topics(self._name, timeout=self._timeout_s).topics[self._name]
 
-    Raises:
-        ConfigurationError: it is too small for markers.
-    """
-    limit = int(_settings(admin, topic, timeout_ms).get("max.message.bytes") or _DEFAULT_BATCH_LIMIT)
-    if limit < _LOWEST_BATCH_LIMIT:
-        raise ConfigurationError(
-            f"the ledger {topic} has max.message.bytes={limit}, too small for its records. Set {_LOWEST_BATCH_LIMIT} or more"
-        )
-    return limit
+    def _settings(self, topic: str) -> dict[str, str | None]:
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        (future,) = self._admin.describe_configs([resource], request_timeout=self._timeout_s).values()
+        try:
+            return {name: entry.value for name, entry in future.result().items()}
+        except KafkaException as error:
+            if error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                if topic == TRANSACTION_LOG:
+                    return {}  # the cluster's first transaction creates it
+                raise self._unknown() from error
+            raise translate(error, f"reading the settings of {topic}, which needs the right DescribeConfigs") from error
 
-
-def _settings(admin: AdminClient, topic: str, timeout_ms: float) -> dict[str, str | None]:
-    resource = ConfigResource(ResourceType.TOPIC, topic)
-    (future,) = admin.describe_configs([resource], request_timeout=timeout_ms / 1000).values()
-    try:
-        return {name: entry.value for name, entry in future.result().items()}
-    except KafkaException as error:
-        if error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            if topic == TRANSACTION_LOG:
-                return {}  # the cluster's first transaction creates it
-            raise RetriableError(f"the ledger {topic} is not known to every broker yet") from error
-        raise translate(error, f"reading the settings of {topic}, which needs the right DescribeConfigs") from error
+    def _unknown(self) -> RetriableError:
+        return RetriableError(f"the ledger {self._name} is not known to every broker yet")
 
 
 def _listed(settings: dict[str, str] | dict[str, str | None]) -> str:

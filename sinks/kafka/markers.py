@@ -1,12 +1,28 @@
-"""Markers: the record that every task transaction writes into the ledger, to prove later that it was committed."""
+"""Markers: the record of every task transaction in the ledger, and what it proves that one is there or not (rule 4).
+
+A marker that a ``read_committed`` reader sees proves its transaction committed. Its absence proves the transaction lost
+only below a *barrier*, a record that the driver has written behind it: an open transaction hides the barrier, a stale
+leader does not have it, and a deleted record is not an absent one.
+"""
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from confluent_kafka.admin import OffsetSpec
+
+from sinks.kafka.reader import Row, offsets
+from twopc.attempt import Evidence
+from twopc.crash_points import crash_point
+from twopc.errors import ConfigurationError, DecisionInDoubtError, RetriableError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sinks.kafka.decision_log import KafkaDecisionLog
+    from sinks.kafka.handle import KafkaHandle
     from twopc.attempt import TaskAttempt
 
 
@@ -25,17 +41,7 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True):
 _FORMER_NAMES: Final = {"lineage": "query_id", "batch": "batch_id"}
 
 
-def decode_marker(value: bytes) -> Marker:
-    """Read a marker, whichever version wrote it.
-
-    Raises:
-        msgspec.DecodeError: the value is not a marker.
-    """
-    fields = msgspec.json.decode(value, type=dict[str, object])
-    return msgspec.convert({_FORMER_NAMES.get(name, name): field for name, field in fields.items()}, Marker)
-
-
-def marker_of(transaction: str, task: TaskAttempt, rows: int) -> bytes:
+def encode_marker(transaction: str, task: TaskAttempt, rows: int) -> bytes:
     """The marker's value; its key is the transaction's UUID."""
     return msgspec.json.encode(
         Marker(
@@ -47,3 +53,76 @@ def marker_of(transaction: str, task: TaskAttempt, rows: int) -> bytes:
             rows=rows,
         )
     )
+
+
+def decode_marker(value: bytes) -> Marker:
+    """Read a marker, whichever version wrote it.
+
+    Raises:
+        msgspec.DecodeError: the value is not a marker.
+    """
+    fields = msgspec.json.decode(value, type=dict[str, object])
+    return msgspec.convert({_FORMER_NAMES.get(name, name): field for name, field in fields.items()}, Marker)
+
+
+def ends(log: KafkaDecisionLog, *, timeout_ms: float) -> dict[str, int]:
+    """The ends of the marker partitions: markers of an attempt that begins now are at or above them.
+
+    These are the last stable offsets: never above the ends, and one request returns them all.
+    """
+    partitions = log.topic.marker_partitions()
+    found = offsets(log.admin, log.name, partitions, OffsetSpec.latest(), committed=True, timeout_ms=timeout_ms)
+    return {str(partition): offset for partition, offset in found.items()}
+
+
+def search(
+    log: KafkaDecisionLog, handles: Sequence[KafkaHandle], scan_start: Mapping[str, int], *, timeout_ms: float
+) -> tuple[dict[KafkaHandle, Evidence], list[str]]:
+    """What the markers, at or above ``scan_start``, prove about each transaction; ``timeout_ms`` is for each partition.
+
+    Returns:
+        the evidence, and why a partition proves nothing. After one that cannot be read the others are not tried: each could
+        take as long, and the batch is unproven already.
+
+    Raises:
+        FencedError: a newer driver has acquired the sink; nothing was proven.
+    """
+    seen: dict[int, set[bytes] | None] = {}
+    reasons: list[str] = []
+    for partition in dict.fromkeys(handle.marker_partition for handle in handles):
+        try:
+            seen[partition] = _read_to_barrier(log, partition, scan_start.get(str(partition), 0), timeout_ms)
+        except (RetriableError, ConfigurationError, DecisionInDoubtError) as error:
+            # A failed search proves nothing, and an unanswered barrier decides nothing. FencedError passes.
+            reasons.append(f"the markers in {log.name}/{partition} cannot be read: {error}")
+            break
+        if seen[partition] is None:
+            reasons.append(f"markers in {log.name}/{partition} were deleted, so the outcome cannot be proven by them")
+    return {handle: _evidence(handle, seen.get(handle.marker_partition)) for handle in handles}, reasons
+
+
+def _evidence(handle: KafkaHandle, seen: set[bytes] | None) -> Evidence:
+    if seen is None:
+        return Evidence.UNKNOWN
+    return Evidence.COMMITTED if handle.uuid.encode() in seen else Evidence.ABORTED
+
+
+def _read_to_barrier(log: KafkaDecisionLog, partition: int, start: int, timeout_ms: float) -> set[bytes] | None:
+    """The keys of the committed records from ``start`` up to a new barrier; None if some were deleted."""
+    earliest = offsets(log.admin, log.name, [partition], OffsetSpec.earliest(), timeout_ms=timeout_ms)[partition]
+    if earliest > start:
+        return None
+    barrier = f"barrier {uuid.uuid4().hex}".encode()
+    log.write([(partition, barrier)])
+    crash_point("driver.barred")
+
+    def is_barrier(row: Row) -> bool:
+        return row.value == barrier
+
+    rows = log.reader.read(log.name, partition, start, is_barrier, timeout_ms=timeout_ms)
+    if rows is None:
+        raise RetriableError(
+            f"no record of this driver is visible within {timeout_ms:.0f} ms: a broker does not respond, the partition has too "
+            "few replicas in sync, or an open transaction hides it"
+        )
+    return {row.key for row in rows if row.key is not None}

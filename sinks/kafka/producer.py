@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import time
-from dataclasses import dataclass, field
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Producer
 
-from sinks.kafka.errors import SERVING, translate_in_task
+from sinks.kafka.errors import SERVING, translate_in_task, translated
 from twopc.errors import RetriableError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from confluent_kafka import KafkaError
 
 #: librdkafka's own log lines. Without it a dropped producer that outlives its broker would write to stderr for ever.
 client_logger = logging.getLogger("twopc.librdkafka")
@@ -29,24 +32,22 @@ class ReadyProducer:
     """An initialised producer without a transaction.
 
     Attributes:
-        producer: librdkafka's.
-        transactional_id: its id.
-        sequence: the number in its id.
-        errors: delivery errors, as they are reported; a vote needs none (rule 2).
+        sequence: the number in its transactional id.
+        failures: each topic's first delivery error; a vote needs none (rule 2).
         markers: how many partitions of the ledger hold markers.
     """
 
     producer: Producer
     transactional_id: str
     sequence: int
-    errors: list[KafkaError]
+    failures: dict[str, KafkaError]
     markers: int = 0
-    _raw: list[str] = field(default_factory=list)
+    _statistics: Sequence[str] = ()
 
     @property
     def statistics(self) -> dict[str, Any] | None:
         """The newest statistics of librdkafka. Parsed on demand: most are never used."""
-        return json.loads(self._raw[-1]) if self._raw else None
+        return json.loads(self._statistics[-1]) if self._statistics else None
 
     def identity(self) -> tuple[int, int]:
         """Producer id and epoch, from the producer itself: the broker might describe another one (rule 3)."""
@@ -60,9 +61,6 @@ def connect(producer: Producer, topic: str, *, timeout_s: float) -> int:
     librdkafka looks for the coordinator as soon as a broker *of the cluster* is connected, otherwise after a timer of
     500 ms. The bootstrap address alone may answer the first request (6 of 55 producers); two requests always sufficed
     (112 of 112).
-
-    Raises:
-        KafkaException: no broker responds.
     """
     producer.list_topics(topic, timeout=timeout_s)
     return len(producer.list_topics(topic, timeout=timeout_s).topics[topic].partitions)
@@ -71,35 +69,25 @@ def connect(producer: Producer, topic: str, *, timeout_s: float) -> int:
 def make_ready(
     config: Mapping[str, Any], transactional_id: str, sequence: int, ledger: str, *, timeout_ms: float
 ) -> ReadyProducer:
-    """Create and initialise a producer, and wait until its statistics report its producer id and epoch.
-
-    Raises:
-        TwoPhaseCommitError: the broker refuses the id, the timeout or the principal, or does not respond.
-    """
-    errors: list[KafkaError] = []
-    raw: list[str] = []
-
-    def keep_newest(statistics: str) -> None:
-        raw[:] = [statistics]
-
+    """Create and initialise a producer, and wait until its statistics report its producer id and epoch."""
+    failures: dict[str, KafkaError] = {}
+    newest: deque[str] = deque(maxlen=1)
     producer = Producer(
         {
             **config,
             "transactional.id": transactional_id,
             "delivery.report.only.error": True,
-            "on_delivery": lambda error, _: errors.append(error),
+            "on_delivery": lambda error, record: failures.setdefault(record.topic(), error),
             "statistics.interval.ms": str(_STATISTICS_INTERVAL_MS),
-            "stats_cb": keep_newest,
+            "stats_cb": newest.append,
         },
         logger=client_logger,
     )
-    ready = ReadyProducer(producer, transactional_id, sequence, errors, _raw=raw)
+    ready = ReadyProducer(producer, transactional_id, sequence, failures, _statistics=newest)
     deadline = time.monotonic() + timeout_ms / 1000
-    try:
+    with translated(f"initialising the transactional id {transactional_id}", translate_in_task):
         ready.markers = connect(producer, ledger, timeout_s=timeout_ms / 1000) - 1
         producer.init_transactions(max(0.1, deadline - time.monotonic()))
-    except KafkaException as error:
-        raise translate_in_task(error, f"initialising the transactional id {transactional_id}") from error
     while min(ready.identity()) < 0:  # not a retry: poll() is what calls back with the statistics
         if time.monotonic() > deadline:
             raise RetriableError(f"{transactional_id}: librdkafka did not report a producer id within {timeout_ms} ms")
@@ -109,6 +97,6 @@ def make_ready(
 
 def drop_quietly(ready: ReadyProducer, timeout_ms: float) -> None:
     """Abort a producer's own transaction. Best effort: the sweep ends what stays open."""
-    with contextlib.suppress(*SERVING):
+    with suppress(*SERVING):
         ready.producer.purge()
         ready.producer.abort_transaction(timeout_ms / 1000)

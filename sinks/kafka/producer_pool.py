@@ -12,14 +12,15 @@ import os
 import sys
 import threading
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Final
 
-from sinks.kafka import transactional_id
+from sinks.kafka.handle import task_id
 from sinks.kafka.producer import ReadyProducer, make_ready
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Iterator
 
 logger = logging.getLogger(__name__)
 
@@ -28,19 +29,20 @@ _NEVER_FREE: Final = sys.maxsize  #: later than any batch that is proven
 
 @dataclass(frozen=True)
 class PoolKey:
-    """What a pool belongs to: one sink, one driver epoch, one set of options."""
+    """What a pool belongs to: one sink, one driver epoch, one set of options, one process."""
 
     sink: str
     driver_epoch: int
     ledger: str
     config: tuple[tuple[str, Any], ...]
+    pid: int = field(default_factory=os.getpid)
 
 
 class ProducerPool:
     """Ready producers of one :class:`PoolKey` in this process."""
 
     def __init__(self, key: PoolKey, *, timeout_ms: float) -> None:
-        self._key = key
+        self.key = key
         self._config = dict(key.config)
         self._timeout_ms = timeout_ms
         self._worker = uuid.uuid4().hex
@@ -54,12 +56,7 @@ class ProducerPool:
     def take(self, batch: int, committed_through: int) -> ReadyProducer:
         """A producer for one transaction of ``batch``, at once if one was made ahead.
 
-        Args:
-            batch: the batch it will serve.
-            committed_through: the batch up to which the driver has proven every transaction.
-
-        Raises:
-            TwoPhaseCommitError: see :func:`make_ready`.
+        Every transaction of batches up to ``committed_through`` is proven.
         """
         if batch != self._in_use_batch:
             self._in_use_batch, self._used = batch, 0
@@ -70,7 +67,7 @@ class ProducerPool:
         with self._lock:
             ready = self._ready.pop() if self._ready else None
         if ready is None:
-            ready = self._make(self._free_sequence(committed_through))
+            ready = self._make(next(self._free_sequences(committed_through)))
         self._served[ready.sequence] = batch
         return ready
 
@@ -81,27 +78,24 @@ class ProducerPool:
         missing = max(1, self._used) - len(self._ready)
         if missing <= 0:
             return
-        sequences: list[int] = []
-        for _ in range(missing):
-            sequence = self._free_sequence(committed_through, reserved=sequences)
-            self._served[sequence] = self._in_use_batch  # reserved: not free for another one
-            sequences.append(sequence)
+        sequences = list(islice(self._free_sequences(committed_through), missing))
+        self._served.update(dict.fromkeys(sequences, self._in_use_batch))
         ahead = (sequences, self._in_use_batch)
         self._making = threading.Thread(target=self._make_ahead, args=ahead, name="twopc-producers", daemon=True)
         self._making.start()
 
-    def _free_sequence(self, committed_through: int, *, reserved: Collection[int] = ()) -> int:
-        kept = {ready.sequence for ready in self._ready}.union(reserved)
+    def _free_sequences(self, committed_through: int) -> Iterator[int]:
+        kept = {ready.sequence for ready in self._ready}
         for sequence, batch in self._served.items():
             if batch <= committed_through and sequence not in kept:
-                return sequence
-        return len(self._served)
+                yield sequence
+        yield from count(len(self._served))
 
     def _make(self, sequence: int) -> ReadyProducer:
         # Until the broker responds, and for ever if it does not: a late InitProducerId aborts what is open under its id.
         self._served[sequence] = _NEVER_FREE
-        tid = transactional_id.of_task(self._key.sink, self._key.driver_epoch, self._worker, sequence)
-        return make_ready(self._config, tid, sequence, self._key.ledger, timeout_ms=self._timeout_ms)
+        tid = task_id(self.key.sink, self.key.driver_epoch, self._worker, sequence)
+        return make_ready(self._config, tid, sequence, self.key.ledger, timeout_ms=self._timeout_ms)
 
     def _make_ahead(self, sequences: list[int], batch: int) -> None:
         for sequence in sequences:
@@ -117,17 +111,17 @@ class ProducerPool:
 
 
 #: In the order of their last use.
-_pools: dict[str, tuple[int, PoolKey, ProducerPool]] = {}
+_pools: dict[str, ProducerPool] = {}
 #: A worker outlives many queries; each idle producer costs three threads, some MB, and twenty statistics a second.
 _MOST_POOLS: Final = 8
 
 
 def pool_for(key: PoolKey, *, timeout_ms: float) -> ProducerPool:
     """This process's pool for ``key``. Drops a pool of an earlier driver epoch, of a parent process, or long unused."""
-    pid, held, pool = _pools.pop(key.sink, (0, None, None))
-    if pool is None or held != key or pid != os.getpid():
+    pool = _pools.pop(key.sink, None)
+    if pool is None or pool.key != key:
         pool = ProducerPool(key, timeout_ms=timeout_ms)
-    _pools[key.sink] = (os.getpid(), key, pool)
+    _pools[key.sink] = pool
     if len(_pools) > _MOST_POOLS:
         del _pools[next(iter(_pools))]
     return pool

@@ -7,13 +7,14 @@ import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+from tenacity import wait_fixed
 
-from sinks.kafka.errors import translate
+from sinks.kafka.errors import is_retriable, translate, translated
+from sinks.retry import retrying
 from twopc.errors import ConfigurationError, RetriableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from confluent_kafka.admin import AdminClient, OffsetSpec
 
@@ -41,21 +42,15 @@ def offsets(  # noqa: PLR0913 - the parts of a ListOffsets request
     timeout_ms: float,
     committed: bool = False,
 ) -> dict[int, int]:
-    """The earliest or latest offset of each partition; with ``committed``, latest is the last stable offset.
-
-    Raises:
-        TwoPhaseCommitError: the brokers did not respond, or refused.
-    """
+    """The earliest or latest offset of each partition; with ``committed``, latest is the last stable offset."""
     wanted = {TopicPartition(topic, partition): spec for partition in partitions}
     level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
     request_s = min(timeout_ms / 1000, max(_SHORTEST_REQUEST_S, timeout_ms / 1000 / _REQUESTS))
 
     def request() -> dict[int, int]:
         requested = admin.list_offsets(wanted, request_timeout=request_s, isolation_level=level)
-        try:
+        with translated(f"requesting the offsets of {topic}"):
             found = {where.partition: future.result().offset for where, future in requested.items()}
-        except KafkaException as error:
-            raise translate(error, f"requesting the offsets of {topic}") from error
         if min(found.values(), default=0) < 0:  # librdkafka reports no error when the broker did not respond
             raise RetriableError(f"requesting the offsets of {topic}: no answer within {timeout_ms:.0f} ms")
         return found
@@ -68,32 +63,27 @@ def offsets(  # noqa: PLR0913 - the parts of a ListOffsets request
             admin.list_topics(timeout=request_s)
 
     # A new topic has leaders in the metadata before they know it themselves (NOT_LEADER_FOR_PARTITION).
-    retrying = Retrying(
-        stop=stop_after_delay(timeout_ms / 1000),
-        wait=wait_fixed(0.05),
-        retry=retry_if_exception_type(RetriableError),
-        before_sleep=look_for_leaders,
-        reraise=True,
-    )
-    return retrying(request)
+    retry = retrying(is_retriable, timeout_s=timeout_ms / 1000, backoff=wait_fixed(0.05), before_sleep=look_for_leaders)
+    return retry(request)
+
+
+#: How a consumer without a group reads committed records that are there already.
+COMMITTED: Final = {
+    "group.id": "twopc",  # librdkafka requires one; nothing is ever committed under it
+    "enable.auto.commit": "false",
+    "auto.offset.reset": "error",  # a deleted record is not an absent one
+    "isolation.level": "read_committed",
+    "enable.partition.eof": "true",
+    "fetch.wait.max.ms": "10",  # do not wait for more records
+}
 
 
 class CommittedReader:
     """One consumer without a group, assigned to one partition at a time."""
 
     def __init__(self, connection: Mapping[str, Any]) -> None:
-        self._consumer = Consumer(
-            {
-                **connection,
-                "group.id": "twopc",  # librdkafka requires one; nothing is ever committed under it
-                "enable.auto.commit": "false",
-                "auto.offset.reset": "error",  # a deleted record is not an absent one
-                "isolation.level": "read_committed",
-                "enable.partition.eof": "true",
-                "fetch.wait.max.ms": "10",  # the records are there; do not wait for more
-                "fetch.error.backoff.ms": "50",
-            }
-        )
+        self._consumer = Consumer({**connection, **COMMITTED, "fetch.error.backoff.ms": "50"})
+        self._walk: object = None
 
     def read(  # noqa: PLR0913 - the parts of a fetch
         self,
@@ -105,22 +95,39 @@ class CommittedReader:
         timeout_ms: float,
         end: int = 0,
     ) -> list[Row] | None:
-        """Committed records from ``start`` on.
+        """As :meth:`rows`, all at once; None where it raises a RetriableError."""
+        try:
+            return list(self.rows(topic, partition, start, last, timeout_ms=timeout_ms, end=end))
+        except RetriableError:
+            return None
+
+    def rows(  # noqa: PLR0913 - the parts of a fetch
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        last: Callable[[Row], bool] | None,
+        *,
+        timeout_ms: float,
+        end: int = 0,
+    ) -> Iterator[Row]:
+        """Yield committed records from ``start`` on, as they come.
 
         Args:
             topic: the topic.
             partition: its partition.
             start: the first offset.
             last: whether to stop at a record, which is included; None stops at the last stable offset.
-            timeout_ms: how long to wait for that record, or for ``end``.
+            timeout_ms: how long to wait for the next record, or for ``end``.
             end: a last stable offset seen before: a broker that has less is behind, so reading continues. Only without
                 ``last``.
 
-        Returns:
-            the records; None if time ran out, or if the record at ``start`` was deleted.
+        Raises:
+            RetriableError: time ran out, or the record at ``start`` was deleted. What was yielded is incomplete.
+            ConfigurationError: a right is missing.
         """
+        self._walk = walk = object()
         deadline = time.monotonic() + timeout_ms / 1000
-        rows: list[Row] = []
         self._consumer.assign([TopicPartition(topic, partition, start)])
         try:
             # Not a retry: poll() waits, and each call gives the next record.
@@ -131,19 +138,25 @@ class CommittedReader:
                 error = message.error()
                 if error is None:
                     row = Row(message.offset() or 0, message.key(), message.value() or b"")
-                    rows.append(row)
+                    yield row
                     if last is not None and last(row):
-                        return rows
+                        return
+                    deadline = time.monotonic() + timeout_ms / 1000
                 elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - a public constant
                     if last is None and (message.offset() or 0) >= end:
-                        return rows
+                        return
                 elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001
-                    return None
-                elif isinstance(translated := translate(error, f"reading {topic}"), ConfigurationError):
-                    raise translated  # librdkafka retries everything else by itself
-            return None
+                    raise RetriableError(f"{topic}/{partition}: the record at offset {start} was deleted")
+                elif isinstance(lasting := translate(error, f"reading {topic}"), ConfigurationError):
+                    raise lasting  # librdkafka retries everything else by itself
+            until = "its end" if last is None else "the expected record"
+            raise RetriableError(
+                f"{topic}/{partition} could not be read up to {until}: nothing came for {timeout_ms:.0f} ms. A broker does not "
+                "respond, or an open transaction hides the records"
+            )
         finally:
-            self._consumer.unassign()
+            if self._walk is walk:  # an abandoned walk may end after the next one has begun
+                self._consumer.unassign()
 
     def close(self) -> None:
         """Close the consumer."""

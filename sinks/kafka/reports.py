@@ -1,18 +1,30 @@
-"""What brokers report about transactions."""
+"""What brokers report about transactions, and requests that are retried until every report is final."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from tenacity import stop_after_delay, wait_exponential
+
+from sinks.retry import repeating
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from sinks.kafka.handle import KafkaHandle
 
 NONE: Final = "NONE"
 #: No response: it is unknown what the broker did.
 NO_ANSWER: Final = "NO_ANSWER"
 CONCURRENT: Final = "ConcurrentTransactionsError"
+#: The transaction is in transition, or the response was lost: the next request may say more.
+NOT_FINAL: Final = frozenset({CONCURRENT, NO_ANSWER})
 #: A newer producer has initialised the id.
 FENCED: Final = frozenset({"ProducerFencedError", "InvalidProducerEpochError"})
 NOT_FOUND: Final = "TransactionalIdNotFoundError"
 NOT_AUTHORIZED: Final = "TransactionalIdAuthorizationFailedError"
+_BACKOFF: Final = wait_exponential(0.005, max=0.5)
 
 
 @dataclass(frozen=True)
@@ -29,8 +41,12 @@ class Description:
     state: str = ""
     producer_id: int = -1
     producer_epoch: int = -1
-    timeout_ms: int = -1
     partitions: frozenset[str] = frozenset()
+
+    def is_of(self, handle: KafkaHandle) -> bool:
+        """Whether the id still has the handle's producer; otherwise another transaction uses it."""
+        here = (self.producer_id, self.producer_epoch)
+        return self.error == NONE and here == (handle.producer_id, handle.producer_epoch)
 
 
 @dataclass(frozen=True)
@@ -39,3 +55,24 @@ class Listing:
 
     transactional_ids: tuple[str, ...]
     complete: bool
+
+
+def until_final(
+    transactional_ids: Iterable[str], request: Callable[[list[str]], Mapping[str, str]], *, timeout_ms: float
+) -> dict[str, str]:
+    """Request for all ids together, and with backoff again for those whose report is in :data:`NOT_FINAL`.
+
+    Returns the last report by id, when all are final or time runs out.
+    """
+    reports = dict.fromkeys(transactional_ids, NO_ANSWER)
+
+    def pending() -> list[str]:
+        return [tid for tid, report in reports.items() if report in NOT_FINAL]
+
+    def send() -> list[str]:
+        reports.update(request(pending()))
+        return pending()
+
+    if reports:
+        repeating(stop=stop_after_delay(timeout_ms / 1000), backoff=_BACKOFF)(send)
+    return reports

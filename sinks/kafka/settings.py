@@ -1,42 +1,117 @@
-"""A sink's settings as its parts need them: plain values, so that no part imports the sink."""
+"""The arguments of a Kafka sink, checked, and its clients' options. :class:`sinks.kafka.KafkaSink` documents them."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import confluent_kafka
+
 from sinks.kafka import options
+from twopc.errors import BadRecordError, ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
+# No dot: transactional ids are found by the prefix "<name>.".
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_LEDGERS: Final = "twopc-ledger-"
+#: Kafka's own topics. It refuses their records, too, but only when they are sent.
+_INTERNAL: Final = frozenset({"__transaction_state", "__consumer_offsets"})
+#: The brokers' default maximum (transaction.max.timeout.ms). With librdkafka's default of 60 s more transactions are lost
+#: (rule 9).
+_TRANSACTION_TIMEOUT_MS: Final = 900_000
+_SHORTEST_TRANSACTION_MS: Final = 2_000
 _RESERVE_MAX_MS: Final = 30_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaSettings:
-    """What a user has set for a sink.
+    """What the parts of a sink have to know."""
 
-    Attributes:
-        sink: the sink's name.
-        bootstrap_servers: ``host:port``, several with commas.
-        topic: where rows go; None for each row's own column ``topic``.
-        ledger: the topic of decisions and markers.
-        options: librdkafka's options, as :func:`sinks.kafka.options.bare` gives them; may hold passwords.
-        timeout_ms: how long one step may wait for the brokers.
-    """
-
-    sink: str
+    name: str
     bootstrap_servers: str
-    topic: str | None
-    ledger: str
-    options: Mapping[str, Any] = field(repr=False)
-    timeout_ms: int
+    topic: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold passwords
+    ledger_topic: str | None = None
+    timeout_ms: int = 30_000
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ConfigurationError(
+                f"KafkaSink(name={self.name!r}) is not a valid name. Use 1 to 100 letters, digits, '_' or '-'; no dot, which "
+                "separates the parts of transactional ids"
+            )
+        if not self.bootstrap_servers.strip():
+            raise ConfigurationError("KafkaSink(bootstrap_servers='') names no broker. Set host:port of at least one")
+        for argument, topic in (("topic", self.topic), ("ledger_topic", self.ledger_topic)):
+            if topic is not None and not _TOPIC.fullmatch(topic):
+                raise ConfigurationError(
+                    f"KafkaSink({argument}={topic!r}) is not a valid topic name. Use 1 to 249 letters, digits, '.', '_' or '-'"
+                )
+        if self.topic is not None and self._is_reserved(self.topic):
+            raise ConfigurationError(
+                f"KafkaSink(topic={self.topic!r}) is a ledger or a topic of Kafka itself. Set another topic for the rows"
+            )
+        if self.timeout_ms <= 0:
+            raise ConfigurationError(
+                f"KafkaSink(timeout_ms={self.timeout_ms}) is too short. Set a positive number of milliseconds"
+            )
+        object.__setattr__(self, "options", dict(self.options))
+        options.check(self.options)
+        self._require_accepted()
+        if self.transaction_timeout_ms < _SHORTEST_TRANSACTION_MS:
+            raise ConfigurationError(
+                f"option 'kafka.transaction.timeout.ms'={self.transaction_timeout_ms} is too short: a batch must be written and "
+                f"committed within it. Set at least {_SHORTEST_TRANSACTION_MS}, better several minutes"
+            )
+        self.committing_config()
+
+    def _require_accepted(self) -> None:
+        """Let librdkafka check the options, without a broker to connect to."""
+        try:
+            config = {**self.producer_config(), "bootstrap.servers": "", "transactional.id": "check", "log_level": 0}
+            confluent_kafka.Producer(config)
+        except (confluent_kafka.KafkaException, TypeError, ValueError) as error:
+            reason = error.args[0].str() if isinstance(error, confluent_kafka.KafkaException) else str(error)
+            raise ConfigurationError(
+                f"librdkafka refuses one of the options {sorted(self.options)}: {reason}. Correct or remove it"
+            ) from error
+
+    @property
+    def ledger(self) -> str:
+        """The topic of decisions and markers."""
+        return self.ledger_topic or f"{_LEDGERS}{self.name}"
+
+    def require_topics(self, topics: Iterable[str | None]) -> None:
+        """Check the column ``topic`` of rows. A row in a ledger would be read as a damaged decision.
+
+        Raises:
+            BadRecordError: no row may go to one of them.
+        """
+        for topic in topics:
+            if topic is None:
+                raise BadRecordError("null in the column 'topic', and the sink has no topic of its own")
+            if self._is_reserved(topic):
+                raise BadRecordError(
+                    f"{topic!r} in the column 'topic' is a ledger or a topic of Kafka itself, where a row would do damage. "
+                    "Correct the column"
+                )
+
+    def _is_reserved(self, topic: str) -> bool:
+        return topic == self.ledger or topic in _INTERNAL or topic.startswith(_LEDGERS)
+
+    @property
+    def client_options(self) -> dict[str, Any]:
+        """The user's options as librdkafka takes them."""
+        return options.without_prefix(self.options)
 
     @property
     def transaction_timeout_ms(self) -> int:
         """How long the brokers let one of the sink's transactions stay open."""
-        return options.transaction_timeout_ms(self.options)
+        return int(self.client_options.get("transaction.timeout.ms", _TRANSACTION_TIMEOUT_MS))
 
     @property
     def reserve_ms(self) -> float:
@@ -45,14 +120,34 @@ class KafkaSettings:
 
     def producer_config(self) -> dict[str, Any]:
         """For librdkafka clients that write."""
-        return options.producer_config(self.bootstrap_servers, self.options)
+        return {
+            # The Java client's partitioner, so that keys stay in the partitions where Spark's own sink put them.
+            "partitioner": "murmur2_random",
+            "linger.ms": "5",
+            # Limits a task's memory; librdkafka's default is 1 GiB.
+            "queue.buffering.max.kbytes": "32768",
+            "queue.buffering.max.messages": "200000",
+            # How long an unknown topic may take to appear before its records fail; librdkafka's default is 30 s.
+            "topic.metadata.propagation.max.ms": "10000",
+            **self.client_options,
+            "bootstrap.servers": self.bootstrap_servers,
+            "transaction.timeout.ms": str(self.transaction_timeout_ms),
+            # A record that was not delivered while its transaction lived cannot be delivered later.
+            "message.timeout.ms": str(self.transaction_timeout_ms),
+            "enable.idempotence": "true",
+            "acks": "all",
+        }
 
     def connection_config(self) -> dict[str, Any]:
         """For librdkafka clients that read or administrate."""
-        return options.connection_config(self.bootstrap_servers, self.options)
+        return {**options.for_librdkafka(self.client_options), "bootstrap.servers": self.bootstrap_servers}
 
     def committing_config(self) -> dict[str, Any]:
         """For the client that commits prepared transactions, which is kafka-python's."""
-        config = options.committing_config(self.bootstrap_servers, self.options)
-        # Half of the time, so that another broker can respond after a silent one.
-        return {**config, "request_timeout_ms": self.timeout_ms / 2, "bootstrap_timeout_ms": self.timeout_ms}
+        return {
+            **options.for_kafka_python(self.client_options),
+            "bootstrap_servers": [server.strip() for server in self.bootstrap_servers.split(",")],
+            # Half of the time, so that another broker can respond after a silent one.
+            "request_timeout_ms": self.timeout_ms / 2,
+            "bootstrap_timeout_ms": self.timeout_ms,
+        }

@@ -1,38 +1,50 @@
 """Requests about transactions of other processes: describe, end, fence, list.
 
-Each request is sent once; ``sinks.kafka.retry`` repeats those without a final report.
+Each goes to the broker that coordinates the transactional id. kafka-python's admin client has its own routing, but it never
+forgets a coordinator and raises at the first bad id. Each request is sent once; ``sinks.kafka.reports.until_final`` repeats
+those without a final report.
+
 Sources: Kafka ``TransactionCoordinator.scala``; KIP-98 (EndTxn, InitProducerId), KIP-664 (Describe/ListTransactions).
 """
 
 from __future__ import annotations
 
-import logging
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import kafka.errors as kafka_errors
 from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
+from kafka.protocol.metadata import FindCoordinatorRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
 from sinks.kafka.broker_connection import BrokerConnection
-from sinks.kafka.coordinators import Coordinators
-from sinks.kafka.handle import ProducerIdentity
-from sinks.kafka.reports import NONE, Description, Listing
+from sinks.kafka.reports import NO_ANSWER, NONE, Description, Listing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-logger = logging.getLogger(__name__)
+    from sinks.kafka.handle import ProducerIdentity
+
+    Build = Callable[[Sequence[str]], Any]  # a request about some ids
+    #: From a response, the error code and the result by id; a response about one id has it under "".
+    Read = Callable[[Any], Mapping[str, tuple[int, Any]]]
 
 #: Transactions V1, as librdkafka speaks them (its own EndTxn is <= v3): one family for a transaction's whole life, so that
 #: a repeated commit is answered NONE. v5 (KIP-890) would answer INVALID_TXN_STATE to one that v3 has committed.
 _END_TXN_VERSION: Final = 3
 _INIT_PRODUCER_ID_VERSION: Final = 4
-_FENCING_TIMEOUT_MS: Final = 60_000
-
-
-def current_producer(transactional_id: str) -> ProducerIdentity:
-    """Stands for whichever producer has the id now. Fencing it creates the id if absent."""
-    return ProducerIdentity(transactional_id, -1, -1)
+#: Of transactions that nobody begins; brokers refuse more than their transaction.max.timeout.ms.
+_FENCING_TIMEOUT_MS: Final = 1_000
+_TRANSACTION_COORDINATOR: Final = 1
+#: Error codes of a broker that does not coordinate the id. NOT_COORDINATOR can follow a successful append, so none of them
+#: reports an outcome.
+_MOVED: Final = frozenset(
+    {
+        kafka_errors.NotCoordinatorError.errno,
+        kafka_errors.CoordinatorNotAvailableError.errno,
+        kafka_errors.CoordinatorLoadInProgressError.errno,
+    }
+)
 
 
 class TransactionClient:
@@ -40,7 +52,7 @@ class TransactionClient:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._connection = BrokerConnection(config)
-        self._coordinators = Coordinators(self._connection)
+        self._nodes: dict[str, int] = {}  # the known coordinators, by transactional id
 
     def close(self) -> None:
         """Close the connections."""
@@ -51,9 +63,14 @@ class TransactionClient:
         """The cluster's id."""
         return self._connection.cluster_id
 
+    def coordinator_of(self, transactional_id: str) -> str:
+        """The broker that was last known to coordinate the id, for people."""
+        node = self._nodes.get(transactional_id)
+        return "an unknown coordinator" if node is None else f"broker {node}"
+
     def describe(self, transactional_ids: Sequence[str]) -> dict[str, Description]:
         """DescribeTransactions, one request per coordinator. An error concerns its own id only."""
-        reports = self._coordinators.request(
+        reports = self._request(
             transactional_ids,
             lambda ids: DescribeTransactionsRequest(transactional_ids=list(ids)),
             lambda response: {
@@ -66,13 +83,7 @@ class TransactionClient:
         """EndTxn for each, all in flight together. Returns NONE or the error's name, by transactional id."""
         return self._each(
             identities,
-            lambda identity: EndTxnRequest(
-                transactional_id=identity.transactional_id,
-                producer_id=identity.producer_id,
-                producer_epoch=identity.producer_epoch,
-                committed=commit,
-                max_version=_END_TXN_VERSION,
-            ),
+            lambda identity: EndTxnRequest(**asdict(identity), committed=commit, max_version=_END_TXN_VERSION),
         )
 
     def fence(self, identities: Sequence[ProducerIdentity]) -> dict[str, str]:
@@ -80,15 +91,14 @@ class TransactionClient:
 
         If a newer producer has initialised the id, the broker leaves it alone and reports one of :data:`FENCED` (KIP-360), but
         only while the id has no open transaction: an open one is aborted whatever its epoch
-        (``prepareInitProducerIdTransit``). :func:`current_producer` is fenced in any case. Returns as :meth:`end`.
+        (``prepareInitProducerIdTransit``). Without producer id and epoch, whichever producer
+        has the id is fenced, and an absent id is created. Returns as :meth:`end`.
         """
         return self._each(
             identities,
             lambda identity: InitProducerIdRequest(
-                transactional_id=identity.transactional_id,
+                **asdict(identity),
                 transaction_timeout_ms=_FENCING_TIMEOUT_MS,
-                producer_id=identity.producer_id,
-                producer_epoch=identity.producer_epoch,
                 max_version=_INIT_PRODUCER_ID_VERSION,
             ),
         )
@@ -99,17 +109,7 @@ class TransactionClient:
         A broker leaves out ids without the Describe right and reports no error: check the right beforehand.
         """
         nodes = self._connection.nodes
-
-        async def list_all() -> list[Any]:
-            request = ListTransactionsRequest
-            sent = [self._connection.send(request(state_filters=["Ongoing"]), node) for node in nodes]
-            return [await response for response in sent]
-
-        try:
-            outcomes = self._connection.run(list_all)
-        except kafka_errors.KafkaError as error:
-            logger.warning("open transactions could not be listed: %s", error)
-            return Listing((), complete=False)
+        outcomes = self._connection.send_all([(ListTransactionsRequest(state_filters=["Ongoing"]), n) for n in nodes])
         listed = [outcome for outcome in outcomes if not isinstance(outcome, Exception) and not outcome.error_code]
         found = {row.transactional_id for response in listed for row in response.transaction_states}
         ids = tuple(sorted(tid for tid in found if tid.startswith(prefix)))
@@ -117,13 +117,60 @@ class TransactionClient:
 
     def _each(self, identities: Sequence[ProducerIdentity], build: Callable[[ProducerIdentity], Any]) -> dict[str, str]:
         by_id = {identity.transactional_id: identity for identity in identities}
-        reports = self._coordinators.request(
+        reports = self._request(
             list(by_id),
             lambda ids: build(by_id[ids[0]]),
             lambda response: {"": (response.error_code, NONE)},  # the response does not repeat the id
             one_by_one=True,
         )
         return {tid: str(report) for tid, report in reports.items()}
+
+    def _request(
+        self, transactional_ids: Sequence[str], build: Build, read: Read, *, one_by_one: bool = False
+    ) -> dict[str, Any]:
+        """Send a request for every id to its coordinator, all in flight together; ``one_by_one``: about one id each.
+
+        Returns:
+            by id, what ``read`` found, or the error's name. NO_ANSWER where no coordinator responded.
+        """
+        reports: dict[str, Any] = dict.fromkeys(transactional_ids, NO_ANSWER)
+        waiting = list(transactional_ids)
+        for _ in range(2):  # the second time for ids whose coordinator has moved; further retries are the caller's
+            reports.update(self._look_up(waiting))
+            groups = list(self._groups(waiting, one_by_one=one_by_one))
+            responses = self._connection.send_all([(build(ids), node) for node, ids in groups])
+            waiting = []
+            for (_, ids), response in zip(groups, responses, strict=True):
+                rows = {} if isinstance(response, Exception) else read(response)
+                for tid in ids:
+                    code, found = rows.get(tid) or rows.get("") or (None, NO_ANSWER)
+                    if code is None or code in _MOVED:
+                        self._nodes.pop(tid, None)
+                        waiting.append(tid)
+                        reports[tid] = NO_ANSWER
+                    else:
+                        reports[tid] = found if code == 0 else _error_name(code)
+            if not waiting:
+                break
+        return reports
+
+    def _look_up(self, transactional_ids: Sequence[str]) -> dict[str, str]:
+        """Find the coordinators that are not known yet. Returns the error's name for each id that was refused."""
+        unknown = [tid for tid in transactional_ids if tid not in self._nodes]
+        if not unknown:
+            return {}
+        request = FindCoordinatorRequest(key_type=_TRANSACTION_COORDINATOR, coordinator_keys=unknown, min_version=4)
+        [response] = self._connection.send_all([(request,)])
+        rows = [] if isinstance(response, Exception) else response.coordinators
+        self._nodes.update({row.key: row.node_id for row in rows if row.error_code == 0})
+        return {row.key: _error_name(row.error_code) for row in rows if row.error_code not in {0, *_MOVED}}
+
+    def _groups(self, transactional_ids: Sequence[str], *, one_by_one: bool) -> Iterator[tuple[int, list[str]]]:
+        """The ids whose coordinator is known, by node, as they go into requests."""
+        known = {tid: node for tid in transactional_ids if (node := self._nodes.get(tid)) is not None}
+        for node in sorted(set(known.values())):
+            ids = [tid for tid, at in known.items() if at == node]
+            yield from ((node, [tid]) for tid in ids) if one_by_one else ((node, ids),)
 
 
 def _description(state: Any) -> Description:
@@ -132,6 +179,9 @@ def _description(state: Any) -> Description:
         state=state.transaction_state,
         producer_id=state.producer_id,
         producer_epoch=state.producer_epoch,
-        timeout_ms=state.transaction_timeout_ms,
         partitions=frozenset(f"{row.topic}:{partition}" for row in state.topics for partition in row.partitions),
     )
+
+
+def _error_name(code: int) -> str:
+    return str(kafka_errors.for_code(code).__name__)

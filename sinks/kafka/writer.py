@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaException
 
-from sinks.kafka.errors import SERVING, translate_in_task
+from sinks.kafka.errors import translate_in_task, translated
 from sinks.kafka.handle import KafkaHandle
-from sinks.kafka.markers import marker_of
+from sinks.kafka.markers import encode_marker
 from sinks.kafka.producer import drop_quietly
 from twopc.crash_points import crash_point
-from twopc.errors import BadRecordError, RetriableError
+from twopc.errors import RetriableError
 from twopc.writer import SinkWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from confluent_kafka import KafkaError
 
     from sinks.kafka.producer import ReadyProducer
     from sinks.kafka.producer_pool import ProducerPool
+    from sinks.kafka.settings import KafkaSettings
     from twopc.attempt import TaskAttempt
 
 _ABORT_TIMEOUT_MS: Final = 5_000
@@ -36,14 +36,13 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
     (list of struct ``key``, ``value``), ``timestamp`` (int64, ms since the epoch); only ``value`` is required.
     """
 
-    def __init__(
-        self, task: TaskAttempt, pool: ProducerPool, *, topic: str | None, ledger: str, timeout_ms: float
-    ) -> None:
+    def __init__(self, task: TaskAttempt, pool: ProducerPool, settings: KafkaSettings) -> None:
         self._task = task
         self._pool = pool
-        self._topic = topic
-        self._ledger = ledger
-        self._timeout_s = timeout_ms / 1000
+        self._topic = settings.topic
+        self._require_topics = settings.require_topics
+        self._ledger = settings.ledger
+        self._timeout_s = settings.timeout_ms / 1000
         self._ready: ReadyProducer | None = None
         self._rows = 0
 
@@ -56,37 +55,32 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
     def begin_transaction(self) -> None:
         """See :class:`SinkWriter`."""
         self._ready = self._pool.take(self._task.batch_id, self._task.committed_through)
-        try:
+        with translated(f"beginning {self._ready.transactional_id}", translate_in_task):
             self._ready.producer.begin_transaction()
-        except KafkaException as error:
-            raise translate_in_task(error, f"beginning {self._ready.transactional_id}") from error
         crash_point("task.began")
 
     def write(self, rows: pa.RecordBatch) -> None:
         """See :class:`SinkWriter`. Memory is bounded by librdkafka's queue."""
         ready = self._begun
+        self._rows += rows.num_rows
         for done, (topic, fields) in enumerate(self._messages(rows), start=1):
             self._enqueue(ready, topic, fields)
             if done % _POLL_EVERY_ROWS == 0:
                 self._serve(ready, 0)
         self._serve(ready, 0)
-        self._rows += rows.num_rows
-        self._require_no_errors(ready)
 
     def pre_commit(self) -> KafkaHandle:
         """See :class:`SinkWriter`. A vote needs no delivery error, an empty queue, and every row transmitted (rule 2)."""
         ready = self._begun
         crash_point("task.written")
         transaction = uuid.uuid4().hex
-        marker = marker_of(transaction, self._task, self._rows)
+        marker = encode_marker(transaction, self._task, self._rows)
         marker_partition = 1 + self._task.partition % ready.markers
         self._enqueue(
             ready, self._ledger, {"key": transaction.encode(), "value": marker, "partition": marker_partition}
         )
-        try:
+        with translated(self._doing(ready), translate_in_task):
             left = ready.producer.flush(self._timeout_s)
-        except SERVING as error:
-            raise self._translated(ready, error) from error
         self._require_no_errors(ready)
         if left:
             raise RetriableError(
@@ -125,7 +119,11 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
     def _messages(self, rows: pa.RecordBatch) -> Any:
         names = [name for name in ("key", "value", "partition", "headers", "timestamp") if name in rows.schema.names]
         columns = [rows.column(name).to_pylist() for name in names]
-        topics = [self._topic] * rows.num_rows if self._topic is not None else rows.column("topic").to_pylist()
+        if self._topic is None:
+            topics = rows.column("topic").to_pylist()
+            self._require_topics(set(topics))
+        else:
+            topics = [self._topic] * rows.num_rows
         if names == ["key", "value"]:
             for topic, key, value in zip(topics, *columns, strict=True):
                 yield topic, {"key": key, "value": value}
@@ -136,9 +134,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
                 fields["headers"] = [(header["key"], header["value"]) for header in fields["headers"]]
             yield topic, fields
 
-    def _enqueue(self, ready: ReadyProducer, topic: str | None, fields: dict[str, Any]) -> None:
-        if topic is None:
-            raise BadRecordError("a row has null in the column 'topic', and the sink has no topic of its own")
+    def _enqueue(self, ready: ReadyProducer, topic: str, fields: dict[str, Any]) -> None:
         deadline = None
         while True:  # not a retry with pauses: serving the queue is what makes room
             try:
@@ -147,7 +143,6 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
                 # The queue is full, which bounds the task's memory. Wait until the broker has taken something.
                 deadline = deadline or time.monotonic() + self._timeout_s
                 self._serve(ready, 0.05)
-                self._require_no_errors(ready)
                 if time.monotonic() > deadline:
                     raise RetriableError(f"the topic {topic} took no record for {self._timeout_s:.0f} s") from None
             except KafkaException as error:
@@ -157,18 +152,23 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
                 return
 
     def _serve(self, ready: ReadyProducer, wait_s: float) -> None:
-        """Serve delivery reports and statistics."""
-        try:
+        """Serve delivery reports and statistics; a record that was not delivered raises."""
+        with translated(self._doing(ready), translate_in_task):
             ready.producer.poll(wait_s)
-        except SERVING as error:
-            raise self._translated(ready, error) from error
-
-    def _translated(self, ready: ReadyProducer, error: KafkaException | SystemError | KafkaError) -> Exception:
-        return translate_in_task(error, f"{ready.transactional_id}: writing (of {self._rows} rows)")
+        self._require_no_errors(ready)
 
     def _require_no_errors(self, ready: ReadyProducer) -> None:
-        if ready.errors:
-            raise self._translated(ready, ready.errors[0])
+        if ready.failures:
+            doing = f"{ready.transactional_id}: writing to"
+            errors = [
+                translate_in_task(error, f"{doing} {topic} (of {self._rows} rows)")
+                for topic, error in sorted(ready.failures.items())
+            ]
+            lasting = next((error for error in errors if not error.retriable), errors[0])
+            raise type(lasting)("; ".join(map(str, errors)))
+
+    def _doing(self, ready: ReadyProducer) -> str:
+        return f"{ready.transactional_id}: writing (of {self._rows} rows)"
 
     def _written_to(self, ready: ReadyProducer, marker_partition: int) -> tuple[str, ...]:
         """The partitions that librdkafka has transmitted to, once its statistics cover the whole transaction.
@@ -198,6 +198,7 @@ def _transmitted(statistics: dict[str, Any]) -> dict[str, dict[int, int]]:
 
 
 def _ranges(numbers: list[int]) -> str:
+    """Ascending numbers as ``0-3,7``."""
     pieces: list[list[int]] = []
     for number in numbers:
         if pieces and number == pieces[-1][-1] + 1:

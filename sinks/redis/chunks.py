@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import struct
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from redis.crc import key_slot
 
 from sinks.redis.keys import NO_SLOT
+from sinks.staged.slices import halve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -38,27 +39,19 @@ class Commands:
         """How many commands there are."""
         return len(self.flat) // self.words
 
-    def part(self, start: int, stop: int) -> Commands:
-        """The commands from ``start`` up to, not including, ``stop``."""
-        return replace(self, flat=self.flat[start * self.words : stop * self.words])
+    def pack(self, part: range) -> bytes:
+        """What is stored of some of them."""
+        flat = self.flat[part.start * self.words : part.stop * self.words]
+        head = f"{self.name} {self.words} {len(part)}\n".encode()
+        return b"".join([head, struct.pack(f">{len(flat)}I", *map(len, flat)), *flat])
 
 
-class Chunk(NamedTuple):
-    """A chunk to stage.
-
-    Attributes:
-        commands: how many it holds.
-        data: what is stored.
-    """
-
-    commands: int
-    data: bytes
-
-
-def cut(commands: Commands, *, max_commands: int, max_bytes: int) -> Iterator[Chunk]:
-    """Split commands into chunks of limited size; a single command above ``max_bytes`` is a chunk of its own."""
-    for start in range(0, commands.count, max_commands):
-        yield from _halve(commands.part(start, start + max_commands), max_bytes)
+def cut(commands: Commands, *, max_commands: int, max_bytes: int) -> Iterator[tuple[int, bytes]]:
+    """Chunks of limited size, each with its count of commands; a command above ``max_bytes`` is a chunk of its own."""
+    every = range(commands.count)
+    for start in every[::max_commands]:
+        for part, data in halve(every[start : start + max_commands], commands.pack, max_bytes=max_bytes):
+            yield len(part), data
 
 
 def by_slot(commands: Commands, *, cluster: bool) -> dict[int, Commands]:
@@ -75,14 +68,3 @@ def by_slot(commands: Commands, *, cluster: bool) -> dict[int, Commands]:
 def fold(digests: Iterable[str]) -> str:
     """One checksum of the chunks' SHA-1."""
     return hashlib.sha1("".join(digests).encode(), usedforsecurity=False).hexdigest()
-
-
-def _halve(commands: Commands, max_bytes: int) -> Iterator[Chunk]:
-    lengths = list(map(len, commands.flat))
-    if sum(lengths) <= max_bytes or commands.count == 1:
-        head = f"{commands.name} {commands.words} {commands.count}\n".encode()
-        yield Chunk(commands.count, b"".join([head, struct.pack(f">{len(lengths)}I", *lengths), *commands.flat]))
-        return
-    middle = commands.count // 2
-    yield from _halve(commands.part(0, middle), max_bytes)
-    yield from _halve(commands.part(middle, commands.count), max_bytes)

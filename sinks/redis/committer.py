@@ -3,70 +3,71 @@
 from __future__ import annotations
 
 import time
-import uuid
 from typing import TYPE_CHECKING, Any, Final
 
-from sinks.redis import apply, keys, scripts
-from sinks.redis.calls import FAILURES, Call
+import msgspec
+
+from sinks.redis import keys, scripts
 from sinks.redis.chunks import fold
-from sinks.redis.errors import translate
-from sinks.redis.handle import RedisHandle
-from sinks.redis.preflight import objections
-from sinks.staged.committer import StagedCommitter, first_failure
-from sinks.staged.control import FORMER_NAMES, Control, decode_control, fenced
-from sinks.staged.slices import combine
+from sinks.redis.client import Call
+from sinks.redis.errors import is_transient, is_transient_text
+from sinks.redis.keys import RedisHandle
+from sinks.staged.client import checked
+from sinks.staged.committer import StagedCommitter
+from sinks.staged.control import FORMER_NAMES, Control, ControlRecord, decode_control
+from sinks.staged.slices import SliceState, combine
 from twopc.errors import BadRecordError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from sinks.redis.client import RedisClient
     from sinks.redis.scripts import Script
     from sinks.redis.settings import RedisSettings
-    from sinks.staged.slices import SliceState
-    from twopc.attempt import Claim
 
 #: How long a swept slice stays listed, so that what its task writes after the sweep is swept too.
 _LISTED_MS: Final = 3_600_000
-_CONTROL_FIELDS: Final = (*Control.__struct_fields__, *FORMER_NAMES)
+_CONTROL_FIELDS: Final[tuple[str, ...]] = (*Control.__struct_fields__, *FORMER_NAMES)
+
+
+class RedisControl(ControlRecord[Control]):
+    """The control record as a hash. Version 0.1 wrote two fields under other names; the first change renames them."""
+
+    def __init__(self, client: RedisClient, sink: str) -> None:
+        super().__init__(sink)
+        self._client = client
+        self._key = keys.control(sink)
+        self._slot = keys.slot_of_control(sink)
+
+    def _load(self) -> tuple[Control, list[bytes]]:
+        answer = self._client.execute_one(Call(self._slot, ("HMGET", self._key, *_CONTROL_FIELDS)))
+        stored = [value or b"" for value in answer]
+        found = {name: value.decode() for name, value in zip(_CONTROL_FIELDS, stored, strict=True) if value}
+        return decode_control(found, Control), stored
+
+    def _swap(self, stored: list[bytes], record: Control, *, durable: bool) -> bool:
+        fields = msgspec.structs.asdict(record)
+        values = [str(fields.get(name) or "") for name in _CONTROL_FIELDS]
+        words: tuple[bytes | str, ...] = (self._key, *_CONTROL_FIELDS, *stored, *values)
+        return bool(self._client.execute_one(Call(self._slot, words, scripts.SWAP, keys=1, durable=durable)))
 
 
 class RedisCommitter(StagedCommitter[RedisHandle]):
     """See :class:`StagedCommitter`."""
 
-    system = "Redis"
-    failures = FAILURES
-    _translate = staticmethod(translate)
+    _client: RedisClient
 
     def __init__(self, settings: RedisSettings) -> None:
-        super().__init__(settings.name)
-        self._settings = settings
-        self._client = settings.create_client()
-        self._control = keys.control(settings.name)
-        self._slot = keys.slot_of_control(settings.name)
+        client = settings.create_client()
+        super().__init__(settings, client, RedisControl(client, settings.name))
+        self._is_cluster = settings.cluster
 
     def binding(self) -> dict[str, str]:
         """See :class:`StagedCommitter`."""
-        return {**super().binding(), "cluster": str(self._settings.cluster).lower()}
+        return {**super().binding(), "cluster": str(self._is_cluster).lower()}
 
-    def close(self) -> None:
-        """See :class:`StagedCommitter`."""
-        self._client.close()
-
-    def _objections(self) -> Iterator[tuple[bool, str]]:
-        for info in self._client.server_info():
-            yield from objections(self._settings, info)
-
-    def _read_control(self) -> Control:
-        # Records of version 0.1 are read too; the script ACQUIRE renames their fields.
-        values = self._one(Call(self._slot, ("HMGET", self._control, *_CONTROL_FIELDS)))
-        found = zip(_CONTROL_FIELDS, values, strict=True)
-        return decode_control({name: value.decode() for name, value in found if value is not None}, Control)
-
-    def _acquire(self, claim: Claim, seen: int) -> int:
-        return self._owned(scripts.ACQUIRE, claim.run, seen, claim.query_id, uuid.uuid4().hex)
-
-    def _reserve(self, run: str, above: int) -> int:
-        return self._owned(scripts.RESERVE, run, time.time_ns() // 1_000_000, above)
+    def _describe(self) -> Sequence[Mapping[str, Any]]:
+        return self._client.server_info()
 
     def _checksums(self, handles: Sequence[RedisHandle]) -> dict[RedisHandle, str | Exception]:
         # The same script checks that each command fits what its key holds.
@@ -76,35 +77,6 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
             handle: self._checksum([next(answers) for _, chunks, _ in handle.groups for _ in range(chunks)])
             for handle in handles
         }
-
-    def _record_decision(self, run: str, handles: Sequence[RedisHandle], version: int) -> None:
-        del handles
-        # Not durable: the proof waits for the replicas, and what is only applied may be applied again.
-        self._owned(scripts.RECORD_DECISION, run, version, durable=False)
-
-    def _look(self, handles: Sequence[RedisHandle], version: int, *, durable: bool) -> dict[RedisHandle, SliceState]:
-        found = apply.look(self._client, self.name, handles, version, durable=durable)
-        return {handle: combine(states) for handle, states in found.items()}
-
-    def _apply(self, handle: RedisHandle, version: int) -> list[str]:
-        return apply.apply(self._client, self.name, handle, version)
-
-    def _tombstone(self, handle: RedisHandle, version: int) -> bool:
-        return apply.tombstone(self._client, self.name, handle, version)
-
-    def _discard(self, handles: Sequence[RedisHandle]) -> None:
-        self._execute([call for one in handles for call in keys.unstage(self.name, one.entry, one.slots)])
-
-    def _forget(self, handles: Sequence[RedisHandle]) -> None:
-        # The step that applied a chunk has removed it.
-        self._execute([keys.remove_entry(self.name, handle.entry) for handle in handles])
-
-    def _entries(self) -> dict[str, str]:
-        listed = self._one(Call(self._slot, ("HGETALL", keys.slices(self.name))))
-        return {entry.decode(): value.decode() for entry, value in listed.items()}
-
-    def _sweep(self, orphans: Mapping[str, str]) -> None:
-        self._execute([call for entry, value in orphans.items() for call in self._sweep_one(entry, value)])
 
     def _checks(self, handle: RedisHandle) -> Iterator[Call]:
         for slot, chunks, weight in handle.groups:
@@ -118,13 +90,76 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
             if isinstance(answer, Exception):
                 return answer
             if len(answer) > 1:
-                key = answer[1].decode("utf-8", "backslashreplace")
                 raise BadRecordError(
-                    f"sink {self.name!r}: key {key!r}: {answer[2].decode()}. Nothing was applied. Delete or rename the key, "
-                    "or give the mapping another one"
+                    f"sink {self.name!r}: {_refused(answer)}. Nothing was applied. Delete or rename the key, or give the "
+                    "mapping another one"
                 )
             digests += [answer[0].decode()] if answer else []  # empty: the chunk is gone
         return fold(digests)
+
+    def _look(self, handles: Sequence[RedisHandle], version: int, *, durable: bool) -> dict[RedisHandle, SliceState]:
+        return {handle: combine(states) for handle, states in self._slots(handles, version, durable=durable).items()}
+
+    def _slots(
+        self, handles: Sequence[RedisHandle], version: int, *, durable: bool
+    ) -> dict[RedisHandle, list[SliceState]]:
+        """The state of each slice in each of its hash slots."""
+        calls = [
+            self._call(scripts.LOOK, slot, handle, version, chunks, int(durable), durable=durable)
+            for handle in handles
+            for slot, chunks, _ in handle.groups
+        ]
+        answers = self._client.execute(calls)
+        states = iter(
+            SliceState.UNANSWERED if isinstance(one, Exception) else SliceState(one.decode()) for one in answers
+        )
+        return {handle: [next(states) for _ in handle.groups] for handle in handles}
+
+    def _apply(self, handle: RedisHandle, version: int) -> list[str]:
+        calls = [
+            self._call(scripts.APPLY, slot, handle, version, chunk, weight=weight // chunks)
+            for chunk in range(max(chunks for _, chunks, _ in handle.groups))
+            for slot, chunks, weight in handle.groups
+            if chunk < chunks
+        ]
+        blocked: list[Any] = []
+
+        def retry_if(answer: Any) -> bool:
+            if isinstance(answer, Exception):
+                return is_transient(answer)
+            if answer[0] == b"FAILED":
+                if is_transient_text(answer[2].decode()):
+                    return True
+                blocked.append(answer)
+            # An earlier chunk has no answer yet; it will have one, unless something blocks the slice.
+            return bool(answer[0] == b"EARLIER" and not blocked)
+
+        answers = self._client.execute(calls, retry_if=retry_if)
+        failed = {_refused(answer) for answer in blocked}
+        return sorted(failed | {str(answer) for answer in answers if isinstance(answer, Exception)})
+
+    def _tombstone(self, handle: RedisHandle, version: int) -> bool:
+        calls = [self._call(scripts.TOMBSTONE, slot, handle, version, durable=True) for slot in handle.slots]
+        return all(answer == b"LOST" for answer in self._client.execute(calls))
+
+    def _call(self, script: Script, slot: int, handle: RedisHandle, version: int, *more: int, **how: Any) -> Call:
+        """A call of a script about one slice, in one hash slot."""
+        applied, staged = keys.applied(self.name, slot), keys.staged(self.name, slot, handle.entry)
+        return Call(slot, (applied, staged, version, handle.uuid, *more), script, keys=2, **how)
+
+    def _discard(self, handles: Sequence[RedisHandle]) -> None:
+        self._execute([call for one in handles for call in keys.unstage(self.name, one.entry, one.slots)])
+
+    def _forget(self, handles: Sequence[RedisHandle]) -> None:
+        # The step that applied a chunk has removed it.
+        self._execute([keys.remove_entry(self.name, handle.entry) for handle in handles])
+
+    def _entries(self) -> dict[str, str]:
+        listed = self._client.execute_one(Call(keys.slot_of_control(self.name), ("HGETALL", keys.slices(self.name))))
+        return {entry.decode(): value.decode() for entry, value in listed.items()}
+
+    def _sweep(self, orphans: Mapping[str, str]) -> None:
+        self._execute([call for entry, value in orphans.items() for call in self._sweep_one(entry, value)])
 
     def _sweep_one(self, entry: str, value: str) -> Iterator[Call]:
         """Remove an orphan's chunks now, and its entry an hour later."""
@@ -136,19 +171,13 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
             return
         yield from remove[:-1]
         if not swept_at_ms:
-            yield Call(self._slot, ("HSET", keys.slices(self.name), entry, f"{listed}@{now_ms}"))
+            words = ("HSET", keys.slices(self.name), entry, f"{listed}@{now_ms}")
+            yield Call(keys.slot_of_control(self.name), words)
 
-    def _owned(self, script: Script, *arguments: str | int, durable: bool = True) -> int:
-        """Run a script that answers 0 where somebody else owns the sink."""
-        answer = self._one(Call(self._slot, (self._control, *arguments), script, keys=1, durable=durable))
-        if not answer:
-            raise fenced(self.name)
-        return int(answer)
+    def _execute(self, calls: Sequence[Call]) -> None:
+        checked(self._client.execute(calls))
 
-    def _one(self, call: Call) -> Any:
-        return self._execute([call])[0]
 
-    def _execute(self, calls: Sequence[Call]) -> list[Any]:
-        answers = self._client.execute(calls)
-        first_failure(answers)
-        return answers
+def _refused(answer: Sequence[bytes]) -> str:
+    """The key that a script could not change, and the reason."""
+    return f"key {answer[1].decode('utf-8', 'backslashreplace')!r}: {answer[2].decode()}"

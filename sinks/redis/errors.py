@@ -1,57 +1,72 @@
-"""Redis' errors as this project's: what happened, where, and what to do."""
+"""Redis' errors: which of them call for a retry, and what to do about the others."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from sinks.redis.calls import is_transient
-from twopc.errors import BadRecordError, ConfigurationError, RetriableError, TwoPhaseCommitError
+from redis import exceptions
+from redis.exceptions import RedisError
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from sinks.staged.client import remedies
+from twopc.errors import BadRecordError, ConfigurationError, RetriableError
 
-#: A pattern of the error's text, the class to raise, the remedy. By text, because inside a script an error has no class.
-_REMEDIES: Final[Sequence[tuple[re.Pattern[str], type[TwoPhaseCommitError], str]]] = (
+#: All that redis-py raises; some of a cluster's errors are not a RedisError.
+FAILURES: Final = (RedisError, exceptions.RedisClusterException, OSError)
+#: By text, because inside a script an error has no class.
+REMEDIES: Final = remedies(
     (
-        re.compile(r"WRONGPASS|NOAUTH|[Ii]nvalid (username|password)|[Aa]uthentication"),
+        r"WRONGPASS|NOAUTH|[Ii]nvalid (username|password)|[Aa]uthentication",
         ConfigurationError,
         "Check the user and password in the url",
     ),
     (
-        re.compile(r"NOPERM|[Pp]ermission"),
+        r"NOPERM|[Pp]ermission",
         ConfigurationError,
         "Allow the user the mapping's command and TYPE on its data, and what docs/redis.md lists on 'twopc:*'",
     ),
+    (r"\bOOM\b|maxmemory", RetriableError, "Staged rows need memory beside the data: raise maxmemory"),
     (
-        re.compile(r"\bOOM\b|maxmemory"),
-        RetriableError,
-        "Staged rows need memory beside the data: raise maxmemory",
-    ),
-    (
-        re.compile(r"proto-max-bulk-len|invalid bulk length|exceeds maximum allowed size"),
+        r"proto-max-bulk-len|invalid bulk length|exceeds maximum allowed size",
         BadRecordError,
         "A row exceeds Redis' limit: raise proto-max-bulk-len, or make the row smaller",
     ),
-    (
-        re.compile(r"Cluster mode is not enabled"),
-        ConfigurationError,
-        "The server is not a cluster: leave cluster=True out",
-    ),
+    ("Cluster mode is not enabled", ConfigurationError, "The server is not a cluster: leave cluster=True out"),
 )
 
 
-def translate(error: object, what: str) -> TwoPhaseCommitError:
-    """The error to raise for a failure before the decision.
+class NotReplicatedError(RedisError):
+    """Fewer replicas or disks have the write than the sink's settings ask for; a failover may lose it."""
 
-    Args:
-        error: what redis-py raised or answered.
-        what: sink and step; the message begins with it.
-    """
-    text = f"{what}: {error}"
-    for pattern, kind, remedy in _REMEDIES:
-        if pattern.search(str(error)):
-            return kind(f"{text}. {remedy}")
-    if is_transient(error):
-        return RetriableError(text)
-    return ConfigurationError(f"{text}. Redis rejects the command: check that it is Redis 6.2, Valkey 7.2 or newer")
+
+#: These, and the classes derived from them.
+_TRANSIENT: Final = (
+    NotReplicatedError,
+    OSError,
+    exceptions.ConnectionError,
+    exceptions.TimeoutError,
+    exceptions.TryAgainError,
+    exceptions.ClusterDownError,
+    exceptions.ReadOnlyError,
+    exceptions.AskError,
+    exceptions.NoScriptError,
+    exceptions.RedisClusterException,
+)
+#: Errors that are known by their text: from inside a script, or without a class in redis-py.
+_TRANSIENT_TEXT: Final = re.compile(
+    r"BUSY|MISCONF|NOREPLICAS|UNBLOCKED|non local key|TRYAGAIN|CLUSTERDOWN|READONLY|LOADING"
+)
+#: redis-py reports a wrong password as a ConnectionError.
+_FINAL: Final = (exceptions.AuthenticationError, exceptions.AuthorizationError)
+
+
+def is_transient(answer: object) -> bool:
+    """Whether an answer is an error that a retry may clear."""
+    if not isinstance(answer, Exception) or isinstance(answer, _FINAL):
+        return False
+    return isinstance(answer, _TRANSIENT) or is_transient_text(str(answer))
+
+
+def is_transient_text(text: str) -> bool:
+    """Whether the text is that of an error that a retry may clear."""
+    return _TRANSIENT_TEXT.search(text) is not None

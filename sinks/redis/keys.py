@@ -1,4 +1,4 @@
-"""The names of the sink's own keys in Redis. All of them begin with ``twopc:<sink>:``.
+"""The names of the sink's own keys in Redis, and the handle of a slice there. All keys begin with ``twopc:<sink>:``.
 
 The part in braces is a hash tag: in a cluster it puts a key into the hash slot of the data that it stands for, so that one
 script can change both at once.
@@ -6,12 +6,14 @@ script can change both at once.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from redis.crc import key_slot
 
-from sinks.redis.calls import Call
+from sinks.redis.client import Call
+from sinks.staged.slices import StagedHandle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,6 +22,23 @@ PREFIX: Final = "twopc:"
 #: Stands for the single atomic place of a Redis without a cluster.
 NO_SLOT: Final = -1
 SLOTS: Final = 16_384
+
+
+@dataclass(frozen=True, kw_only=True)
+class RedisHandle(StagedHandle):
+    """A prepared slice; its checksum is a SHA-1 over the chunks' SHA-1, slot by slot.
+
+    Attributes:
+        groups: for each hash slot its number (-1 without a cluster), its chunks, and its weight: about how many small
+            commands they are worth, by count or size. The driver limits by weight what it sends at once.
+    """
+
+    groups: tuple[tuple[int, int, int], ...]
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """The hash slots that hold a part of it."""
+        return tuple(slot for slot, _, _ in self.groups)
 
 
 def control(sink: str) -> str:

@@ -6,36 +6,70 @@ slot by slot: give keys that belong together a hash tag (``"total:{{{shop}}}:{id
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field, fields
+from itertools import chain
+from typing import TYPE_CHECKING, ClassVar, Final
 
+import pyarrow.compute as pc
+
+from sinks import columns
+from sinks.columns import integers, numbers, parse_template, texts
 from sinks.redis.chunks import Commands
-from sinks.redis.columns import integers, interleave, keys, numbers, parse_template, texts
-from twopc.errors import ConfigurationError
+from sinks.redis.keys import PREFIX
+from twopc.errors import BadRecordError, ConfigurationError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    Column = list[bytes]
 
 #: Lua passes at most about 8000 arguments to a command.
 _MAX_FIELDS: Final = 1000
 
 
+def keys(rows: pa.RecordBatch, template: str) -> Column:
+    """The key of every row; none may be one of the sink's own."""
+    joined = columns.keys(rows, template)
+    if pc.any(pc.starts_with(joined, pattern=PREFIX), min_count=0).as_py():
+        raise BadRecordError(f"key {template!r} gives a key that begins with {PREFIX!r}: these are the sink's own keys")
+    found: Column = joined.to_pylist()
+    return found
+
+
+def _same(word: bytes, rows: pa.RecordBatch) -> Column:
+    return [word] * rows.num_rows
+
+
+def _integers(rows: pa.RecordBatch, number: str | int) -> Column:
+    return integers(rows, number) if isinstance(number, str) else _same(b"%d" % number, rows)
+
+
+#: How a mapping's argument becomes a word of each command.
+_TEXT: Final = {"encode": texts}
+_NUMBER: Final = {"encode": numbers}
+_INTEGER: Final = {"encode": _integers}
+
+
 @dataclass(frozen=True)
-class Mapping(ABC):
+class Mapping:
     """Rows to commands.
 
     Attributes:
+        command: the name of the command.
         key: the key's template.
 
     Raises:
         ConfigurationError: an argument is not what the command takes.
     """
 
+    command: ClassVar[str]
+
     key: str
 
     def __post_init__(self) -> None:
         parse_template(self.key)
+        if self.key.startswith(PREFIX):
+            raise ConfigurationError(f"key {self.key!r}: give a key that does not begin with {PREFIX!r}")
 
     @property
     def columns(self) -> frozenset[str]:
@@ -46,7 +80,6 @@ class Mapping(ABC):
             found |= {one for one in (value if isinstance(value, tuple) else (value,)) if isinstance(one, str)}
         return frozenset(found)
 
-    @abstractmethod
     def encode(self, rows: pa.RecordBatch) -> Commands:
         """The commands of some rows, in their order.
 
@@ -54,14 +87,20 @@ class Mapping(ABC):
             SchemaError: a column is missing or has a type that the command cannot take.
             BadRecordError: a value cannot be written.
         """
+        return self._commands([keys(rows, self.key), *self._arguments(rows)])
 
-    def _commands(self, name: str, rows: pa.RecordBatch, *columns: list[bytes]) -> Commands:
-        return Commands(name, 1 + len(columns), interleave([keys(rows, self.key), *columns], rows.num_rows))
+    def _commands(self, words: list[Column], width: int | None = None) -> Commands:
+        """The commands of so many words, from a column for each word of a row."""
+        return Commands(self.command, width or len(words), list(chain.from_iterable(zip(*words, strict=True))))
+
+    def _arguments(self, rows: pa.RecordBatch) -> list[Column]:
+        """What follows the key, a column for each word."""
+        return [one.metadata["encode"](rows, getattr(self, one.name)) for one in fields(self)[1:]]
 
 
 @dataclass(frozen=True)
 class _FieldsMapping(Mapping):
-    """A command with one part for each of several columns.
+    """A command with a field and its value for each of several columns.
 
     Attributes:
         fields: the columns.
@@ -76,148 +115,119 @@ class _FieldsMapping(Mapping):
             raise ConfigurationError(f"{where}: give a tuple of 1 to {_MAX_FIELDS} columns")
         object.__setattr__(self, "fields", tuple(self.fields))
 
-    def _pairs(self, rows: pa.RecordBatch) -> list[list[bytes]]:
-        return [column for name in self.fields for column in (_same(name.encode(), rows), texts(rows, name))]
+    def _arguments(self, rows: pa.RecordBatch) -> list[Column]:
+        return [words for name in self.fields for words in (_same(name.encode(), rows), texts(rows, name))]
 
 
 @dataclass(frozen=True)
 class Set(Mapping):
     """``SET key value [PX expire_ms]``. The time to live begins when the row becomes visible."""
 
+    command = "SET"
     value: str
     expire_ms: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.expire_ms is not None:
-            _require_positive("Set(expire_ms=…)", self.expire_ms)
+        _require_positive(self, self.expire_ms)
 
-    def encode(self, rows: pa.RecordBatch) -> Commands:
-        """See :class:`Mapping`."""
+    def _arguments(self, rows: pa.RecordBatch) -> list[Column]:
         expiry = [] if self.expire_ms is None else [_same(b"PX", rows), _same(b"%d" % self.expire_ms, rows)]
-        return self._commands("SET", rows, texts(rows, self.value), *expiry)
+        return [texts(rows, self.value), *expiry]
 
 
 @dataclass(frozen=True)
 class HashSet(_FieldsMapping):
     """``HSET key field value …``: one field for each column in ``fields``. Other fields of the hash stay."""
 
-    def encode(self, rows: pa.RecordBatch) -> Commands:
-        """See :class:`Mapping`."""
-        return self._commands("HSET", rows, *self._pairs(rows))
+    command = "HSET"
 
 
 @dataclass(frozen=True)
 class IncrBy(Mapping):
     """``INCRBY key by``: ``by`` is a column of integers, or a number."""
 
-    by: str | int = 1
-
-    def encode(self, rows: pa.RecordBatch) -> Commands:
-        """See :class:`Mapping`."""
-        by = integers(rows, self.by) if isinstance(self.by, str) else _same(b"%d" % self.by, rows)
-        return self._commands("INCRBY", rows, by)
+    command = "INCRBY"
+    by: str | int = field(default=1, metadata=_INTEGER)
 
 
 @dataclass(frozen=True)
 class IncrByFloat(Mapping):
     """``INCRBYFLOAT key by``: ``by`` is a column of numbers."""
 
-    by: str
-
-    def encode(self, rows: pa.RecordBatch) -> Commands:
-        """See :class:`Mapping`."""
-        return self._commands("INCRBYFLOAT", rows, numbers(rows, self.by))
+    command = "INCRBYFLOAT"
+    by: str = field(metadata=_NUMBER)
 
 
 @dataclass(frozen=True)
 class HashIncrBy(_FieldsMapping):
     """``HINCRBY key field by`` for each column in ``fields``; the columns are integers."""
 
+    command = "HINCRBY"
+
     def encode(self, rows: pa.RecordBatch) -> Commands:
         """See :class:`Mapping`."""
         row_keys = keys(rows, self.key)
-        columns = [
-            column for name in self.fields for column in (row_keys, _same(name.encode(), rows), integers(rows, name))
-        ]
-        return Commands("HINCRBY", 3, interleave(columns, rows.num_rows))
+        words = [(row_keys, _same(name.encode(), rows), integers(rows, name)) for name in self.fields]
+        return self._commands(list(chain.from_iterable(words)), width=3)
 
 
 @dataclass(frozen=True)
 class SetAdd(Mapping):
     """``SADD key member``."""
 
-    member: str
-
-    def encode(self, rows: pa.RecordBatch) -> Commands:
-        """See :class:`Mapping`."""
-        return self._commands("SADD", rows, texts(rows, self.member))
+    command = "SADD"
+    member: str = field(metadata=_TEXT)
 
 
 @dataclass(frozen=True)
 class SortedSetAdd(Mapping):
     """``ZADD key score member``."""
 
-    score: str
-    member: str
-
-    def encode(self, rows: pa.RecordBatch) -> Commands:
-        """See :class:`Mapping`."""
-        return self._commands("ZADD", rows, numbers(rows, self.score), texts(rows, self.member))
+    command = "ZADD"
+    score: str = field(metadata=_NUMBER)
+    member: str = field(metadata=_TEXT)
 
 
 @dataclass(frozen=True)
 class ListPush(Mapping):
     """``RPUSH key value``."""
 
-    value: str
-
-    def encode(self, rows: pa.RecordBatch) -> Commands:
-        """See :class:`Mapping`."""
-        return self._commands("RPUSH", rows, texts(rows, self.value))
+    command = "RPUSH"
+    value: str = field(metadata=_TEXT)
 
 
 @dataclass(frozen=True)
 class StreamAdd(_FieldsMapping):
     """``XADD key * field value …``: one field for each column in ``fields``. Redis assigns the id when it applies the row."""
 
-    def encode(self, rows: pa.RecordBatch) -> Commands:
-        """See :class:`Mapping`."""
-        return self._commands("XADD", rows, _same(b"*", rows), *self._pairs(rows))
+    command = "XADD"
+
+    def _arguments(self, rows: pa.RecordBatch) -> list[Column]:
+        return [_same(b"*", rows), *super()._arguments(rows)]
 
 
 @dataclass(frozen=True)
 class Expire(Mapping):
     """``PEXPIRE key expire_ms``: ``expire_ms`` is a column of integers, or a number. The time begins when it is applied."""
 
-    expire_ms: str | int
+    command = "PEXPIRE"
+    expire_ms: str | int = field(metadata=_INTEGER)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.expire_ms, int):
-            _require_positive("Expire(expire_ms=…)", self.expire_ms)
-
-    def encode(self, rows: pa.RecordBatch) -> Commands:
-        """See :class:`Mapping`."""
-        after = self.expire_ms
-        return self._commands(
-            "PEXPIRE", rows, integers(rows, after) if isinstance(after, str) else _same(b"%d" % after, rows)
-        )
+        _require_positive(self, self.expire_ms)
 
 
 @dataclass(frozen=True)
 class Delete(Mapping):
     """``DEL key``."""
 
-    def encode(self, rows: pa.RecordBatch) -> Commands:
-        """See :class:`Mapping`."""
-        return self._commands("DEL", rows)
+    command = "DEL"
 
 
-def _same(word: bytes, rows: pa.RecordBatch) -> list[bytes]:
-    return [word] * rows.num_rows
-
-
-def _require_positive(where: str, number: int) -> None:
-    if number <= 0:
-        raise ConfigurationError(f"{where} is {number}: give a positive number of milliseconds")
+def _require_positive(mapping: Mapping, expire_ms: str | int | None) -> None:
+    if isinstance(expire_ms, int) and expire_ms <= 0:
+        raise ConfigurationError(
+            f"{type(mapping).__name__}(expire_ms=…) is {expire_ms}: give a positive number of milliseconds"
+        )

@@ -170,43 +170,27 @@ return {redis.sha1hex(chunk)}
 """,
 )
 
-#: KEYS control; ARGV run, the driver epoch seen before, query id, a fresh id. Answers the new driver epoch; 0: somebody else
-#: was faster. Version 0.1 called two fields ``lineage`` and ``incarnation``: their values move to the new names.
-ACQUIRE: Final = _script(
+#: KEYS control; ARGV names of n fields, the n values read, the n values to write; '' stands for no field. 0: others are there.
+#: After a lost answer the new values are there already: they are written again, so that a WAIT behind it covers them.
+SWAP: Final = _script(
     """
-local function held(name, former)
-  return redis.call('HGET', KEYS[1], name) or redis.call('HGET', KEYS[1], former)
+local n = #ARGV / 3
+local held = redis.call('HMGET', KEYS[1], unpack(ARGV, 1, n))
+local function holds(values)
+  for at = 1, n do
+    if (held[at] or '') ~= ARGV[values + at] then return false end
+  end
+  return true
 end
-local driver_epoch = held('driver_epoch', 'incarnation') or '0'
-if redis.call('HGET', KEYS[1], 'run') == ARGV[1] then return tonumber(driver_epoch) end
-if driver_epoch ~= ARGV[2] then return 0 end
-redis.call('HSETNX', KEYS[1], 'id', ARGV[4])
-if held('query_id', 'lineage') ~= ARGV[3] then redis.call('HDEL', KEYS[1], 'decided') end
-redis.call('HSET', KEYS[1], 'run', ARGV[1], 'query_id', ARGV[3], 'driver_epoch', driver_epoch)
-redis.call('HDEL', KEYS[1], 'lineage', 'incarnation')
-return redis.call('HINCRBY', KEYS[1], 'driver_epoch', 1)
-""",
-)
-
-#: KEYS control; ARGV run, base. Records the owner's newest decision before any of it is applied; 0: fenced.
-RECORD_DECISION: Final = _script(
-    """
-if redis.call('HGET', KEYS[1], 'run') ~= ARGV[1] then return 0 end
-if tonumber(redis.call('HGET', KEYS[1], 'decided') or 0) < tonumber(ARGV[2]) then
-  redis.call('HSET', KEYS[1], 'decided', ARGV[2])
+if not holds(n) and not holds(2 * n) then return 0 end
+for at = 1, n do
+  local value = ARGV[2 * n + at]
+  if value == '' then
+    redis.call('HDEL', KEYS[1], ARGV[at])
+  else
+    redis.call('HSET', KEYS[1], ARGV[at], value)
+  end
 end
 return 1
-""",
-)
-
-#: KEYS control; ARGV run, the time in ms, the last decision's version. Answers a version: not below the time, above the last
-#: decision's and every earlier one; 0: fenced.
-RESERVE: Final = _script(
-    """
-if redis.call('HGET', KEYS[1], 'run') ~= ARGV[1] then return 0 end
-local last = tonumber(redis.call('HGET', KEYS[1], 'version') or 0)
-local version = string.format('%.0f', math.max(tonumber(ARGV[2]), last + 1, tonumber(ARGV[3]) + 1))
-redis.call('HSET', KEYS[1], 'version', version)
-return tonumber(version)
 """,
 )

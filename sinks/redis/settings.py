@@ -1,25 +1,26 @@
-"""The arguments of a Redis sink, checked. :class:`sinks.redis.RedisSink` documents them."""
+"""The arguments of a Redis sink, checked, and the server that it needs. :class:`sinks.redis.RedisSink` documents them."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import urlsplit
 
-from sinks.redis.address import Address
-from sinks.redis.calls import Safety
-from sinks.redis.client import RedisClient
+import redis
+from redis.backoff import NoBackoff
+from redis.cluster import RedisCluster
+from redis.connection import parse_url
+from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+from sinks.redis.client import RedisClient, Safety
 from sinks.redis.mappings import Mapping
-from twopc.errors import ConfigurationError
+from sinks.staged.settings import StagedSettings
 
 if TYPE_CHECKING:
     import collections.abc
+    from collections.abc import Iterator
 
-    import redis
-    from redis.cluster import RedisCluster
-
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _SCHEMES: Final = ("redis", "rediss", "unix")
 #: Options of redis-py that the protocol sets itself, or that would change what answers mean.
 _OWNED: Final = frozenset(
@@ -29,17 +30,16 @@ _OWNED: Final = frozenset(
         "load_balancing_strategy", "host", "port",
     }
 )  # fmt: skip
+_OLDEST: Final = (6, 2)
+_OLDEST_WITH_WAITAOF: Final = (7, 2)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RedisSettings:
-    """What a writer and a committer have to know.
+class RedisSettings(StagedSettings):
+    """See :class:`StagedSettings`."""
 
-    Raises:
-        ConfigurationError: names the argument or option, and what to give instead.
-    """
+    positive: ClassVar = (*StagedSettings.positive, "wait_timeout_ms")
 
-    name: str
     url: str = field(repr=False)  # may hold a password
     mapping: Mapping
     cluster: bool = False
@@ -49,50 +49,80 @@ class RedisSettings:
     wait_replicas: int = 0
     wait_aof: bool = False
     wait_timeout_ms: int = 1_000
-    chunk_rows: int = 1_000
     chunk_bytes: int = 262_144
     timeout_ms: int = 10_000
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
-            raise ConfigurationError(f"RedisSink(name={self.name!r}): use 1 to 100 letters, digits, '_' or '-'")
-        if urlsplit(self.url).scheme not in _SCHEMES:
-            raise ConfigurationError("RedisSink(url=…): begin it with redis://, rediss:// (TLS) or unix://")
-        if not isinstance(self.mapping, Mapping):
-            raise ConfigurationError(
-                f"RedisSink(mapping={self.mapping!r}): give one of sinks.redis.mappings, such as "
-                "Set(key='total:{id}', value='sum')"
-            )
-        for argument in ("wait_timeout_ms", "chunk_rows", "chunk_bytes", "timeout_ms"):
-            if getattr(self, argument) <= 0:
-                raise ConfigurationError(f"RedisSink({argument}={getattr(self, argument)}): give a positive number")
-        if self.wait_replicas < 0:
-            raise ConfigurationError(f"RedisSink(wait_replicas={self.wait_replicas}): give 0 or the number of replicas")
-        if bool(self.sentinels) != bool(self.service) or (self.sentinels and self.cluster):
-            raise ConfigurationError(
-                "RedisSink(sentinels=…, service=…): give both or neither, and not with cluster=True: a cluster has no Sentinel"
-            )
+        super().__post_init__()
+        is_known = urlsplit(self.url).scheme in _SCHEMES
+        self._require(is_known, "url", "begin it with redis://, rediss:// (TLS) or unix://")
+        self._require(
+            isinstance(self.mapping, Mapping),
+            "mapping",
+            "give one of sinks.redis.mappings, such as Set(key='total:{id}', value='sum')",
+        )
+        self._require(self.wait_replicas >= 0, "wait_replicas", "give 0 or the number of replicas")
+        self._require(
+            bool(self.sentinels) == bool(self.service) and not (self.sentinels and self.cluster),
+            "sentinels",
+            "give it together with service=…, and not with cluster=True: a cluster has no Sentinel",
+        )
         owned = sorted(_OWNED & set(self.options))
-        if owned:
-            raise ConfigurationError(
-                f"RedisSink(options=…): {owned[0]!r} is the sink's own. redis-py's retries would apply a command twice, and "
-                "timeout_ms sets the times: leave it out"
-            )
+        self._require(
+            not owned,
+            "options",
+            f"{', '.join(map(repr, owned))} is the sink's own. redis-py's retries would apply a command twice, and timeout_ms "
+            "sets the times: leave it out",
+        )
         object.__setattr__(self, "options", dict(self.options))
         object.__setattr__(self, "sentinels", tuple((host, int(port)) for host, port in self.sentinels))
 
-    @property
-    def safety(self) -> Safety:
-        """Who must have a write before it counts."""
-        return Safety(self.wait_replicas, self.wait_aof, self.wait_timeout_ms)
-
     def create_client(self) -> RedisClient:
-        """A client of the caller's own, not yet connected."""
-        address = Address(self.url, self.cluster, self.sentinels, self.service, self.options)
+        """See :class:`StagedSettings`."""
+        safety = Safety(self.wait_replicas, self.wait_aof, self.wait_timeout_ms)
+        return RedisClient(self.connect, timeout_ms=self.timeout_ms, safety=safety)
+
+    def connect(self) -> redis.Redis | RedisCluster:
+        """A client of redis-py that never retries: it would apply an ``INCRBY`` twice after a lost answer."""
         # A socket must outlive the WAIT that it carries.
-        socket_timeout_s = (self.timeout_ms + self.wait_timeout_ms) / 1000
+        timeout_s = (self.timeout_ms + self.wait_timeout_ms) / 1000
+        common = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s, **self.options}
+        never = Retry(NoBackoff(), 0)
+        if self.cluster:
+            return RedisCluster.from_url(self.url, retry=never, **common)
+        if not self.sentinels:
+            return redis.Redis.from_url(self.url, retry=never, **common)
+        given = parse_url(self.url)  # type: ignore[no-untyped-call]
+        is_tls = "connection_class" in given
+        for name in ("host", "port", "path", "connection_class"):
+            given.pop(name, None)
+        watch = {"socket_timeout": timeout_s, "retry": never}
+        sentinel: Any = Sentinel(self.sentinels, sentinel_kwargs=watch)  # type: ignore[no-untyped-call]
+        primary: redis.Redis = sentinel.master_for(self.service, retry=never, **{"ssl": is_tls, **common, **given})
+        return primary
 
-        def connect() -> redis.Redis | RedisCluster:
-            return address.connect(socket_timeout_s=socket_timeout_s)
-
-        return RedisClient(connect, timeout_ms=self.timeout_ms, safety=self.safety)
+    def objections(self, found: collections.abc.Mapping[str, Any]) -> Iterator[tuple[bool, str]]:
+        """See :class:`StagedSettings`: a server that may lose data is rejected. ``found`` is ``INFO`` of a primary."""
+        version = tuple(int(part) for part in str(found["redis_version"]).split(".")[:2])
+        policy = found.get("maxmemory_policy", "noeviction")
+        replicas = int(found.get("connected_slaves", 0))
+        is_cluster = bool(found.get("cluster_enabled"))
+        yield version < _OLDEST, f"Redis {found['redis_version']} is too old: use 6.2 or newer"
+        yield (
+            policy != "noeviction",
+            f"maxmemory-policy is {policy!r}, so Redis may evict decided rows: set it to noeviction",
+        )
+        yield (
+            found.get("role") != "master",
+            "the url leads to a replica: give the url of the primary, or sentinels=… with service=…",
+        )
+        yield is_cluster and not self.cluster, "the url leads to a cluster: give cluster=True"
+        yield self.cluster and not is_cluster, "cluster=True, but the server is not a cluster: leave it out"
+        yield (
+            self.wait_aof and (version < _OLDEST_WITH_WAITAOF or not found.get("aof_enabled")),
+            "wait_aof=True needs Redis 7.2 or newer with appendonly yes: set that, or leave wait_aof out",
+        )
+        yield (
+            self.wait_replicas > replicas,
+            f"wait_replicas={self.wait_replicas}, but the primary has {replicas}: start the others, or set a lower number",
+        )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sinks.redis.handle import RedisHandle
+from sinks.redis.committer import RedisCommitter
+from sinks.redis.keys import RedisHandle
 from sinks.redis.settings import RedisSettings
 from sinks.redis.writer import RedisWriter
 from twopc.sink import TwoPhaseCommitSink
@@ -13,7 +14,6 @@ from twopc.sink import TwoPhaseCommitSink
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sinks.redis.committer import RedisCommitter
     from twopc.attempt import TaskAttempt
 
 
@@ -44,15 +44,7 @@ class RedisSink(RedisSettings, TwoPhaseCommitSink[RedisHandle]):
         ConfigurationError: names the argument or option, and what to give instead.
     """
 
-    @property
-    def handle_type(self) -> type[RedisHandle]:
-        """See :class:`TwoPhaseCommitSink`."""
-        return RedisHandle
-
-    @property
-    def columns(self) -> frozenset[str]:
-        """See :class:`TwoPhaseCommitSink`: the columns that the mapping names."""
-        return self.mapping.columns
+    handle_type = RedisHandle
 
     def check(self, rows: pa.RecordBatch) -> None:
         """See :class:`TwoPhaseCommitSink`. What a key holds in Redis, the driver checks before the decision."""
@@ -64,6 +56,4 @@ class RedisSink(RedisSettings, TwoPhaseCommitSink[RedisHandle]):
 
     def create_committer(self) -> RedisCommitter:
         """See :class:`TwoPhaseCommitSink`."""
-        from sinks.redis.committer import RedisCommitter  # noqa: PLC0415 - executors need no committer
-
         return RedisCommitter(self)

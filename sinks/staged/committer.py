@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sinks.staged.control import fenced
 from sinks.staged.slices import APPLICABLE, SliceState, StagedHandleT, epoch_of
+from twopc.attempt import Evidence
 from twopc.committer import SinkCommitter
 from twopc.crash_points import crash_point
 from twopc.errors import ConfigurationError, RetriableError
-from twopc.handle import Evidence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from sinks.staged.control import Control
+    from sinks.staged.client import StoreClient
+    from sinks.staged.control import ControlRecord
+    from sinks.staged.settings import StagedSettings
     from twopc.attempt import Claim
-    from twopc.errors import TwoPhaseCommitError
 
 logger = logging.getLogger(__name__)
 
@@ -26,21 +27,17 @@ T = TypeVar("T")
 
 
 class StagedCommitter(SinkCommitter[StagedHandleT]):
-    """See :class:`SinkCommitter`. A subclass supplies a store's own steps; each of them may be repeated.
+    """See :class:`SinkCommitter`. A subclass supplies a store's own steps.
 
-    A *version* is an integer that grows with every attempt: the fence under which a decision is applied.
-
-    Attributes:
-        system: the store's name, for messages.
-        failures: the errors of its client; every step may raise one of them.
-        name: the sink's name.
+    Each of them may be repeated, and may raise one of the client's ``failures``. A *version* is an integer that grows with
+    every attempt: the fence under which a decision is applied.
     """
 
-    system: ClassVar[str]
-    failures: ClassVar[tuple[type[Exception], ...]]
-
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, settings: StagedSettings, client: StoreClient[Any], control: ControlRecord[Any]) -> None:
+        self.name = settings.name
+        self._settings = settings
+        self._client = client
+        self._control = control
         self._run = ""
         self._seen: int | None = None
         self._driver_epoch = -1
@@ -49,13 +46,13 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
 
     def binding(self) -> Mapping[str, str]:
         """See :class:`SinkCommitter`: the sink's id in the store, which moves with the store's data."""
-        control = self._try("reading the sink's id", self._read_control)
+        control = self._try("reading the sink's id", self._control.read)
         return {"id": control.id}
 
     def inspect(self) -> str | None:
         """See :class:`SinkCommitter`: the store's settings, and the query that owned the sink last."""
         self._try("checking the store's settings", self._require_usable)
-        control = self._try("reading its owner", self._read_control)
+        control = self._try("reading its owner", self._control.read)
         # Only the first look counts: a later one could show a newer driver, which a repeated acquire must not fence.
         if self._seen is None:
             self._seen = control.driver_epoch
@@ -63,15 +60,15 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
 
     def has_newer_decision(self, scan_start: Mapping[str, Any]) -> bool:
         """See :class:`SinkCommitter`."""
-        control = self._try("reading its newest decision", self._read_control)
-        return control.decided > int(scan_start.get("base", 0))
+        control = self._try("reading its newest decision", self._control.read)
+        return bool(control.decided > int(scan_start.get("base", 0)))
 
     def acquire(self, claim: Claim) -> int:
         """See :class:`SinkCommitter`."""
         if self._seen is None:
             raise AssertionError("inspect comes first")
         seen = self._seen
-        driver_epoch = self._try("acquiring it", lambda: self._acquire(claim, seen))
+        driver_epoch = self._try("acquiring it", lambda: self._control.acquire(claim, seen=seen))
         self._run = claim.run
         if driver_epoch != self._driver_epoch:
             self._driver_epoch = driver_epoch
@@ -80,20 +77,18 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
 
     def begin_attempt(self) -> dict[str, Any]:
         """See :class:`SinkCommitter`: the attempt's version."""
-        return {"base": self._try("beginning an attempt", lambda: self._reserve(self._run, self._highest_version))}
+        above = self._highest_version
+        return {"base": self._try("beginning an attempt", lambda: self._control.reserve(self._run, above=above))}
 
     def confirm(self, handles: Sequence[StagedHandleT], age_ms: float) -> None:
         """See :class:`SinkCommitter`: every chunk is there, as it was written."""
         del age_ms  # what is staged does not expire
         for handle, checksum in self._checksums(handles).items():
             if isinstance(checksum, Exception):
-                raise self._translate(checksum, self._named(f"confirming {handle.transaction}")) from checksum
+                raise self._client.translate(checksum, self._named(f"confirming {handle.transaction}")) from checksum
             if checksum != handle.checksum:
-                raise RetriableError(
-                    self._named(
-                        f"{handle.transaction} is not whole any more. Nothing was decided; a new attempt rewrites it"
-                    )
-                )
+                what = f"{handle.transaction} is not whole any more. Nothing was decided; a new attempt rewrites it"
+                raise RetriableError(self._named(what))
 
     def commit(
         self, handles: Sequence[StagedHandleT], scan_start: Mapping[str, Any]
@@ -103,18 +98,15 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
         self._blockers = []
         self._highest_version = max(self._highest_version, self._top(handles, version))
         try:
-            self._record_decision(self._run, handles, version)
+            # Before any of it is applied: a start from an older checkpoint must see the decision.
+            self._control.record_decision(self._run, version)
             self._apply_all(handles, version)
-        except self.failures as error:
-            self._block(f"{self.system} does not answer: {error}")
+        except self._client.failures as error:
+            self._block(f"{self._client.system} does not answer: {error}")
         found = self.evidence(handles, scan_start)
         done = [handle for handle, evidence in found.items() if evidence is Evidence.COMMITTED]
         self._tidy("removing applied slices", lambda: self._forget(done))
         return found
-
-    def blockers(self) -> Sequence[str]:
-        """See :class:`SinkCommitter`."""
-        return self._blockers
 
     def abort(self, handles: Sequence[StagedHandleT]) -> None:
         """See :class:`SinkCommitter`."""
@@ -128,8 +120,8 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
         try:
             states = self._look(handles, version, durable=True)
             return {handle: self._judge(handle, states[handle], version) for handle in handles}
-        except self.failures as error:
-            self._block(f"{self.system} does not answer: {error}")
+        except self._client.failures as error:
+            self._block(f"{self._client.system} does not answer: {error}")
             return dict.fromkeys(handles, Evidence.UNKNOWN)
 
     def initialize_state(
@@ -143,12 +135,21 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
         """See :class:`SinkCommitter`: sweep the undecided slices of this and earlier driver epochs."""
         self._tidy("sweeping undecided slices", lambda: self._sweep_all({handle.entry for handle in decided}))
 
+    def blockers(self) -> Sequence[str]:
+        """See :class:`SinkCommitter`."""
+        return self._blockers
+
+    def close(self) -> None:
+        """See :class:`SinkCommitter`."""
+        self._client.close()
+
     # -- the flow's small parts -----------------------------------------------------------------------------------------
 
     def _require_usable(self) -> None:
-        for is_wrong, what in self._objections():
-            if is_wrong:
-                raise ConfigurationError(f"sink {self.name!r}: {what}")
+        for found in self._describe():
+            for is_wrong, what in self._settings.objections(found):
+                if is_wrong:
+                    raise ConfigurationError(f"sink {self.name!r}: {what}")
 
     def _apply_all(self, handles: Sequence[StagedHandleT], version: int) -> None:
         states = self._look(handles, version, durable=False)
@@ -162,21 +163,22 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
 
     def _judge(self, handle: StagedHandleT, state: SliceState, version: int) -> Evidence:
         """What a slice's state proves. Where nothing is proven, record the reason."""
+        system = self._client.system
         if state is SliceState.COMMITTED:
             return Evidence.COMMITTED
         if state is SliceState.LOST and self._tombstone(handle, version):
             return Evidence.ABORTED
         if state is SliceState.STALE:
-            if self._read_control().run != self._run:
+            if self._control.read().run != self._run:
                 raise fenced(self.name)
             self._block(
-                f"{handle.transaction} cannot be proven: {self.system} has applied a decision newer than version "
+                f"{handle.transaction} cannot be proven: {system} has applied a decision newer than version "
                 f"{version}. This checkpoint is older than the output; restore the newest one"
             )
         if state is SliceState.TORN:
             self._block(
-                f"{handle.transaction} is applied in part, and the rest is gone from {self.system}: some of its rows are lost. "
-                f"Restore {self.system} from a backup"
+                f"{handle.transaction} is applied in part, and the rest is gone from {system}: some of its rows are lost. "
+                f"Restore {system} from a backup"
             )
         return Evidence.UNKNOWN
 
@@ -194,14 +196,14 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
         """Take a step before the decision; its failure ends the attempt."""
         try:
             return step()
-        except self.failures as error:
-            raise self._translate(error, self._named(what)) from error
+        except self._client.failures as error:
+            raise self._client.translate(error, self._named(what)) from error
 
     def _tidy(self, what: str, step: Callable[[], None]) -> None:
         """Take a step that no decided batch depends on; its failure is logged."""
         try:
             step()
-        except self.failures as error:
+        except self._client.failures as error:
             logger.warning("sink %r: %s failed and will be repeated. No data is at risk: %s", self.name, what, error)
 
     def _block(self, reason: str) -> None:
@@ -212,26 +214,9 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
 
     # -- the store's steps ----------------------------------------------------------------------------------------------
 
-    @staticmethod
     @abstractmethod
-    def _translate(error: Exception, what: str) -> TwoPhaseCommitError:
-        """The error to raise for a failure before the decision; its message begins with ``what``."""
-
-    @abstractmethod
-    def _objections(self) -> Iterator[tuple[bool, str]]:
-        """What may be wrong with the store's settings: whether it is, and what to set. Read-only."""
-
-    @abstractmethod
-    def _read_control(self) -> Control:
-        """Read the control record."""
-
-    @abstractmethod
-    def _acquire(self, claim: Claim, seen: int) -> int:
-        """Make the claimant the owner, if the driver epoch is still ``seen``; return the new one, or raise FencedError."""
-
-    @abstractmethod
-    def _reserve(self, run: str, above: int) -> int:
-        """A version above ``above``, above every earlier one, and not below the time in ms; FencedError if not the owner."""
+    def _describe(self) -> Iterable[Any]:
+        """What the settings' ``objections`` needs to know about the store, of each server. Read-only."""
 
     @abstractmethod
     def _checksums(self, handles: Sequence[StagedHandleT]) -> Mapping[StagedHandleT, str | Exception]:
@@ -241,10 +226,6 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
         """The highest version that applying these slices may use."""
         del handles
         return version
-
-    @abstractmethod
-    def _record_decision(self, run: str, handles: Sequence[StagedHandleT], version: int) -> None:
-        """Record the newest decision: a start from an older checkpoint must see it. FencedError if not the owner."""
 
     @abstractmethod
     def _look(
@@ -280,10 +261,3 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
     @abstractmethod
     def _sweep(self, orphans: Mapping[str, str]) -> None:
         """Remove slices that nobody decided; some of their tasks may still be writing."""
-
-
-def first_failure(answers: Collection[object]) -> None:
-    """Raise the first answer that is an error."""
-    for answer in answers:
-        if isinstance(answer, Exception):
-            raise answer

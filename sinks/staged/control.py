@@ -1,15 +1,21 @@
-"""The control record of a sink: who owns it, and its newest decision. The store changes it in one atomic step."""
+"""The control record of a sink: who owns it, and its newest decision. It changes only by compare-and-set."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeVar
+import time
+import uuid
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from twopc.errors import FencedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    from twopc.attempt import Claim
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +47,87 @@ def decode_control(fields: Mapping[str, object], kind: type[ControlT]) -> Contro
     """The record from its stored fields, whichever version wrote them."""
     former = {FORMER_NAMES[name]: value for name, value in fields.items() if name in FORMER_NAMES}
     return msgspec.convert({**former, **fields}, kind, strict=False)
+
+
+class ControlRecord(ABC, Generic[ControlT]):
+    """The record of one sink, in its store.
+
+    The loops repeat a compare-and-set without a pause: a lost round means that another driver has written.
+
+    Raises:
+        Exception: one of the client's ``failures``, from every method: the record cannot be read or written now.
+    """
+
+    def __init__(self, sink: str) -> None:
+        self._sink = sink
+
+    def read(self) -> ControlT:
+        """What it holds."""
+        return self._load()[0]
+
+    def acquire(self, claim: Claim, *, seen: int) -> int:
+        """Make the claimant the owner, if the driver epoch is still ``seen``; return the new one. May be repeated.
+
+        Raises:
+            FencedError: another driver has acquired the sink since.
+        """
+        while True:
+            record, stored = self._load()
+            if record.run == claim.run:
+                return record.driver_epoch
+            if record.driver_epoch != seen:
+                raise fenced(self._sink)
+            owned = replace(
+                record,
+                id=record.id or uuid.uuid4().hex,
+                run=claim.run,
+                query_id=claim.query_id,
+                decided=record.decided if record.query_id == claim.query_id else 0,
+                driver_epoch=seen + 1,
+            )
+            self._swap(stored, owned, durable=True)
+
+    def reserve(self, run: str, *, above: int) -> int:
+        """A version above ``above``, above every earlier one, and not below the time in ms.
+
+        Raises:
+            FencedError: another driver owns the sink.
+        """
+
+        def raised(record: ControlT) -> ControlT:
+            return replace(record, version=max(time.time_ns() // 1_000_000, record.version + 1, above + 1))
+
+        # A lost answer may hide a version that was written; the retry reserves a higher one, which is as good.
+        return self._change(run, raised, durable=True).version
+
+    def record_decision(self, run: str, version: int) -> None:
+        """Record the owner's newest decision.
+
+        Raises:
+            FencedError: another driver owns the sink.
+        """
+        # Not durable: the proof waits for the replicas, and what is only applied may be applied again.
+        self._change(run, lambda record: replace(record, decided=max(record.decided, version)), durable=False)
+
+    def _change(self, run: str, change: Callable[[ControlT], ControlT], *, durable: bool) -> ControlT:
+        while True:
+            record, stored = self._load()
+            if record.run != run:
+                raise fenced(self._sink)
+            changed = change(record)
+            if changed == record or self._swap(stored, changed, durable=durable):
+                return changed
+
+    @abstractmethod
+    def _load(self) -> tuple[ControlT, Any]:
+        """The record, and what is stored of it, for :meth:`_swap`."""
+
+    @abstractmethod
+    def _swap(self, stored: Any, record: ControlT, *, durable: bool) -> bool:
+        """Write the record, in one atomic step, if that is still stored; whether it was.
+
+        ``durable``: answer only when the write is as safe as the sink's settings ask for.
+        """
 
 
 def fenced(sink: str) -> FencedError:

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Iterator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +48,16 @@ def entry_of(driver_epoch: int, uuid: str) -> str:
 def epoch_of(entry: str) -> int:
     """The driver epoch in which a slice was written."""
     return int(entry.partition(":")[0])
+
+
+def halve(rows: range, pack: Callable[[range], bytes], *, max_bytes: int) -> Iterator[tuple[range, bytes]]:
+    """Split rows until what is stored of each part has at most ``max_bytes``; a single larger row is a part by itself."""
+    data, middle = pack(rows), len(rows) // 2
+    if len(data) <= max_bytes or not middle:
+        yield rows, data
+        return
+    yield from halve(rows[:middle], pack, max_bytes=max_bytes)
+    yield from halve(rows[middle:], pack, max_bytes=max_bytes)
 
 
 class SliceState(Enum):

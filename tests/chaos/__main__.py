@@ -1,7 +1,7 @@
-"""``python -m tests.chaos --trials 300``: drivers and writers on a real Kafka, without Spark, killed at every step.
+"""``python -m tests.chaos --trials 300``: kill drivers and writers on a real Kafka, without Spark, at every step.
 
-Trials are counted for each crash point. Afterwards the checkers (``twopc.testing.checkers``) judge every query, and a table
-says what was injected, how often, and what zero failures mean.
+``--trials`` counts per crash point. Afterwards the checkers (``twopc.testing.checkers``) judge every query, and a table
+shows what was injected, how often, and what zero failures mean.
 """
 
 # ruff: noqa: T201 - a command line
@@ -40,18 +40,18 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).parents[2]
 ARTIFACTS: Final = ROOT / "artifacts"
 _PARTITIONS: Final = 3
-#: A stopped process holds readers back until the next driver has swept what it left open.
+#: A stopped process holds readers back until the next driver has swept its open transactions.
 _STALL_BOUND_S: Final = 30.0
 _LANE_S: Final = 7200
 _RULE_OF_THREE: Final = 3
 _ACTIONS: Final = ("kill", "kill", "kill", "stop", "raise", "drop", "delay:50")
-#: The first decision of a checkpoint comes once: each of its trials needs a query of its own.
+#: A checkpoint makes its first decision only once, so each trial of this point needs its own query.
 _FIRST_OF_A_QUERY: Final = "driver.bound"
 
 
 @dataclass
 class Played:
-    """A query with its trials, and what was found."""
+    """A query with its trials and their results."""
 
     query: Query
     trials: list[tuple[str, str]]
@@ -64,16 +64,16 @@ class Played:
         return self.query.root / "log"
 
     def given(self) -> dict[str, Any]:
-        """What its lane is given, and a replay needs."""
+        """The input of its lane, which a replay needs."""
         return {"query": asdict(self.query), "trials": self.trials, "seed": self.seed}
 
     def read_log(self) -> list[dict[str, Any]]:
-        """What its lane reported: lines of JSON, among the output of its processes."""
+        """The lane's reports: the JSON lines among the output of its processes."""
         return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
 
 
 def plan(points: Sequence[str], trials: int, seed: int, bootstrap_servers: str, directory: str) -> list[Played]:
-    """Which queries are played, with which faults in which order; the seed decides it all."""
+    """The queries to play, with their faults in order; the seed decides everything."""
     chance = random.Random(f"chaos {seed}")
 
     def query(kind: str, **facts: Any) -> Query:
@@ -89,16 +89,16 @@ def plan(points: Sequence[str], trials: int, seed: int, bootstrap_servers: str, 
     for point in points:
         for number in range(trials if point != _FIRST_OF_A_QUERY else 0):
             kind = {"task.staged": "shuffle", "driver.truncating": "short", "driver.barred": "rows"}.get(point)
-            # The first trial of each point is a kill, the others are drawn.
+            # The first trial of each point is a kill; the others are drawn.
             action = chance.choice(_ACTIONS) if number else "kill"
             drawn[kind or chance.choice(("rows", "shuffle"))].append((point, action))
     played = []
-    for kind, crash_points in drawn.items():
-        chance.shuffle(crash_points)
-        # Only a driver that dies before its decision leaves orphans.
+    for kind, faults in drawn.items():
+        chance.shuffle(faults)
+        # A sweep needs orphans, and only a driver that dies before its decision leaves any.
         ordered = [
             trial
-            for point, action in crash_points
+            for point, action in faults
             for trial in ([("driver.confirmed", "kill")] if point == "driver.sweeping" else []) + [(point, action)]
         ]
         played.append(Played(queries[kind], ordered, chance.getrandbits(32)))
@@ -107,14 +107,14 @@ def plan(points: Sequence[str], trials: int, seed: int, bootstrap_servers: str, 
 
 
 def replayed(artifact: Path, bootstrap_servers: str, directory: str) -> Played:
-    """The query of an artifact again: the same faults in the same order, though not the same timing."""
+    """The query of an artifact: the same faults in the same order, but not the same timing."""
     facts = json.loads(artifact.read_text())
     query = Query(**{**facts["query"], "bootstrap_servers": bootstrap_servers, "directory": directory})
     return Played(query, [(point, action) for point, action in facts["trials"]], facts["seed"])
 
 
 def play(games: Sequence[Played]) -> None:
-    """The queries side by side, each in a lane of its own."""
+    """Play the queries in parallel, each in its own lane."""
     with contextlib.ExitStack() as stack:
         watchers = [_watch(stack, game) for game in games]
         lanes = [_start(game) for game in games]
@@ -130,7 +130,7 @@ def play(games: Sequence[Played]) -> None:
             try:
                 game.wrong += _judge(game.query, lines[-1]["batches"], watcher)
             except Exception as error:  # noqa: BLE001 - reported with its seed; the other queries are still judged
-                game.wrong.append(f"it could not be judged: {error!r}")
+                game.wrong.append(f"judging it failed: {error!r}")
 
 
 def _watch(stack: contextlib.ExitStack, game: Played) -> Watcher:
@@ -151,18 +151,18 @@ def _judge(query: Query, batches: int, watcher: Watcher) -> list[str]:
             source, _, offset = row.partition(b":")
             given[Position(int(source), int(offset))] = Row(source, row)
     if len({where.partition for where in given}) != TASKS:
-        return [f"after {batches} batches there is nothing to judge"]
-    if query.keep_batches == 1:  # its ledger was truncated: only the data can be checked
+        return [f"nothing to judge after {batches} batches"]
+    if query.keep_batches == 1:  # its ledger is truncated, so only the data can be checked
         found = unequal(given, watcher.catch_up())
         found += left_open(states_of(query.bootstrap_servers, f"{query.name}."))
         return [str(violation) for violation in found]
     found = verdict(query.sink, query.bootstrap_servers, watcher, given, stall_bound_s=_STALL_BOUND_S)
-    # A shuffle moves a key's rows between tasks: order is not promised.
+    # A shuffle moves a key's rows between tasks, so order is not promised.
     return [str(violation) for violation in found if not (query.shuffled and violation.checker == "order")]
 
 
 def report(games: Sequence[Played], points: Sequence[str], seed: int, seconds: float) -> int:
-    """Print what was injected and what it did; returns the number of queries that broke a promise."""
+    """Print what was injected and found; returns the number of queries that broke a promise."""
     hits: Counter[str] = Counter()
     missed: Counter[str] = Counter()
     for game in games:
@@ -170,9 +170,8 @@ def report(games: Sequence[Played], points: Sequence[str], seed: int, seconds: f
             (hits if result["hit"] else missed)[result["point"]] += 1
     table = Table("point", "injected", "not reached", "bound (95 %)", title=f"seed {seed}")
     for point in points:
-        bound = (
-            f"{_RULE_OF_THREE / hits[point]:.1e}" if hits[point] > _RULE_OF_THREE else "-"
-        )  # three or less say nothing
+        # Three or fewer hits prove nothing.
+        bound = f"{_RULE_OF_THREE / hits[point]:.1e}" if hits[point] > _RULE_OF_THREE else "-"
         table.add_row(point, str(hits[point]), str(missed[point]), bound)
     Console(width=100).print(table)
     broken = [game for game in games if game.wrong]
@@ -193,8 +192,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--trials", type=int, default=3, help="for each point")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
-    parser.add_argument("--only", default="", help="points whose name has this in it")
-    parser.add_argument("--replay", type=Path, help="play the query of an artifact once more, with the same faults")
+    parser.add_argument("--only", default="", help="points whose name contains this")
+    parser.add_argument("--replay", type=Path, help="play the query of an artifact again, with the same faults")
     options = parser.parse_args()
     points = [point for point in (*POINTS, *OCCASIONAL) if options.only in point]
     began = time.monotonic()

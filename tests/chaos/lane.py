@@ -1,10 +1,10 @@
-"""One lane: trial after trial over one query. ``python -m tests.chaos.lane '<JSON>'``; a line of JSON for each trial.
+"""One lane: runs the trials of one query. ``python -m tests.chaos.lane '<JSON>'`` prints one line of JSON per trial.
 
-A trial is one driver: it finishes what the one before left, goes on, and has a fault at one of the protocol's steps. This
-process has no client and no thread, so that it can fork.
+A trial is one driver: it finishes what the driver before it left, adds batches, and meets a fault at one of the protocol's
+steps. This process has no client and no thread, so that it can fork.
 """
 
-# ruff: noqa: T201 - read by whoever started it
+# ruff: noqa: T201 - its parent reads it
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from typing import TYPE_CHECKING, Any, Final
 
-from sinks.kafka.transactions import TransactionClient, current_producer
+from sinks.kafka.handle import ProducerIdentity
+from sinks.kafka.transactions import TransactionClient
 from tests.chaos.processes import STRUCK, await_change, drive, fork, serve_tasks
 from tests.chaos.query import Query
 from twopc.errors import FencedError
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 
 KILLED: Final = -signal.SIGKILL
 _WRITERS: Final = 3
-#: How many batches a driver adds to what it found: enough for a fault at the second passage of a point.
+#: How many batches a driver adds: enough for a fault at the second passage of a point.
 _BATCHES: Final = 3
-#: A fault can strike at the second passage of these.
+#: Points that a fault can strike at their second passage.
 _EVERY_BATCH: Final = frozenset(
     {
         "driver.prepared",
@@ -47,53 +48,53 @@ _EXPECTED: Final = ("InjectedFault", "InjectedLoss", FencedError.__name__)
 
 @dataclass
 class Lane:
-    """See the module."""
+    """Runs the trials of a query."""
 
     query: Query
     chance: random.Random
-    batch: int = 0  #: the first that is not known to be done
-    sleeping: list[tuple[list[int], Connection[Any, Any]]] = field(default_factory=list)  #: since an earlier trial
+    batch: int = 0  #: the first batch that is not known to be done
+    sleeping: list[tuple[list[int], Connection[Any, Any]]] = field(default_factory=list)  #: stopped in an earlier trial
 
     def trial(self, point: str, action: str) -> dict[str, Any]:
-        """Run a driver with a fault; returns its outcome."""
+        """Run a driver with a fault; returns the outcome."""
         if point == "driver.barred":
-            self._end_what_is_decided()
+            self._end_decided_transactions()
         passage = self.chance.choice((1, 1, 2)) if point in _EVERY_BATCH else 1
         waking, self.sleeping = self.sleeping, []
         outcome = self._run(f"{point}@{passage}={action}" if point else "", point)
-        for pids, told in waking:  # they slept while their successor worked, and now resume
+        for pids, reports in waking:  # they were stopped while their successor worked, and now resume
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)
             for pid in pids:
                 await_change(pid)
-            self._read(told)
+            self._read(reports)
         return {"point": point, "action": action, "passage": passage, "batch": self.batch, **outcome}
 
     def _run(self, fault: str, point: str) -> dict[str, Any]:
         of_task = point.startswith("task.")
         writers, mine = self._fork_writers(fault if of_task else "")
-        told, telling = Pipe(duplex=False)
+        reports, reporting = Pipe(duplex=False)
         first = self.batch
-        driver = fork(lambda: drive(self.query, first, _BATCHES, mine, telling, "" if of_task else fault))
-        telling.close()
+        driver = fork(lambda: drive(self.query, first, _BATCHES, mine, reporting, "" if of_task else fault))
+        reporting.close()
         for connection in mine:
             connection.close()
         found = await_change(driver)
-        error = self._read(told)
-        if found.code is None:  # its writers wait for it
-            self.sleeping.append(([driver, *writers], told))
+        error = self._read(reports)
+        if found.code is None:  # stopped; its writers wait for it
+            self.sleeping.append(([driver, *writers], reports))
             return {"hit": True, "error": error, "wrong": ""}
         ends = {pid: await_change(pid) for pid in writers}
-        self.sleeping += [([pid], told) for pid, end in ends.items() if end.code is None]
+        self.sleeping += [([pid], reports) for pid, end in ends.items() if end.code is None]
         hit = any(end.code in {None, KILLED, STRUCK} for end in (*ends.values(), found))
-        expected = _EXPECTED if point else ()  # without a fault there is no reason for any error
+        expected = _EXPECTED if point else ()  # without a fault, no error is expected
         wrong = "" if not error or error.startswith(expected) else error
         if found.code not in {0, STRUCK, KILLED}:
             wrong = wrong or f"the driver ended with {found.code}"
         return {"hit": hit, "error": error, "wrong": wrong}
 
     def _fork_writers(self, fault: str) -> tuple[list[int], list[Connection[Any, Any]]]:
-        """The first of them has the fault."""
+        """Fork the writers; the first one gets the fault."""
         pids: list[int] = []
         mine: list[Connection[Any, Any]] = []
         staging = self.query.staging
@@ -103,7 +104,7 @@ class Lane:
             inherited = [*mine, here]
 
             def work(there: Any = there, armed: str = armed, inherited: list[Any] = inherited) -> bool:
-                for connection in inherited:  # else nobody would see that the driver is gone
+                for connection in inherited:  # otherwise nobody would notice the driver's end
                     connection.close()
                 return serve_tasks(there, self.query.sink, staging, armed)
 
@@ -112,13 +113,13 @@ class Lane:
             mine.append(here)
         return pids, mine
 
-    def _read(self, told: Connection[Any, Any]) -> str:
+    def _read(self, reports: Connection[Any, Any]) -> str:
         error = ""
-        while not told.closed and told.poll():
+        while not reports.closed and reports.poll():
             try:
-                what, of = told.recv()
+                what, of = reports.recv()
             except EOFError:
-                told.close()
+                reports.close()
                 break
             if what == "done":
                 self.batch = max(self.batch, of + 1)
@@ -126,8 +127,8 @@ class Lane:
                 error = of
         return error
 
-    def _end_what_is_decided(self) -> None:
-        """A driver dies right after its decision; then somebody ends its transactions, so that their commit is unclear."""
+    def _end_decided_transactions(self) -> None:
+        """Kill a driver right after its decision, then end its transactions from outside, so that their commit is unclear."""
         self._run("driver.decided=kill", "driver.decided")
         assert await_change(fork(self._end_some)).code == 0
 
@@ -135,8 +136,8 @@ class Lane:
         client = TransactionClient(self.query.sink.committing_config())
         listed = client.list_open(f"{self.query.name}.").transactional_ids
         tasks = [name for name in listed if not name.endswith(".driver")]
-        for transactional_id in tasks[self.chance.choice((0, 0, 1)) :]:  # all of them are lost, or some
-            while client.fence([current_producer(transactional_id)])[transactional_id] != "NONE":
+        for transactional_id in tasks[self.chance.choice((0, 0, 1)) :]:  # all of them are lost, or all but one
+            while client.fence([ProducerIdentity(transactional_id)])[transactional_id] != "NONE":
                 pass
         return False
 
@@ -147,7 +148,7 @@ def main() -> int:
     for point, action in given["trials"]:
         print(json.dumps(lane.trial(point, action)), flush=True)
     print(json.dumps(lane.trial("", "")), flush=True)
-    # The second one for what the sleepers and losers have left. It may leave nothing itself.
+    # The second extra trial cleans up what stopped and losing processes left, and must leave nothing itself.
     lane.query = dataclasses.replace(lane.query, speculates=False)
     print(json.dumps(lane.trial("", "")), flush=True)
     print(json.dumps({"batches": lane.batch}), flush=True)

@@ -1,4 +1,4 @@
-"""The processes of one query without Spark: a driver and its writers, forked from a process that has no threads yet."""
+"""The processes of one query without Spark: a driver and its writers, forked from a process without threads."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from twopc.attempt import TaskAttempt
     from twopc.engine import Work
 
-# The first array made from Python objects imports pandas: do that once, here, and not in each forked process.
+# The first array made from Python objects imports pandas. Do that once here, not in every forked process.
 pa.array([b""])
 
-#: How a process ends in which a fault has struck, and that has survived it.
+#: Exit code of a process that survived its fault.
 STRUCK: Final = 3
-#: A process that lives longer is stuck; the trial then fails by its outcome.
+#: A process that lives longer is stuck; its trial then fails by its outcome.
 LIFETIME_S: Final = 60
 _SPECULATE_AFTER_S: Final = 0.5
 _ANSWERED_WITHIN_S: Final = 30
@@ -46,20 +46,20 @@ _POLL_S: Final = 0.003
 
 
 class Exit(NamedTuple):
-    """How a process ended: ``code`` as of :func:`os.waitstatus_to_exitcode`; None while it is stopped."""
+    """How a process ended: ``code`` as of :func:`os.waitstatus_to_exitcode`, or None while it is stopped."""
 
     code: int | None
 
 
 def fork(work: Callable[[], bool]) -> int:
-    """Run ``work`` in a new process, which ends with :data:`STRUCK` if that says so; returns its id."""
+    """Run ``work`` in a new process and return its id. It exits with :data:`STRUCK` if ``work`` returns True."""
     sys.stdout.flush()
     pid = os.fork()
     if pid:
         return pid
     code = 1
     try:
-        die_with_parent()  # also while it is stopped
+        die_with_parent()  # even while it is stopped
         signal.alarm(LIFETIME_S)
         code = STRUCK if work() else 0
     except BaseException:  # noqa: BLE001 - printed, then this process ends
@@ -81,7 +81,7 @@ def await_change(pid: int, timeout_s: float = LIFETIME_S + 5) -> Exit:
 
 
 def serve_tasks(connection: Connection, sink: KafkaSink, staging: str | None, fault: str) -> bool:
-    """A writer: task after task, until its driver is gone. Returns whether its fault has struck."""
+    """Run tasks as a writer until the driver is gone; returns whether the fault has struck."""
     crash_points.disarm()
     crash_points.arm_from(fault)
     with contextlib.suppress(EOFError, OSError):
@@ -98,12 +98,12 @@ def serve_tasks(connection: Connection, sink: KafkaSink, staging: str | None, fa
 
 
 def _has_struck(fault: str) -> bool:
-    """Nothing else shows a delay, or an error that was retried."""
+    """Whether the fault has struck; nothing else shows a delay, or an error that was retried."""
     return bool(fault) and not crash_points.is_armed(fault.partition("@")[0])
 
 
 def _write(sink: KafkaSink, task: TaskAttempt, rows: list[bytes], staging: str | None, *, writes: bool) -> TaskReport:
-    """As ``integration.spark.task`` does it."""
+    """Does the same as ``integration.spark.task``."""
     keys = [row.partition(b":")[0] for row in rows]
     batch = pa.record_batch({"key": pa.array(keys, pa.binary()), "value": pa.array(rows, pa.binary())})
     staged = SliceWriter(staging, task.driver_epoch, task.batch_id, keyed_views(sink.name)) if staging else None
@@ -121,13 +121,13 @@ def _write(sink: KafkaSink, task: TaskAttempt, rows: list[bytes], staging: str |
 
 
 class Engine:
-    """See :class:`twopc.engine.Engine`: a batch's tasks over the writers. A task without an answer is given to another."""
+    """See :class:`twopc.engine.Engine`: runs a batch's tasks on the writers; an unanswered task also goes to another one."""
 
     def __init__(self, query: Query, writers: Sequence[Connection], jobs: list[int]) -> None:
         self._query, self._writers, self._jobs = query, list(writers), jobs
 
     def evaluate(self) -> None:
-        """Nothing to do: these batches have no state."""
+        """Does nothing: these batches have no state."""
 
     def prepare(self, work: Work) -> list[TaskReport]:
         self._jobs.append(len(self._jobs))
@@ -145,14 +145,14 @@ class Engine:
                 else:
                     waiting.append(partition)
             ready = wait(list(running), _SPECULATE_AFTER_S)
-            if not ready and self._query.speculates:  # perhaps they are stopped: let others run the same task
+            if not ready and self._query.speculates:  # they may be stopped, so other writers run the same tasks
                 again = set(running.values()) - tried_again - set(found)
                 tried_again |= again
                 waiting += again
             for writer in ready:
                 self._take(writer, running, waiting, found)
             if not self._writers or time.monotonic() > deadline:
-                raise RetriableError("every writer is lost, or stopped")
+                raise RetriableError("every writer is lost or stopped")
         return list(found.values())
 
     def _take(self, writer: Any, running: dict[Any, int], waiting: list[int], found: dict[int, TaskReport]) -> None:
@@ -163,7 +163,7 @@ class Engine:
             waiting.append(running.pop(writer))
             return
         if job != self._jobs[-1]:
-            return  # of an attempt that is over
+            return  # the attempt is over
         del running[writer]
         if isinstance(answer, TaskReport):
             found.setdefault(partition, answer)
@@ -184,8 +184,8 @@ class Engine:
         return True
 
 
-def drive(query: Query, first: int, count: int, writers: Sequence[Connection], told: Connection, fault: str) -> bool:
-    """A driver: batches from ``first`` on, each one reported over ``told``. Returns whether its fault has struck."""
+def drive(query: Query, first: int, count: int, writers: Sequence[Connection], reports: Connection, fault: str) -> bool:
+    """Run a driver: ``count`` batches from ``first`` on, each reported over ``reports``. Returns whether the fault struck."""
     crash_points.disarm()
     crash_points.arm_from(fault)
     staging = Staging(query.staging) if query.staging else None
@@ -196,7 +196,7 @@ def drive(query: Query, first: int, count: int, writers: Sequence[Connection], t
         for batch in range(first, first + count):
             checkpoint = Batch(query.query_id, batch, query.offsets_of(batch) or (), query.offsets_of)
             coordinator.process(checkpoint, Engine(query, writers, jobs))
-            told.send(("done", batch))
+            reports.send(("done", batch))
     except (TwoPhaseCommitError, crash_points.InjectedFault) as error:
-        told.send(("failed", f"{type(error).__name__}: {error}"))
+        reports.send(("failed", f"{type(error).__name__}: {error}"))
     return _has_struck(fault)

@@ -1,4 +1,4 @@
-"""What a query of the chaos reads: rows that every process of a lane can compute by itself."""
+"""The input of a chaos query: rows that every process of a lane can compute by itself."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _ROWS: Final = 3
 class Query:
     """One query of a lane.
 
-    Rows are ``<source>:<offset>``: batch N has offsets 3N to 3N+2 of each of its sources, of which it has as many as tasks.
+    Rows are ``<source>:<offset>``. There are as many sources as tasks; batch N has offsets 3N to 3N+2 of each source.
 
     Attributes:
         shuffled: a replay gives the rows to other tasks.
-        staged: tasks keep their rows until they are proven.
-        speculates: a task that takes long is tried by another writer, too.
+        staged: tasks keep their rows until the batch is proven.
+        speculates: another writer also tries a task that takes long.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Query:
 
     @property
     def query_id(self) -> str:
-        return f"lineage-{self.name}"
+        return f"query-{self.name}"
 
     @property
     def topic(self) -> str:
@@ -72,7 +72,7 @@ class Query:
         return [b"%d:%d" % (source, _ROWS * batch + n) for source in range(TASKS) for n in range(_ROWS)]
 
     def split(self, batch: int, attempt: Attempt) -> list[list[bytes]]:
-        """The rows of each task in this attempt. Every fifth batch is empty in one of them."""
+        """The rows of each task in this attempt. In every fifth batch, one task is empty."""
         rows = self.rows(batch)
         if self.shuffled:
             random.Random(f"{self.name} {batch} {attempt}").shuffle(rows)

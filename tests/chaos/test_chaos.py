@@ -1,4 +1,4 @@
-"""Some trials of each step; ``make chaos TRIALS=300`` for many."""
+"""A few trials of each step; ``make chaos TRIALS=300`` runs many."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.timeout(900)
-def test_processes_killed_at_every_step_lose_double_and_tear_nothing(tell: Callable[[str], None]) -> None:
-    """``TWOPC_TRIALS`` says how many for each step. The table, the seed and the bound are printed."""
+def test_killing_processes_at_every_step_loses_doubles_and_tears_nothing(add_summary: Callable[[str], None]) -> None:
+    """``TWOPC_TRIALS`` sets the number of trials per step. Prints the table, the seed and the bound."""
     command = [sys.executable, "-m", "tests.chaos", "--trials", os.environ.get("TWOPC_TRIALS", "1")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    tell(done.stdout)
+    add_summary(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr[-5000:]
     assert " 0 queries broken" in done.stdout
 
 
-def test_what_is_played_comes_from_the_seed_and_once_more_from_an_artifact(tmp_path: Path) -> None:
+def test_a_seed_or_an_artifact_replays_the_same_faults(tmp_path: Path) -> None:
     games, same, other = (plan((*POINTS, *OCCASIONAL), 3, seed, "here:1", "/somewhere") for seed in (7, 7, 8))
     assert games == same
     assert [game.trials for game in games] != [game.trials for game in other]

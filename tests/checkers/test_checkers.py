@@ -1,4 +1,4 @@
-"""Each checker passes a good history, and catches each bad one that is made for it here by hand."""
+"""Each checker passes a good history and reports each handmade bad one."""
 
 from __future__ import annotations
 
@@ -81,25 +81,25 @@ def test_a_good_history_passes_every_checker() -> None:
         ([*SEEN, row(1, 9, "garbage")], "made up: it names no source record"),
     ],
 )
-def test_unequal_input_and_output_are_told(observed: list[Observation], what: str) -> None:
+def test_differences_between_input_and_output_are_reported(observed: list[Observation], what: str) -> None:
     assert whats(unequal(GIVEN, observed)) == [what]
 
 
-def test_a_key_whose_records_changed_places_is_told() -> None:
+def test_records_of_one_key_in_the_wrong_order_are_reported() -> None:
     wrong = [row(0, 0, "0:1"), row(0, 2, "0:0")]
     [violation] = inverted(wrong)
     assert violation.evidence == tuple(wrong)
 
 
-def test_order_is_asked_of_one_key_one_source_partition_and_one_output_partition_only() -> None:
+def test_order_matters_only_within_one_key_one_source_partition_and_one_output_partition() -> None:
     assert inverted([row(0, 0, "0:1"), row(0, 1, "0:0", b"other"), row(1, 0, "0:0"), row(0, 2, "1:0")]) == []
 
 
-def test_order_is_that_of_the_offsets_however_a_reader_got_them() -> None:
+def test_order_is_by_offset_not_by_time_of_reading() -> None:
     assert inverted([row(0, 2, "0:1"), row(0, 0, "0:0")]) == []
 
 
-def test_a_record_that_comes_behind_two_later_ones_is_told_once_each() -> None:
+def test_each_record_behind_a_later_one_is_reported_once() -> None:
     assert len(inverted([row(0, 0, "0:9"), row(0, 1, "0:1"), row(0, 2, "0:2")])) == 2
 
 
@@ -112,47 +112,47 @@ def test_a_record_that_comes_behind_two_later_ones_is_told_once_each() -> None:
         (SEEN, [*SEEN[:2], row(1, 0, "0:9")], "was read, and has changed"),
     ],
 )
-def test_a_read_of_what_was_not_committed_is_told(
+def test_reads_of_uncommitted_records_are_reported(
     observed: list[Observation], final: list[Observation], what: str
 ) -> None:
     assert whats(aborted_reads(observed, LOG, final)) == [what]
 
 
-def test_a_read_of_what_is_undecided_is_told() -> None:
+def test_a_read_from_an_open_transaction_is_reported() -> None:
     still_open = [line for line in LOG if line.position != Position(1, 1)]
     assert whats(aborted_reads(SEEN, still_open, SEEN)) == ["read although its transaction was never ended"]
 
 
-def test_an_offset_that_is_read_twice_with_different_records_is_told() -> None:
+def test_an_offset_read_twice_with_different_records_is_reported() -> None:
     assert "an offset was read twice with different records" in whats(
         aborted_reads([*SEEN, row(0, 0, "0:9")], LOG, SEEN)
     )
 
 
-def test_the_same_record_may_be_read_again() -> None:
+def test_a_record_may_be_read_twice() -> None:
     assert aborted_reads([*SEEN, dataclasses.replace(SEEN[0], at_s=9)], LOG, SEEN) == []
 
 
-def test_a_transaction_of_which_a_partition_is_missing_is_told() -> None:
+def test_a_transaction_visible_in_some_partitions_only_is_reported() -> None:
     [violation] = torn(SEEN[:2], LOG)
     assert violation.what == f"{ONE} is visible in part"
     assert violation.evidence == ((Position(0, 0), Position(0, 2)), (Position(1, 0),))
 
 
-def test_a_transaction_that_was_committed_here_and_aborted_there_is_told() -> None:
-    """As by a late EndTxn between two of its writes (KAFKA-17754)."""
+def test_a_transaction_committed_in_one_partition_and_aborted_in_another_is_reported() -> None:
+    """A late EndTxn between two of its writes does this (KAFKA-17754)."""
     log = [line if line.position != Position(1, 1) else entry(1, 1, ONE, Kind.ABORT) for line in LOG]
     found = whats(torn(SEEN[:2], log))
     assert f"{ONE} has ended in different ways: abort marker, commit marker" in found
 
 
-def test_a_transaction_that_is_ended_in_one_partition_only_is_told() -> None:
+def test_a_transaction_ended_in_one_partition_only_is_reported() -> None:
     log = [line for line in LOG if line.position != Position(1, 3)]
     assert whats(torn(SEEN, log)) == [f"{TWO} has ended in different ways: abort marker, open"]
 
 
 @pytest.mark.parametrize(
-    ("decided", "observed", "markers", "whats_told"),
+    ("decided", "observed", "markers", "reported"),
     [
         (DECIDED, SEEN[:2], ["uuid-one"], ["3 rows decided, 2 visible"]),
         ([], SEEN, [], ["rows are visible that no decision names"]),
@@ -169,33 +169,33 @@ def test_a_transaction_that_is_ended_in_one_partition_only_is_told() -> None:
         ([*DECIDED, Decided("uuid-two", TWO, 2)], SEEN, ["uuid-one", "uuid-two"], ["2 rows decided, 0 visible"]),
     ],
 )
-def test_a_ledger_that_says_other_than_the_data_is_told(
-    decided: list[Decided], observed: list[Observation], markers: list[str], whats_told: list[str]
+def test_a_ledger_that_disagrees_with_the_data_is_reported(
+    decided: list[Decided], observed: list[Observation], markers: list[str], reported: list[str]
 ) -> None:
-    assert whats(disagreeing(decided, observed, LOG, markers)) == whats_told
+    assert whats(disagreeing(decided, observed, LOG, markers)) == reported
 
 
 @pytest.mark.parametrize("state", ["Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"])
-def test_a_transaction_that_is_left_open_is_told(state: str) -> None:
+def test_an_open_transaction_is_reported(state: str) -> None:
     assert whats(left_open({"one": "CompleteCommit", "two": state})) == [f"two is {state}"]
 
 
-def test_a_last_stable_offset_that_stands_still_for_too_long_is_told() -> None:
+def test_a_stalled_last_stable_offset_is_reported() -> None:
     samples = [StableOffset(at, 0, 3, 5) for at in (0, 1, 2)] + [StableOffset(at, 1, 5, 5) for at in (0, 1, 2)]
     [violation] = stalled(samples, bound_s=1.5)
     assert violation.what == "partition 0 stood still at 3 for 2.0 s"
 
 
-def test_a_last_stable_offset_that_moves_on_slowly_is_no_stall() -> None:
+def test_a_slowly_moving_last_stable_offset_is_not_a_stall() -> None:
     assert stalled([StableOffset(at, 0, at, 99) for at in range(9)], bound_s=1.5) == []
 
 
-def test_a_stall_that_is_over_is_still_told() -> None:
+def test_a_stall_that_has_ended_is_still_reported() -> None:
     samples = [StableOffset(0, 0, 3, 5), StableOffset(4, 0, 5, 5), StableOffset(5, 0, 5, 5)]
     assert whats(stalled(samples, bound_s=1)) == ["partition 0 stood still at 3 for 4.0 s"]
 
 
-def test_a_value_that_names_no_source_is_no_row_of_the_plan() -> None:
+def test_a_value_without_a_source_position_is_rejected() -> None:
     assert source_in_value(row(0, 0, "3:17 rest")) == Position(3, 17)
     with pytest.raises(ValueError, match="invalid literal"):
         source_in_value(row(0, 0, "rest"))
@@ -211,17 +211,17 @@ def test_a_value_that_names_no_source_is_no_row_of_the_plan() -> None:
         ([1, 1, 2], [("lost", (3,)), ("duplicated", (1, 2))]),
     ],
 )
-def test_rows_that_are_lost_duplicated_or_made_up_are_named(found: list[int], wrong: list[Any]) -> None:
+def test_lost_duplicated_and_made_up_rows_are_named(found: list[int], wrong: list[Any]) -> None:
     assert [(violation.what, violation.evidence) for violation in rows.not_once([1, 2, 3], found)] == wrong
 
 
-def test_a_batch_that_is_visible_in_part_is_named() -> None:
+def test_a_partly_visible_batch_is_named() -> None:
     batches = {0: [1, 2], 1: [3, 4], 2: [5, 6]}
     [violation] = rows.in_part(batches, [1, 2, 3])
     assert (violation.what, violation.evidence) == ("batch 1 is visible in part", (1, (4,)))
 
 
-def test_rows_of_a_key_that_are_out_of_order_are_named() -> None:
+def test_rows_of_a_key_out_of_order_are_named() -> None:
     assert rows.out_of_order([1, 2, 5, 3, 4, 6], lambda row: row % 2) == [
         Violation("order", "key 1 is out of order", (5, 3)),
     ]

@@ -1,4 +1,4 @@
-"""The collectors on a real broker: they tell what is there, also what no reader can see."""
+"""The collectors on a real broker report what is there, including what no reader can see."""
 
 from __future__ import annotations
 
@@ -56,9 +56,7 @@ def write(producer: KafkaProducer, topic: str, value: str) -> None:
     assert producer.flush(10) == 0
 
 
-def test_the_watcher_sees_what_is_committed_as_it_comes_and_the_dump_what_is_not(
-    kafka: KafkaService, topic: str
-) -> None:
+def test_the_watcher_sees_what_is_committed_and_the_dump_sees_the_rest(kafka: KafkaService, topic: str) -> None:
     producer = producer_of(kafka, topic)
     with Watcher(kafka.bootstrap_servers, topic) as watcher:
         write(producer, topic, "committed")
@@ -85,7 +83,7 @@ def test_the_watcher_sees_what_is_committed_as_it_comes_and_the_dump_what_is_not
     assert until(lambda: left_open(states_of(kafka.bootstrap_servers, topic)) == [])
 
 
-def test_the_watcher_tells_when_readers_were_held_back(kafka: KafkaService, topic: str) -> None:
+def test_the_watcher_measures_how_long_readers_are_held_back(kafka: KafkaService, topic: str) -> None:
     producer = producer_of(kafka, topic)
     with Watcher(kafka.bootstrap_servers, topic) as watcher:
         write(producer, topic, "waiting")
@@ -97,8 +95,8 @@ def test_the_watcher_tells_when_readers_were_held_back(kafka: KafkaService, topi
         assert until(lambda: bool(watcher.stable_offsets) and watcher.stable_offsets[-1].stable == 2)
 
 
-def test_a_watcher_that_has_missed_something_is_an_error(kafka: KafkaService, topic: str) -> None:
-    """What retention took before it was read is no empty history."""
+def test_a_watcher_that_missed_records_raises(kafka: KafkaService, topic: str) -> None:
+    """Records deleted by retention before they were read are not an empty history."""
     producer = producer_of(kafka, topic)
     write(producer, topic, "gone")
     producer.commit_transaction(10)
@@ -117,7 +115,7 @@ def rows_of(batch: int) -> list[list[str]]:
     return [[f"0:{2 * batch}"], [f"0:{2 * batch + 1}"]]
 
 
-def test_a_run_in_which_nothing_went_wrong_is_found_without_fault(kafka: KafkaService, play: Play) -> None:
+def test_a_correct_run_has_no_violations(kafka: KafkaService, play: Play) -> None:
     with Watcher(kafka.bootstrap_servers, play.topic) as watcher:
         driver = play.driver()
         for batch in (0, 1):
@@ -126,10 +124,8 @@ def test_a_run_in_which_nothing_went_wrong_is_found_without_fault(kafka: KafkaSe
         assert verdict(play.sink, kafka.bootstrap_servers, watcher, ROWS, stall_bound_s=5) == []
 
 
-def test_a_row_that_somebody_else_wrote_and_an_open_transaction_are_found_in_a_real_run(
-    kafka: KafkaService, play: Play
-) -> None:
-    """The collectors bring what the checkers need: none of these is seen by comparing counts."""
+def test_a_foreign_row_and_an_open_transaction_are_found_in_a_real_run(kafka: KafkaService, play: Play) -> None:
+    """The collectors supply what the checkers need; comparing counts would find none of these."""
     with Watcher(kafka.bootstrap_servers, play.topic) as watcher:
         driver = play.driver()
         for batch in (0, 1):

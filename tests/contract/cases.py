@@ -1,4 +1,4 @@
-"""The sinks that the contract suite runs against: a function each, and a line in :data:`SINKS`."""
+"""The sinks that the contract suite runs against: one function per sink, and one line in :data:`SINKS`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _READY_TIMEOUT_S = 30
 
 
 def fake(request: pytest.FixtureRequest) -> Case:
-    """The one in memory, of the protocol's unit tests."""
+    """The in-memory sink of the unit tests."""
     del request
     world = World()
 
@@ -63,7 +63,7 @@ def fake(request: pytest.FixtureRequest) -> Case:
 
 
 def guide(request: pytest.FixtureRequest) -> Case:
-    """The one that docs/writing-a-sink.md builds."""
+    """The sink that docs/writing-a-sink.md builds."""
     path: Path = request.getfixturevalue("tmp_path") / "payments.db"
     create_tables(path)
 
@@ -102,7 +102,7 @@ def kafka(request: pytest.FixtureRequest) -> Case:
 
 
 def _has_controller(service: KafkaService) -> bool:
-    """Whether the broker serves again: its controller takes a silent broker out of service."""
+    """Whether the broker serves again; its controller takes a silent broker out of service."""
     metadata = AdminClient({"bootstrap.servers": service.bootstrap_servers}).list_topics(timeout=10)
     return metadata.controller_id in metadata.brokers
 
@@ -149,7 +149,7 @@ def _redis(
 ) -> Case:
     service: RedisService = request.getfixturevalue("redis_server")
     name = f"c{uuid.uuid4().hex[:10]}"
-    # Two commands a chunk: the smallest that has a first and a last one.
+    # Two commands per chunk: the smallest chunk with a first and a last command.
     sink = RedisSink(name=name, url=service.url, mapping=mapping(name), timeout_ms=1_000, chunk_rows=2)
 
     def visible() -> list[int]:
@@ -186,7 +186,7 @@ def _hbase(
 ) -> Case:
     service: HBaseService = request.getfixturevalue("hbase_server")
     store: Store = request.getfixturevalue("store")
-    # Two rows a chunk: the smallest that has a first and a last one.
+    # Two rows per chunk: the smallest chunk with a first and a last row.
     sink = HBaseSink(
         name=store.prefix,
         zookeeper=service.zookeeper,
@@ -217,13 +217,13 @@ def _pausing(
             server.resume()
             deadline = time.monotonic() + _READY_TIMEOUT_S
             while not is_ready():
-                assert time.monotonic() < deadline, "the server does not answer again"
+                assert time.monotonic() < deadline, "the server still does not answer"
                 time.sleep(0.1)
 
     return None if server is None else silence
 
 
-#: A new sink of this repository is one more line.
+#: A new sink of this repository takes one more line here.
 SINKS = [
     pytest.param(fake, id="fake"),
     pytest.param(guide, id="guide"),

@@ -1,4 +1,4 @@
-"""The fixtures that the cases ask for."""
+"""Fixtures for the cases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["_shared_store", "hbase_server", "redis_cluster", "redis_server", "st
 
 
 @pytest.fixture(autouse=True)
-def _no_faults_left_armed() -> Iterator[None]:
+def _disarm_crash_points() -> Iterator[None]:
     crash_points.disarm()
     yield
     crash_points.disarm()

@@ -1,4 +1,4 @@
-"""The sink that docs/writing-a-sink.md builds, as a module that another process can import."""
+"""The sink that docs/writing-a-sink.md builds, as a module that other processes can import."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BLOCK: Final = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def code(*, until: str | None = None) -> CodeType:
-    """The document's Python up to a heading, on the document's own line numbers: a traceback points into it."""
+    """The document's Python up to a heading, at the document's own line numbers, so that tracebacks point into it."""
     text = DOCUMENT.read_text()
     end = len(text) if until is None else text.index(until)
     source: list[str] = []
@@ -24,7 +24,7 @@ def code(*, until: str | None = None) -> CodeType:
     return compile("\n".join(source), DOCUMENT, "exec", dont_inherit=True)
 
 
-# What the document defines.
+# The document defines these.
 SqliteSink: Any
 create_tables: Any
 exec(code(until="\n## Running it\n"), globals())  # noqa: S102 - our own document

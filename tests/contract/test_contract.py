@@ -1,4 +1,4 @@
-"""What every sink behind the contract does, whatever it writes to: the published suite over all of ours."""
+"""The published contract suite, run against every sink of this repository."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the guide's sink promises beyond the contract: fences, votes, blockers, and a death in the middle of a commit."""
+"""What the guide's sink promises beyond the contract: fencing, votes, blockers, and atomic commits."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.contract import cases
-from twopc.attempt import Attempt, Claim, TaskAttempt
+from twopc.attempt import Attempt, Claim, Evidence, TaskAttempt
 from twopc.errors import ConfigurationError, FencedError, RetriableError
-from twopc.handle import Evidence
 from twopc.testing import crash_points
 from twopc.testing.contract.drivers import QUERY_ID, Driver
 
@@ -40,7 +39,7 @@ def _execute(case: Case, statement: str) -> list[Any]:
 # -- drivers -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_driver_overtaken_after_its_decision_publishes_nothing_that_its_successor_may_write_anew(
+def test_a_fenced_driver_cannot_publish_its_decision(
     guide: Case,
 ) -> None:
     loser = Driver(guide.sink)
@@ -51,12 +50,12 @@ def test_a_driver_overtaken_after_its_decision_publishes_nothing_that_its_succes
     with pytest.raises(FencedError):
         loser.committer.commit([handle], scan_start)
     assert guide.visible() == []
-    winner.committer.initialize_state([], {})  # a copied checkpoint knows nothing of that decision
+    winner.committer.initialize_state([], {})  # a copied checkpoint does not know that decision
     winner.commit([winner.prepare(guide.rows(ROWS))], winner.begin())
     assert guide.visible() == ROWS
 
 
-def test_a_driver_that_was_overtaken_begins_and_confirms_nothing(guide: Case) -> None:
+def test_a_fenced_driver_cannot_begin_or_confirm(guide: Case) -> None:
     loser = Driver(guide.sink)
     handle = loser.prepare(guide.rows(ROWS))
     Driver(guide.sink)
@@ -66,7 +65,7 @@ def test_a_driver_that_was_overtaken_begins_and_confirms_nothing(guide: Case) ->
         loser.committer.confirm([handle], 0)
 
 
-def test_a_driver_that_looked_before_another_acquired_the_sink_does_not_fence_that_one(guide: Case) -> None:
+def test_a_driver_that_inspected_before_another_acquired_does_not_fence_it(guide: Case) -> None:
     late = guide.sink.create_committer()
     late.inspect()
     winner = Driver(guide.sink)
@@ -86,7 +85,7 @@ def test_the_next_driver_learns_which_query_drove_the_sink(guide: Case) -> None:
     assert second.binding() == first.binding() != {"id": ""}
 
 
-def test_a_database_without_the_tables_is_refused_before_anybody_is_fenced(guide: Case) -> None:
+def test_a_database_without_the_tables_is_refused_before_any_driver_is_fenced(guide: Case) -> None:
     _execute(guide, "DROP TABLE payments")
     with pytest.raises(ConfigurationError, match=r"no such table: payments.*create_tables"):
         guide.sink.create_committer().inspect()
@@ -96,7 +95,7 @@ def test_a_database_without_the_tables_is_refused_before_anybody_is_fenced(guide
 
 
 @pytest.mark.parametrize("step", ["write", "vote"])
-def test_a_task_that_was_swept_goes_no_further(step: str, guide: Case) -> None:
+def test_a_swept_task_can_neither_write_nor_vote(step: str, guide: Case) -> None:
     driver = Driver(guide.sink)
     task = TaskAttempt(QUERY_ID, 0, Attempt(driver.driver_epoch, 1), 0, driver.driver_epoch, -1)
     writer = guide.sink.create_writer(task)
@@ -111,7 +110,7 @@ def test_a_task_that_was_swept_goes_no_further(step: str, guide: Case) -> None:
 @pytest.mark.parametrize(
     "harm", ["DELETE FROM twopc_staged WHERE cents = 2", "UPDATE twopc_transactions SET state = 'aborted'"]
 )
-def test_a_transaction_that_somebody_has_harmed_is_not_decided(harm: str, guide: Case) -> None:
+def test_a_damaged_transaction_is_not_confirmed(harm: str, guide: Case) -> None:
     driver = Driver(guide.sink)
     handle = driver.prepare(guide.rows(ROWS))
     _execute(guide, harm)
@@ -122,7 +121,7 @@ def test_a_transaction_that_somebody_has_harmed_is_not_decided(harm: str, guide:
 # -- commits -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_blocks_a_commit_is_named_and_the_commit_follows_when_it_is_gone(guide: Case) -> None:
+def test_a_blocker_is_named_and_the_commit_succeeds_once_it_is_gone(guide: Case) -> None:
     driver = Driver(guide.sink)
     scan_start = driver.begin()
     handles = [driver.prepare(guide.rows([number])) for number in ROWS]
@@ -137,7 +136,7 @@ def test_what_blocks_a_commit_is_named_and_the_commit_follows_when_it_is_gone(gu
     assert (guide.visible(), driver.committer.blockers()) == (ROWS, [])
 
 
-def test_a_process_that_dies_in_the_middle_of_a_commit_has_committed_nothing(guide: Case) -> None:
+def test_a_process_killed_during_a_commit_has_committed_nothing(guide: Case) -> None:
     driver = Driver(guide.sink)
     scan_start = driver.begin()
     handles = [driver.prepare(guide.rows([number])) for number in ROWS]
@@ -157,22 +156,22 @@ def _acquire_and_die(sink: Any, handles: list[Any], scan_start: Mapping[str, Any
     Driver(sink).committer.commit(handles, scan_start)
 
 
-def test_states_are_forgotten_with_their_decisions_and_nothing_forgotten_comes_back(guide: Case) -> None:
+def test_states_are_forgotten_with_their_decisions_and_never_committed_again(guide: Case) -> None:
     driver = Driver(guide.sink)
-    older_since = driver.begin()
+    older_start = driver.begin()
     older = driver.prepare(guide.rows(ROWS))
-    driver.commit([older], older_since)
-    newer_since = driver.begin()
+    driver.commit([older], older_start)
+    newer_start = driver.begin()
     newer = driver.prepare(guide.rows([9]))
-    driver.commit([newer], newer_since)
-    driver.committer.forget(newer_since)
+    driver.commit([newer], newer_start)
+    driver.committer.forget(newer_start)
     assert _execute(guide, "SELECT state FROM twopc_transactions") == [("committed",)]
-    found = driver.committer.commit([older, newer], newer_since)
+    found = driver.committer.commit([older, newer], newer_start)
     assert found == {older: Evidence.UNKNOWN, newer: Evidence.COMMITTED}
     assert guide.visible() == [*ROWS, 9]
 
 
-def test_what_no_sweep_has_reached_yet_is_not_forgotten(guide: Case) -> None:
+def test_forget_keeps_what_was_not_swept_yet(guide: Case) -> None:
     driver = Driver(guide.sink)
     driver.prepare(guide.rows(ROWS))
     driver.committer.forget(driver.begin())
@@ -180,7 +179,7 @@ def test_what_no_sweep_has_reached_yet_is_not_forgotten(guide: Case) -> None:
     assert _execute(guide, "SELECT count(*) FROM twopc_staged") == [(0,)]
 
 
-def test_what_a_step_has_looked_at_holds_until_it_ends(guide: Case) -> None:
+def test_a_step_holds_the_write_lock_until_it_ends(guide: Case) -> None:
     database = guide.sink.database  # type: ignore[attr-defined]
     with database.writing(), pytest.raises(RetriableError, match="locked"), database.writing():
         pass

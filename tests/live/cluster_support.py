@@ -1,4 +1,4 @@
-"""A cluster of three brokers for tests, and who leads what in it."""
+"""A cluster of three brokers, and questions about which of them leads what."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _QUESTION_MS = 3_000
 
 @pytest.fixture(scope="module")
 def three_brokers() -> Iterator[LocalKafkaCluster]:
-    """The module's own cluster; see `cluster`."""
+    """One cluster for the module; see `cluster`."""
     if chosen() != "local":
         pytest.skip(f"needs brokers that it may kill: TWOPC_SERVICES is {chosen()!r}, not 'local'")
     with LocalKafkaCluster() as cluster:
@@ -34,7 +34,7 @@ def three_brokers() -> Iterator[LocalKafkaCluster]:
 
 @pytest.fixture
 def cluster(three_brokers: LocalKafkaCluster) -> LocalKafkaCluster:
-    """Three brokers, all of them running."""
+    """Three running brokers."""
     three_brokers.start()
     return three_brokers
 
@@ -47,7 +47,7 @@ def replicated_topic(cluster: LocalKafkaCluster, name: str, partitions: int) -> 
 
 
 def leader(cluster: LocalKafkaCluster, topic: str, partition: int) -> int:
-    """The node that leads a partition, as soon as the broker that is asked knows one."""
+    """The node that leads a partition; waits until the queried broker knows one."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     found: list[int] = []
 
@@ -61,13 +61,13 @@ def leader(cluster: LocalKafkaCluster, topic: str, partition: int) -> int:
 
 
 def in_sync(cluster: LocalKafkaCluster, topic: str, partition: int) -> set[int]:
-    """The nodes that have all that is acknowledged in a partition."""
+    """The nodes that have every acknowledged record of a partition."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     return set(admin.list_topics(topic, timeout=_TIMEOUT_S).topics[topic].partitions[partition].isrs)
 
 
 def coordinator(cluster: LocalKafkaCluster, transactional_id: str) -> int:
-    """The node that coordinates a transactional id, as soon as there is one that says so."""
+    """The node that coordinates a transactional id; waits until one says so."""
     request = FindCoordinatorRequest(
         key_type=_TRANSACTION_COORDINATOR, coordinator_keys=[transactional_id], min_version=4
     )
@@ -79,11 +79,11 @@ def coordinator(cluster: LocalKafkaCluster, transactional_id: str) -> int:
             found.append(int(row.node_id))
 
     def is_known() -> bool:
-        with contextlib.suppress(KafkaError):  # the node that was asked is the one that is down
+        with contextlib.suppress(KafkaError):  # the queried node is the one that is down
             admin = KafkaAdminClient(
                 bootstrap_servers=cluster.bootstrap_servers.split(","),
-                request_timeout_ms=_QUESTION_MS,  # one that is paused may be the first that is asked
-                bootstrap_timeout_ms=_QUESTION_MS,  # it begins with one by chance, and would wait for that one until the end
+                request_timeout_ms=_QUESTION_MS,  # the first queried node may be the paused one
+                bootstrap_timeout_ms=_QUESTION_MS,  # it starts with a random node and would wait for that one only
             )
             try:
                 admin._manager.run(ask, admin)

@@ -1,4 +1,4 @@
-"""How a server that all tests of a run share is given to one that harms it."""
+"""Lends a server that all tests share to a test that harms it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ ServerT = TypeVar("ServerT", bound=LocalServer)
 
 
 def lent(server: ServerT | None, choice: str) -> Iterator[ServerT]:
-    """Give a server to a test that kills or pauses it; it runs again for the tests that follow.
+    """Lend a server to a test that kills or pauses it; afterwards the server is running again.
 
     Args:
-        server: None where this process does not own it: the test is skipped.
-        choice: what was chosen instead, as `NAME=value` of the environment variable.
+        server: None if this process does not own it; the test is skipped then.
+        choice: the environment variable and its value, as `NAME=value`, for the reason of the skip.
     """
     if server is None:
-        pytest.skip(f"needs a server it may kill and pause: {choice}, not 'local'")
+        pytest.skip(f"needs a server that it may kill and pause, not {choice}")
     yield server
     if server.is_running:
         server.resume()

@@ -1,4 +1,4 @@
-"""One task, one batch: what the tests of stores that stage and apply drive their sinks with."""
+"""One task, one batch: drives the sinks of stores that stage and apply."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def batch(**columns: Any) -> pa.RecordBatch:
 
 
 def apply(sink: TwoPhaseCommitSink[Any], *tasks: pa.RecordBatch) -> list[Any]:
-    """One batch of a new driver, decided and committed: its evidence."""
+    """Decide and commit one batch with a new driver; returns its evidence."""
     driver = Driver(sink)
     scan_start = driver.begin()
     handles = [driver.prepare(rows, partition=number) for number, rows in enumerate(tasks)]
@@ -30,7 +30,7 @@ def apply(sink: TwoPhaseCommitSink[Any], *tasks: pa.RecordBatch) -> list[Any]:
 
 
 class OneTask:
-    """An engine whose batch is one task."""
+    """An engine whose batches have one task."""
 
     def __init__(self, sink: TwoPhaseCommitSink[Any], rows: pa.RecordBatch) -> None:
         self._sink, self._rows = sink, rows
@@ -42,4 +42,4 @@ class OneTask:
         return [TaskReport(partition=0, rows=self._rows.num_rows, checksum=0, handles=handles)]
 
     def evaluate(self) -> None:
-        """Nothing here has state that must be written."""
+        """Does nothing: there is no state to write."""

@@ -1,4 +1,4 @@
-"""The protocol on a real broker without Spark: real sinks, a real coordinator, tasks run one after the other here."""
+"""The protocol on a real broker without Spark: real sinks, a real coordinator, tasks that run one after the other."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from twopc.engine import Work
+    from twopc.engine import StagedRows, Work
     from twopc.settings import Settings
-    from twopc.staged_rows import StagedRows
 
 
 def create_topic(
@@ -35,23 +34,23 @@ def create_topic(
 
 
 def record_batch(rows: Sequence[str]) -> pa.RecordBatch:
-    """Rows as the engine gives them to a Kafka writer; key and value are the row."""
+    """Rows as a Kafka writer gets them; both key and value are the row."""
     values = pa.array([row.encode() for row in rows], pa.binary())
     return pa.record_batch({"key": values, "value": values})
 
 
-#: Every driver of the test that runs; closed after it, since a dropped one keeps its sockets.
+#: Drivers that a test has opened. They are closed after the test, since a dropped driver keeps its sockets.
 opened: list[Coordinator] = []
 
 
 class Query:
-    """A query's checkpoint and its output, over any number of runs (drivers)."""
+    """A query's checkpoint and output, over any number of runs (drivers)."""
 
     def __init__(self, bootstrap_servers: str, root: Path, **sink_arguments: Any) -> None:
         self.bootstrap_servers = bootstrap_servers
         self.root = root
         self.name = f"q{uuid.uuid4().hex[:10]}"
-        self.query_id = f"lineage-{self.name}"
+        self.query_id = f"query-{self.name}"
         self.topic = create_topic(bootstrap_servers, f"{self.name}-out")
         self.sink = KafkaSink(
             name=self.name,
@@ -61,24 +60,24 @@ class Query:
         self.offsets: dict[int, tuple[str, ...]] = {}
 
     def driver(self, settings: Settings | None = None, staging: StagedRows | None = None) -> Coordinator:
-        """A new run: fences the one before when it processes its first batch."""
+        """A new run. It fences the one before when it processes its first batch."""
         opened.append(Coordinator([self.sink], LocalFiles(self.root / "twopc"), settings=settings, staging=staging))
         return opened[-1]
 
     def batch(self, batch: int, *, offsets: tuple[str, ...] | None = None, query_id: str | None = None) -> Batch:
-        """Batch ``batch`` of this query, as its engine would present it; its offsets are remembered."""
+        """A batch of this query as its engine would present it. The offsets are remembered."""
         self.offsets[batch] = offsets or self.offsets.get(batch) or (f"offset-{batch}",)
         return Batch(query_id or self.query_id, batch, self.offsets[batch], self.offsets.get)
 
     def visible(self) -> Counter[str]:
-        """What readers of the output see."""
+        """What readers see in the output."""
         return committed(self.bootstrap_servers, self.topic)
 
 
 class Tasks:
-    """An engine whose batch has the given rows task by task.
+    """An engine with the given rows per task.
 
-    They are written into ``sinks``, by default the query's own. ``between`` is called after each task's handles exist and
+    It writes them into ``sinks``, by default into the query's own. ``between`` is called after each task has its handles and
     before the next task runs, with the task's partition.
     """
 
@@ -116,11 +115,11 @@ class Tasks:
 
 
 def prepare_task(query: Query, work: Work, partition: int, rows: Sequence[str]) -> Any:
-    """One task attempt, up to the handle; the producer is dropped as in a worker."""
+    """Run one task attempt up to its handle and drop the producer, as a worker does."""
     return prepare(query.sink, attempt_of(work, query.name, partition), [record_batch(rows)])
 
 
 def checksum_of(rows: Sequence[str]) -> int:
-    """The sum of 64-bit hashes that are the same in every process."""
+    """A sum of 64-bit hashes, equal in every process."""
     hashes = (uuid.uuid5(uuid.NAMESPACE_OID, row).bytes[:8] for row in rows)
     return sum(int.from_bytes(found, "big") for found in hashes) % 2**64

@@ -1,8 +1,8 @@
-"""The Kafka that live tests talk to, chosen by the environment variable `TWOPC_SERVICES`.
+"""The Kafka that live tests use, chosen by the environment variable `TWOPC_SERVICES`.
 
-- `local` (default): `LocalKafka`, no Docker needed; the only one that tests may kill and pause.
+- `local` (default): `LocalKafka`, needs no Docker; the only one that tests can kill and pause.
 - `docker`: a container of the image in docker-compose.yml, through testcontainers.
-- `HOST:PORT[,HOST:PORT…]`: a Kafka that is already running.
+- `HOST:PORT[,HOST:PORT…]`: a running Kafka.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CONTAINER_START_TIMEOUT_S = 120
 
 @dataclass(frozen=True)
 class KafkaService:
-    """A Kafka that is up. `local` is the broker when this process owns it, else None."""
+    """A running Kafka. `local` is the broker if this process owns it, else None."""
 
     bootstrap_servers: str
     local: LocalKafka | None = None
@@ -41,7 +41,7 @@ def chosen() -> str:
 
 @contextlib.contextmanager
 def kafka_service(choice: str) -> Iterator[KafkaService]:
-    """Give the Kafka that `choice` names, started and ended here unless it was running already."""
+    """Yield the chosen Kafka; starts and ends it unless it was already running."""
     if choice == "local":
         with LocalKafka() as kafka:
             yield KafkaService(kafka.bootstrap_servers, kafka)
@@ -58,14 +58,14 @@ def kafka_service(choice: str) -> Iterator[KafkaService]:
 def wait_for_metadata(bootstrap_servers: str, timeout_s: float) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     try:
-        # One request is enough: the client tries to connect until the timeout is over.
+        # One request is enough: the client tries to connect until the timeout.
         admin.list_topics(timeout=timeout_s)
     except KafkaException as error:
         raise ServiceError(f"no Kafka answers at {bootstrap_servers} in {timeout_s:g} s: {error}") from error
 
 
 def container_environment(port: int) -> dict[str, str]:
-    """Return the settings of docker-compose.yml for a broker that the host reaches on `port`."""
+    """The settings of docker-compose.yml for a broker that the host reaches on `port`."""
     return {
         "KAFKA_PROCESS_ROLES": "broker,controller",
         "KAFKA_NODE_ID": "1",
@@ -80,7 +80,7 @@ def container_environment(port: int) -> dict[str, str]:
 
 
 def compose_image(repository: str) -> str:
-    """The image of that repository with its tag, as docker-compose.yml names it."""
+    """The repository's image with its tag, as in docker-compose.yml."""
     found = re.search(rf"^\s*image: ({re.escape(repository)}:\S+)$", COMPOSE_FILE.read_text(), re.MULTILINE)
     assert found, f"{COMPOSE_FILE} names no {repository} image"
     return found[1]
@@ -88,10 +88,10 @@ def compose_image(repository: str) -> str:
 
 @contextlib.contextmanager
 def _kafka_container() -> Iterator[str]:
-    # Imported here: reading its configuration and finding Docker is of no interest to the other choices.
+    # Imported here, because it reads its configuration and looks for Docker, which the other choices do not need.
     from testcontainers.core.container import DockerContainer  # noqa: PLC0415
 
-    # The broker tells clients its address, so the port on the host must be known before it starts.
+    # The broker reports its address to clients, so the port on the host must be known before it starts.
     [port] = free_ports(1)
     container = DockerContainer(compose_image("apache/kafka")).with_bind_ports(9092, port)
     for name, value in container_environment(port).items():

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster with two hosts: Spark never speculates on the host of the attempt that it doubts.
+"""A standalone Spark cluster with two hosts: Spark never starts a speculative copy on the host of the first attempt.
 
 Source: Spark 4.0 ``TaskSetManager.scala`` (``hasAttemptOnHost``). All workers of ``local-cluster`` are one host.
 """
@@ -20,13 +20,13 @@ from tests.live.spark_support import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_HOSTS = ("127.0.0.1", "127.0.0.2")  # both are this machine, by its loopback network
+_HOSTS = ("127.0.0.1", "127.0.0.2")  # both are loopback addresses of this machine
 _CLASSES = "org.apache.spark.deploy"
 
 
 @contextlib.contextmanager
 def two_hosts(root: Path) -> Iterator[tuple[str, list[int]]]:
-    """Start a master, and a worker with one core on each host; gives the master's URL and the workers' sessions."""
+    """Start a master, and a worker with one core on each host; yields the master's URL and the workers' sessions."""
     root.mkdir()
     [port] = free_ports(1)
     url = f"spark://{_HOSTS[0]}:{port}"
@@ -47,7 +47,7 @@ def two_hosts(root: Path) -> Iterator[tuple[str, list[int]]]:
 
 def _daemon(root: Path, log: Path, name: str, arguments: list[str]) -> GuardedProcess:
     home = Path(pyspark.__file__).parent
-    # The level at which the daemons tell that they are ready.
+    # The daemons report at this level that they are ready.
     (root / "log4j2.properties").write_text(
         "rootLogger.level = info\nrootLogger.appenderRef.out.ref = out\n"
         "appender.out.type = Console\nappender.out.name = out\n"

@@ -1,7 +1,7 @@
-"""A user's pipeline over the public API, as a script: ``python spark_query.py '<options as JSON>' …``, one after another.
+"""A user's pipeline over the public API, as a script: ``python spark_query.py '<options as JSON>' …`` runs one or more.
 
-It runs everything that is there (``availableNow``) and ends; ``TWOPC_CRASH_POINTS`` arms it and its workers. The last line of its
-output is ``done``, or ``failed: <the error>``.
+It processes all input (``availableNow``) and ends. ``TWOPC_CRASH_POINTS`` arms it and its workers. The last line of its output
+is ``done`` or ``failed: <the error>``.
 """
 
 from __future__ import annotations
@@ -9,20 +9,23 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import random
+import signal
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyspark
 from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
+from integration.services.class_data import driver_flags
 from integration.services.jars import spark_kafka_jars
 from integration.services.java import java_home
-from integration.services.spark_class_data import driver_flags
 from integration.spark import ExactlyOnce, exactly_once
 from sinks.kafka import KafkaSink
 from twopc.testing.crash_points import DAEMON_MODULE, arm_from_environment
@@ -30,7 +33,6 @@ from twopc.testing.crash_points import DAEMON_MODULE, arm_from_environment
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -42,10 +44,12 @@ RUNNING = "the query is running"
 class Options:
     """What the pipeline reads, does and writes.
 
-    ``plan``: ``rows`` (no shuffle), ``shuffle`` (by key), ``unstable`` (other rows in other tasks each time),
+    ``plan``: ``rows`` (no shuffle), ``shuffle`` (by key), ``unstable`` (a replay puts rows into other tasks),
+    ``two_shuffles`` (by a random number, and again; the last two tasks between them stop themselves),
     ``update`` or ``complete`` (a count per key, in that output mode), ``failing`` (the first task fails once, after its
-    last row). ``filter`` is a condition on the rows. ``reader`` are further options of the source. ``spark`` are settings of
-    the session, those of the first one hold.
+    last row). ``files`` is a directory of JSON lines with key and value, read one file per batch instead of topics.
+    ``filter`` is a condition on the rows. ``reader`` has further options of the source. ``spark`` has settings of the
+    session; only those of the first pipeline count.
     """
 
     bootstrap_servers: str
@@ -56,6 +60,7 @@ class Options:
     plan: str = "rows"
     filter: str = "true"
     partitions: int = 3
+    files: str | None = None
     max_offsets: int | None = None
     reader: dict[str, str] = field(default_factory=dict)
     sink: dict[str, Any] = field(default_factory=dict)
@@ -71,7 +76,7 @@ def session(
     if master.startswith("local-cluster"):
         os.environ["SPARK_HOME"] = str(_home_of_workers(Path(directory)))
     config = {
-        "spark.jars": ",".join(map(str, spark_kafka_jars())),
+        "spark.jars": ",".join(map(str, _connector())),
         "spark.ui.enabled": "false",
         "spark.python.daemon.module": DAEMON_MODULE,
         "spark.driver.host": "127.0.0.1",
@@ -84,8 +89,8 @@ def session(
     builder = SparkSession.builder.master(master)
     for name, value in config.items():
         builder = builder.config(name, value)
-    # The JVM makes directories where it is started.
-    before = os.getcwd()  # noqa: PTH109 - given back as it was
+    # The JVM creates directories where it is started.
+    before = os.getcwd()  # noqa: PTH109 - restored below
     os.chdir(directory)
     try:
         return builder.getOrCreate()
@@ -93,14 +98,22 @@ def session(
         os.chdir(before)
 
 
+def _connector() -> list[Path]:
+    """Spark's Kafka connector; none for versions for which it is not published everywhere."""
+    return [] if pyspark.__version__ >= "4.3" else spark_kafka_jars()
+
+
 def _home_of_workers(directory: Path) -> Path:
-    """A SPARK_HOME with Spark's own programs, in which a local cluster's workers may make their directories."""
+    """A SPARK_HOME with Spark's own programs where a local cluster's workers can create their directories."""
     for part in ("bin", "jars"):
         (directory / part).symlink_to(Path(pyspark.__file__).parent / part)
     return directory
 
 
 def source(spark: SparkSession, options: Options) -> DataFrame:
+    if options.files is not None:
+        files = spark.readStream.schema("key STRING, value STRING").option("maxFilesPerTrigger", 1)
+        return files.json(options.files).where(options.filter)
     reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", options.bootstrap_servers)
     reader = reader.option("subscribe", ",".join(options.sources)).option("startingOffsets", "earliest")
     if options.max_offsets is not None:
@@ -114,6 +127,10 @@ def planned(frame: DataFrame, options: Options) -> DataFrame:
         return frame.select("key", "value").repartition(options.partitions, "key")
     if options.plan == "unstable":
         return frame.select("key", "value").repartition(options.partitions, sf.rand())
+    if options.plan == "two_shuffles":
+        schema = "key binary, value binary, place int"
+        scattered = frame.select("key", "value").mapInArrow(_at_random_places, schema).repartition(4, "place")
+        return scattered.mapInArrow(_stop, schema).repartition(options.partitions, "place").select("key", "value")
     if options.plan in {"update", "complete"}:
         counts = frame.groupBy(sf.col("key").cast("string").alias("key")).count()
         return counts.select("key", sf.concat_ws(":", "key", "count").alias("value"))
@@ -127,6 +144,23 @@ def _fail_once(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
     context = TaskContext.get()
     if context is not None and (context.partitionId(), context.attemptNumber()) == (0, 0):
         raise RuntimeError("the first attempt fails after its last row")
+
+
+def _at_random_places(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    """Add a column that has other values each time; Spark does not know."""
+    for batch in batches:
+        yield batch.append_column(
+            "place", pa.array([random.randrange(1000) for _ in range(batch.num_rows)], pa.int32())
+        )
+
+
+def _stop(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    """Stop the workers of a stage's last two tasks, after they have read everything."""
+    rows = list(batches)
+    context = TaskContext.get()
+    if context is not None and context.partitionId() >= 2:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    yield from rows
 
 
 def start(spark: SparkSession, options: Options) -> tuple[StreamingQuery, ExactlyOnce]:
@@ -146,16 +180,16 @@ def main() -> int:
     given = [Options(**json.loads(argument)) for argument in sys.argv[1:]]
     settings = dict(given[0].spark)
     master = settings.pop("spark.master", "local[2]")
-    spark = session(os.getcwd(), master=master, settings=settings)  # noqa: PTH109 - a name for a JVM
+    spark = session(os.getcwd(), master=master, settings=settings)  # noqa: PTH109 - the JVM needs its name
     for options in given:
         query, _ = start(spark, options)
-        print(RUNNING, flush=True)  # noqa: T201 - read by the process that started it
+        print(RUNNING, flush=True)  # noqa: T201 - read by the parent process
         try:
             query.awaitTermination()
         except StreamingQueryException as error:
-            print("failed:", error, flush=True)  # noqa: T201 - the same
+            print("failed:", error, flush=True)  # noqa: T201 - read by the parent process
             return 1
-    print("done", flush=True)  # noqa: T201 - the same
+    print("done", flush=True)  # noqa: T201 - read by the parent process
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What the Spark tests share: a pipeline with its input and output, run in this process or in one that tests can kill."""
+"""Shared by the Spark tests: a pipeline with input and output, run in this process or in one that tests can kill."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ _TIMEOUT_S = 120.0
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session of this process, shared by all tests that kill no driver. A task may fail three times."""
+    """This process's session, shared by all tests that kill no driver. A task may fail three times."""
     spark = session(tmp_path_factory.mktemp("spark"), master="local[2,4]")
-    spark.sparkContext.setLogLevel("OFF")  # tasks are made to fail; the errors come to the driver
+    spark.sparkContext.setLogLevel("OFF")  # tests make tasks fail; the errors reach the driver anyway
     yield spark
     spark.stop()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()  # the sockets of collect() that PySpark leaves unclosed
+        gc.collect()  # PySpark leaves the sockets of collect() unclosed
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = _TIMEOUT_S) -> None:
     """Poll until the condition holds."""
     deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
+        assert time.monotonic() < deadline, f"timeout after {timeout_s:.0f} s: {what}"
         time.sleep(_POLL_S)
 
 
@@ -74,7 +74,7 @@ def processes_of(*sessions: int) -> list[psutil.Process]:
 
 
 class Run:
-    """The pipeline as a process of its own: driver, JVM and workers."""
+    """The pipeline as a separate process: driver, JVM and workers."""
 
     def __init__(self, options: list[Options], root: Path, spark_faults: str) -> None:
         self.root = root / f"run-{uuid.uuid4().hex[:8]}"
@@ -86,8 +86,8 @@ class Run:
 
     @property
     def session(self) -> int:
-        """The session of all that it starts, including orphans and processes with a group of their own."""
-        return self._group  # of the guard, which has led both since its start
+        """The session of everything it starts, including orphans and processes with their own group."""
+        return self._group  # the guard has led both group and session since its start
 
     @property
     def text(self) -> str:
@@ -99,7 +99,7 @@ class Run:
 
     def ended(self) -> int:
         code = self.wait()
-        assert code is not None, f"it does not end, its log:\n{self.text[-3000:]}"
+        assert code is not None, f"it does not end; its log:\n{self.text[-3000:]}"
         return code
 
     def wait_running(self) -> None:
@@ -107,7 +107,7 @@ class Run:
 
     def wait_stopped(self) -> None:
         """Wait until the driver has stopped itself at a crash point."""
-        assert self.stops(), f"it ended, its log:\n{self.text[-3000:]}"
+        assert self.stops(), f"it ended; its log:\n{self.text[-3000:]}"
 
     def stops(self) -> bool:
         """Wait until the driver stops itself at a crash point (True) or ends (False)."""
@@ -126,7 +126,7 @@ class Run:
         self._process.signal(signal.SIGCONT)
 
     def kill_driver(self) -> None:
-        """Kill the driver alone: its JVM and workers notice by themselves, and may work on for a while."""
+        """Kill the driver only; its JVM and workers notice by themselves, and may keep working for a while."""
         self._process.kill()
 
     def kill_all(self) -> None:
@@ -137,7 +137,7 @@ class Run:
 
 
 class Pipeline:
-    """One query over any number of runs: its input, and what readers see of its output."""
+    """One query over any number of runs: its input, and its output as readers see it."""
 
     def __init__(self, bootstrap_servers: str, root: Path, *, partitions: int = 4, **options: Any) -> None:
         name = f"s{uuid.uuid4().hex[:10]}"
@@ -170,7 +170,7 @@ class Pipeline:
         return values
 
     def give(self, value: bytes | None, *, key: bytes | None = None, topic: str | None = None) -> None:
-        """Add one record as it is."""
+        """Add one record unchanged."""
         self._producer.produce(topic or self.options.sources[0], value, key)
 
     def change(self, **options: Any) -> None:
@@ -185,7 +185,7 @@ class Pipeline:
         return spark_query.start(spark, dataclasses.replace(self.options, **options))
 
     def run(self, spark: SparkSession, **options: Any) -> None:
-        """Process all input in this process. Raises what the query stops with."""
+        """Process all input in this process. Raises the error that stops the query."""
         query, each = self.start(spark, **options)
         try:
             query.awaitTermination()
@@ -200,7 +200,7 @@ class Pipeline:
         return message_of(raised.value)
 
     def fail_at(self, spark: SparkSession, point: str, **options: Any) -> None:
-        """Stop the query by an error at a crash point, which leaves what a crash there leaves."""
+        """Stop the query by an error at a crash point; this leaves the same state as a crash there."""
         crash_points.arm_from(f"{point}=raise")
         try:
             assert "InjectedFault" in self.fail(spark, **options)
@@ -208,7 +208,7 @@ class Pipeline:
             crash_points.disarm()
 
     def process(self, spark_faults: str = "", *, after: Pipeline | None = None, **options: Any) -> Run:
-        """Start it as a process, in which ``after`` runs first."""
+        """Start it as a process, which runs ``after`` first."""
         self.flush()
         mine = dataclasses.replace(self.options, **options)
         run = Run([mine] if after is None else [after.options, mine], self.root, spark_faults)

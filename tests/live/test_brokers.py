@@ -1,7 +1,7 @@
-"""Three brokers without Spark: who leads or coordinates is killed or paused at any step, and nothing is lost or doubled.
+"""Three brokers without Spark: a leader or coordinator is killed or paused at any step, and nothing is lost or doubled.
 
-The brokers that are left elect a new leader or coordinator within seconds: the driver waits for it, or stops with an error
-that says to restart, which is done here as an operator would.
+The other brokers elect a new leader or coordinator within seconds. The driver waits for it, or stops with an error that says
+to restart; these tests then restart it, as an operator would.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ if TYPE_CHECKING:
     from integration.services.kafka_cluster import LocalKafkaCluster
     from twopc.coordinator import Coordinator
 
-#: Three brokers on two cores: make whole.
+#: Three brokers on two cores are slow: `make whole` runs these tests.
 pytestmark = pytest.mark.whole
 
 __all__ = ["cluster", "three_brokers"]
 
-#: What the documentation tells an operator to restart after.
+#: Errors after which the documentation tells an operator to restart.
 _RESTART = (RetriableError, CommitBlockedError, DecisionInDoubtError)
 _RESTARTS = 6
 _TASKS = 2
 _ROWS = 8
 _BATCHES = 3
 _STRUCK = 1
-#: Two elections one after the other, on a machine that is busy.
+#: Two elections in a row, on a busy machine.
 _STALL_BOUND_S = 60
-#: The same for one batch: 3 to 13 s were seen. Shorter than the step's timeout, which it took before.
+#: The same for one batch: 3 to 13 s were observed. Shorter than the step's timeout, which the wait must not take.
 _ELECTIONS_S = 20
 
 
@@ -67,7 +67,7 @@ class Replicated(Play):
         return [[f"{task}:{_ROWS * batch + n}" for n in range(_ROWS)] for task in range(_TASKS)]
 
     def operate(self, batch: int) -> list[str]:
-        """The batch, restarted after each error after which one may; returns those errors."""
+        """Process the batch, restarting after each error that allows it; returns those errors."""
         errors: list[str] = []
         while True:
             try:
@@ -81,12 +81,12 @@ class Replicated(Play):
                 return errors
 
     def running(self) -> Coordinator:
-        """The driver of the batch before."""
+        """The driver of the previous batch."""
         assert self._driving is not None
         return self._driving
 
     def restart(self) -> None:
-        """The next batch has a new driver."""
+        """Give the next batch a new driver."""
         self._driving = None
 
     def given(self) -> dict[Position, Row]:
@@ -99,7 +99,7 @@ def _driver_coordinator(play: Replicated) -> int:
 
 
 def _task_coordinator(play: Replicated) -> int:
-    """Of a task whose transaction is open still."""
+    """The coordinator of a task whose transaction is still open."""
     ids = [tid for tid in play.open_transactions() if not tid.endswith(".driver")]
     return coordinator(play.cluster, ids[-1])
 
@@ -129,7 +129,7 @@ def play(cluster: LocalKafkaCluster, tmp_path: Path) -> Iterator[Replicated]:
 
 @contextlib.contextmanager
 def watched(play: Replicated) -> Iterator[list[str]]:
-    """Whatever happens to the brokers in the body, all promises hold when they are back. Gives a list for errors to tell."""
+    """Check every promise once the brokers are back, whatever the body does to them; yields a list for errors to report."""
     cluster = play.cluster
     with Watcher(cluster.bootstrap_servers, play.topic) as watcher:
         errors: list[str] = []
@@ -141,7 +141,7 @@ def watched(play: Replicated) -> Iterator[list[str]]:
 
 
 def strike(play: Replicated, role: str, point: str, action: str) -> list[str]:
-    """Do it to who has the role when the driver passes the point of the middle batch; returns what a restart was needed for."""
+    """Strike the node in this role when the driver passes the point of the middle batch; returns the errors it caused."""
 
     def act() -> None:
         node = play.cluster[ROLES[role](play)]
@@ -162,11 +162,11 @@ def strike(play: Replicated, role: str, point: str, action: str) -> list[str]:
         ("task's coordinator", "driver.committing"),
     ],
 )
-def test_a_node_that_is_killed_at_a_step_takes_nothing_with_it(role: str, point: str, play: Replicated) -> None:
+def test_a_killed_node_loses_and_doubles_nothing(role: str, point: str, play: Replicated) -> None:
     strike(play, role, point, "kill")
 
 
-def test_a_client_finds_the_successor_of_a_coordinator_that_it_has_asked_before(play: Replicated) -> None:
+def test_a_client_finds_the_successor_of_a_coordinator(play: Replicated) -> None:
     transactional_id = f"{play.name}.0.preflight.0"
 
     def is_answered() -> bool:
@@ -177,8 +177,8 @@ def test_a_client_finds_the_successor_of_a_coordinator_that_it_has_asked_before(
     assert until(is_answered, 30)
 
 
-def test_offsets_are_asked_of_whoever_leads_now(cluster: LocalKafkaCluster, tmp_path: Path) -> None:
-    """Caught mutations: as below; the leaders are not looked for between two questions."""
+def test_offsets_are_asked_of_the_current_leader(cluster: LocalKafkaCluster, tmp_path: Path) -> None:
+    """Fails if the client does not look up the leaders again between two requests for offsets."""
     topic = replicated_topic(cluster, f"offsets-{tmp_path.name}", 3)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
 
@@ -191,14 +191,15 @@ def test_offsets_are_asked_of_whoever_leads_now(cluster: LocalKafkaCluster, tmp_
 
 
 @pytest.mark.parametrize("point", ["between batches", "driver.deciding"])
-def test_the_death_of_the_drivers_coordinator_stalls_it_for_the_elections_and_not_for_a_timeout(
-    point: str, play: Replicated, tell: Callable[[str], None]
+def test_the_death_of_the_drivers_coordinator_stalls_a_batch_for_the_elections_only(
+    point: str, play: Replicated, add_summary: Callable[[str], None]
 ) -> None:
-    """Caught mutation: one question for offsets takes all the time there is.
+    """Fails if a single request for offsets may use up the whole timeout.
 
-    The node that dies leads partitions of the ledger, too, and the driver's clients believe so until they are told.
+    The killed node also leads partitions of the ledger, and the driver's clients believe so until they learn otherwise.
     """
-    play.sink = dataclasses.replace(play.sink, timeout_ms=30_000)  # the default; whoever waits for it is found out
+    # 30 s is the default; a driver that waits for it fails this test.
+    play.sink = dataclasses.replace(play.sink, timeout_ms=30_000)
     began = 0.0
 
     def kill() -> None:
@@ -216,22 +217,22 @@ def test_the_death_of_the_drivers_coordinator_stalls_it_for_the_elections_and_no
                 errors.extend(play.operate(1))
         stalled_s = time.monotonic() - began
         errors.extend(play.operate(2))
-    tell(f"{point}: the batch took {stalled_s:.1f} s, restarted after {errors}")
+    add_summary(f"{point}: the batch took {stalled_s:.1f} s, restarted after {errors}")
     assert stalled_s < _ELECTIONS_S
 
 
-def test_a_decision_is_committed_by_the_successor_of_a_coordinator_that_is_silent(play: Replicated) -> None:
-    """Rule 12. Caught mutation: the silent one is waited for as long as the transaction lives, and the query is in doubt."""
-    told = strike(play, "driver's coordinator", "driver.deciding", "pause")
-    assert not any("DecisionInDoubt" in error for error in told), told
+def test_the_successor_of_a_silent_coordinator_commits_the_decision(play: Replicated) -> None:
+    """Rule 12. Fails if the driver waits for the silent node as long as the transaction lives, and ends in doubt."""
+    errors = strike(play, "driver's coordinator", "driver.deciding", "pause")
+    assert not any("DecisionInDoubt" in error for error in errors), errors
 
 
-def test_a_decision_in_doubt_is_proven_by_a_restart_when_its_coordinator_wakes_after_it_was_replaced(
+def test_a_restart_proves_a_decision_in_doubt_whose_replaced_coordinator_wakes(
     play: Replicated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule 12. The request is with a node that coordinates no longer when it goes on.
+    """Rule 12. The request reaches a node that is no longer the coordinator when it continues.
 
-    Caught mutation: the silence is a RetriableError, after which the same driver decides again.
+    Fails if a missing answer is a RetriableError, after which the same driver decides again.
     """
     with watched(play):
         assert play.operate(0) == []
@@ -253,10 +254,10 @@ def test_a_decision_in_doubt_is_proven_by_a_restart_when_its_coordinator_wakes_a
 
 
 @pytest.mark.timeout(3600)
-def test_nodes_killed_or_paused_at_any_step_take_nothing_with_them(
-    cluster: LocalKafkaCluster, tmp_path: Path, tell: Callable[[str], None]
+def test_nodes_killed_or_paused_at_any_step_lose_and_double_nothing(
+    cluster: LocalKafkaCluster, tmp_path: Path, add_summary: Callable[[str], None]
 ) -> None:
-    """As many as `TWOPC_BROKER_ROUNDS` says, in an order that `TWOPC_SEED` gives."""
+    """`TWOPC_BROKER_ROUNDS` sets the number of rounds, `TWOPC_SEED` their order."""
     rounds = int(os.environ.get("TWOPC_BROKER_ROUNDS", "1"))
     seed = int(os.environ.get("TWOPC_SEED", str(random.SystemRandom().randrange(1 << 32))))
     schedules = [(role, point) for role in ROLES for point in STEPS]
@@ -266,7 +267,7 @@ def test_nodes_killed_or_paused_at_any_step_take_nothing_with_them(
         action = ("kill", "pause")[number % 2]
         with contextlib.closing(Replicated(cluster, tmp_path / str(number))) as play:
             try:
-                told = strike(play, role, point, action)
+                errors = strike(play, role, point, action)
             finally:
-                tell(f"TWOPC_SEED={seed} {number}: {action} of the {role} at {point}")
-        tell("".join(f"restarted after {error}; " for error in told))
+                add_summary(f"TWOPC_SEED={seed} {number}: {action} of the {role} at {point}")
+        add_summary("".join(f"restarted after {error}; " for error in errors))

@@ -7,20 +7,22 @@ import subprocess
 import sys
 import time
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 from confluent_kafka import Producer
 
-from integration.demo import chaos
-from integration.demo.judge import Verdict, judge
-from integration.demo.pipeline import Pipeline, QueryError
-from integration.demo.query import QuerySpec
-from integration.demo.records import KEYS, Topics, record
-from integration.services.errors import ServiceError
-from integration.services.java import java_home
+from integration.demo import plan
+from integration.demo.output import KEYS, Output
+from integration.demo.queries import with_twopc
+from integration.demo.report import facts, is_exactly_once
+from integration.services import ServiceError
 from twopc.crash_points import POINTS
+from twopc.testing.kill_loop import KafkaTopic, Kill, KillLoop, Moment, QueryFailedError
+from twopc.testing.kill_loop.outcome import judge
+from twopc.testing.kill_loop.records import Reader, key_of
+from twopc.testing.kill_loop.run import Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -77,7 +79,7 @@ def test_demo_is_exactly_once_under_a_kill() -> None:
         (("--rows", "many"), "--rows"),
     ],
 )
-def test_a_wrong_argument_is_named(arguments: tuple[str, ...], message: str) -> None:
+def test_an_invalid_argument_is_named(arguments: tuple[str, ...], message: str) -> None:
     done = run_cli("demo", *arguments)
 
     assert done.returncode == 2
@@ -92,7 +94,7 @@ def test_an_interrupted_demo_leaves_no_process() -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-        # A build server's shell may have us ignore Ctrl-C, which a child inherits.
+        # A build server's shell may ignore Ctrl-C, and children inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - the test has one thread here
     ) as demo:
         started: set[psutil.Process] = set()
@@ -116,41 +118,38 @@ def arguments_of(process: psutil.Process) -> list[str]:
     return []
 
 
-def test_a_query_that_fails_shows_its_log(kafka: KafkaService, tmp_path: Path) -> None:
-    topics = new_topics(kafka)
-    spec = QuerySpec(
-        bootstrap_servers=kafka.bootstrap_servers,
-        source=topics.source,
-        output=topics.output,
-        checkpoint=str(tmp_path / "checkpoint"),
-        exactly_once=True,
+def test_a_failed_query_shows_its_log(kafka: KafkaService, tmp_path: Path) -> None:
+    topic = new_topic(kafka)
+    loop = KillLoop(
+        read=list,
+        query=with_twopc(kafka.bootstrap_servers, topic, 0),
+        source=KafkaTopic(kafka.bootstrap_servers, f"{topic}-source"),
+        directory=tmp_path,
+        rows=10,
         batch_rows=10,
-        shuffle=0,
-        scratch=str(tmp_path),
         java_home=str(tmp_path / "no-java-here"),
-        jvm_flags="",
+        written=int,
     )
-    kill = chaos.Kill(point="task.flushed")
-    with pytest.raises(QueryError, match="no-java-here"):
-        Pipeline(topics=topics, spec=spec, rows=10, logs=tmp_path).run([kill])
+    with pytest.raises(QueryFailedError, match="no-java-here"):
+        loop.run([Kill(moment=Moment.POINT, point="task.flushed")])
 
 
 def test_a_query_ignores_the_users_spark_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_HOME", "/somewhere/else")
     monkeypatch.setenv("TWOPC_CRASH_POINTS", "driver.decided=kill")
-    spec = QuerySpec(
-        bootstrap_servers="-",
-        source="-",
-        output="-",
+    run = Run(
+        reader=Reader(format="json", options={}),
+        target="-",
+        is_query=True,
         checkpoint="-",
-        exactly_once=True,
-        batch_rows=1,
-        shuffle=0,
         scratch="/scratch",
-        java_home=str(java_home()),
-        jvm_flags="",
+        spark={},
+        java_home="-",
+        path=[],
+        kill=None,
+        reached="-",
     )
-    environment = spec.environment()
+    environment = run.environment()
     assert "SPARK_HOME" not in environment
     assert environment["TWOPC_CRASH_POINTS"] == ""
     assert environment["TMPDIR"] == "/scratch"
@@ -160,15 +159,15 @@ def test_a_query_ignores_the_users_spark_settings(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_seed_determines_the_kills() -> None:
-    assert chaos.protocol_kills(3, 20) == chaos.protocol_kills(3, 20) != chaos.protocol_kills(4, 20)
-    assert chaos.outside_kills(3, 20) == chaos.outside_kills(3, 20) != chaos.outside_kills(4, 20)
+    assert plan.protocol_kills(3, 20) == plan.protocol_kills(3, 20) != plan.protocol_kills(4, 20)
+    assert plan.outside_kills(3, 20) == plan.outside_kills(3, 20) != plan.outside_kills(4, 20)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5, 40])
 def test_kills_have_the_given_number_and_vary(count: int) -> None:
-    kills = chaos.protocol_kills(1, count)
+    kills = plan.protocol_kills(1, count)
     points = [kill.point for kill in kills if kill.point]
-    assert len(kills) == len(chaos.outside_kills(1, count)) == count
+    assert len(kills) == len(plan.outside_kills(1, count)) == count
     assert len(set(points)) == min(len(points), len(POINTS))
     if count > 2:
         assert len(points) < count
@@ -177,62 +176,72 @@ def test_kills_have_the_given_number_and_vary(count: int) -> None:
 # -- the judge ---------------------------------------------------------------------------------------------------------
 
 
-def new_topics(kafka: KafkaService) -> Topics:
-    name = f"demo-{uuid.uuid4().hex[:10]}"
-    topics = Topics(kafka.bootstrap_servers, f"{name}-source", f"{name}-output")
-    topics.create(2)
-    return topics
+def new_topic(kafka: KafkaService) -> str:
+    topic = f"demo-{uuid.uuid4().hex[:10]}"
+    KafkaTopic(kafka.bootstrap_servers, topic).create()
+    return topic
 
 
-def write(topics: Topics, numbers: Iterable[int], **config: str) -> Producer:
-    """Write records to the output, in a transaction that is left open when there is a `transactional.id`."""
-    producer = Producer({"bootstrap.servers": topics.bootstrap_servers, **config})
+def write(kafka: KafkaService, topic: str, numbers: Iterable[int], **config: str) -> Producer:
+    """Write records to the output. With a `transactional.id`, the transaction stays open."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, **config})
     if config:
         producer.init_transactions(TIMEOUT_S)
         producer.begin_transaction()
     for number in numbers:
-        key, value = record(number)
-        producer.produce(topics.output, value, key, partition=number % 2)
+        producer.produce(topic, str(number), key_of(number, KEYS), partition=number % 2)
     assert producer.flush(TIMEOUT_S) == 0
     return producer
 
 
-def judged(kafka: KafkaService, written: Iterable[int], *, rows: int = 3 * KEYS) -> Verdict:
-    topics = new_topics(kafka)
-    topics.feed(0, rows)
-    write(topics, written)
-    return judge(topics)
+def judged_topic(kafka: KafkaService, topic: str, rows: int) -> dict[str, Any]:
+    output = Output(kafka.bootstrap_servers, topic, 2)
+    unfinished = output.unfinished()
+    return facts(judge(rows, output.numbers(rows), keys=KEYS), unfinished)
+
+
+def judged(kafka: KafkaService, written: Iterable[int], *, rows: int = 3 * KEYS) -> dict[str, Any]:
+    topic = new_topic(kafka)
+    write(kafka, topic, written)
+    return judged_topic(kafka, topic, rows)
+
+
+def counted(result: dict[str, Any], *names: str) -> list[int]:
+    return [result[name] for name in names]
+
+
+COUNTS = ("rows_out", "lost", "duplicated", "out_of_order")
 
 
 def test_the_judge_finds_no_error_in_a_faithful_copy(kafka: KafkaService) -> None:
-    verdict = judged(kafka, range(3000))
-    assert verdict == Verdict(rows_in=3000, rows_out=3000, lost=0, duplicated=0, out_of_order=0, unfinished=0)
-    assert verdict.is_exactly_once
+    result = judged(kafka, range(3000))
+    assert counted(result, "rows_in", *COUNTS, "unfinished") == [3000, 3000, 0, 0, 0, 0]
+    assert is_exactly_once(result)
 
 
 def test_the_judge_finds_a_lost_record(kafka: KafkaService) -> None:
-    verdict = judged(kafka, [number for number in range(3000) if number not in {0, 1500, 2999}])
-    assert (verdict.rows_out, verdict.lost, verdict.duplicated, verdict.out_of_order) == (2997, 3, 0, 0)
-    assert not verdict.is_exactly_once
+    result = judged(kafka, [number for number in range(3000) if number not in {0, 1500, 2999}])
+    assert counted(result, *COUNTS) == [2997, 3, 0, 0]
+    assert not is_exactly_once(result)
 
 
 def test_the_judge_counts_every_duplicate(kafka: KafkaService) -> None:
-    verdict = judged(kafka, [*range(3000), 2999, 2999, 2998])
-    assert (verdict.rows_out, verdict.lost, verdict.duplicated, verdict.out_of_order) == (3003, 0, 3, 0)
-    assert not verdict.is_exactly_once
+    result = judged(kafka, [*range(3000), 2999, 2999, 2998])
+    assert counted(result, *COUNTS) == [3003, 0, 3, 0]
+    assert not is_exactly_once(result)
 
 
 def test_the_judge_finds_a_record_after_a_later_one_of_its_key(kafka: KafkaService) -> None:
     first, second = 4, 4 + KEYS
     others = [number for number in range(3000) if number not in {first, second}]
-    verdict = judged(kafka, [second, first, *others])
-    assert (verdict.lost, verdict.duplicated, verdict.out_of_order) == (0, 0, 1)
-    assert verdict.is_exactly_once
+    result = judged(kafka, [second, first, *others])
+    assert counted(result, "lost", "duplicated", "out_of_order") == [0, 0, 1]
+    assert is_exactly_once(result)
 
 
 def test_a_lost_and_a_duplicated_record_do_not_cancel_out(kafka: KafkaService) -> None:
-    verdict = judged(kafka, [*range(2999), 2998])
-    assert (verdict.rows_out, verdict.lost, verdict.duplicated) == (3000, 1, 1)
+    result = judged(kafka, [*range(2999), 2998])
+    assert counted(result, "rows_out", "lost", "duplicated") == [3000, 1, 1]
 
 
 def test_the_judge_rejects_a_record_that_nobody_wrote(kafka: KafkaService) -> None:
@@ -241,13 +250,12 @@ def test_the_judge_rejects_a_record_that_nobody_wrote(kafka: KafkaService) -> No
 
 
 def test_the_judge_reads_committed_records_only(kafka: KafkaService) -> None:
-    topics = new_topics(kafka)
-    topics.feed(0, 20)
-    write(topics, range(10), **{"transactional.id": f"{topics.output}-aborted"}).abort_transaction(TIMEOUT_S)
-    write(topics, range(10), **{"transactional.id": f"{topics.output}-committed"}).commit_transaction(TIMEOUT_S)
-    left_open = write(topics, range(10, 20), **{"transactional.id": f"{topics.output}-open"})
+    topic = new_topic(kafka)
+    write(kafka, topic, range(10), **{"transactional.id": f"{topic}-aborted"}).abort_transaction(TIMEOUT_S)
+    write(kafka, topic, range(10), **{"transactional.id": f"{topic}-committed"}).commit_transaction(TIMEOUT_S)
+    left_open = write(kafka, topic, range(10, 20), **{"transactional.id": f"{topic}-open"})
 
-    verdict = judge(topics)
+    result = judged_topic(kafka, topic, 20)
 
-    assert (verdict.rows_out, verdict.lost, verdict.duplicated, verdict.unfinished) == (10, 10, 0, 10)
+    assert counted(result, "rows_out", "lost", "duplicated", "unfinished") == [10, 10, 0, 10]
     left_open.abort_transaction(TIMEOUT_S)

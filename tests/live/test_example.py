@@ -1,4 +1,4 @@
-"""The example that users copy from does what it says."""
+"""The example that users copy does what it says."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _TIMEOUT_S = 280
 
 
 @pytest.mark.whole
-def test_every_sink_of_the_example_shows_the_truth_after_a_kill() -> None:
+def test_every_sink_of_the_example_shows_the_correct_sums_after_a_kill() -> None:
     command = [sys.executable, str(_EXAMPLE), "--numbers", str(_NUMBERS), "--kills", "1", "--seed", "3"]
-    wide = {**os.environ, "COLUMNS": "200"}  # a row of the table is a line
+    wide = {**os.environ, "COLUMNS": "200"}  # keeps each row of the table on one line
     done = subprocess.run(
         command, cwd=_EXAMPLE.parents[1], env=wide, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    # Name, then exactly-once even and odd, then the usual foreachBatch's.
+    # A row has the name, even and odd sums of exactly_once, then those of a plain foreachBatch.
     rows = {cells[0]: tuple(cells[1:3]) for line in done.stdout.splitlines() if len(cells := _cells(line)) == 5}
     truth = f"{sum(range(2, _NUMBERS + 1, 2)):,}", f"{sum(range(1, _NUMBERS + 1, 2)):,}"
     sinks = ("Redis, totals (upserts)", "Redis, increments", "HBase, totals (upserts)", "Kafka, events added up")

@@ -1,4 +1,4 @@
-"""The kill loop finds what is wrong with a sink, each time, and finds nothing wrong with ours."""
+"""The kill loop finds what is wrong with a sink, every time, and finds nothing wrong with ours."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def numbers_in(database: Path) -> list[int]:
 
 
 def appends_to(database: Path) -> Callable[[DataFrame, int], None]:
-    """What many a tutorial does in ``foreachBatch``."""
+    """A ``foreachBatch`` function as in many tutorials."""
     with contextlib.closing(sqlite3.connect(database)) as db:
         db.execute("CREATE TABLE rows (number INTEGER)")
     path = str(database)
@@ -48,12 +48,12 @@ def appends_to(database: Path) -> Callable[[DataFrame, int], None]:
     return append
 
 
-def test_a_function_that_appends_doubles_a_batch(tmp_path: Path, tell: Callable[[str], None]) -> None:
+def test_the_kill_loop_finds_that_appending_doubles_a_batch(tmp_path: Path, add_summary: Callable[[str], None]) -> None:
     database = tmp_path / "rows.db"
     outcome = kill_loop(
         lambda: numbers_in(database), foreach_batch=appends_to(database), directory=tmp_path / "loop", rows=40, kills=1
     )
-    tell(str(outcome))
+    add_summary(str(outcome))
     assert [kill.partition("@")[0] for kill in outcome.kills] == ["after"]
     assert (outcome.lost, len(outcome.duplicated), set(outcome.duplicated.values())) == ((), 10, {2})
     with pytest.raises(AssertionError, match=f"10 duplicated.*repeat with seed {outcome.seed}"):
@@ -65,7 +65,9 @@ def kafka_options(kafka: KafkaService) -> tuple[str, dict[str, str]]:
     return topic, {"spark.jars": ",".join(map(str, spark_kafka_jars()))}
 
 
-def test_exactly_once_passes(kafka: KafkaService, tmp_path: Path, tell: Callable[[str], None]) -> None:
+def test_exactly_once_passes_the_kill_loop(
+    kafka: KafkaService, tmp_path: Path, add_summary: Callable[[str], None]
+) -> None:
     topic, spark = kafka_options(kafka)
     sink = KafkaSink(name=topic, bootstrap_servers=kafka.bootstrap_servers, topic=topic)
 
@@ -81,14 +83,14 @@ def test_exactly_once_passes(kafka: KafkaService, tmp_path: Path, tell: Callable
         kills=2,
         spark=spark,
     )
-    tell(str(outcome))
+    add_summary(str(outcome))
     outcome.require_exactly_once()
     assert len(outcome.kills) == 2
 
 
 @pytest.mark.whole
-def test_sparks_own_kafka_sink_doubles_records(
-    kafka: KafkaService, tmp_path: Path, tell: Callable[[str], None]
+def test_the_kill_loop_finds_that_sparks_own_sink_doubles_records(
+    kafka: KafkaService, tmp_path: Path, add_summary: Callable[[str], None]
 ) -> None:
     topic, spark = kafka_options(kafka)
     servers = kafka.bootstrap_servers
@@ -107,14 +109,14 @@ def test_sparks_own_kafka_sink_doubles_records(
         moments=[Moment.DURING],
         spark=spark,
     )
-    tell(str(outcome))
+    add_summary(str(outcome))
     assert outcome.lost == ()
     assert outcome.duplicated
 
 
 @pytest.mark.whole
-def test_exactly_once_passes_at_crash_points_and_random_moments(
-    kafka: KafkaService, tmp_path: Path, tell: Callable[[str], None]
+def test_exactly_once_passes_kills_at_crash_points_and_random_moments(
+    kafka: KafkaService, tmp_path: Path, add_summary: Callable[[str], None]
 ) -> None:
     topic, spark = kafka_options(kafka)
     sink = KafkaSink(name=topic, bootstrap_servers=kafka.bootstrap_servers, topic=topic)
@@ -135,5 +137,5 @@ def test_exactly_once_passes_at_crash_points_and_random_moments(
         spark=spark,
         **points,
     )
-    tell(str(outcome))
+    add_summary(str(outcome))
     outcome.require_exactly_once(in_order=True)

@@ -30,13 +30,13 @@ TIMEOUT_S = 30
 
 def new_topic(servers: str) -> str:
     name = f"t-{uuid.uuid4().hex[:12]}"
-    admin = AdminClient({"bootstrap.servers": servers})  # Collected early, it would cancel its request.
+    admin = AdminClient({"bootstrap.servers": servers})  # must live until the request is done
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(TIMEOUT_S)
     return name
 
 
 def produce(servers: str, topic: str, count: int, **config: str) -> None:
-    """Return when every record is acknowledged."""
+    """Produce records and wait until all are acknowledged."""
     failed: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, _: object) -> None:
@@ -65,13 +65,13 @@ def consume(servers: str, topic: str, count: int) -> list[int]:
         consumer.close()
 
 
-def test_records_go_in_and_come_out(kafka: KafkaService) -> None:
+def test_records_that_were_produced_can_be_consumed(kafka: KafkaService) -> None:
     topic = new_topic(kafka.bootstrap_servers)
     produce(kafka.bootstrap_servers, topic, 100)
     assert consume(kafka.bootstrap_servers, topic, 100) == list(range(100))
 
 
-def test_acknowledged_records_survive_kill_and_restart_on_the_same_address(fresh_kafka: LocalKafka) -> None:
+def test_acknowledged_records_survive_a_kill_and_a_restart_on_the_same_address(fresh_kafka: LocalKafka) -> None:
     servers, pid = fresh_kafka.bootstrap_servers, fresh_kafka.pid
     topic = new_topic(servers)
     produce(servers, topic, 1000)
@@ -95,7 +95,7 @@ def test_a_paused_broker_is_silent_until_it_is_resumed(local_kafka: LocalKafka) 
 
 
 def test_every_thread_is_stopped_when_pause_returns(local_kafka: LocalKafka) -> None:
-    """A busy thread runs on for some milliseconds after the signal, and could answer a test."""
+    """A busy thread keeps running for some milliseconds after the signal, and could still answer."""
     for _ in range(10):
         local_kafka.pause()
         assert _states_of_threads(local_kafka.pid) == {"T"}
@@ -142,7 +142,7 @@ def test_extra_properties_and_listeners_reach_the_broker() -> None:
 
 
 @pytest.mark.whole
-def test_another_version_keeps_its_given_directory_and_takes_overridden_listeners(tmp_path: Path) -> None:
+def test_another_version_uses_the_given_directory_and_overridden_listeners(tmp_path: Path) -> None:
     public, controller = free_ports(2)
     properties = {
         "listeners": f"PLAINTEXT://127.0.0.1:{public},QUORUM://127.0.0.1:{controller}",
@@ -170,7 +170,7 @@ sys.stdin.read()
 """
 
 
-def test_the_broker_outlives_the_thread_that_started_it_but_not_its_killed_owner(tmp_path: Path) -> None:
+def test_the_broker_outlives_the_thread_that_started_it_but_not_its_killed_process(tmp_path: Path) -> None:
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -188,7 +188,7 @@ def test_a_bad_property_fails_the_start_with_the_end_of_the_log(tmp_path: Path) 
         LocalKafka(data_dir=tmp_path, properties={"num.io.threads": "many"}).start()
 
 
-def test_a_port_that_is_taken_before_the_server_binds_it_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_occupied_before_the_broker_binds_it_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     ports = free_ports(4)
     choices = [ports[:2], ports[2:]]
     monkeypatch.setattr(local_server, "free_ports", lambda _: choices.pop(0))

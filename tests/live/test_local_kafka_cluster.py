@@ -13,7 +13,7 @@ from tests.live.test_local_kafka import TIMEOUT_S, consume, produce
 if TYPE_CHECKING:
     from integration.services.kafka_cluster import LocalKafkaCluster
 
-#: Three brokers on two cores: make whole.
+#: Three brokers on two cores are slow: `make whole` runs these tests.
 pytestmark = pytest.mark.whole
 
 __all__ = ["cluster", "three_brokers"]
@@ -50,5 +50,5 @@ def test_a_paused_node_loses_its_partitions_to_the_others(cluster: LocalKafkaClu
 
 def test_the_cluster_has_the_given_number_of_brokers(cluster: LocalKafkaCluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    # The node that the previous test paused may not be back yet.
+    # The node paused by the previous test may not be back yet.
     assert until(lambda: set(admin.list_topics(timeout=TIMEOUT_S).brokers) == set(cluster) == {1, 2, 3}, TIMEOUT_S)

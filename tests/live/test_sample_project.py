@@ -1,4 +1,4 @@
-"""The sample project's own tests on real Spark, as somebody runs them who has cloned it."""
+"""The sample project's own tests on real Spark, as a user runs them after cloning it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 @pytest.mark.timeout(900)
 @pytest.mark.whole
-def test_the_sample_sink_is_exactly_once_under_kills_and_a_function_that_appends_is_not(
-    tell: Callable[[str], None],
+def test_the_sample_project_passes_its_own_tests_under_kills(
+    add_summary: Callable[[str], None],
 ) -> None:
     done = run_pytest("-s", "tests/test_killed.py", cwd=SAMPLE)
-    tell("; ".join(line for line in done.stdout.splitlines() if line.startswith("kill_loop:")))
+    add_summary("; ".join(line for line in done.stdout.splitlines() if line.startswith("kill_loop:")))
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]

@@ -1,13 +1,18 @@
-"""A secured cluster: both clients, the one that writes and the one that commits, take the same options."""
+"""A secured cluster: the client that writes and the client that commits accept the same options."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import trustme
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -20,8 +25,10 @@ from confluent_kafka.admin import (
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from integration.services.kafka import LocalKafka
-from tests.live.pipeline import Query, Tasks
-from twopc.errors import ConfigurationError, TwoPhaseCommitError
+from sinks.kafka import ledger_topic
+from tests.live.pipeline import Query, Tasks, create_topic
+from tests.live.rules.schedules import at
+from twopc.errors import CommitBlockedError, ConfigurationError, TwoPhaseCommitError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +55,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def secured(authority: tuple[Path, Path]) -> Iterator[LocalKafka]:
-    """A broker with a SASL_SSL listener (SCRAM) and ACLs; the plain listener's anonymous user may do everything."""
+    """A broker with a SASL_SSL listener (SCRAM) and ACLs. On the plain listener, everybody may do everything."""
     properties = {
         "sasl.enabled.mechanisms": "SCRAM-SHA-256",
         "listener.name.secure.scram-sha-256.sasl.jaas.config": (
@@ -80,7 +87,7 @@ def options(authority: tuple[Path, Path], **other: Any) -> dict[str, Any]:
 
 
 def secure_query(kafka: LocalKafka, root: Path, authority: tuple[Path, Path], **other: Any) -> Query:
-    """A query whose output exists, and whose sink comes in by the secured listener."""
+    """A query with an existing output, whose sink uses the secured listener."""
     query = Query(kafka.bootstrap_servers, root)
     query.sink = type(query.sink)(
         name=query.name,
@@ -103,7 +110,7 @@ def allow(kafka: LocalKafka, *rights: tuple[ResourceType, str, ResourcePatternTy
 
 
 def documented_rights(query: Query) -> list[tuple[ResourceType, str, ResourcePatternType, AclOperation]]:
-    """The README's list, right by right."""
+    """The rights of the README's list."""
     literal, prefixed = ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
     ledger = ("CREATE", "READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS", "DELETE")
     return [
@@ -133,12 +140,12 @@ def test_the_documented_rights_suffice_over_scram_and_tls(
 
 
 @pytest.mark.parametrize("right", ["WRITE", "DESCRIBE"])
-def test_a_denied_transactional_id_stops_the_query_by_name_and_after_the_remedy_nothing_is_lost(
+def test_a_denied_transactional_id_is_named_and_nothing_is_lost_once_it_is_allowed(
     secured: LocalKafka, tmp_path: Path, authority: tuple[Path, Path], right: str
 ) -> None:
     query = secure_query(secured, tmp_path, authority)
     rights = documented_rights(query)
-    # Write on an id implies Describe: without Describe means without both.
+    # Write on an id implies Describe, so a user without Describe has neither.
     withheld = [r for r in rights if r[0] is ResourceType.TRANSACTIONAL_ID and right in {"DESCRIBE", r[3].name}]
     allow(secured, *(r for r in rights if r not in withheld))
     with pytest.raises(
@@ -174,7 +181,7 @@ def test_wrong_credentials_name_the_settings_to_check(
         query.driver().process(query.batch(0), Tasks(query, ROWS))
 
 
-def test_a_certificate_of_another_authority_is_refused(
+def test_the_certificate_of_an_unknown_authority_is_refused(
     secured: LocalKafka, tmp_path: Path, authority: tuple[Path, Path]
 ) -> None:
     other = tmp_path / "other.pem"
@@ -184,8 +191,61 @@ def test_a_certificate_of_another_authority_is_refused(
         query.driver().process(query.batch(0), Tasks(query, ROWS))
 
 
-def test_a_password_is_in_no_representation_of_the_sink(
+def test_the_sinks_representation_hides_the_password(
     secured: LocalKafka, tmp_path: Path, authority: tuple[Path, Path]
 ) -> None:
     query = secure_query(secured, tmp_path, authority)
     assert PASSWORD not in repr(query.sink)
+
+
+@contextlib.contextmanager
+def denied(
+    kafka: LocalKafka, kind: ResourceType, name: str, pattern: ResourcePatternType, operation: AclOperation
+) -> Iterator[None]:
+    """A right is taken away, and given back."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    what = (kind, name, pattern, f"User:{USER}", "*", operation, AclPermissionType.DENY)
+    binding, same = AclBinding(*what), AclBindingFilter(*what)
+    admin.create_acls([binding])[binding].result()
+    time.sleep(0.5)  # until the broker knows
+    try:
+        yield
+    finally:
+        admin.delete_acls([same])[same].result()
+        time.sleep(0.5)
+
+
+def test_a_right_that_is_lost_before_the_commit_is_named_with_the_time_that_is_left_and_nothing_is_lost(
+    secured: LocalKafka, tmp_path: Path, authority: tuple[Path, Path]
+) -> None:
+    """Caught mutation: ``KafkaCommitter`` reports no blockers ("restart when every broker answers")."""
+    query = secure_query(secured, tmp_path, authority)
+    allow(secured, *documented_rights(query))
+    prefix = (ResourceType.TRANSACTIONAL_ID, f"{query.name}.", ResourcePatternType.PREFIXED, AclOperation.WRITE)
+    reason = r"broker 1: not authorized; allow Write.*expire after kafka\.transaction\.timeout\.ms=900000"
+    with contextlib.ExitStack() as withdrawn:
+        lose = partial(withdrawn.enter_context, denied(secured, *prefix))
+        with pytest.raises(CommitBlockedError, match=reason), at("driver.decided", lose):
+            query.driver().process(query.batch(0), Tasks(query, ROWS))
+    replay = Tasks(query, ROWS)
+    query.driver().process(query.batch(0), replay)
+    assert (replay.prepared, replay.evaluated) == (0, 1)
+    assert query.visible() == {"a": 1, "b": 1, "c": 1}
+
+
+def test_without_the_rights_to_delete_or_to_see_the_transaction_log_a_start_warns_and_works(
+    secured: LocalKafka, tmp_path: Path, authority: tuple[Path, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Caught mutations: what cannot be described is refused; the right to delete is first tried after 200 batches."""
+    query = secure_query(secured, tmp_path, authority)
+    create_topic(secured.bootstrap_servers, query.sink.ledger, 9, dict(ledger_topic._REQUIRED))
+    allow(secured, *(right for right in documented_rights(query) if right[3] != AclOperation.DELETE))
+    hidden = (ResourceType.TOPIC, "__transaction_state", ResourcePatternType.LITERAL, AclOperation.ALL)
+    with denied(secured, *hidden), caplog.at_level(logging.WARNING, "sinks.kafka"):
+        query.driver().process(query.batch(0), Tasks(query, ROWS))
+        assert any("settings of __transaction_state are not checked" in text for text in caplog.messages)
+        grows = [text for text in caplog.messages if "Until this succeeds the ledger grows" in text]
+        assert len(grows) == 1
+        assert "needs the right Delete" in grows[0]
+        query.driver().process(query.batch(1), Tasks(query, [["d"]]))
+    assert query.visible() == {"a": 1, "b": 1, "c": 1, "d": 1}

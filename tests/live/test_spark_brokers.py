@@ -1,4 +1,4 @@
-"""Brokers killed under a real query: it continues, or an operator restarts it, and nothing is lost or doubled."""
+"""Brokers are killed under a real query: it continues or is restarted, and nothing is lost or doubled."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["cluster", "spark", "three_brokers"]
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
-#: Errors that may stop a query while brokers are away, so that an operator restarts it: three of ours, one of its source.
+#: Errors that may stop a query while brokers are down and allow a restart: three of ours, one of Spark's source.
 _RESTART = (
     "twopc.errors.RetriableError",
     "twopc.errors.CommitBlockedError",
@@ -42,10 +42,10 @@ _RESTARTS = 5
 _BATCH = 10
 _STEP_TIMEOUT_S = 120
 _STALL_BOUND_S = 60
-#: Spark's source may ask a dead leader for offsets for all of its client's default.api.timeout.ms, which is a minute by
-#: default (docs/protocol.md, "When a broker dies").
+#: Spark's source may ask a dead leader for offsets during its client's whole default.api.timeout.ms, by default a minute
+#: (docs/protocol.md, "When a broker dies").
 _SOURCE = {"kafka.default.api.timeout.ms": "10000", "kafka.request.timeout.ms": "10000"}
-#: Those ten seconds, the elections, and the batches themselves on two cores. Below the default minute.
+#: These ten seconds, the elections, and the batches themselves on two cores; less than the default minute.
 _TWO_BATCHES_S = 45
 
 
@@ -53,7 +53,7 @@ class Operator:
     """Keeps a query running: feeds it when it has read everything, and restarts it after an error that allows it.
 
     Attributes:
-        restarts: the errors after which it was restarted.
+        restarts: the errors that it was restarted after.
     """
 
     def __init__(self, pipeline: Pipeline, spark: SparkSession) -> None:
@@ -66,7 +66,7 @@ class Operator:
         self.query, self.each = self.pipeline.start(self._spark)
 
     def _look(self) -> bool:
-        """Whether it has ended well. Restarts one that has failed."""
+        """Whether the query has ended without an error. Restarts it if it has failed."""
         if self.query.isActive:
             return False
         self.each.close()
@@ -86,7 +86,7 @@ class Operator:
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
     def advance(self, batches: int) -> None:
-        """Wait until it has committed so many more batches."""
+        """Wait until the query has committed this many more batches."""
         wanted = self.committed() + batches
 
         def is_there() -> bool:
@@ -95,11 +95,11 @@ class Operator:
                 self._start()
             return self.committed() >= wanted
 
-        assert until(is_there, _STEP_TIMEOUT_S), f"it stays at batch {self.committed()}: {self.query.status}"
+        assert until(is_there, _STEP_TIMEOUT_S), f"the query stays at batch {self.committed()}: {self.query.status}"
 
     def finish(self) -> None:
-        """Wait until it has read everything."""
-        assert until(self._look, _STEP_TIMEOUT_S), f"it stays at batch {self.committed()}: {self.query.status}"
+        """Wait until the query has read everything."""
+        assert until(self._look, _STEP_TIMEOUT_S), f"the query stays at batch {self.committed()}: {self.query.status}"
 
     def close(self) -> None:
         self.query.stop()
@@ -108,7 +108,7 @@ class Operator:
 
 @contextlib.contextmanager
 def operated(pipeline: Pipeline, spark: SparkSession) -> Iterator[Operator]:
-    """A query under every checker: whatever the body does, all promises hold at the end."""
+    """Run a query under every checker: whatever the body does, all promises must hold at the end."""
     servers, topic = pipeline.bootstrap_servers, pipeline.options.topic
     assert topic is not None
     with Watcher(servers, topic) as watcher:
@@ -131,13 +131,13 @@ def _row(value: bytes) -> Row:
 
 
 def _number(value: bytes) -> Position:
-    """Values are ``<key>-<number>``, and numbers grow in the order of the source: all keys have one source partition."""
+    """Values are ``<key>-<number>``, with numbers in the source's order, since all keys have one source partition."""
     return Position(0, int(value.rpartition(b"-")[2]))
 
 
 @pytest.mark.timeout(3600)
-def test_a_broker_killed_and_restarted_on_its_data_takes_nothing_with_it(
-    fresh_kafka: LocalKafka, tmp_path: Path, spark: SparkSession, tell: Callable[[str], None]
+def test_a_broker_killed_and_restarted_loses_and_doubles_nothing(
+    fresh_kafka: LocalKafka, tmp_path: Path, spark: SparkSession, add_summary: Callable[[str], None]
 ) -> None:
     kills = int(os.environ.get("TWOPC_KILLS", "2"))
     seed = int(os.environ.get("TWOPC_SEED", str(random.SystemRandom().randrange(1 << 32))))
@@ -148,11 +148,11 @@ def test_a_broker_killed_and_restarted_on_its_data_takes_nothing_with_it(
         with operated(pipeline, spark) as operator:
             for _ in range(kills):
                 operator.advance(chance.randint(1, 3))
-                time.sleep(chance.uniform(0, 0.5))  # not synchronisation: the moment within a batch is random
+                time.sleep(chance.uniform(0, 0.5))  # to strike at a random moment within a batch
                 fresh_kafka.kill()
                 fresh_kafka.restart()
     finally:
-        tell(
+        add_summary(
             f"TWOPC_SEED={seed}, {kills} kills of the broker in {time.monotonic() - began:.0f} s, "
             f"{len(pipeline.given)} records"
         )
@@ -160,10 +160,10 @@ def test_a_broker_killed_and_restarted_on_its_data_takes_nothing_with_it(
 
 @pytest.mark.whole
 @pytest.mark.timeout(900)
-def test_of_three_brokers_each_leader_and_coordinator_is_killed_and_the_query_continues(
-    cluster: LocalKafkaCluster, tmp_path: Path, spark: SparkSession, tell: Callable[[str], None]
+def test_a_query_continues_when_any_leader_or_coordinator_of_three_brokers_is_killed(
+    cluster: LocalKafkaCluster, tmp_path: Path, spark: SparkSession, add_summary: Callable[[str], None]
 ) -> None:
-    """One role after the other; `TWOPC_BROKER_ROUNDS` says how many."""
+    """One role after the other; `TWOPC_BROKER_ROUNDS` sets how many."""
     name = f"three-{tmp_path.name}"
     topics = {way: replicated_topic(cluster, f"{name}-{way}", 4) for way in ("source", "output")}
     pipeline = Pipeline(
@@ -189,7 +189,7 @@ def test_of_three_brokers_each_leader_and_coordinator_is_killed_and_the_query_co
             began = time.monotonic()
             operator.advance(2)
             stalled_s = time.monotonic() - began
-            tell(f"{role} killed: two batches later after {stalled_s:.1f} s")
+            add_summary(f"{role} killed: two batches later after {stalled_s:.1f} s")
             assert stalled_s < _TWO_BATCHES_S, role
             cluster.start()
-    tell(f"restarted after {operator.restarts}")
+    add_summary(f"restarted after {operator.restarts}")

@@ -1,4 +1,4 @@
-"""Executors that die, are overtaken and are repeated, each a JVM of its own: nothing is lost, nothing is doubled."""
+"""Executors, each with its own JVM, die, are fenced and repeat their tasks; nothing is lost or doubled."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from tests.live.services import KafkaService
     from tests.live.spark_support import Run
 
-#: Each starts a Spark with several executors: make whole.
+#: Each test starts a Spark with several executors: `make whole` runs them.
 pytestmark = pytest.mark.whole
 
 _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 _SWEPT = "sweeping transactions that nobody has decided"
-#: Two executors with a core each.
+#: Two executors with one core each.
 _CLUSTER = {
     "spark.master": "local-cluster[2,1,1024]",
     "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
@@ -32,7 +32,7 @@ _CLUSTER = {
 
 @contextlib.contextmanager
 def query(kafka: KafkaService, root: Path, *hosts: int, **options: Any) -> Iterator[Pipeline]:
-    """A query of some batches on executors (of the sessions ``hosts`` if given); its output is exactly once at the end."""
+    """Run a query of some batches on executors, of the sessions ``hosts`` if given; its output must be exactly once."""
     pipeline = Pipeline(kafka.bootstrap_servers, root, max_offsets=20, **{"spark": _CLUSTER, **options})
     try:
         pipeline.feed(60)
@@ -41,14 +41,19 @@ def query(kafka: KafkaService, root: Path, *hosts: int, **options: Any) -> Itera
         let_go(run, *hosts)
         assert run.ended() == 0, run.text[-3000:]
     finally:
-        for run in pipeline.runs:
-            for process in processes_of(run.session):  # Python workers are process groups of their own
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
-        pipeline.close()
+        kill_workers(pipeline)
     pipeline.require_exactly_once()
     if pipeline.options.plan != "shuffle":
         pipeline.require_order()
+
+
+def kill_workers(pipeline: Pipeline) -> None:
+    """Kill all of it: Python workers are process groups of their own."""
+    for run in pipeline.runs:
+        for process in processes_of(run.session):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+    pipeline.close()
 
 
 def is_stopped(process: psutil.Process) -> bool:
@@ -59,15 +64,15 @@ def is_stopped(process: psutil.Process) -> bool:
 
 
 def stopped(run: Run, *hosts: int, count: int) -> list[psutil.Process]:
-    """Wait for so many Python workers that have stopped themselves at a crash point."""
+    """Wait until so many Python workers have stopped themselves at a crash point."""
     found: list[psutil.Process] = []
 
     def are_there() -> bool:
         found[:] = filter(is_stopped, processes_of(run.session, *hosts))
         return len(found) >= count or run.wait(0) is not None
 
-    wait_until(are_there, f"{count} workers stopped: {run.log}")
-    assert len(found) >= count, f"it ended, its log:\n{run.text[-3000:]}"
+    wait_until(are_there, f"{count} workers stopped: {run.log}", timeout_s=300)
+    assert len(found) >= count, f"it ended; its log:\n{run.text[-3000:]}"
     return found
 
 
@@ -76,7 +81,7 @@ def executor_of(worker: psutil.Process) -> psutil.Process:
 
 
 def let_go(run: Run, *hosts: int) -> None:
-    """Resume every worker that stops, until the run ends."""
+    """Resume every stopped worker until the run ends."""
 
     def is_over() -> bool:
         for worker in filter(is_stopped, processes_of(run.session, *hosts)):
@@ -84,19 +89,17 @@ def let_go(run: Run, *hosts: int) -> None:
                 worker.resume()
         return run.wait(0) is not None
 
-    wait_until(is_over, f"the run ends: {run.log}")
+    wait_until(is_over, f"the run ends: {run.log}", timeout_s=300)
 
 
-def test_an_executor_killed_with_a_complete_transaction_is_replaced_and_it_is_swept(
-    kafka: KafkaService, tmp_path: Path
-) -> None:
+def test_a_killed_executors_task_is_repeated_and_its_transaction_swept(kafka: KafkaService, tmp_path: Path) -> None:
     with query(kafka, tmp_path) as pipeline:
         run = pipeline.process("task.prepared=stop")
         executor_of(stopped(run, count=1)[0]).kill()
     assert _SWEPT in run.text
 
 
-def test_a_stage_that_is_run_again_because_an_executor_took_its_shuffle_is_written_again(
+def test_a_stage_repeated_because_an_executor_lost_its_shuffle_leads_to_a_new_attempt(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     with query(kafka, tmp_path, plan="shuffle", partitions=4) as pipeline:
@@ -104,6 +107,47 @@ def test_a_stage_that_is_run_again_because_an_executor_took_its_shuffle_is_writt
         executor_of(stopped(run, count=2)[0]).kill()
     assert "was run again (attempt 1)" in run.text
     assert _SWEPT in run.text
+
+
+def test_rows_of_two_shuffles_that_a_stage_between_them_has_mixed_stop_the_query_and_a_restart_writes_them_once(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
+    """The result stage is in its first attempt: the stage before it lost an executor, and was repeated in part."""
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, spark=_CLUSTER, plan="two_shuffles", partitions=4)
+    try:
+        pipeline.feed(200)
+        run = pipeline.process()
+        executor_of(stopped(run, count=2)[0]).kill()
+        let_go(run)
+        assert run.ended() != 0
+        assert "again, because it lost some of that stage's output" in run.text, run.text[-3000:]
+        assert "failed, retrying" not in run.text
+        assert not pipeline.visible()
+        again = pipeline.process()
+        let_go(again)
+        assert again.ended() == 0, again.text[-3000:]
+    finally:
+        kill_workers(pipeline)
+    pipeline.require_exactly_once()
+
+
+def test_a_status_store_that_forgets_stages_stops_the_query_once_and_with_the_settings_as_named_it_runs(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, spark={"spark.ui.retainedStages": "0"}, plan="shuffle")
+    try:
+        pipeline.feed(60)
+        run = pipeline.process()
+        assert run.ended() != 0
+        assert "Raise spark.ui.retainedJobs, spark.ui.retainedStages" in run.text, run.text[-3000:]
+        assert "failed, retrying" not in run.text
+        assert not pipeline.visible()
+        settings = {"spark.ui.retainedStages": "1000", "spark.scheduler.listenerbus.eventqueue.capacity": "20000"}
+        again = pipeline.process(spark=settings)
+        assert again.ended() == 0, again.text[-3000:]
+    finally:
+        kill_workers(pipeline)
+    pipeline.require_exactly_once()
 
 
 def test_a_task_that_fails_after_its_last_row_is_repeated_and_its_transaction_swept(
@@ -114,10 +158,10 @@ def test_a_task_that_fails_after_its_last_row_is_repeated_and_its_transaction_sw
     assert "the first attempt fails after its last row" in run.text
 
 
-def test_of_two_attempts_at_one_task_the_accepted_one_is_decided_and_the_other_swept(
+def test_the_accepted_one_of_two_attempts_of_a_task_is_decided_and_the_other_swept(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
-    """The slow one has written everything, sleeps through its batch's decision, and wakes while a later batch is written."""
+    """The slow attempt has written every row, sleeps through its batch's decision, and wakes during a later batch."""
     with two_hosts(tmp_path / "hosts") as (master, hosts):
         speculating = {
             "spark.master": master,
@@ -130,7 +174,7 @@ def test_of_two_attempts_at_one_task_the_accepted_one_is_decided_and_the_other_s
             "spark.speculation.interval": "100ms",
             "spark.speculation.quantile": "0.25",
             "spark.speculation.multiplier": "1.0",
-            # The loser survives being cancelled: by default Spark kills its worker after two seconds.
+            # The loser must survive its cancellation; by default Spark kills its worker after two seconds.
             "spark.python.task.killTimeout": "600s",
         }
         with query(kafka, tmp_path, *hosts, spark=speculating) as pipeline:

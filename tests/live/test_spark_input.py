@@ -1,11 +1,14 @@
-"""What goes in, and what a user gets wrong: named, nothing written, and after the fix a restart loses nothing."""
+"""Input errors and user errors are named, nothing is written, and a restart after the fix loses nothing."""
 
 from __future__ import annotations
 
 import datetime as dt
 import os
+import re
 import shutil
 import sys
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,9 +23,12 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+from pyspark.errors import IllegalArgumentException
 
 from integration.services.kafka import LocalKafka
 from integration.services.ports import free_ports
+from integration.spark import exactly_once
+from sinks.kafka import KafkaSink
 from tests.live import spark_query
 from tests.live.pipeline import create_topic
 from tests.live.services import chosen
@@ -31,7 +37,6 @@ from tests.reader import records
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -41,7 +46,7 @@ __all__ = ["spark"]
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
-#: The client waits a tenth of a second for an unknown topic to appear.
+#: The client waits only a tenth of a second for an unknown topic to appear.
 IMPATIENT = {"options": {"kafka.topic.metadata.propagation.max.ms": 100}}
 
 
@@ -90,7 +95,7 @@ def test_a_missing_or_wrong_column_is_named_and_nothing_is_written(
     assert not pipeline.visible()
 
 
-def test_without_any_topic_the_sink_is_named_and_nothing_is_written(
+def test_a_missing_topic_is_an_error_that_names_the_sink(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, topic=None)
@@ -100,7 +105,7 @@ def test_without_any_topic_the_sink_is_named_and_nothing_is_written(
     assert f"sink {pipeline.options.name}: no topic" in message
 
 
-def test_every_column_is_honoured(
+def test_every_column_is_written(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession, plan_of: Callable[..., None]
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, topic=None)
@@ -125,14 +130,14 @@ def test_every_column_is_honoured(
         assert message.headers() == [("h", b"1"), ("h", None)]
 
 
-def test_keys_go_to_the_partitions_where_sparks_own_sink_puts_them(
+def test_keys_go_to_the_same_partitions_as_with_sparks_own_sink(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession, plan_of: Callable[..., None]
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, topic=None)
     ours, theirs = (
         create_topic(kafka.bootstrap_servers, f"{pipeline.options.name}-{n}", 7) for n in ("ours", "theirs")
     )
-    pipeline.give(b"one row, of which 200 are made")
+    pipeline.give(b"one row that becomes 200")
     columns = "explode(transform(sequence(1, 200), n -> concat('key-', n * n))) AS key"
     plan_of(columns, "value", f"'{ours}' AS topic")
     pipeline.run(spark)
@@ -156,10 +161,10 @@ def test_a_null_topic_is_a_bad_record_and_nothing_is_written(
     assert not records(kafka.bootstrap_servers, topic)
 
 
-# -- refused by the broker, fixed, restarted ---------------------------------------------------------------------------
+# -- refused, fixed, restarted -----------------------------------------------------------------------------------------
 
 
-def test_a_record_over_the_topics_limit_stops_the_query_and_after_the_remedy_nothing_is_lost(
+def test_a_record_above_the_topics_limit_stops_the_query_and_nothing_is_lost_after_the_fix(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
@@ -176,7 +181,7 @@ def test_a_record_over_the_topics_limit_stops_the_query_and_after_the_remedy_not
     pipeline.require_exactly_once()
 
 
-def test_an_unknown_topic_stops_the_query_and_after_its_creation_nothing_is_lost(
+def test_an_unknown_topic_stops_the_query_and_nothing_is_lost_after_its_creation(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, topic="none", sink=IMPATIENT)
@@ -190,7 +195,7 @@ def test_an_unknown_topic_stops_the_query_and_after_its_creation_nothing_is_lost
     pipeline.require_exactly_once()
 
 
-def test_an_unreachable_broker_is_named_and_after_its_return_nothing_is_lost(
+def test_an_unreachable_broker_is_named_and_nothing_is_lost_after_its_return(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
@@ -203,11 +208,9 @@ def test_an_unreachable_broker_is_named_and_after_its_return_nothing_is_lost(
     pipeline.require_exactly_once()
 
 
-def test_a_transactional_id_that_the_principal_may_not_use_is_named_with_the_rights_it_needs(
-    tmp_path: Path, spark: SparkSession
-) -> None:
+def test_a_denied_transactional_id_is_named_with_the_missing_rights(tmp_path: Path, spark: SparkSession) -> None:
     if chosen() != "local":
-        pytest.skip("needs a broker with properties of its own")
+        pytest.skip("needs a broker with its own properties")
     with LocalKafka(listeners={"SASL": "SASL_PLAINTEXT"}, properties=WITH_RIGHTS) as broker:
         pipeline = Pipeline(broker.bootstrap_servers, tmp_path)
         pipeline.feed(10)
@@ -225,7 +228,7 @@ def test_a_transactional_id_that_the_principal_may_not_use_is_named_with_the_rig
 # -- settings ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_that_is_not_the_querys_is_refused_and_nothing_is_written(
+def test_the_checkpoint_of_another_query_is_refused_and_nothing_is_written(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     other = Pipeline(kafka.bootstrap_servers, tmp_path / "other")
@@ -242,7 +245,7 @@ def test_a_checkpoint_that_is_not_the_querys_is_refused_and_nothing_is_written(
     pipeline.require_exactly_once()
 
 
-def test_workers_without_the_toolkit_are_told_how_to_get_it(
+def test_workers_without_the_toolkit_raise_an_error_that_says_how_to_install_it(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = shutil.which("python3", path="/usr/bin")
@@ -260,13 +263,45 @@ def test_workers_without_the_toolkit_are_told_how_to_get_it(
     pipeline.require_exactly_once()
 
 
+def test_asynchronous_progress_tracking_is_refused_by_its_name_and_the_query_runs_without_it(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    """Spark refuses it for ``foreachBatch``, unless an option that is not documented overrides the check."""
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
+    pipeline.feed(5)
+    pipeline.flush()
+    options = pipeline.options
+    each = exactly_once(
+        KafkaSink(name=options.name, topic=options.topic, bootstrap_servers=kafka.bootstrap_servers),
+        checkpoint_location=options.checkpoint,
+    )
+    writer = spark_query.source(spark, options).select("key", "value").writeStream.foreachBatch(each)
+    writer = writer.option("checkpointLocation", options.checkpoint).option("asyncProgressTrackingEnabled", "true")
+    writer = writer.option("asyncProgressTrackingCheckpointIntervalMs", "600000")
+    writer = writer.trigger(processingTime="0 seconds")
+    with pytest.raises(IllegalArgumentException, match="does not support async progress tracking"):
+        writer.start()
+    query = writer.option("_asyncProgressTrackingOverrideSinkSupportCheck", "true").start()
+    try:
+        while query.isActive:  # Spark writes the offsets of the first batch, and of one after ten minutes
+            pipeline.feed(1)
+            pipeline.flush()
+            time.sleep(0.5)
+    finally:
+        query.stop()
+        each.close()
+    assert "Remove .option('asyncProgressTrackingEnabled', …)" in str(query.exception())
+    pipeline.run(spark)
+    pipeline.require_exactly_once()
+
+
 # -- time --------------------------------------------------------------------------------------------------------------
 
 SLOW = "concat(value, java_method('java.lang.Thread', 'sleep', 600000L)) AS value"
 
 
-@pytest.mark.parametrize("limit_ms", [1, 2_000])  # before Spark has a job to cancel, and while it runs
-def test_a_batch_over_its_time_is_cancelled_with_the_settings_name_and_a_restart_loses_nothing(
+@pytest.mark.parametrize("limit_ms", [1, 2_000])  # before Spark has a job to cancel, and while the job runs
+def test_a_batch_over_its_timeout_is_cancelled_and_a_restart_loses_nothing(
     limit_ms: int, kafka: KafkaService, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
@@ -279,6 +314,29 @@ def test_a_batch_over_its_time_is_cancelled_with_the_settings_name_and_a_restart
     assert "maxOffsetsPerTrigger" in message
     assert not pipeline.visible()
     pipeline.run(spark)
+    pipeline.require_exactly_once()
+
+
+def test_an_undecided_batch_that_never_fits_is_planned_anew_as_its_message_says_and_each_row_is_written_once(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession, plan_of: Callable[..., None]
+) -> None:
+    """Smaller batches alone do not help: Spark replays the offsets that it has planned."""
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
+    pipeline.feed(4)
+    pipeline.run(spark)
+    pipeline.feed(8, keys=1)  # for one task
+    plan_of("key", "concat(value, left(java_method('java.lang.Thread', 'sleep', 2000L), 0)) AS value")
+    limit = {"prepare_timeout_ms": 8_000}
+    pipeline.fail(spark, settings=limit)
+    message = pipeline.fail(spark, settings=limit, max_offsets=1)
+    assert "Smaller batches alone do not help" in message
+    found = re.search(r"delete (\S+) \(the newest file there\) and (\S+) if it exists", message)
+    assert found is not None, message
+    newest = max(Path(found[1]).parent.glob("[0-9]*"), key=lambda file: int(file.name))
+    assert found[1] == str(newest)
+    newest.unlink()
+    Path(found[2]).unlink(missing_ok=True)
+    pipeline.run(spark, settings=limit, max_offsets=1)
     pipeline.require_exactly_once()
 
 
@@ -299,7 +357,7 @@ def test_a_query_can_be_stopped_in_the_middle_of_a_batch(
     pipeline.require_exactly_once()
 
 
-# -- parts -------------------------------------------------------------------------------------------------------------
+# -- helpers -----------------------------------------------------------------------------------------------------------
 
 WITH_RIGHTS = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -324,7 +382,7 @@ def as_app(broker: LocalKafka) -> dict[str, Any]:
 
 
 def allow(broker: LocalKafka, kind: ResourceType, name: str) -> None:
-    """Allow everything on it; a name that ends with a dot is a prefix."""
+    """Allow every operation on a resource; a name that ends with a dot is a prefix."""
     pattern = ResourcePatternType.PREFIXED if name.endswith(".") else ResourcePatternType.LITERAL
     rule = AclBinding(kind, name, pattern, "User:app", "*", AclOperation.ALL, AclPermissionType.ALLOW)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})

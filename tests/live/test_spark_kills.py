@@ -1,4 +1,4 @@
-"""Driver and workers killed at every step and at random: nothing is lost, nothing is doubled."""
+"""Drivers and workers are killed at every step and at random times; nothing is lost or doubled."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TASK = [point for point in POINTS if point.startswith("task.")]
 def test_a_driver_killed_at_any_point_loses_and_doubles_nothing(
     plan: str, points: list[str], kafka: KafkaService, tmp_path: Path
 ) -> None:
-    """A process for each point takes long: `make whole` has them all. Without Spark each has its turn every time."""
+    """One process per point takes long, so only `make whole` tries all of them. Tests without Spark try all every time."""
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan=plan, max_offsets=40)
     try:
         for point in points:
@@ -58,17 +58,17 @@ def test_a_driver_killed_at_any_point_loses_and_doubles_nothing(
 
 
 @pytest.mark.parametrize("plan", ["rows", pytest.param("shuffle", marks=pytest.mark.whole)])
-def test_a_worker_killed_at_any_point_is_repeated_by_spark_and_its_transaction_swept(
+def test_spark_retries_a_task_of_a_killed_worker_and_its_transaction_is_swept(
     plan: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan=plan)
     for point in TASK:
         pipeline.feed(40)
         caplog.clear()
-        # Each worker dies in its second task; the one that takes its place gets through with one.
+        # Each worker dies in its second task; its replacement only gets one.
         with worker_faults(spark, f"{point}@2=kill"):
             pipeline.run(spark)
-        # Before the flush a transaction may be known to the client only.
+        # Before the flush, only the client may know the transaction.
         if point in {"task.flushed", "task.prepared", "task.handed_over"}:
             assert "sweeping transactions that nobody has decided" in caplog.text, point
     pipeline.require_exactly_once()
@@ -93,9 +93,9 @@ def test_a_query_whose_workers_all_die_stops_and_a_restart_loses_and_doubles_not
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("plan", ["rows", pytest.param("shuffle", marks=pytest.mark.whole)])
 def test_drivers_killed_at_random_times_lose_and_double_nothing(
-    plan: str, kafka: KafkaService, tmp_path: Path, tell: Callable[[str], None]
+    plan: str, kafka: KafkaService, tmp_path: Path, add_summary: Callable[[str], None]
 ) -> None:
-    """Kills of the driver alone (its JVM and workers outlive it for a while) and of everything at once."""
+    """Kills either the driver alone, whose JVM and workers outlive it for a while, or everything at once."""
     kills = int(os.environ.get("TWOPC_KILLS", "2"))
     seed = int(os.environ.get("TWOPC_SEED", str(random.SystemRandom().randrange(1 << 32))))
     generator = random.Random(seed)
@@ -107,14 +107,14 @@ def test_drivers_killed_at_random_times_lose_and_double_nothing(
             pipeline.feed(60)
             run = pipeline.process()
             run.wait_running()
-            code = run.wait(generator.uniform(0, 8))  # the time of the kill is what is random here
+            code = run.wait(generator.uniform(0, 8))  # kill at a random time
             if code is None:
                 done += 1
                 kill = generator.choice(["kill_driver", "kill_all"])
                 getattr(run, kill)()
                 outcomes.append(kill)
             else:
-                # The last JVM may still have been at its checkpoint: then Spark itself refuses the second one.
+                # The last JVM may still have used its checkpoint; then Spark itself refuses the next one.
                 assert code == 0 or "oncurrent" in run.text, run.text[-3000:]
                 outcomes.append(f"ended {code}")
         for former in pipeline.runs:
@@ -126,12 +126,12 @@ def test_drivers_killed_at_random_times_lose_and_double_nothing(
             pipeline.require_order()
     finally:
         pipeline.close()
-        tell(f"TWOPC_SEED={seed}, {done} kills, {sum(pipeline.given.values())} records: {outcomes}")
+        add_summary(f"TWOPC_SEED={seed}, {done} kills, {sum(pipeline.given.values())} records: {outcomes}")
 
 
 @contextlib.contextmanager
 def worker_faults(spark: SparkSession, crash_points: str) -> Iterator[None]:
-    """New workers, each with these crash points armed."""
+    """Start new workers with these crash points armed."""
     environment = spark.sparkContext.environment
     environment["TWOPC_CRASH_POINTS"] = crash_points
     try:

@@ -1,6 +1,6 @@
-"""A worker's memory does not grow with the rows of its task.
+"""A worker's memory does not grow with the number of rows in its task.
 
-``TWOPC_ROWS`` raises the smaller number of rows (200000), the larger one is ten times as many.
+``TWOPC_ROWS`` sets the smaller number of rows (200000); the larger number is ten times that.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _GROWTH_MIB = 100
 
 @pytest.mark.whole
 @pytest.mark.timeout(1800)
-def test_ten_times_the_rows_take_no_more_memory_in_a_worker(
+def test_a_worker_needs_no_more_memory_for_ten_times_the_rows(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     rows = int(os.environ.get("TWOPC_ROWS", "200000"))
@@ -55,7 +55,7 @@ def test_ten_times_the_rows_take_no_more_memory_in_a_worker(
 
 
 def write(spark: SparkSession, pipeline: Pipeline, each: object, count: int) -> None:
-    """One batch of ``count`` records of 100 bytes in two tasks, whatever the source gives."""
+    """Write one batch of ``count`` records of 100 bytes in two tasks, whatever the source contains."""
 
     def instead(frame: DataFrame, batch: int) -> None:
         made = frame.sparkSession.range(0, count, 1, 2)
@@ -70,7 +70,7 @@ def write(spark: SparkSession, pipeline: Pipeline, each: object, count: int) -> 
 
 
 def workers() -> list[int]:
-    """The Python workers of this process's JVM that belong to this test; they stay for the next task."""
+    """This test's Python workers under this process's JVM; they stay for the next task."""
     found = []
     for process in psutil.Process().children(recursive=True):
         try:
@@ -83,7 +83,7 @@ def workers() -> list[int]:
 
 
 def peak_mib(pid: int) -> int:
-    """The highest resident size that the process ever had, as the kernel keeps it."""
+    """The highest resident size that the process ever had, according to the kernel."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) // 1024

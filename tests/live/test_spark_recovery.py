@@ -1,4 +1,4 @@
-"""What a restart may find, through Spark: replays, expired transactions, rival drivers, copied checkpoints."""
+"""What a restart may find, with Spark: replays, expired transactions, rival drivers, copied checkpoints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from integration.services.kafka import LocalKafka
 from sinks.kafka.handle import ProducerIdentity
-from sinks.kafka.transactions import TransactionClient, current_producer
+from sinks.kafka.transactions import TransactionClient
 from tests.live.pipeline import create_topic
 from tests.live.services import chosen
 from tests.live.spark_support import Pipeline, Run, spark, wait_until
@@ -39,7 +39,7 @@ TIMEOUTS_MS = (8_000, 30_000, 120_000)
 def prompt_kafka() -> Iterator[str]:
     """A broker that looks for expired transactions five times a second instead of every ten seconds."""
     if chosen() != "local":
-        pytest.skip("needs a broker with properties of its own")
+        pytest.skip("needs a broker with its own properties")
     with LocalKafka(properties={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}) as kafka:
         yield kafka.bootstrap_servers
 
@@ -48,10 +48,10 @@ def prompt_kafka() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("plan", ["rows", "unstable", pytest.param("shuffle", marks=pytest.mark.whole)])
-def test_without_the_newest_commit_file_a_restart_doubles_no_record(
+def test_a_restart_without_the_newest_commit_file_doubles_no_record(
     plan: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """The state of a crash after foreachBatch returned (apache/paimon#9666)."""
+    """This is the state after a crash between foreachBatch's return and Spark's commit (apache/paimon#9666)."""
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan=plan, max_offsets=30)
     pipeline.feed(60)
     pipeline.run(spark)
@@ -80,14 +80,14 @@ def test_a_stateful_query_continues_after_a_decided_batch_was_only_evaluated(
         assert pipeline.visible() == expected
 
 
-# -- transactions that expired while no driver ran ---------------------------------------------------------------------
+# -- expired transactions ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.whole
-def test_drivers_stopped_past_the_transaction_timeout_and_killed_lose_nothing(
+def test_a_query_killed_and_restarted_after_the_transaction_timeout_loses_nothing(
     prompt_kafka: str, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """Without a shuffle everything is written again. With staging and one transaction committed, the rest comes from there."""
+    """Without a shuffle, the whole batch is rewritten. With staging and one committed transaction, the staged rows fill in."""
     plain = Pipeline(prompt_kafka, tmp_path / "plain")
     staged = Pipeline(prompt_kafka, tmp_path / "staged", plan="unstable", settings={"staging": True})
     pipelines = (plain, staged)
@@ -99,7 +99,9 @@ def test_drivers_stopped_past_the_transaction_timeout_and_killed_lose_nothing(
         runs = [stopped_with_short_transactions(staged)]
         commit(client, open_transactions(client, staged)[:1])
         runs.append(stopped_with_short_transactions(plain))
-        wait_until(lambda: not any(open_transactions(client, p) for p in pipelines), "the broker aborts them")
+        wait_until(
+            lambda: not any(open_transactions(client, p) for p in pipelines), "the broker aborts the transactions"
+        )
         for run in runs:
             run.kill_driver()
         assert not plain.visible()
@@ -110,10 +112,10 @@ def test_drivers_stopped_past_the_transaction_timeout_and_killed_lose_nothing(
             pipeline.require_exactly_once()
         plain.require_order()
     kept = Path(staged.options.checkpoint, "twopc", "staging").rglob("*.arrow")
-    assert not list(kept), "proven rows are no longer staged"
+    assert not list(kept), "proven rows should not stay staged"
 
 
-def test_some_lost_and_a_replay_of_other_rows_is_in_doubt_and_names_the_transactions(
+def test_losing_some_transactions_and_replaying_other_rows_is_in_doubt(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="unstable")
@@ -130,9 +132,9 @@ def test_some_lost_and_a_replay_of_other_rows_is_in_doubt_and_names_the_transact
     assert pipeline.visible() == before
 
 
-# With four partitions Spark was seen to plan the replay's tasks in another order than the first time.
+# With four partitions, Spark has been observed to plan the replay's tasks in another order.
 @pytest.mark.parametrize("partitions", [4, 12])
-def test_some_lost_and_the_same_rows_again_are_repaired(
+def test_losing_some_transactions_is_repaired_if_the_replay_has_the_same_rows(
     partitions: int, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, partitions=partitions)
@@ -142,7 +144,7 @@ def test_some_lost_and_the_same_rows_again_are_repaired(
     pipeline.require_exactly_once()
 
 
-def test_if_all_is_lost_it_is_written_again_whatever_the_plan_gives_now(
+def test_losing_every_transaction_rewrites_the_batch_whatever_the_replay_has(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="unstable")
@@ -163,7 +165,7 @@ def test_if_all_is_lost_it_is_written_again_whatever_the_plan_gives_now(
         "driver.decided",
     ],
 )
-def test_of_two_drivers_on_copies_of_one_checkpoint_the_paused_one_stops_and_harms_nothing(
+def test_a_paused_driver_stops_after_another_ran_on_a_copy_of_its_checkpoint(
     point: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, max_offsets=20)
@@ -186,7 +188,7 @@ def test_of_two_drivers_on_copies_of_one_checkpoint_the_paused_one_stops_and_har
         pipeline.close()
 
 
-def test_an_older_checkpoint_that_was_restored_is_refused_and_writes_nothing(
+def test_a_restored_older_checkpoint_is_refused_and_writes_nothing(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
@@ -204,7 +206,7 @@ def test_an_older_checkpoint_that_was_restored_is_refused_and_writes_nothing(
     pipeline.require_exactly_once()
 
 
-def test_a_copy_whose_batch_has_other_offsets_is_refused_and_writes_nothing(
+def test_a_copied_checkpoint_with_other_offsets_is_refused_and_writes_nothing(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
@@ -219,10 +221,10 @@ def test_a_copy_whose_batch_has_other_offsets_is_refused_and_writes_nothing(
     pipeline.require_exactly_once()
 
 
-# -- what is not refused -----------------------------------------------------------------------------------------------
+# -- accepted changes --------------------------------------------------------------------------------------------------
 
 
-def test_empty_batches_other_partition_counts_and_added_topics_are_not_refused(
+def test_empty_batches_other_partition_counts_and_added_topics_are_accepted(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="shuffle", filter="value is not null")
@@ -247,7 +249,7 @@ def test_empty_batches_other_partition_counts_and_added_topics_are_not_refused(
     pipeline.require_exactly_once()
 
 
-def test_more_partitions_of_the_output_cause_a_warning_and_no_refusal(
+def test_added_partitions_of_the_output_are_warned_about_and_accepted(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
@@ -263,11 +265,11 @@ def test_more_partitions_of_the_output_cause_a_warning_and_no_refusal(
     pipeline.require_exactly_once()
 
 
-# -- parts -------------------------------------------------------------------------------------------------------------
+# -- helpers -----------------------------------------------------------------------------------------------------------
 
 
 def stopped_with_short_transactions(pipeline: Pipeline) -> Run:
-    """A driver that has decided a batch. Another query runs first: a new JVM's first batch takes seconds."""
+    """A stopped driver that has decided a batch. Another query runs first, because a new JVM's first batch takes seconds."""
     first = Pipeline(pipeline.bootstrap_servers, pipeline.root / "first", plan=pipeline.options.plan)
     for timeout_ms in TIMEOUTS_MS:
         first.feed(4)
@@ -294,10 +296,10 @@ def commit(client: TransactionClient, transactional_ids: Sequence[str]) -> None:
 
 
 def decide_and_lose(pipeline: Pipeline, spark: SparkSession, *, but: int) -> tuple[list[str], list[str]]:
-    """The driver dies after its decision; the first ``but`` transactions get committed, the others fenced as by a time-out.
+    """Stop the driver after its decision, commit the first ``but`` transactions, fence the others as a timeout would.
 
     Returns:
-        the ids of the committed ones, and of the lost ones, of which there are some.
+        the ids of the committed and of the lost transactions; some are lost.
     """
     pipeline.fail_at(spark, "driver.decided")
     with closing(client_of(pipeline)) as client:
@@ -307,7 +309,7 @@ def decide_and_lose(pipeline: Pipeline, spark: SparkSession, *, but: int) -> tup
         assert lost
         if kept:
             commit(client, kept)
-        client.fence([current_producer(name) for name in lost])
+        client.fence([ProducerIdentity(name) for name in lost])
     return kept, lost
 
 
@@ -322,7 +324,7 @@ def forget_newest_commit(pipeline: Pipeline) -> None:
 
 
 def forget_state_of_newest_batch(pipeline: Pipeline) -> None:
-    """As if the state store had never completed the files of a batch: only an evaluation brings them back."""
+    """Delete the newest batch's state, as if the state store had never completed it; only an evaluation restores it."""
     version = int(numbered(Path(pipeline.options.checkpoint, "offsets"))[-1].name) + 1
     found = list(Path(pipeline.options.checkpoint, "state").rglob(f"{version}.delta"))
     assert found

@@ -1,38 +1,46 @@
-"""Several sinks behind one decision, under Spark: two Kafka clusters and Redis, and Redis without any Kafka."""
+"""Several sinks with one decision, under Spark: two Kafka clusters and Redis, and Redis or HBase without Kafka."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import json
-import uuid
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
 
 from integration.services.kafka import LocalKafka
-from integration.spark import exactly_once
 from sinks.hbase.mappings import Increment
-from sinks.kafka import KafkaSink
-from sinks.kafka.transactions import TransactionClient, current_producer
+from sinks.kafka.handle import ProducerIdentity
+from sinks.kafka.transactions import TransactionClient
 from sinks.redis import RedisSink
-from sinks.redis.mappings import IncrBy, ListPush
+from sinks.redis.mappings import ListPush
+from tests.live.file_query import (
+    BATCHES,
+    SUMS,
+    VALUES,
+    Query,
+    adding,
+    counters,
+    kafka_sink,
+    redis_client,
+    unique,
+    values,
+)
 from tests.live.hbase.conftest import _shared_store, hbase_server, store
 from tests.live.hbase.support import sink_of as hbase_sink
-from tests.live.pipeline import create_topic
 from tests.live.redis.conftest import redis_server
-from tests.live.spark_support import message_of, spark
-from tests.reader import committed, records
+from tests.live.spark_support import spark
+from tests.reader import records
 from twopc.testing import crash_points
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from tests.live.hbase.support import Store
     from tests.live.redis.services import RedisService
@@ -44,7 +52,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 
 def whole(*points: str | None) -> list[Any]:
-    """Cases that only `make whole` runs."""
+    """Parameters that only `make whole` runs."""
     return [pytest.param(point, marks=pytest.mark.whole) for point in points]
 
 
@@ -53,105 +61,6 @@ def other_kafka() -> Iterator[LocalKafka]:
     """A second cluster."""
     with LocalKafka() as kafka:
         yield kafka
-
-
-@dataclasses.dataclass
-class Query:
-    """A query over files of JSON lines, a batch each, into sinks of the test's choice."""
-
-    spark: SparkSession
-    directory: Path
-    sinks: tuple[Any, ...]
-    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
-    schema: str = "id STRING, n BIGINT"
-    plan: Callable[[DataFrame], DataFrame] = lambda frame: frame
-
-    def feed(self, *rows: dict[str, Any]) -> None:
-        """Add one batch."""
-        source = self.directory / "source"
-        source.mkdir(exist_ok=True)
-        name = f"{len(list(source.iterdir())):06d}.json"
-        (self.directory / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-        (self.directory / name).rename(source / name)
-
-    def run(self, *expressions: str) -> None:
-        """Process all that was fed. Raises what the query stops with."""
-        checkpoint = str(self.directory / "checkpoint")
-        frame = (
-            self.spark.readStream.schema(self.schema)
-            .option("maxFilesPerTrigger", 1)
-            .json(str(self.directory / "source"))
-        )
-        each = exactly_once(*self.sinks, checkpoint_location=checkpoint, **self.settings)
-        selected = frame.selectExpr(*(expressions or ("*", "id AS key", "CAST(n AS STRING) AS value")))
-        writer = self.plan(selected).writeStream.foreachBatch(each).option("checkpointLocation", checkpoint)
-        query = writer.trigger(availableNow=True).start()
-        try:
-            query.awaitTermination()
-        finally:
-            query.stop()
-            each.close()
-
-    def fail_at(self, point: str) -> None:
-        """Stop the query by an error at a crash point, which leaves what a crash there leaves."""
-        crash_points.arm_from(f"{point}=raise")
-        try:
-            with pytest.raises(StreamingQueryException, match="InjectedFault"):
-                self.run()
-        finally:
-            crash_points.disarm()
-
-    def run_over_a_crash_at(self, point: str) -> None:
-        """:data:`BATCHES`; the query crashes in the second."""
-        self.feed(*BATCHES[0])
-        self.run()
-        self.feed(*BATCHES[1])
-        self.fail_at(point)
-        self.feed(*BATCHES[2])
-        self.run()
-
-    def refused(self, *expressions: str) -> str:
-        with pytest.raises(StreamingQueryException) as raised:
-            self.run(*expressions)
-        return message_of(raised.value)
-
-
-def unique() -> str:
-    return f"q{uuid.uuid4().hex[:10]}"
-
-
-def kafka_sink(bootstrap_servers: str, **arguments: Any) -> KafkaSink:
-    name = unique()
-    create_topic(bootstrap_servers, name, 2)
-    return KafkaSink(name=name, bootstrap_servers=bootstrap_servers, topic=name, timeout_ms=20_000, **arguments)
-
-
-def values(sink: KafkaSink) -> Counter[str]:
-    assert sink.topic is not None
-    return committed(sink.bootstrap_servers, sink.topic)
-
-
-def counters(redis_server: RedisService, name: str) -> dict[str, int]:
-    with contextlib.closing(redis_client(redis_server)) as client:
-        return {
-            key.decode().partition(":")[2]: int(client.get(key)) for key in client.scan_iter(f"{name}:*", count=1000)
-        }
-
-
-def redis_client(redis_server: RedisService) -> Any:
-    import redis  # noqa: PLC0415 - a name of a fixture's module otherwise
-
-    return redis.Redis.from_url(redis_server.url)
-
-
-def adding(redis_server: RedisService) -> RedisSink:
-    name = unique()
-    return RedisSink(name=name, url=redis_server.url, mapping=IncrBy(f"{name}:{{id}}", by="n"))
-
-
-BATCHES = [[{"id": "odd", "n": 2 * i + 1}, {"id": "even", "n": 2 * i}] for i in range(1, 4)]
-SUMS = {"odd": 3 + 5 + 7, "even": 2 + 4 + 6}
-VALUES = Counter(str(row["n"]) for rows in BATCHES for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +90,7 @@ def test_a_batch_is_evaluated_once_for_all_sinks(
 ) -> None:
     evaluated = tmp_path / "evaluated"
 
-    def note(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for rows in batches:
             with evaluated.open("a") as file:
                 file.write(f"{rows.num_rows}\n")
@@ -191,7 +100,7 @@ def test_a_batch_is_evaluated_once_for_all_sinks(
         spark,
         tmp_path,
         (kafka_sink(kafka.bootstrap_servers), adding(redis_server)),
-        plan=lambda frame: frame.mapInArrow(note, frame.schema),
+        plan=lambda frame: frame.mapInArrow(count, frame.schema),
     )
     for rows in BATCHES:
         query.feed(*rows)
@@ -199,10 +108,10 @@ def test_a_batch_is_evaluated_once_for_all_sinks(
     assert sum(map(int, evaluated.read_text().split())) == sum(map(len, BATCHES))
 
 
-def test_kafka_shows_a_batch_before_redis_does(
+def test_kafka_shows_a_batch_before_redis(
     kafka: KafkaService, redis_server: RedisService, spark: SparkSession, tmp_path: Path
 ) -> None:
-    # By name the Redis sink would come first.
+    # By name, the Redis sink would come first.
     events = dataclasses.replace(kafka_sink(kafka.bootstrap_servers), name=f"z{unique()}")
     totals = dataclasses.replace(adding(redis_server), name=f"a{unique()}")
     query = Query(spark, tmp_path, (totals, events))
@@ -243,7 +152,7 @@ def test_hbase_alone_has_every_row_once_after_a_crash_at(
     assert {kind: store.total(kind) for kind in SUMS} == SUMS
 
 
-def test_what_redis_has_lost_is_applied_from_staged_rows(
+def test_transactions_lost_in_redis_are_applied_from_staged_rows(
     kafka: KafkaService, redis_server: RedisService, spark: SparkSession, tmp_path: Path
 ) -> None:
     events, totals = kafka_sink(kafka.bootstrap_servers), adding(redis_server)
@@ -260,7 +169,7 @@ def test_what_redis_has_lost_is_applied_from_staged_rows(
 # -- columns -----------------------------------------------------------------------------------------------------------
 
 
-def test_each_sink_may_have_columns_of_its_own(kafka: KafkaService, spark: SparkSession, tmp_path: Path) -> None:
+def test_each_sink_may_have_its_own_columns(kafka: KafkaService, spark: SparkSession, tmp_path: Path) -> None:
     plain, written = kafka_sink(kafka.bootstrap_servers), kafka_sink(kafka.bootstrap_servers)
     query = Query(
         spark, tmp_path, (plain, written), {"select": {written.name: ["id AS key", "to_json(struct(*)) AS value"]}}
@@ -275,7 +184,7 @@ def test_each_sink_may_have_columns_of_its_own(kafka: KafkaService, spark: Spark
     ("expressions", "named"),
     [(("id AS name", "n"), "has no column 'id'"), (("id", "CAST(n AS DOUBLE) AS n"), "column 'n' is double")],
 )
-def test_a_missing_or_wrong_column_for_redis_is_named_before_anything_is_read(
+def test_a_missing_or_wrong_column_for_redis_is_named_before_any_row_is_read(
     expressions: tuple[str, ...], named: str, redis_server: RedisService, spark: SparkSession, tmp_path: Path
 ) -> None:
     totals = adding(redis_server)
@@ -286,7 +195,7 @@ def test_a_missing_or_wrong_column_for_redis_is_named_before_anything_is_read(
     assert counters(redis_server, totals.name) == {}
 
 
-# -- rows that some sink cannot take -----------------------------------------------------------------------------------
+# -- rows that a sink cannot store -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("point", ["driver.decided", *whole(None, "driver.prepared", "driver.committing")])
@@ -312,10 +221,10 @@ def test_a_bad_row_is_in_the_dead_letters_once_and_nowhere_else(
     assert isinstance(cause, bytes) and f"sink '{name}': column 'id' is null" in cause.decode()
 
 
-def test_a_row_that_is_bad_no_more_in_a_replay_is_not_written_a_second_time(
+def test_a_row_that_is_no_longer_bad_in_a_replay_is_not_doubled(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Its letter is committed, so the lost transaction may only be written again without it (rule 9)."""
+    """Its dead letter is committed, so the lost transaction may only be rewritten without it (rule 9)."""
     limited = kafka_sink(kafka.bootstrap_servers, options={"kafka.message.max.bytes": "1000"})
     letters = kafka_sink(kafka.bootstrap_servers)
     settings = {"on_bad_record": "dead_letter", "dead_letter": letters}
@@ -323,9 +232,9 @@ def test_a_row_that_is_bad_no_more_in_a_replay_is_not_written_a_second_time(
     query.feed({"id": "a", "n": "small"}, {"id": "a", "n": "b" * 1001})
     query.fail_at("driver.decided")
     with contextlib.closing(TransactionClient({"bootstrap_servers": [kafka.bootstrap_servers]})) as client:
-        client.fence([current_producer(name) for name in client.list_open(f"{limited.name}.").transactional_ids])
+        client.fence([ProducerIdentity(name) for name in client.list_open(f"{limited.name}.").transactional_ids])
 
-    # The operator raises the limit and starts again.
+    # The operator raises the limit and restarts.
     query.sinks = (dataclasses.replace(limited, options={"kafka.message.max.bytes": "2000"}),)
     message = query.refused()
     assert "InDoubtError" in message and limited.name in message
@@ -338,7 +247,7 @@ def test_a_row_that_is_bad_no_more_in_a_replay_is_not_written_a_second_time(
     assert json.loads(letter.value() or b"")["n"] == "b" * 1001
 
 
-def test_without_a_place_for_dead_letters_a_bad_row_stops_the_batch_with_nothing_visible(
+def test_a_bad_row_without_dead_letters_stops_the_batch_and_nothing_is_visible(
     kafka: KafkaService, redis_server: RedisService, spark: SparkSession, tmp_path: Path
 ) -> None:
     events, totals = kafka_sink(kafka.bootstrap_servers), adding(redis_server)

@@ -20,7 +20,7 @@ from integration.verify.findings import Kind, Severity
 from integration.verify.output import Output, RecordChecks
 from integration.verify.verifier import Verifier, VerifyOptions
 from tests.live.pipeline import Tasks, opened
-from tests.live.rules.schedules import Play, crash, playing
+from tests.live.rules.schedules import Play, crash, playing, until
 from twopc.batch import Overrides
 from twopc.coordinator import Coordinator
 from twopc.files import LocalFiles
@@ -73,7 +73,7 @@ def write(play: Play, *batches: Sequence[Sequence[str]], first: int = 0, **setti
 
 
 def spark_checkpoint(play: Play, path: Path, batches: int, *, ends: Sequence[int] = ()) -> LocalFiles:
-    """The files that Spark would have left, with a Kafka source of one partition."""
+    """The files that Spark would have left for a Kafka source of one partition."""
     for directory in ("offsets", "commits", "sources/0"):
         (path / directory).mkdir(parents=True)
     (path / "metadata").write_text(json.dumps({"id": play.query_id}))
@@ -105,13 +105,15 @@ def test_a_healthy_sink_has_no_findings(play: Play, tmp_path: Path) -> None:
     assert report.is_ok and report.complete
 
 
-def test_verify_fences_nothing_and_writes_nothing(play: Play) -> None:
+def test_verify_fences_nobody_and_writes_nothing(play: Play) -> None:
     driver = play.driver()
     driver.process(play.batch(0), Tasks(play, ROWS))
     ledger = play.sink.create_decision_log()
     before = ledger.inspect()
+    entries = list(before.entries)
     report_of(play)
-    assert ledger.inspect() == before
+    after = ledger.inspect()
+    assert (after.start, list(after.entries)) == (before.start, entries)
     ledger.close()
     driver.process(play.batch(1), Tasks(play, [["d"]]))
     assert report_of(play).last_batch == 1
@@ -137,7 +139,7 @@ def test_missing_numbers_of_a_sequence_are_counted(play: Play) -> None:
     assert "2 numbers are missing, such as 2 to 5" in report.findings[0].text
 
 
-def test_a_sequence_is_judged_once_nothing_is_being_committed(play: Play) -> None:
+def test_a_sequence_is_judged_once_no_commit_is_in_progress(play: Play) -> None:
     write(play, [["1", "2"], ["3"]])
     crash(play.driver(), play, 1, [["5"], ["7"]], "driver.decided")  # to partitions 2 and 3
     five, seven = play.decided(1)
@@ -159,11 +161,11 @@ def test_a_sequence_is_not_judged_if_a_batch_is_decided_during_the_check(
     bounds = Cluster.bounds
 
     def torn(self: Cluster, topic: str) -> Any:
-        """The end of the partition of "2" from before the batch, the other ends from after it."""
+        """End partition 0 before the batch and the other partitions after it."""
         before = bounds(self, topic)
         driver.process(play.batch(1), Tasks(play, [["2"], ["3"]]))
         while (after := bounds(self, topic)) is None or after.held_back:
-            pass  # its transactions are being committed
+            pass  # wait for the commits
         after.ends[0] = after.stable[0] = before.ends[0] if before else 0
         return after
 
@@ -174,7 +176,7 @@ def test_a_sequence_is_not_judged_if_a_batch_is_decided_during_the_check(
         assert check(one).findings == ()
 
 
-def test_a_batch_not_committed_yet_differs_from_a_lost_one(play: Play) -> None:
+def test_an_uncommitted_batch_is_distinguished_from_a_lost_one(play: Play) -> None:
     write(play, ROWS)
     crash(play.driver(), play, 1, [["d"], ["e"]], "driver.decided")
     report = report_of(play)
@@ -182,7 +184,7 @@ def test_a_batch_not_committed_yet_differs_from_a_lost_one(play: Play) -> None:
     assert report.is_ok and report.open == 2
 
     for handle in play.decided(1):
-        play.fence(handle.transactional_id)  # as the broker does when the transaction's time is over
+        play.fence(handle.transactional_id)  # as the broker does after the transaction timeout
     lost = report_of(play)
     assert kinds(lost) == [Kind.DECIDED_LOST, Kind.DECIDED_LOST]
     assert not lost.is_ok
@@ -193,7 +195,7 @@ def test_a_batch_not_committed_yet_differs_from_a_lost_one(play: Play) -> None:
     assert (fixed.records, fixed.rewritten) == (5, 1)
 
 
-def test_a_partly_lost_batch_is_repaired_and_its_replaced_transaction_stays_out(play: Play) -> None:
+def test_a_repaired_batch_has_no_rows_of_its_replaced_transaction(play: Play) -> None:
     crash(play.driver(), play, 0, [["a"], ["b"]], "driver.decided")
     play.fence(play.decided(0)[0].transactional_id)
     play.driver().process(play.batch(0), Tasks(play, [["a"], ["b"]]))
@@ -202,7 +204,19 @@ def test_a_partly_lost_batch_is_repaired_and_its_replaced_transaction_stays_out(
     assert (report.repaired, report.transactions, report.visible, report.records) == (1, 2, 2, 2)
 
 
-def test_an_undecided_transaction_that_was_committed_is_an_error(play: Play) -> None:
+def test_what_was_given_up_is_neither_lost_nor_missing(play: Play) -> None:
+    crash(play.driver(), play, 0, [["a"], ["b"]], "driver.decided")
+    lost, kept = play.decided(0)
+    play.fence(lost.transactional_id)
+    assert until(lambda: play.end(kept, commit=True) == "NONE")
+    given_up = Settings(overrides=Overrides(abandon_batch=0))
+    play.driver(given_up).process(play.batch(1), Tasks(play, [["c"]]))
+    report = report_of(play, record_checks=RecordChecks(key=parse("key")), sole_writer=True)
+    assert kinds(report) == [Kind.ABANDONED]
+    assert report.is_ok and (report.records, report.last_batch) == (2, 1)
+
+
+def test_a_committed_transaction_without_a_decision_is_an_error(play: Play) -> None:
     write(play, ROWS)
     crash(play.driver(), play, 1, [["d"]], "driver.confirmed")
     (orphan,) = play.open_transactions()
@@ -232,7 +246,7 @@ def test_a_checkpoint_with_other_offsets_is_an_error(play: Play, tmp_path: Path)
     assert (report.findings[0].where, report.findings[1].where) == ("batch 1", "batches 2-3")
 
 
-def test_batches_that_finish_while_the_output_is_read_are_no_findings(
+def test_batches_that_finish_while_the_output_is_read_cause_no_findings(
     play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "checkpoint"
@@ -248,7 +262,7 @@ def test_batches_that_finish_while_the_output_is_read_are_no_findings(
             driver.process(play.batch(number), Tasks(play, ROWS))
             (path / "commits" / str(number)).write_text("v1\n{}")
         for directory in ("offsets", "commits"):
-            (path / directory / "0").unlink()  # Spark drops old ones
+            (path / directory / "0").unlink()  # Spark deletes old ones
         read_new(self, *arguments)
 
     monkeypatch.setattr(Output, "read_new", read_meanwhile)
@@ -280,7 +294,7 @@ def test_a_sink_without_decisions_has_no_findings(play: Play) -> None:
     assert (report.findings, report.last_batch, report.acquisitions, report.records) == ((), None, 1, None)
 
 
-def test_the_second_sink_of_a_query_is_compared_with_the_first_ones_ledger(play: Play, tmp_path: Path) -> None:
+def test_the_second_sink_of_a_query_is_compared_with_the_first_sinks_ledger(play: Play, tmp_path: Path) -> None:
     second = dataclasses.replace(play.sink, name=f"{play.name}-second")
     opened.append(Coordinator([play.sink, second], LocalFiles(tmp_path / "both")))
     opened[-1].process(play.batch(0), Tasks(play, ROWS))
@@ -346,7 +360,7 @@ def test_ctrl_c_ends_a_watch_with_its_report(play: Play) -> None:
         [*COMMAND, "verify", *arguments],
         stdout=subprocess.PIPE,
         text=True,
-        # A build server's shell may have us ignore Ctrl-C, which a child inherits.
+        # A build server's shell may ignore Ctrl-C, and children inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no other thread here
     ) as watching:
         assert watching.stdout is not None
@@ -372,7 +386,7 @@ def test_a_query_that_writes_during_the_checks_causes_no_errors(play: Play) -> N
             reports.append(check(one))
         query.result()
         reports.append(check(one))
-    assert len({report.last_batch for report in reports}) > 2, "nothing was written during the checks"
+    assert len({report.last_batch for report in reports}) > 2, "no batch was written during the checks"
     temporary = {Kind.RUNNING_OPEN, Kind.DECIDED_OPEN, Kind.HELD_BACK, Kind.NOT_COMPARED, Kind.DECIDED_UNKNOWN}
     assert {kind for report in reports for kind in kinds(report)} <= temporary
     assert (reports[-1].findings, reports[-1].records, reports[-1].last_batch) == ((), 2 * (last + 1), last)

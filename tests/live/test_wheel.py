@@ -1,4 +1,4 @@
-"""The wheel in an environment that has nothing else: what is in it, what it says of an extra, and the README's example."""
+"""The wheel in an otherwise empty environment: its contents, its errors about missing extras, and the README's example."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ROWS = 500
 
 @dataclass(frozen=True)
 class Installed:
-    """An environment with the wheel and what some extras need: nothing of this one, nothing of the tree."""
+    """An environment with the wheel and some extras, without anything of this environment or source tree."""
 
     directory: Path
 
@@ -52,7 +52,7 @@ class Installed:
         )
 
     def error(self, code: str) -> str:
-        """The last line that Python writes before it gives up."""
+        """The last line of Python's error message."""
         done = self("python", "-c", code)
         assert done.returncode == 1, done.stdout + done.stderr
         return done.stderr.strip().splitlines()[-1]
@@ -77,10 +77,12 @@ def _uv(*arguments: str, environment: Path | None = None) -> None:
 
 
 def _installed(wheel: Path, directory: Path, *extras: str) -> Installed:
-    """The locked versions of what the wheel needs, then the wheel itself; its own metadata must agree with them."""
+    """Install the locked versions of the wheel's dependencies, then the wheel; its metadata must agree with them."""
     chosen = [argument for extra in extras for argument in ("--extra", extra)]
+    if "spark" in extras:  # the lock has several, which groups choose
+        chosen += ["--group", "spark-4-0"]
     interpreter = ("--python", getattr(sys, "_base_executable", sys.executable))
-    _uv("sync", "--locked", "--no-dev", "--no-install-project", *interpreter, *chosen, environment=directory)
+    _uv("sync", "--locked", "--no-default-groups", "--no-install-project", *interpreter, *chosen, environment=directory)
     python = ("--python", str(directory / "bin" / "python"))
     _uv("pip", "install", "--offline", "--no-deps", *python, str(wheel))
     _uv("pip", "check", *python)
@@ -97,11 +99,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def base(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """Without any extra."""
+    """An environment without extras."""
     return _installed(wheel, tmp_path_factory.mktemp("base") / "env")
 
 
-def test_the_wheel_holds_the_three_packages_and_nothing_of_tests_or_servers(wheel: Path) -> None:
+def test_the_wheel_contains_the_three_packages_without_tests_and_servers(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     meta = f"twopc-{twopc.__version__}.dist-info"
     assert {name.split("/")[0] for name in names} == {"twopc", "sinks", "integration", meta}
@@ -111,7 +113,7 @@ def test_the_wheel_holds_the_three_packages_and_nothing_of_tests_or_servers(whee
     assert {Path(name).suffix for name in names if not name.startswith(meta)} <= {".py", ".typed", ".json"}
 
 
-def test_the_kafka_sink_and_the_protocol_need_no_extra(base: Installed) -> None:
+def test_the_protocol_and_the_kafka_sink_need_no_extra(base: Installed) -> None:
     code = (
         "import twopc, sinks.kafka.committer, sinks.kafka.decision_log; from twopc import *\n"
         "from sinks.kafka import KafkaSink; KafkaSink(name='orders', bootstrap_servers='127.0.0.1:1', topic='t')\n"
@@ -141,13 +143,13 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(
     )
 
 
-def test_the_command_without_its_extra_says_what_to_install(base: Installed) -> None:
+def test_the_command_names_its_missing_extra(base: Installed) -> None:
     done = base("twopc", "verify", "--help")
     assert (done.returncode, done.stdout) == (1, "")
     assert "pip install 'twopc[verify]'" in done.stderr
 
 
-def test_verify_needs_its_own_extra_only(wheel: Path, tmp_path: Path) -> None:
+def test_verify_needs_only_its_own_extra(wheel: Path, tmp_path: Path) -> None:
     installed = _installed(wheel, tmp_path / "env", "verify")
     assert "--bootstrap-servers" in installed("twopc", "verify", "--help").stdout
     done = installed("twopc", "verify", "--bootstrap-servers", "127.0.0.1:1", "--sink", "orders", "--timeout", "1")
@@ -162,14 +164,12 @@ def readme_example() -> str:
     return found[1]
 
 
-def test_the_example_of_the_readme_is_the_file_beside_it() -> None:
+def test_the_readmes_example_is_the_file_in_examples() -> None:
     assert (_ROOT / "examples" / "kafka_to_kafka.py").read_text().partition("\n\n")[2] == readme_example()
 
 
 @pytest.mark.timeout(900)
-def test_the_example_of_the_readme_runs_from_the_wheel_on_a_cluster(
-    kafka: KafkaService, wheel: Path, tmp_path: Path
-) -> None:
+def test_the_readmes_example_runs_from_the_wheel_on_a_cluster(kafka: KafkaService, wheel: Path, tmp_path: Path) -> None:
     installed = _installed(wheel, tmp_path / "env", "spark")
     name = f"w{uuid.uuid4().hex[:10]}"
     changed = {
@@ -207,7 +207,7 @@ def test_the_example_of_the_readme_runs_from_the_wheel_on_a_cluster(
         assert query.exit_code is None, (tmp_path / "log").read_text()[-3000:]
     finally:
         query.kill()
-        for process in processes_of(session):  # the executor and its workers are process groups of their own
+        for process in processes_of(session):  # the executor and its workers have their own process groups
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
     assert committed(kafka.bootstrap_servers, f"{name}-out") == given

@@ -1,6 +1,6 @@
-"""``python -m tests.model --histories 100000``: play histories side by side, say what was played, keep what went wrong.
+"""``python -m tests.model --histories 100000``: play histories in parallel, report them, keep the failed ones.
 
-A seed plays the same history again, in any process: ``python -m tests.model --seed 4711 --histories 1``.
+A seed always plays the same history, in any process: ``python -m tests.model --seed 4711 --histories 1``.
 """
 
 # ruff: noqa: T201 - a command line
@@ -31,14 +31,14 @@ ARTIFACTS = Path(__file__).parents[2] / "artifacts"
 _PIECE = 50
 _SHOWN = 10
 _LARGEST_SEED = 1_000_000_000
-_SAID_EVERY = 10_000
+_REPORT_EVERY = 10_000
 
 
 def play_piece(seeds: range) -> list[Verdict]:
     verdicts = [play(seed) for seed in seeds]
     for verdict in verdicts:
         if verdict.violation is None:
-            verdict.trace = []  # too long to hand over for nothing
+            verdict.trace = []  # too long to pass between processes if nobody needs it
     return verdicts
 
 
@@ -48,7 +48,7 @@ def prepare() -> None:
 
 
 def keep(verdict: Verdict, directory: Path) -> Path:
-    """The artifact: what was played, how it ended, and every step."""
+    """Write the artifact: the history's shape, its verdict, and every step."""
     directory.mkdir(exist_ok=True)
     path = directory / f"model-{verdict.seed}.txt"
     lines = [f"seed {verdict.seed}", str(verdict.shape), str(verdict.violation), dict(verdict.struck), *verdict.trace]
@@ -57,7 +57,7 @@ def keep(verdict: Verdict, directory: Path) -> Path:
 
 
 def report(verdicts: Iterable[Verdict], first_seed: int, *, stop: bool) -> int:
-    """Print the sums; returns the number of violations. With ``stop`` the first one is enough."""
+    """Print the totals and return the number of violations; with ``stop``, end at the first one."""
     began = time.monotonic()
     struck: Counter[str] = Counter()
     histories = drivers = in_doubt = violations = 0
@@ -66,7 +66,7 @@ def report(verdicts: Iterable[Verdict], first_seed: int, *, stop: bool) -> int:
         drivers += verdict.drivers
         in_doubt += verdict.in_doubt
         struck.update(verdict.struck)
-        if histories % _SAID_EVERY == 0:
+        if histories % _REPORT_EVERY == 0:
             print(f"{histories} histories, {violations} violations, {time.monotonic() - began:.0f} s", flush=True)
         if verdict.violation is not None:
             violations += 1
@@ -90,10 +90,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
     parser.add_argument("--histories", type=int, default=5_000)
     parser.add_argument(
-        "--seed", type=int, default=random.SystemRandom().randrange(_LARGEST_SEED), help="the first one"
+        "--seed", type=int, default=random.SystemRandom().randrange(_LARGEST_SEED), help="of the first history"
     )
     parser.add_argument("--processes", type=int, default=os.cpu_count())
-    parser.add_argument("--stop", action="store_true", help="at the first violation")
+    parser.add_argument("--stop", action="store_true", help="stop at the first violation")
     options = parser.parse_args()
     seeds = range(options.seed, options.seed + options.histories)
     pieces = [seeds[start : start + _PIECE] for start in range(0, len(seeds), _PIECE)]

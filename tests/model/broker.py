@@ -1,8 +1,8 @@
 """A Kafka cluster as a state machine: transaction coordinator, partition leaders, last stable offset. No clock, no network.
 
-It answers as the tables in docs/protocol.md say (seen on a real broker 4.3.0; ``TransactionCoordinator.scala``): requests
-of transactions V1, EndTxn v3, whose answer depends on the state *and* on how it was reached. A commit is two steps, as
-there: the coordinator's word (PrepareCommit), then a control record in each partition, which may come later.
+It answers as the tables in docs/protocol.md say (observed on broker 4.3.0; ``TransactionCoordinator.scala``): transactions
+V1 and EndTxn v3, whose answer depends on the state *and* on how the state was reached. A commit takes two steps: the
+coordinator accepts it (PrepareCommit), then each partition gets a control record, which may come later.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PREPARED: Final = frozenset({State.PREPARE_COMMIT, State.PREPARE_ABORT})
 
 @dataclass
 class Entry:
-    """A record in a partition; ``committed`` is None while its transaction is open there. Control records have no value."""
+    """A record in a partition. ``committed`` is None while its transaction is open there. Control records have no value."""
 
     offset: int
     producer_id: int
@@ -49,10 +49,10 @@ class Entry:
 
 @dataclass
 class Log:
-    """One partition: its records, and which producers have a transaction open in it."""
+    """One partition: its records, and the producers with an open transaction in it."""
 
     start: int = 0
-    truncated_at: int = 0  #: where the log ended when it was truncated last
+    truncated_at: int = 0  #: the log's end at the last truncation
     entries: list[Entry] = field(default_factory=list)
     open: dict[int, int] = field(default_factory=dict)  #: producer id -> its first offset
     epochs: dict[int, int] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Log:
 
 @dataclass
 class Transaction:
-    """What a coordinator knows of a transactional id."""
+    """What a coordinator knows about a transactional id."""
 
     transactional_id: str
     producer_id: int
@@ -91,7 +91,7 @@ class Cluster:
 
     Attributes:
         now_ms: its clock; :meth:`expire` acts on it.
-        on_commit: called when a coordinator accepts a commit, before anything of it is visible.
+        on_commit: called when a coordinator accepts a commit, before any of it is visible.
         on_visible: called with each record when its partition's control record commits it.
     """
 
@@ -105,9 +105,9 @@ class Cluster:
     # -- the coordinator -----------------------------------------------------------------------------------------------
 
     def init(self, transactional_id: str, timeout_ms: float, *, expected: int = -1) -> tuple[str, int, int]:
-        """InitProducerId: what is open is aborted under a bumped epoch, and the caller has to ask again.
+        """InitProducerId: aborts an open transaction under a bumped epoch; the caller then has to ask again.
 
-        ``expected`` is the epoch that the caller knows (KIP-360); a coordinator compares it unless a transaction is open.
+        ``expected`` is the epoch that the caller knows (KIP-360). The coordinator compares it unless a transaction is open.
         """
         known = self.transactions.get(transactional_id)
         if known is None:
@@ -126,7 +126,7 @@ class Cluster:
     def add_partitions(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Iterable[TopicPartition]
     ) -> str:
-        """AddPartitionsToTxn: the first one opens the transaction."""
+        """AddPartitionsToTxn: the first partition opens the transaction."""
         known, refused = self._of(transactional_id, producer_id, epoch)
         if refused:
             return refused
@@ -167,7 +167,7 @@ class Cluster:
         self._prepare(known, State.PREPARE_ABORT)
 
     def expire(self) -> list[str]:
-        """Abort what is open for longer than its timeout; returns the ids."""
+        """Abort transactions that are open for longer than their timeout; returns their ids."""
         expired = [
             known
             for known in self.transactions.values()
@@ -178,11 +178,11 @@ class Cluster:
         return [known.transactional_id for known in expired]
 
     def unfinished(self) -> list[Transaction]:
-        """Those whose end is decided and not yet marked in every partition."""
+        """Transactions with a decided end that some partition does not show yet."""
         return [known for known in self.transactions.values() if known.state in _PREPARED]
 
     def mark(self, known: Transaction, count: int | None = None) -> None:
-        """Write the control records of the next ``count`` partitions, of all by default."""
+        """Write the control records of the next ``count`` partitions, by default of all."""
         committed = known.state is State.PREPARE_COMMIT
         for where in known.unmarked[:count]:
             self._control(where, known, committed=committed)
@@ -196,7 +196,8 @@ class Cluster:
     def truncate(self, where: TopicPartition, start: int) -> None:
         """DeleteRecords."""
         log = self.logs[where]
-        log.start, log.truncated_at = max(log.start, min(start, log.stable)), log.end
+        if start > log.start:  # otherwise the broker waits for nobody
+            log.start, log.truncated_at = min(start, log.stable), log.end
 
     # -- the partitions' leaders ---------------------------------------------------------------------------------------
 
@@ -208,7 +209,7 @@ class Cluster:
         if epoch < log.epochs.get(producer_id, epoch):
             return FENCED, -1
         if producer_id not in log.open:
-            # KIP-890, for clients of V1: the leader asks the coordinator before it opens a transaction.
+            # KIP-890, for V1 clients: the leader asks the coordinator before it opens a transaction.
             known, refused = self._of(transactional_id, producer_id, epoch)
             if refused or known.state is not State.ONGOING or where not in known.partitions:
                 return refused or INVALID_STATE, -1
@@ -233,7 +234,7 @@ class Cluster:
         log.entries.append(Entry(log.end, known.producer_id, None, None, committed=False))
 
     def fetch(self, where: TopicPartition, start: int, *, until: int | None = None) -> tuple[list[Entry], int]:
-        """What a ``read_committed`` reader gets from ``start`` on, and where it stands afterwards."""
+        """What a ``read_committed`` reader gets from ``start`` on, and its position afterwards."""
         log = self.logs[where]
         stable = log.stable if until is None else min(until, log.stable)
         return [entry for entry in log.entries[start:stable] if entry.committed], max(start, stable)

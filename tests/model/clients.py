@@ -1,6 +1,6 @@
-"""The clients that read, administrate and end transactions by hand, against the model's cluster.
+"""Readers, admin client and transaction client of the model's cluster.
 
-A read may be answered by a leader that has been cut off (rule 1); each request by hand may be lost by itself.
+A leader that is cut off may answer a read (rule 1). Each request of the transaction client can be lost on its own.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 
 class Consumer:
-    """A ``read_committed`` consumer assigned to one partition."""
+    """A ``read_committed`` consumer of one partition."""
 
     def __init__(self, _config: Mapping[str, Any]) -> None:
         self._where: TopicPartition | None = None
         self._position = 0
         self._fetched: list[Entry] = []
-        self._told_end = False
+        self._reported_end = False
 
     def assign(self, partitions: Sequence[Any]) -> None:
         (wanted,) = partitions
         self._where, self._position = (wanted.topic, wanted.partition), wanted.offset
-        self._fetched, self._told_end = [], False
+        self._fetched, self._reported_end = [], False
 
     def unassign(self) -> None:
         self._where = None
@@ -56,11 +56,11 @@ class Consumer:
         except LostError:
             return None
         if position > self._position:
-            self._position, self._told_end = position, False
+            self._position, self._reported_end = position, False
         if self._fetched:
             return self._next()
-        if not self._told_end:
-            self._told_end = True
+        if not self._reported_end:
+            self._reported_end = True
             return Message(self._position, error=KafkaError._PARTITION_EOF)
         NETWORK.simulation.sleep(min(timeout, RESEND_S))
         return None
@@ -73,7 +73,7 @@ class Consumer:
 
 
 class AdminClient:
-    """What the ledger asks of it."""
+    """The requests that the ledger makes."""
 
     def __init__(self, _config: Mapping[str, Any]) -> None: ...
 
@@ -94,7 +94,7 @@ class AdminClient:
         try:
             found = NETWORK.simulation.request("offsets", ask)
         except LostError:
-            found = dict.fromkeys(wanted, -1001)  # librdkafka's answer, without an error
+            found = dict.fromkeys(wanted, -1001)  # what librdkafka returns, without an error
         return {where: _Done(SimpleNamespace(offset=offset)) for where, offset in found.items()}
 
     def list_topics(self, *, timeout: float) -> None:
@@ -105,10 +105,6 @@ class AdminClient:
         for where in below:
             NETWORK.simulation.request("truncate", _truncating(where))
         return {where: _Done(None) for where in below}
-
-    def describe_topics(self, topics: Any, *, request_timeout: float) -> dict[str, Any]:
-        del topics, request_timeout
-        return {}
 
 
 def _truncating(where: Any) -> Callable[[], None]:
@@ -124,11 +120,14 @@ class _Done:
 
 
 class TransactionClient:
-    """See ``sinks.kafka.transactions``: each request may be lost by itself."""
+    """See ``sinks.kafka.transactions``. Each request can be lost on its own."""
 
     cluster_id = "model"
 
     def __init__(self, _config: Mapping[str, Any]) -> None: ...
+
+    def coordinator_of(self, _transactional_id: str) -> str:
+        return "the coordinator"
 
     def describe(self, transactional_ids: Sequence[str]) -> dict[str, Description]:
         def ask() -> dict[str, Description]:

@@ -1,4 +1,4 @@
-"""What the product takes from the standard library that would differ from run to run: time, names, threads."""
+"""Replacements for the parts of the standard library that differ between runs: time, names, threads."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Scheduler(Protocol):
     def sleep(self, seconds: float) -> None: ...
 
     def spawn(self, work: Callable[[], None]) -> Callable[[], bool]:
-        """Run ``work`` beside the caller, in its process; returns whether it still runs."""
+        """Run ``work`` concurrently in the caller's process; the result says whether it still runs."""
 
     def wait(self, until: Callable[[], bool], timeout_ms: float | None = None) -> bool: ...
 
 
 class Time:
-    """Stands where a module has ``time``."""
+    """Replaces a module's ``time``."""
 
     def __init__(self, scheduler: Callable[[], Scheduler]) -> None:
         self._scheduler = scheduler
@@ -42,7 +42,7 @@ class Time:
 
 
 class Names:
-    """Stands where a module has ``uuid``: the same names for the same seed."""
+    """Replaces a module's ``uuid``: the same seed gives the same names."""
 
     def __init__(self, scheduler: Callable[[], Scheduler]) -> None:
         self._scheduler = scheduler
@@ -52,7 +52,7 @@ class Names:
 
 
 class Threads:
-    """Stands where a module has ``threading``."""
+    """Replaces a module's ``threading``."""
 
     def __init__(self, scheduler: Callable[[], Scheduler]) -> None:
         outer = scheduler
@@ -72,7 +72,7 @@ class Threads:
                 outer().wait(lambda: not self._runs())
 
         class Lock:
-            """Greenlets change only at requests, and none is made under this lock."""
+            """Does nothing: greenlets switch only at requests, and no request is made under this lock."""
 
             def __enter__(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""One history: a query, its drivers, a nemesis; then the world is sound again, a last driver ends it, and we judge."""
+"""One history: a query, its drivers and a nemesis. Then the faults end, a last driver finishes, and the judge rules."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ _ORPHANS_DIE: Final = 0.5
 
 @dataclass
 class Verdict:
-    """What became of a history.
+    """The result of a history.
 
     Attributes:
         seed: plays it again.
         shape: what the query looked like.
-        violation: what was broken; None where nothing was.
-        in_doubt: it ended with an InDoubtError, as it may for a shuffled plan without staging.
+        violation: the broken promise; None if none was broken.
+        in_doubt: it ended with an InDoubtError, which is allowed for a shuffled plan without staging.
         drivers: how many were started.
-        struck: faults by kind.
-        trace: what happened, step by step.
+        struck: number of faults by kind.
+        trace: every step.
     """
 
     seed: int
@@ -61,7 +61,7 @@ class Verdict:
 
 
 class History:
-    """Everything about one seed."""
+    """Plays the history of one seed."""
 
     def __init__(self, seed: int) -> None:
         chance = random.Random(f"shape {seed}")
@@ -92,15 +92,15 @@ class History:
         self.judge.on_request(kind, self.simulation.process)
         self.nemesis.strike(kind, act)
 
-    # -- while things break --------------------------------------------------------------------------------------------
+    # -- while faults strike -------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Until a driver has done every batch, or they give up in doubt."""
+        """Run until a driver has finished every batch, or the drivers give up in doubt."""
         while len(self.query.kept.commits) < self.shape.batches and not self._gave_up():
-            self._start_where_none_drives()
+            self._start_driver_if_none_runs()
             self._copy_the_checkpoint()
             if not self.simulation.step():
-                raise ModelViolation("nobody can move, and the query is not done")
+                raise ModelViolation("no process can move, and the query is not done")
             self._end_drivers()
             if self.started > _MAX_DRIVERS:
                 raise ModelViolation(f"still not done after {_MAX_DRIVERS} drivers: {self._failures[-1]!r}")
@@ -109,14 +109,14 @@ class History:
         last = self._failures[-_GIVES_UP_AFTER:]
         return len(last) == _GIVES_UP_AFTER and all(isinstance(error, InDoubtError) for error in last)
 
-    def _start_where_none_drives(self) -> None:
+    def _start_driver_if_none_runs(self) -> None:
         chance = self.simulation.chance
         if any(not process.paused for process, _ in self._drivers):
             if not self.nemesis.budget or len(self._drivers) > 1 or chance.random() > _RIVAL:
                 return
             self.nemesis.count(Fault.RIVAL)
         elif self._drivers and chance.random() > _SECOND_DRIVER:
-            return  # it is paused: sooner or later somebody believes it dead
+            return  # it is paused, so somebody will sooner or later believe it dead
         if self.started and self.nemesis.budget and chance.random() < _LONG_DOWNTIME:
             self.nemesis.count(Fault.TIMEOUT)
             self.simulation.pass_time(JUMP_MS)
@@ -137,15 +137,15 @@ class History:
                 self._failures += self._outcome(process, strand)
         if self._rogue is not None and self._rogue.ended:
             for error in self._outcome(self._rogue.process, self._rogue):
-                # Shown a stale log, it may have got as far as to be fenced by a driver that fenced after it.
+                # After a stale read, it may get far enough to be fenced by a driver that fenced later.
                 fenced = isinstance(error, FencedError) and self.judge.last_to_fence != ROGUE
                 if not fenced and not isinstance(error, (RefusedStartError, RetriableError)):
-                    raise ModelViolation(f"a checkpoint with another history was answered {error!r}")
+                    raise ModelViolation(f"a checkpoint with another history ended with {error!r}")
             self._rogue = None
 
     def _outcome(self, process: Process, strand: Strand) -> list[TwoPhaseCommitError]:
         self.simulation.kill(process)
-        for other in self.simulation.processes:  # its workers find out by themselves, or run on for a while
+        for other in self.simulation.processes:  # its workers notice, or keep running for a while
             if other.name.startswith(f"{process.name}/") and self.simulation.chance.random() < _ORPHANS_DIE:
                 self.simulation.kill(other)
         if strand.error is None or isinstance(strand.error, Crash):
@@ -156,7 +156,7 @@ class History:
         return [strand.error]
 
     def _copy_the_checkpoint(self) -> None:
-        """A copy of the checkpoint, whose last finished batch has other source offsets: it has to be refused."""
+        """Start a copy of the checkpoint with other source offsets for a finished batch; the start must be refused."""
         commits = self.query.kept.commits
         if not commits or not self.nemesis.budget or self.simulation.chance.random() > _ROGUE:
             return
@@ -178,10 +178,10 @@ class History:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def finish(self) -> bool:
-        """In a sound world one driver, alone, does what is left and one more batch. Returns False where it is in doubt."""
+        """Without faults, one last driver finishes the rest and one more batch. Returns False if it ends in doubt."""
         self.nemesis.rest()
         self.simulation.end()
-        # An attempt that lost the race of the very last batch is swept with the next one: here there is none.
+        # An attempt that lost the race of a batch is swept with the next batch. The last batch has no next one.
         self.query.speculates = False
         strand = self._start(self.shape.batches + 1)
         while not strand.ended and self.simulation.step():
@@ -191,7 +191,7 @@ class History:
             return False
         if not strand.ended:
             raise ModelViolation("the last driver does not end")
-        # What it saw as committed is visible; anything that is not is a transaction of somebody else.
+        # Every transaction that it saw committed is visible; any other belongs to nobody.
         self.judge.require_all_visible_once(self.query.kept, _OUTPUT_PARTITIONS)
         return True
 
@@ -199,19 +199,19 @@ class History:
         if not isinstance(error, TwoPhaseCommitError):
             raise error
         if isinstance(error, DecisionInDoubtError) or not isinstance(error, InDoubtError):
-            raise ModelViolation(f"alone in a sound world, the last driver stops: {error!r}") from error
+            raise ModelViolation(f"without faults, the last driver stopped: {error!r}") from error
         if self.shape.staged or not self.shape.shuffled or not self.nemesis.may_have_lost_transactions:
-            raise ModelViolation(f"in doubt without need: {error!r}") from error
+            raise ModelViolation(f"in doubt for no reason: {error!r}") from error
 
 
 def play(seed: int) -> Verdict:
-    """Play the history of a seed to its end, and judge it."""
+    """Play the history of a seed to its end and judge it."""
     history = History(seed)
     verdict = Verdict(seed=seed, shape=history.shape)
     try:
         history.run()
         verdict.in_doubt = not history.finish()
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is the history's verdict
+    except Exception as error:  # noqa: BLE001 - any error is the history's verdict
         verdict.violation = f"{type(error).__name__}: {error}"
     finally:
         history.simulation.end()

@@ -1,4 +1,4 @@
-"""Watches the cluster while a history goes on: what it says at once is closest to the cause."""
+"""Watches the cluster during a history, so that a violation is reported close to its cause."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ROGUE = "rogue"
 
 
 class Judge:
-    """Nothing is committed that nobody decided; nothing is visible twice; a driver that will be refused fences nobody."""
+    """Checks that only decided transactions commit, no row is visible twice, and a start to be refused fences nobody."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._decided: set[tuple[str, int]] = set()
         self._seen: Counter[int] = Counter()
-        #: The driver that asked last for the driver's id, and so may have fenced every other.
+        #: The driver that last asked for the driver's transactional id, and so may have fenced every other.
         self.last_to_fence = ""
         cluster.on_commit = self._on_commit
         cluster.on_visible = self._on_visible
@@ -34,10 +34,10 @@ class Judge:
         if known.transactional_id.endswith(".driver"):
             self._learn(known)
         elif (known.transactional_id, known.epoch) not in self._decided:
-            raise ModelViolation(f"{known.transactional_id} is committed and nobody has decided it")
+            raise ModelViolation(f"{known.transactional_id} is committed without a decision")
 
     def _learn(self, known: Transaction) -> None:
-        """What the driver's transaction decides: it holds from the coordinator's word on, before anybody can read it."""
+        """Learn what the driver's transaction decides. It holds once the coordinator accepts it, before it can be read."""
         log = self._cluster.logs[LEDGER, 0]
         if known.producer_id not in log.open:
             return
@@ -57,20 +57,22 @@ class Judge:
             raise ModelViolation(f"row {row} is visible twice")
 
     def on_request(self, kind: str, process: Process) -> None:
-        if kind == "init" and "/" not in process.name:  # a worker is called <driver>/<worker>
+        if kind == "init" and "/" not in process.name:  # a worker's name is <driver>/<worker>
             self.last_to_fence = process.name
-        # It looks before it fences; a leader that was cut off may show it too little, and then it is refused after that.
+        # It reads before it fences. A cut-off leader may hide records from it; then it is refused only after it has fenced.
         if kind == "init" and process.name.startswith(ROGUE) and not NETWORK.stale:
-            raise ModelViolation("a start that has to be refused fenced the healthy driver first")
+            raise ModelViolation("a start that must be refused fenced the healthy driver")
 
     def require_all_visible_once(self, kept: Checkpointed, partitions: int) -> None:
-        """At the end, against the checkpoint's own plan."""
+        """Check the end of a history against the checkpoint's plan."""
         end = kept.offsets.get(max(kept.offsets, default=0), 0)
         seen: Counter[int] = Counter()
         for number in range(partitions):
             log = self._cluster.logs[OUTPUT, number]
             if log.stable != log.end:
-                raise ModelViolation(f"output {number} is readable up to {log.stable} of {log.end}: something is open")
+                raise ModelViolation(
+                    f"output {number} is readable up to {log.stable} of {log.end}: a transaction is open"
+                )
             seen.update(int(entry.value or b"") for entry in self._cluster.fetch((OUTPUT, number), 0)[0])
         if seen != Counter(range(end)):
             lost, extra = sorted(set(range(end)) - set(seen)), dict(seen - Counter(range(end)))

@@ -1,4 +1,4 @@
-"""What breaks, and when: a budget of faults that strike at requests, drawn from the history's own seed."""
+"""What breaks, and when: a budget of faults that strike at requests, drawn from the history's seed."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _STALE: Final = 0.3
 
 
 class Fault(Enum):
-    """What may break, each as one sentence."""
+    """What may break."""
 
     CRASH = "the process dies before its request"
     CRASH_AFTER = "the process dies after its request, before the answer"
     CRASH_APPLICATION = "the driver and all its workers die"
-    PAUSE = "the process stops, and goes on much later"
+    PAUSE = "the process pauses for a long time"
     PAUSE_AND_TIMEOUT = "the same, and every open transaction times out in the meantime"
     TIMEOUT = "time jumps beyond the transactions' timeout"
     STALL = "a request takes two seconds"
     LOSE_REQUEST = "the request is lost (an EndTxn may come through much later)"
     LOSE_ANSWER = "the answer is lost"
-    REPLAY = "an EndTxn that was sent before comes once more"
-    REPLAY_INIT = "an InitProducerId that was sent before comes once more"
+    REPLAY = "an EndTxn that was sent before arrives again"
+    REPLAY_INIT = "an InitProducerId that was sent before arrives again"
     OUTSIDER = "somebody else aborts an open transaction by EndTxn, at its own epoch"
     STALE_READS = "reads are answered by a leader that was cut off"
     REFUSE_RECORD = "the broker refuses a record"
-    RIVAL = "a second driver is started on the same checkpoint"
-    COPIED_CHECKPOINT = "a copy of the checkpoint with another history is started"
+    RIVAL = "a second driver starts on the same checkpoint"
+    COPIED_CHECKPOINT = "a query starts on a copy of the checkpoint with another history"
 
 
-#: Those that strike at a request, by how often.
+#: Faults that strike at a request, with their weights.
 _WEIGHTS: Final = {
     Fault.CRASH: 6,
     Fault.CRASH_AFTER: 6,
@@ -57,9 +57,9 @@ _WEIGHTS: Final = {
     Fault.STALE_READS: 3,
     Fault.REFUSE_RECORD: 2,
 }
-#: Those that may abort what is decided.
+#: Faults that may abort a decided transaction.
 _ABORTING: Final = (Fault.TIMEOUT, Fault.PAUSE_AND_TIMEOUT, Fault.REPLAY_INIT, Fault.OUTSIDER)
-#: Where a fault can strike; anywhere, by default.
+#: The kinds of requests that a fault can strike; all by default.
 _AT: Final = {
     Fault.LOSE_REQUEST: NETWORK.losable,
     Fault.LOSE_ANSWER: NETWORK.losable,
@@ -68,14 +68,14 @@ _AT: Final = {
 
 
 class Nemesis:
-    """Strikes with ``rate`` at each request until its budget is spent."""
+    """Strikes at each request with probability ``rate`` until its budget is spent."""
 
     def __init__(self, simulation: Simulation, *, budget: int, rate: float) -> None:
         self._simulation = simulation
         self._rate = rate
         self.budget = budget
         self.struck: Counter[Fault] = Counter()
-        #: Each is given the request, which a fault may let happen.
+        #: Each gets the request, and may let it happen.
         self._strikes: dict[Fault, Callable[[Callable[[], Any]], None]] = {
             Fault.CRASH: lambda _: simulation.crash(),
             Fault.CRASH_AFTER: self._crash_after,
@@ -95,11 +95,11 @@ class Nemesis:
 
     @property
     def may_have_lost_transactions(self) -> bool:
-        """Whether a decided transaction can have been lost by what was done."""
+        """Whether the faults so far can have lost a decided transaction."""
         return any(self.struck[fault] for fault in _ABORTING)
 
     def count(self, fault: Fault) -> None:
-        """A fault that strikes elsewhere than at a request."""
+        """Count a fault that does not strike at a request."""
         self.budget -= 1
         self.struck[fault] += 1
 
@@ -154,7 +154,7 @@ class Nemesis:
         if tasks:
             known = self._simulation.chance.choice(tasks)
             cluster.end(known.transactional_id, known.producer_id, known.epoch, commit=False)
-            self._simulation.trace.append(f"-- {known.transactional_id} was aborted by an outsider")
+            self._simulation.trace.append(f"-- {known.transactional_id} was aborted from outside")
 
     def _refuse_record(self, _: Callable[[], Any]) -> None:
         raise RefusedError
@@ -163,6 +163,6 @@ class Nemesis:
         NETWORK.stale = _STALE
 
     def rest(self) -> None:
-        """The world is sound from here on."""
+        """End all faults."""
         self.budget = 0
         NETWORK.stale = 0.0

@@ -1,4 +1,4 @@
-"""The simulated network: which simulation the clients belong to, and what has been sent over it."""
+"""The simulated network: the simulation that the clients belong to, and the requests sent over it."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ if TYPE_CHECKING:
     from tests.model.broker import Cluster, Log
     from tests.model.simulation import Simulation
 
-#: How long a client waits for an answer before it asks again.
+#: How long a client waits for an answer before it sends the request again.
 RESEND_S: Final = 0.1
 
 
 class Network:
-    """Which simulation the clients belong to, and what the nemesis has prepared for their next requests."""
+    """The simulation that the clients belong to, and what the nemesis has prepared for their next requests."""
 
     simulation: Simulation
-    #: Kinds of requests that can be lost; what a producer sends is resent by the client itself, once each.
+    #: Kinds of requests that can be lost. A client sends a producer's own requests again by itself.
     losable: Final = frozenset({"end", "end by hand", "describe", "fence", "list", "offsets", "fetch"})
 
     def begin(self, simulation: Simulation) -> None:
-        """Everything of the history before is forgotten."""
+        """Forget the previous history."""
         self.simulation = simulation
-        self.sent_ends: list[Callable[[], str]] = []  #: every EndTxn for a task's transaction: each may come again
-        self.sent_inits: list[Callable[[], object]] = []  #: every InitProducerId: each may come again
-        self.delayed: list[Callable[[], str]] = []  #: EndTxn of drivers that nobody has answered
-        self.stale: float = 0.0  #: how often a read is answered by a leader that was cut off
+        self.sent_ends: list[Callable[[], str]] = []  #: every EndTxn of a task's transaction; each may arrive again
+        self.sent_inits: list[Callable[[], object]] = []  #: every InitProducerId; each may arrive again
+        self.delayed: list[Callable[[], str]] = []  #: unanswered EndTxn of drivers
+        self.stale: float = 0.0  #: probability that a cut-off leader answers a read
 
     @property
     def cluster(self) -> Cluster:
         return self.simulation.cluster
 
     def lagging(self, log: Log, end: int) -> int:
-        """Where a cut-off leader believes the end to be. One that knows of a truncation has seen what was before it."""
+        """The end as a cut-off leader sees it. A leader that knows of a truncation has seen everything before it."""
         chance = self.simulation.chance
         cut_off = self.stale and chance.random() < self.stale and log.truncated_at < end
         return chance.randint(log.truncated_at, end) if cut_off else end
@@ -51,10 +51,13 @@ def raised(code: int, text: str = "", **facts: bool) -> KafkaException:
 
 
 class Message:
-    """A record as a consumer or a delivery report gives it."""
+    """A record as a consumer or a delivery report returns it."""
 
     def __init__(self, offset: int, key: bytes | None = None, value: bytes | None = None, error: int = 0) -> None:
         self._offset, self._key, self._value, self._error = offset, key, value, error
+
+    def topic(self) -> str:
+        return "topic"
 
     def offset(self) -> int:
         return self._offset

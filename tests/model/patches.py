@@ -1,4 +1,4 @@
-"""The product's own code, with the outside world taken away: clients, time, names and threads are the model's."""
+"""Runs the product's own code in the model: clients, time, names and threads are replaced by the model's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tenacity
 import tenacity.nap
 
 from sinks.kafka import committer as kafka_committer
-from sinks.kafka import decision_log, driver_producer, marker_search, producer_pool
+from sinks.kafka import decision_log, driver_producer, markers, producer_pool
 from sinks.kafka import producer as kafka_producer
 from sinks.kafka import reader as kafka_reader
 from sinks.kafka import writer as kafka_writer
@@ -21,27 +21,25 @@ from twopc import batch_transaction, coordinator
 MARKER_PARTITIONS = 2
 
 
-def _ledger_topic() -> SimpleNamespace:
-    """``sinks.kafka.ledger_topic`` of a ledger that is there, and sound: settings are tested on a real broker."""
+def _ledger_topic(_admin: Any, name: str, **_: Any) -> SimpleNamespace:
+    """Replaces ``sinks.kafka.ledger_topic`` by a ledger that exists and is safe; other tests check it on a real broker."""
     return SimpleNamespace(
-        ABSENT="absent",
-        topic_id=lambda _admin, topic, **_: f"id of {topic}",
-        ensure=lambda _admin, topic, **_: f"id of {topic}",
-        require_safe=lambda *_args, **_: None,
-        batch_limit=lambda *_args, **_: 1_000_000,
-        marker_partitions=lambda *_args, **_: list(range(1, 1 + MARKER_PARTITIONS)),
+        identity=lambda: f"id of {name}",
+        ensure=lambda: None,
+        require_safe=lambda: None,
+        batch_limit=lambda: 1_000_000,
+        marker_partitions=lambda: list(range(1, 1 + MARKER_PARTITIONS)),
     )
 
 
 def install() -> None:
-    """For the rest of this process, which is the simulation's alone."""
+    """Patch the modules for the rest of this process, which runs nothing but the simulation."""
     time, names = Time(lambda: NETWORK.simulation), Names(lambda: NETWORK.simulation)
-    topic = _ledger_topic()
     replaced: list[tuple[Any, dict[str, Any]]] = [
-        (kafka_committer, {"TransactionClient": clients.TransactionClient}),
-        (decision_log, {"AdminClient": clients.AdminClient, "time": time, "ledger_topic": topic}),
+        (kafka_committer, {"TransactionClient": clients.TransactionClient, "describe": lambda *_, **__: None}),
+        (decision_log, {"AdminClient": clients.AdminClient, "time": time, "LedgerTopic": _ledger_topic}),
         (driver_producer, {"Producer": producer.Producer, "time": time}),
-        (marker_search, {"ledger_topic": topic, "uuid": names}),
+        (markers, {"uuid": names}),
         (kafka_producer, {"Producer": producer.Producer, "time": time}),
         (producer_pool, {"threading": Threads(lambda: NETWORK.simulation), "uuid": names}),
         (kafka_reader, {"Consumer": clients.Consumer, "time": time}),

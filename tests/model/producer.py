@@ -1,7 +1,7 @@
 """librdkafka's transactional producer against the model's cluster.
 
-As seen on the real one: a lost EndTxn is sent again inside ``commit_transaction()``, and then success may be reported
-whatever became of the record (rule 12).
+Observed on the real one: ``commit_transaction()`` sends a lost EndTxn again by itself, and may then report success whatever
+became of the record (rule 12).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import SimpleNamespace
 
-_AGAIN_S: Final = 0.02
+_RETRY_S: Final = 0.02
 _TOO_LARGE: Final = "MessageSizeTooLargeError"
 _CODES: Final = {
     _TOO_LARGE: KafkaError.MSG_SIZE_TOO_LARGE,
@@ -69,7 +69,7 @@ class Producer:
                 return
             if NETWORK.simulation.now_ms > until_ms:
                 raise raised(KafkaError._TIMED_OUT, retriable=True)
-            NETWORK.simulation.sleep(_AGAIN_S)
+            NETWORK.simulation.sleep(_RETRY_S)
 
     def begin_transaction(self) -> None:
         self._require_sound()
@@ -159,7 +159,7 @@ class Producer:
             answer = self._ask("open", lambda: NETWORK.cluster.add_partitions(self._id, *self._identity, [where]))
             if answer != CONCURRENT:
                 break
-            NETWORK.simulation.sleep(_AGAIN_S)
+            NETWORK.simulation.sleep(_RETRY_S)
         if answer == NONE:
             self._in_transaction.add(where)
             return ""
@@ -187,9 +187,9 @@ class Producer:
                     raise raised(KafkaError._TIMED_OUT, retriable=True) from None
                 continue
             if answer == CONCURRENT:
-                simulation.sleep(_AGAIN_S)
+                simulation.sleep(_RETRY_S)
                 continue
-            # A resent request may be reported as done, whatever somebody else has made of the transaction meanwhile.
+            # A request sent again may be reported as done, even if somebody else has ended the transaction meanwhile.
             if answer == NONE or (resent and simulation.chance.random() < 0.5):
                 self._in_transaction = set()
                 return

@@ -1,7 +1,7 @@
-"""One streaming query as Spark runs it: a checkpoint that outlives drivers, tasks in workers, a state version a batch.
+"""One streaming query as Spark runs it: a checkpoint that outlives drivers, tasks in workers, a state version per batch.
 
-The order is Spark's: ``offsets/N`` before ``foreachBatch``, ``commits/N`` after it, and a restart begins with the last
-batch that has no commit.
+The order is Spark's: ``offsets/N`` before ``foreachBatch``, ``commits/N`` after it. A restart begins with the last batch
+that has no commit.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _SPECULATED: Final = 0.1
 
 
 class ModelViolation(AssertionError):  # noqa: N818 - a verdict
-    """The product broke its promise."""
+    """The product broke a promise."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
     """What a history's query looks like.
 
-    ``shuffled``: a replay gives the rows to other tasks. ``staged``: tasks keep their rows until they are proven.
+    ``shuffled``: a replay gives the rows to other tasks. ``staged``: tasks keep their rows until the batch is proven.
     """
 
     batches: int
@@ -57,13 +57,13 @@ class Shape:
 
 @dataclass
 class Checkpointed:
-    """The query's directory, and its source's plan: what survives every process."""
+    """What survives every process: the query's checkpoint directory and its source's plan."""
 
-    offsets: dict[int, int] = field(default_factory=dict)  #: batch -> the source offset at which it ends
+    offsets: dict[int, int] = field(default_factory=dict)  #: batch -> its end offset in the source
     commits: set[int] = field(default_factory=set)
     files: dict[str, bytes] = field(default_factory=dict)
     staged: dict[str, list[int]] = field(default_factory=dict)
-    states: set[int] = field(default_factory=set)  #: state versions that are written
+    states: set[int] = field(default_factory=set)  #: written state versions
 
     def begin_of(self, batch: int) -> int:
         return self.offsets.get(batch - 1, 0)
@@ -73,7 +73,7 @@ class Checkpointed:
 
 
 class Files:
-    """See :class:`twopc.files.Files`: in the checkpoint, each use a step."""
+    """See :class:`twopc.files.Files`. Every access to the checkpoint is a request."""
 
     location = "checkpoint"
 
@@ -95,7 +95,7 @@ class Files:
 
 
 class Staging:
-    """See :class:`twopc.staged_rows.StagedRows`."""
+    """See :class:`twopc.engine.StagedRows`."""
 
     def __init__(self, simulation: Simulation, slices: dict[str, list[int]]) -> None:
         self._simulation, self._slices = simulation, slices
@@ -104,7 +104,7 @@ class Staging:
         return self._simulation.request("file", lambda: name in self._slices)
 
     def read(self, name: str, sink: str) -> Iterator[pa.RecordBatch]:
-        del sink  # there is one
+        del sink  # there is only one
         yield record_batch(self._simulation.request("file", lambda: self._slices[name]))
 
     def release(self, driver_epoch: int, batch: int) -> None:
@@ -132,7 +132,7 @@ _SINK: Final = KafkaSink(
 
 
 class Query:
-    """A query over any number of drivers."""
+    """A query with all its drivers."""
 
     def __init__(self, simulation: Simulation, shape: Shape, checkpointed: Checkpointed | None = None) -> None:
         self.simulation = simulation
@@ -140,13 +140,11 @@ class Query:
         self.kept = checkpointed or Checkpointed()
         self.sink = _SINK
         self.speculates = True
-        self.idle: list[
-            Process
-        ] = []  #: Python workers that wait for a task; a restart in the same application finds them
+        self.idle: list[Process] = []  #: idle Python workers; a restart in the same application reuses them
         self._workers = 0
 
     def drive(self, process: Process, batches: int) -> None:
-        """A driver's life: every batch up to ``batches``, or until something stops it."""
+        """Run a driver: every batch up to ``batches``, or until something stops it."""
         simulation, kept = self.simulation, self.kept
         staging = Staging(simulation, kept.staged) if self.shape.staged else None
         settings = Settings(max_attempts=2, keep_batches=self.shape.keep_batches)
@@ -157,7 +155,7 @@ class Query:
             checkpoint = Batch(QUERY_ID, batch, kept.offsets_of(batch) or (), kept.offsets_of)
             coordinator.process(checkpoint, Engine(run, batch))
             if batch not in kept.states:
-                raise ModelViolation(f"batch {batch} was never evaluated to its end: it has no state version")
+                raise ModelViolation(f"batch {batch} was never fully evaluated: it has no state version")
             simulation.request("file", lambda done=batch: kept.commits.add(done))  # type: ignore[misc]
 
     def _planned(self, batches: int) -> int | None:
@@ -171,7 +169,7 @@ class Query:
         return last + 1
 
     def split(self, batch: int) -> list[list[int]]:
-        """The rows of each task, this time."""
+        """The rows of each task in this attempt."""
         rows = list(range(self.kept.begin_of(batch), self.kept.offsets[batch]))
         tasks: list[list[int]] = [[] for _ in range(self.shape.tasks)]
         for row in rows:
@@ -185,7 +183,7 @@ class Query:
 
 
 class Run:
-    """One driver and the workers that serve it."""
+    """One driver and its workers."""
 
     def __init__(self, query: Query, driver: Process) -> None:
         self.query = query
@@ -204,7 +202,7 @@ class Run:
 
 
 class Engine:
-    """See :class:`twopc.engine.Engine`, for one batch of a run."""
+    """See :class:`twopc.engine.Engine`. Serves one batch of a run."""
 
     def __init__(self, run: Run, batch: int) -> None:
         self._run, self._batch = run, batch
@@ -216,7 +214,7 @@ class Engine:
     def _write_state(self) -> None:
         states = self._query.kept.states
         if self._batch > 0 and self._batch - 1 not in states:
-            raise ModelViolation(f"the state version {self._batch - 1} that batch {self._batch} builds on is missing")
+            raise ModelViolation(f"state version {self._batch - 1}, which batch {self._batch} needs, is missing")
         states.add(self._batch)
 
     def prepare(self, work: Work) -> list[TaskReport]:
@@ -236,7 +234,7 @@ class Engine:
 
 
 class _Job:
-    """The tasks of one attempt. What still runs when it is over runs on."""
+    """The tasks of one attempt. Tasks that are still running when it ends keep running."""
 
     def __init__(self, run: Run, work: Work, rows: list[list[int]]) -> None:
         self._run, self._work, self._rows = run, work, rows
@@ -279,7 +277,7 @@ class _Job:
             self.attempt(partition)
 
     def _write(self, partition: int) -> TaskReport:
-        """As ``integration.spark.task`` does it."""
+        """Does the same as ``integration.spark.task``."""
         query, work, rows = self._run.query, self._work, self._rows[partition]
         half = len(rows) // 2
         handles = prepare_all([query.sink], work, partition, [record_batch(rows[:half]), record_batch(rows[half:])])
@@ -295,10 +293,10 @@ class _Job:
 
 @cache
 def _hashed(row: int) -> int:
-    """Stands for the product's xxhash64 of a row: linear in nothing, or {2, 4} sums up to what {1, 5} does."""
+    """Stands for xxhash64 of a row. It must not be linear: otherwise {2, 4} has the same sum as {1, 5}."""
     return int.from_bytes(hashlib.blake2b(b"%d" % row, digest_size=8).digest(), "big")
 
 
 def use_pools_of(process: Process) -> None:
-    """Each process has its own copy of the product's module state."""
+    """Give each process its own copy of the product's module state."""
     producer_pool._pools = process.pools

@@ -1,7 +1,7 @@
-"""Processes, time and a network in one thread: which process moves next, and what breaks, comes from one seed.
+"""Processes, time and a network in one thread. One seed decides which process moves next, and what breaks.
 
-A process is one or more greenlets. Each of its requests to the outside world is a step at which another process may
-move, the nemesis may strike, or time may pass. A dead process can do nothing more, not even tidy up.
+A process is one or more greenlets. At each of its requests to the outside world, another process may move, the nemesis may
+strike, or time may pass. A dead process can do nothing, not even clean up.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 _SWITCH: Final = 0.3
 _REQUEST_MS: Final = 1.0
-#: Beyond every timeout of the histories' transactions.
+#: Longer than every transaction timeout of the histories.
 JUMP_MS: Final = 100_000.0
 _MARKED_AT_ONCE: Final = 0.7
 _RESUMED: Final = 0.02
@@ -30,11 +30,11 @@ _MAX_STEPS: Final = 50_000
 
 
 class Crash(BaseException):
-    """The death of the process: no ``except Exception`` of the product may swallow it."""
+    """The death of a process. Derived from BaseException, so that no ``except Exception`` of the product swallows it."""
 
 
 class LostError(Exception):
-    """The network lost the request or its answer: the caller cannot know which."""
+    """The network lost the request or its answer; the caller cannot know which."""
 
 
 class RefusedError(Exception):
@@ -42,12 +42,12 @@ class RefusedError(Exception):
 
 
 class EndlessError(AssertionError):
-    """Nobody ends."""
+    """The simulation does not end."""
 
 
 @dataclass(eq=False)
 class Process:
-    """What dies as one. ``pools`` is the product's module state, of which each real process has its own."""
+    """What dies together. ``pools`` is the product's module state; each real process has its own."""
 
     name: str
     alive: bool = True
@@ -70,7 +70,7 @@ class Strand:
     def _run(self) -> None:
         try:
             self._work()
-        except BaseException as error:  # noqa: BLE001 - judged by whoever launched it
+        except BaseException as error:  # noqa: BLE001 - judged by its launcher
             self.error = error
 
     @property
@@ -89,13 +89,13 @@ class Strand:
         self._greenlet.switch()
 
     def die(self) -> None:
-        """Unwind it; whatever it tries on the way is refused."""
+        """Unwind it; every request on the way raises."""
         if not self.ended:
             self._greenlet.throw(Crash)
 
 
 class Simulation:
-    """See the module. ``strike`` is the nemesis: asked at each request, it may kill, pause, lose or let time pass."""
+    """See the module. ``strike`` is the nemesis: called at each request, it may kill, pause, lose it, or let time pass."""
 
     def __init__(self, seed: int, cluster: Cluster) -> None:
         self.chance = random.Random(seed)
@@ -119,7 +119,7 @@ class Simulation:
         return self._strand.process
 
     def request(self, kind: str, act: Callable[[], T]) -> T:
-        """One request to the outside world: the step at which anything may happen."""
+        """Make one request to the outside world. This is the step at which anything may happen."""
         self._require_alive()
         self.strike(kind, act)
         self._require_alive()
@@ -136,7 +136,7 @@ class Simulation:
         self._yield()
 
     def wait(self, until: Callable[[], bool], timeout_ms: float | None = None) -> bool:
-        """Until it is so; False when the time ran out first."""
+        """Wait until the condition holds; False if the timeout comes first."""
         self._require_alive()
         if not until():
             self._strand.until = until
@@ -145,18 +145,18 @@ class Simulation:
         return until()
 
     def spawn(self, work: Callable[[], None]) -> Callable[[], bool]:
-        """Another thread of the current process."""
+        """Start another thread of the current process."""
         self._require_alive()
         strand = self.launch(self.process, work)
         return lambda: not strand.ended
 
     def pause(self) -> None:
-        """The current process stops, for long."""
+        """Stop the current process for a long time."""
         self.process.paused = True
         self._yield()
 
     def crash(self) -> None:
-        """The current process dies here."""
+        """Kill the current process here."""
         self.kill(self.process)
         raise Crash
 
@@ -186,7 +186,7 @@ class Simulation:
         process.alive = False
 
     def pass_time(self, milliseconds: float) -> None:
-        """Time goes on, and the cluster does what it does by itself."""
+        """Let time pass; transactions expire and control records are written."""
         self.cluster.now_ms += milliseconds
         for expired in self.cluster.expire() if milliseconds >= _REQUEST_MS else ():
             self.trace.append(f"-- {expired} timed out")
@@ -197,7 +197,7 @@ class Simulation:
                 self.cluster.mark(known, 1)
 
     def step(self) -> bool:
-        """Let one process move; False when none is left."""
+        """Let one process move; False if none is left."""
         self._steps += 1
         if self._steps > _MAX_STEPS:
             raise EndlessError(f"no end after {_MAX_STEPS} steps")
@@ -211,9 +211,9 @@ class Simulation:
             self.on_move(strand.process)
             strand.move()
             return True
-        return self._nobody_moves()
+        return self._wake_somebody()
 
-    def _nobody_moves(self) -> bool:
+    def _wake_somebody(self) -> bool:
         sleeping = [s.wake_ms for s in self._strands if s.wake_ms is not None and not s.process.paused and not s.ended]
         if sleeping:
             self.pass_time(max(0.0, min(sleeping) - self.now_ms))
@@ -234,7 +234,7 @@ class Simulation:
         self.processes = [process for process in self.processes if process.alive]
 
     def end(self) -> None:
-        """Everybody dies."""
+        """Kill every process."""
         for process in self.processes:
             process.alive = False
             process.paused = False

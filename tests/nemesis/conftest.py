@@ -1,4 +1,4 @@
-"""Fixtures of the network schedules: the broker of the live tests, a proxy before it, a query behind the proxy."""
+"""Fixtures for the network schedules: the broker of the live tests, a proxy in front of it, a query behind the proxy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.live.services import KafkaService
 
-#: After which a client behind the proxy asks again for what got no answer.
+#: A client behind the proxy repeats a request that is unanswered for so long.
 REQUEST_TIMEOUT_MS = 1_000
 STEP_TIMEOUT_MS = 3_000
 
@@ -39,13 +39,13 @@ def playing_behind(proxy: KafkaProxy, kafka: KafkaService, root: Path) -> Iterat
 
 @pytest.fixture
 def play(kafka: KafkaService, proxy: KafkaProxy, tmp_path: Path) -> Iterator[Play]:
-    """A query whose every client is behind the proxy; who looks on, and who interferes, is not."""
+    """A query with all its clients behind the proxy. Observers and outsiders connect to the broker directly."""
     with playing_behind(proxy, kafka, tmp_path) as play:
         yield play
 
 
 @pytest.fixture
 def elsewhere() -> Iterator[ThreadPoolExecutor]:
-    """Where a driver runs that is kept waiting by the network."""
+    """Threads for drivers that the network blocks."""
     with ThreadPoolExecutor(max_workers=2) as pool:
         yield pool

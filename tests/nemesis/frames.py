@@ -1,8 +1,8 @@
-"""Kafka's frames, as far as a nemesis has to understand them: whose request it is, what it asks, what was answered.
+"""The parts of Kafka's frames that a nemesis needs: whose request it is, what it asks, and the answer.
 
-A frame is four bytes of length and its payload. A request's payload begins with api key, api version, correlation id
-and client id, a response's with the correlation id. Bodies are decoded by kafka-python's generated schemas, and only when
-somebody asks, so that records pass through unread.
+A frame is four bytes of length and its payload. A request's payload begins with api key, api version, correlation id and
+client id, a response's with the correlation id. Bodies are decoded by kafka-python's generated schemas, and only on demand,
+so that records pass through unread.
 
 Source: https://kafka.apache.org/protocol (message framing, request and response headers).
 """
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 NONE: Final = "NONE"
-#: Of a producer whose epoch is not the newest; which of the two depends on the version of the request.
+#: The error for a producer without the newest epoch; which of the two depends on the request's version.
 FENCED: Final = frozenset({"ProducerFencedError", "InvalidProducerEpochError"})
 _COORDINATES_TRANSACTIONS: Final = 1
 _LENGTH: Final = struct.Struct(">i")
@@ -53,7 +53,7 @@ _LARGEST_FRAME_BYTES: Final = 200_000_000
 
 
 class Api(IntEnum):
-    """The requests that a schedule may name, by Kafka's api key."""
+    """The requests that a schedule can name, with Kafka's api keys."""
 
     PRODUCE = 0
     FETCH = 1
@@ -88,20 +88,20 @@ _RESPONSES: Final[Mapping[int, Any]] = {
     Api.DESCRIBE_TRANSACTIONS: DescribeTransactionsResponse,
     Api.LIST_TRANSACTIONS: ListTransactionsResponse,
 }
-#: From these versions on an answer tells a new leader's address when it refuses (KIP-951).
-_TELLS_LEADERS_FROM: Final[Mapping[int, int]] = {Api.PRODUCE: 10, Api.FETCH: 16}
+#: From these versions on, a refusal contains the new leader's address (KIP-951).
+_NAMES_LEADERS_FROM: Final[Mapping[int, int]] = {Api.PRODUCE: 10, Api.FETCH: 16}
 
 
 def read_frames(stream: BinaryIO) -> Iterator[bytes]:
-    """The payloads of a connection until its other end is closed; a frame that was cut off is none.
+    """The payloads of a connection until its other end closes it. An incomplete last frame is dropped.
 
     Raises:
-        ValueError: what comes is not Kafka's plain protocol (TLS, another service).
+        ValueError: the data is not Kafka's plain protocol (TLS, another service).
     """
     while len(head := stream.read(_LENGTH.size)) == _LENGTH.size:
         (length,) = _LENGTH.unpack(head)
         if not 0 < length <= _LARGEST_FRAME_BYTES:
-            raise ValueError(f"{head!r} begins no plain Kafka frame: is the listener one with TLS?")
+            raise ValueError(f"{head!r} is not the start of a plain Kafka frame. Does the listener use TLS?")
         payload = stream.read(length)
         if len(payload) < length:
             return
@@ -115,7 +115,7 @@ def framed(payload: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Request:
-    """A request as it came, without the length before it."""
+    """A request as received, without its length prefix."""
 
     payload: bytes
 
@@ -126,7 +126,7 @@ class Request:
 
     @property
     def api_key(self) -> int:
-        """Which request it is, see :class:`Api`; others pass, too."""
+        """The kind of request, see :class:`Api`; requests of other kinds pass, too."""
         return self._header[0]
 
     @property
@@ -136,12 +136,12 @@ class Request:
 
     @property
     def correlation_id(self) -> int:
-        """What its response repeats."""
+        """The id that its response repeats."""
         return self._header[2]
 
     @property
     def client_id(self) -> str:
-        """The client's name for itself."""
+        """The client id."""
         return self.payload[_HEADER.size : _HEADER.size + max(0, self._header[3])].decode()
 
     @cached_property
@@ -149,13 +149,13 @@ class Request:
         """The decoded body, with kafka-python's field names.
 
         Raises:
-            KeyError: a schedule asks about a request that is not decoded here.
+            KeyError: requests of this kind are not decoded here.
         """
         return _REQUESTS[self.api_key].decode(self.payload, version=self.version, header=True)
 
     @property
     def transactional_ids(self) -> tuple[str, ...]:
-        """The transactional ids it is about; none for requests that carry none."""
+        """The transactional ids in the request; empty if it has none."""
         if self.api_key not in _REQUESTS:
             return ()
         if self.api_key == Api.FIND_COORDINATOR:
@@ -171,13 +171,13 @@ class Request:
 
     @property
     def committed(self) -> bool | None:
-        """Whether an EndTxn commits; None for every other request."""
+        """Whether an EndTxn commits; None for other requests."""
         return bool(self.body.committed) if self.api_key == Api.END_TXN else None
 
 
 @dataclass(frozen=True)
 class Response:
-    """The response to ``request`` as it came, without the length before it."""
+    """The response to ``request`` as received, without its length prefix."""
 
     payload: bytes
     request: Request
@@ -187,25 +187,25 @@ class Response:
         """The decoded body, with kafka-python's field names.
 
         Raises:
-            KeyError: a schedule asks about a response that is not decoded here.
+            KeyError: responses of this kind are not decoded here.
         """
         return _RESPONSES[self.request.api_key].decode(self.payload, version=self.request.version, header=True)
 
     @property
     def error(self) -> str:
-        """NONE, or kafka-python's name of the first error in it, be it of the whole request or of a part of it."""
+        """NONE, or kafka-python's name of the first error, whether of the whole request or of a part."""
         code = next(filter(None, _error_codes(self.body.to_dict())), 0)
         return NONE if code == 0 else str(kafka_errors.for_code(code).__name__)
 
     @property
     def _addresses(self) -> Sequence[Any]:
-        """What in it has a ``host`` and a ``port``."""
+        """The rows that have a ``host`` and a ``port``."""
         api = self.request.api_key
         if api in {Api.METADATA, Api.DESCRIBE_CLUSTER}:
             rows: Sequence[Any] = self.body.brokers
         elif api == Api.FIND_COORDINATOR:
-            rows = self.body.coordinators or [self.body]  # before v4 it is itself the only row
-        elif api in _TELLS_LEADERS_FROM and self.request.version >= _TELLS_LEADERS_FROM[api]:
+            rows = self.body.coordinators or [self.body]  # before v4, the body itself is the only row
+        elif api in _NAMES_LEADERS_FROM and self.request.version >= _NAMES_LEADERS_FROM[api]:
             rows = self.body.node_endpoints
         else:
             rows = ()
@@ -215,9 +215,9 @@ class Response:
         """The payload with ``front(host, port)`` in place of every broker's address."""
         rows = self._addresses
         if not rows:
-            return self.payload  # records among it
+            return self.payload  # including responses with records
         for row in rows:
-            if row.port > 0:  # a refused look-up has no address
+            if row.port > 0:  # a failed look-up has no address
                 row.host, row.port = front(row.host, row.port)
         encoded: bytes = self.body.encode(header=True)
         return encoded
@@ -235,6 +235,6 @@ def _error_codes(found: object) -> Iterator[int]:
 
 
 def correlation_id_of(payload: bytes) -> int:
-    """Which request a response answers."""
+    """The id of the request that a response answers."""
     (correlation_id,) = _LENGTH.unpack_from(payload)
     return int(correlation_id)

@@ -1,4 +1,4 @@
-"""One client's connection through the proxy: two threads, one for each direction."""
+"""One client's connection through the proxy: one thread per direction."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tests.nemesis.rules import Exchange, Fault, Rule
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: How long a broker may take for what its client no longer waits for.
+#: How long a broker may take to answer requests that the client no longer waits for.
 _DRAIN_S: Final = 10.0
 
 
 class Link:
-    """See the module's docstring.
+    """One client's connection through the proxy.
 
     Args:
         client: the client's end.
         broker: the broker's end.
         address: the broker's address.
-        judge: tells the rule that acts on a request, and records it.
-        front: where clients reach a broker.
+        judge: returns the rule that acts on a request, and records the request.
+        front: the address at which clients reach a broker.
     """
 
     def __init__(
@@ -49,16 +49,16 @@ class Link:
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def run(self) -> None:
-        """Until both ends are done.
+        """Forward until both ends are done.
 
         Raises:
-            Exception: what came was not understood.
+            Exception: something received could not be decoded.
         """
         answers = threading.Thread(target=self._from_broker, name="nemesis-answers", daemon=True)
         answers.start()
         try:
             self._from_client()
-            # What has arrived is answered, although nobody listens: a late request has its effect.
+            # Requests that have arrived are executed though nobody waits for the answer: a late request has its effect.
             with self._changed:
                 self._changed.wait_for(lambda: self._broker_is_gone or not self._waiting, _DRAIN_S)
         finally:
@@ -74,7 +74,7 @@ class Link:
             end.close()
 
     def _from_client(self) -> None:
-        for payload in _received(self._client):
+        for payload in _payloads_from(self._client):
             exchange = Exchange(Request(payload), self._address)
             rule = self._judge(exchange)
             if rule is not None:
@@ -84,7 +84,7 @@ class Link:
                     _shut(self._client)
                     return
                 if rule.fault is Fault.HOLD_REQUEST:
-                    rule.stand_still()
+                    rule.block()
             with self._changed:
                 self._waiting[exchange.request.correlation_id] = (exchange, rule)
             if not _sent(self._broker, payload):
@@ -92,7 +92,7 @@ class Link:
 
     def _from_broker(self) -> None:
         try:
-            for payload in _received(self._broker):
+            for payload in _payloads_from(self._broker):
                 self._answer(payload)
         except Exception as error:  # noqa: BLE001 - raised by run()
             self._errors.append(error)
@@ -106,20 +106,20 @@ class Link:
         with self._changed:
             exchange, rule = self._waiting[correlation_id_of(payload)]
         response = Response(payload, exchange.request)
-        exchange.note(response)
+        exchange.record(response)
         fault = rule.fault if rule else None
         if rule and fault is Fault.HOLD_RESPONSE:
-            rule.stand_still()
+            rule.block()
         if fault is Fault.CLOSE_AFTER:
             _shut(self._client)
         elif fault is not Fault.DROP_RESPONSE:
-            _sent(self._client, response.readdressed(self._front))  # a client that has gone hears nothing
+            _sent(self._client, response.readdressed(self._front))  # a no-op if the client is gone
         with self._changed:
             del self._waiting[exchange.request.correlation_id]
             self._changed.notify_all()
 
 
-def _received(end: socket.socket) -> Iterator[bytes]:
+def _payloads_from(end: socket.socket) -> Iterator[bytes]:
     with contextlib.suppress(OSError), end.makefile("rb") as stream:
         yield from read_frames(stream)
 

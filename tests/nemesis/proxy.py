@@ -1,32 +1,31 @@
-"""A network nemesis: a TCP proxy between Kafka clients and their brokers that understands the frames.
+"""A network nemesis: a TCP proxy between Kafka clients and their brokers that understands Kafka's frames.
 
-A schedule names a request, and what the network does to it, before it comes::
+A schedule names a request in advance, and what the network does to it::
 
     with KafkaProxy(kafka.bootstrap_servers) as proxy:
         sink = KafkaSink(name="orders", bootstrap_servers=proxy.bootstrap_servers, …)
         lost = proxy.on(Api.END_TXN, transactional_id="orders.driver", nth=2).drop_response()
-        …                                    # the second EndTxn of the driver is committed, and not answered
-        assert lost.injected == 1            # the schedule was played
+        …                                    # the driver's second EndTxn is executed, but not answered
+        assert lost.injected == 1            # the fault did strike
 
         held = proxy.on(Api.END_TXN, transactional_id="orders.[0-9]*", committed=True).hold()
-        …                                    # in a thread: whoever sends it waits, gives up, asks again
-        late = held.wait()                   # it was met
-        held.release()                       # it arrives, long after
+        …                                    # in a thread: the sender waits, gives up, asks again
+        late = held.wait()                   # the request has come
+        held.release()                       # it reaches the broker, long after
         assert late.answer() == "ProducerFencedError"
 
         for old in proxy.recorded(Api.END_TXN, "orders.[0-9]*"):
-            proxy.replay(old)                # the same bytes once more; returns the broker's answer
+            proxy.replay(old)                # sends the same bytes again; returns the broker's answer
 
-``transactional_id`` is a pattern as of ``fnmatch``; ``where`` takes a predicate over the :class:`Request`; ``nth`` counts from
-when the rule was made, ``times`` says for how many of them it holds. The faults are the methods of :class:`Selection`.
-Where two rules are due for one request, the older one acts, and the other has had its turn; ``watch()`` only tells that it
-came, and takes nobody's turn. What is held for longer than the hold says goes on, and is told on leaving.
+``transactional_id`` is an ``fnmatch`` pattern, ``where`` a predicate over the :class:`Request`. ``nth`` counts from the moment
+the rule is made; ``times`` limits how many requests the rule hits. The faults are the methods of :class:`Selection`. If two
+rules apply to one request, the older one acts, and the other one still counts it. ``watch()`` only reports that a request
+came and displaces no other rule. A hold that runs out lets the request go, and the proxy reports it when it closes.
 
-As in TCP, a request that is held holds back what its client sends behind it on that connection; it arrives even if the
-client has closed its end by then. Every broker has a port of the proxy's in its place, and brokers' addresses in answers
-are rewritten, so that clients stay behind the proxy. Plain connections only: TLS hides the frames. On leaving, everything
-held is let go, every connection is closed, and an error of the proxy itself is raised: no schedule passes because its
-proxy was broken.
+As in TCP, a held request also holds back what its client sends after it on that connection, and it arrives even if the
+client has closed its end. The proxy has one port per broker and rewrites brokers' addresses in answers, so that clients
+stay behind it. It serves plain connections only, since TLS hides the frames. On closing, it releases every hold, closes
+every connection, and raises its own errors: no schedule may pass because its proxy was broken.
 """
 
 from __future__ import annotations
@@ -56,10 +55,10 @@ _RECORDED: Final = frozenset(
 
 
 class KafkaProxy:
-    """See the module's docstring.
+    """See the module.
 
     Args:
-        bootstrap_servers: ``host:port`` of brokers of the cluster; others are found in their answers.
+        bootstrap_servers: ``host:port`` of some brokers of the cluster; their answers name the others.
     """
 
     def __init__(self, bootstrap_servers: str) -> None:
@@ -74,7 +73,7 @@ class KafkaProxy:
         self._is_closed = False
 
     def __enter__(self) -> Self:
-        """Listen."""
+        """Start to listen."""
         for broker in self._known:
             self._front(*broker)
         return self
@@ -82,7 +81,7 @@ class KafkaProxy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let go what is held, end every connection, and tell what went wrong in the proxy itself."""
+        """Release every hold, close every connection, and raise the proxy's own error."""
         with self._lock:
             self._is_closed = True
             fronts, links, rules = list(self._fronts.values()), list(self._links), list(self._rules)
@@ -97,16 +96,16 @@ class KafkaProxy:
         if self._errors and error is None:
             raise self._errors[0]
         forgotten = [str(rule) for rule in rules if rule.is_forgotten]
-        assert error is not None or not forgotten, f"held, and not released in time: {forgotten}"
+        assert error is not None or not forgotten, f"not released in time: {forgotten}"
 
     @property
     def bootstrap_servers(self) -> str:
-        """What clients are to connect to."""
+        """The address for clients to connect to."""
         return ",".join(f"{host}:{port}" for host, port in (self._front(*broker) for broker in self._known))
 
     @property
     def injected(self) -> int:
-        """How many faults were injected so far."""
+        """The number of faults injected so far."""
         return sum(rule.injected for rule in self._rules)
 
     def on(
@@ -119,22 +118,22 @@ class KafkaProxy:
         nth: int = 1,
         times: float = 1,
     ) -> Selection:
-        """Name requests to come; a method of the result says what happens to them."""
+        """Select future requests; a method of the result says what happens to them."""
         return Selection(api, transactional_id, committed, where, nth, times, self._arm)
 
     def recorded(
         self, api: Api, transactional_id: str | None = None, *, committed: bool | None = None
     ) -> list[Exchange]:
-        """The requests of this kind that came so far, dropped ones included; only those that end, begin or ask after one."""
+        """The requests of this kind so far, dropped ones included. Recorded are only the kinds in ``_RECORDED``."""
         assert api in _RECORDED, f"{api!r} is not recorded, only {_RECORDED}"
         wanted = Selection(api, transactional_id, committed, None, 1, 1, self._arm)
         return [exchange for exchange in list(self._exchanges) if wanted.matches(exchange.request)]
 
     def replay(self, exchange: Exchange) -> str:
-        """Send a request's bytes once more, on a new connection of its own; returns the name of the broker's error.
+        """Send a request's bytes again, on a new connection; returns the name of the broker's error.
 
         Raises:
-            ConnectionError: the broker hung up instead of an answer.
+            ConnectionError: the broker closed the connection without an answer.
         """
         with socket.create_connection(exchange.broker, timeout=_REPLAY_TIMEOUT_S) as connection:
             connection.sendall(framed(exchange.request.payload))
@@ -151,19 +150,19 @@ class KafkaProxy:
         return rule
 
     def _judge(self, exchange: Exchange) -> Rule | None:
-        """Which rule acts on a request."""
+        """The rule that acts on a request."""
         if exchange.request.api_key in _RECORDED:
             self._exchanges.append(exchange)
         with self._lock:
             rules = list(self._rules)
-        due = [rule for rule in rules if rule.is_due(exchange.request)]  # each counts for itself
-        crash_points = [rule for rule in due if rule.fault is not Fault.NOTHING][:1]
-        for rule in [*crash_points, *(rule for rule in due if rule.fault is Fault.NOTHING)]:
+        due = [rule for rule in rules if rule.is_due(exchange.request)]  # each rule counts
+        faults = [rule for rule in due if rule.fault is not Fault.NOTHING][:1]
+        for rule in [*faults, *(rule for rule in due if rule.fault is Fault.NOTHING)]:
             rule.act(exchange)
-        return crash_points[0] if crash_points else None
+        return faults[0] if faults else None
 
     def _front(self, host: str, port: int) -> tuple[str, int]:
-        """Where clients reach a broker."""
+        """The address at which clients reach a broker."""
         with self._lock:
             front = self._fronts.get((host, port))
             if front is None:
@@ -177,7 +176,7 @@ class KafkaProxy:
         try:
             connection = socket.create_connection(broker, timeout=_REPLAY_TIMEOUT_S)
         except OSError:
-            return  # a broker that is down refuses: so does the proxy
+            return  # the proxy refuses as a broker does that is down
         connection.settimeout(None)
         link = Link(client, connection, broker, self._judge, self._front)
         with self._lock:
@@ -187,8 +186,8 @@ class KafkaProxy:
             self._links.add(link)
         try:
             link.run()
-        except Exception as error:  # noqa: BLE001 - raised where the proxy is left
-            if not (self._is_closed and isinstance(error, OSError)):  # leaving cuts connections anywhere
+        except Exception as error:  # noqa: BLE001 - __exit__ raises it
+            if not (self._is_closed and isinstance(error, OSError)):  # closing cuts connections at any point
                 self._errors.append(error)
         finally:
             link.close()
@@ -214,7 +213,7 @@ class _Front(socketserver.ThreadingTCPServer):
         super().__init__(address, socketserver.BaseRequestHandler)
 
     def finish_request(self, request: object, client_address: object) -> None:
-        """One connection, in its own thread."""
+        """Serve one connection, in its own thread."""
         del client_address
         assert isinstance(request, socket.socket)
         self._serve(request, self._broker)

@@ -1,4 +1,4 @@
-"""What happens to which request: the words of a schedule."""
+"""Which requests a schedule hits, and what happens to them."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ if TYPE_CHECKING:
 
     from tests.nemesis.frames import Api, Request, Response
 
-#: A hold that is longer, if its schedule says no other time, was forgotten: the proxy tells on leaving.
+#: Default limit of a hold. A hold that reaches it was forgotten, which the proxy reports when it closes.
 LONGEST_HOLD_S: Final = 60.0
 
 
 class Fault(Enum):
     """What the network does to a request or to its response."""
 
-    NOTHING = "it is watched"
-    DROP_REQUEST = "the broker never gets it"
-    DROP_RESPONSE = "the broker acts on it, the client hears nothing"
-    HOLD_REQUEST = "it is on its way, and everything behind it on that connection, too"
-    HOLD_RESPONSE = "the broker has acted, its answer is on its way"
-    CLOSE_BEFORE = "the connection breaks, the broker never gets it"
-    CLOSE_AFTER = "the broker acts on it, the connection breaks instead of the answer"
+    NOTHING = "only watched"
+    DROP_REQUEST = "the broker never gets the request"
+    DROP_RESPONSE = "the broker acts, the client gets no answer"
+    HOLD_REQUEST = "the request and everything behind it on that connection waits"
+    HOLD_RESPONSE = "the broker has acted, its answer waits"
+    CLOSE_BEFORE = "the connection breaks before the broker gets the request"
+    CLOSE_AFTER = "the broker acts, then the connection breaks without an answer"
 
 
 @dataclass
 class Exchange:
-    """A request that went through the proxy, and what became of it.
+    """A request that went through the proxy, and its result.
 
     Attributes:
         request: as the client sent it.
-        broker: ``(host, port)`` that it went to.
-        response: what the broker said, whether the client got it or not; None so far.
+        broker: the ``(host, port)`` it went to.
+        response: the broker's answer, whether or not the client got it; None until it answers.
         fault: what the proxy did to it; None for nothing.
     """
 
@@ -46,36 +46,36 @@ class Exchange:
     fault: Fault | None = None
     _answered: threading.Event = field(default_factory=threading.Event, repr=False)
 
-    def note(self, response: Response) -> None:
-        """The broker has answered."""
+    def record(self, response: Response) -> None:
+        """Record the broker's answer."""
         self.response = response
         self._answered.set()
 
     def wait(self, within_s: float = 10) -> Response:
-        """Wait until the broker has answered.
+        """Wait for the broker's answer.
 
         Raises:
-            AssertionError: it has not, in that time.
+            AssertionError: no answer in time.
         """
         assert self._answered.wait(within_s), f"the broker has not answered {self.request.body} in {within_s:g} s"
         assert self.response is not None
         return self.response
 
     def answer(self, within_s: float = 10) -> str:
-        """The name of the broker's error, ``NONE`` for success; waits for it.
+        """Wait for the broker's answer; return the name of its error, ``NONE`` for success.
 
         Raises:
-            AssertionError: there is none in time.
+            AssertionError: no answer in time.
         """
         return self.wait(within_s).error
 
 
 class Rule:
-    """A fault that waits for its requests. Thread-safe.
+    """A fault and the requests it applies to. Thread-safe.
 
     Attributes:
         hits: the exchanges it has hit, in order.
-        is_forgotten: what it held was not released in time, and went on.
+        is_forgotten: a hold ran out before its release.
     """
 
     def __init__(self, selection: Selection, fault: Fault, hold_s: float = 0.0, *, is_delay: bool = False) -> None:
@@ -92,11 +92,11 @@ class Rule:
 
     @property
     def injected(self) -> int:
-        """How many faults that were."""
+        """The number of faults it has injected."""
         return 0 if self.fault is Fault.NOTHING else len(self.hits)
 
     def is_due(self, request: Request) -> bool:
-        """Whether it is this request's turn; counts those that it is about."""
+        """Whether it applies to this request; counts every request that it matches."""
         if not self._selection.matches(request):
             return False
         with self._changed:
@@ -107,7 +107,7 @@ class Rule:
             return first <= self._seen < first + self._selection.times
 
     def act(self, exchange: Exchange) -> None:
-        """It acts on this one."""
+        """Record that it acts on this request."""
         with self._changed:
             if self.fault is not Fault.NOTHING:
                 exchange.fault = self.fault
@@ -115,10 +115,10 @@ class Rule:
             self._changed.notify_all()
 
     def wait(self, within_s: float = 30, *, hits: int = 1) -> Exchange:
-        """Wait until it has acted ``hits`` times; returns the last of these exchanges.
+        """Wait until it has acted ``hits`` times; returns the exchange of the last time.
 
         Raises:
-            AssertionError: it has not, in that time.
+            AssertionError: no answer in time.
         """
         with self._changed:
             done = self._changed.wait_for(lambda: len(self.hits) >= hits, within_s)
@@ -126,16 +126,16 @@ class Rule:
         return self.hits[hits - 1]
 
     def release(self) -> None:
-        """Let go what is held."""
+        """Let held requests go."""
         self._released.set()
 
     def disarm(self) -> None:
-        """From here on it acts on nothing; what it holds stays held."""
+        """Act on nothing from now on; what it holds stays held."""
         with self._changed:
             self._is_over = True
 
-    def stand_still(self) -> None:
-        """Until released, or the time of the hold is over."""
+    def block(self) -> None:
+        """Block until it is released or the hold runs out."""
         self.is_forgotten |= not (self._released.wait(self._hold_s) or self._is_delay)
 
     def __str__(self) -> str:
@@ -144,7 +144,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which requests: all conditions hold, from the ``nth`` such request on, for ``times`` of them.
+    """The requests that match all conditions: from the ``nth`` match on, ``times`` of them.
 
     Its methods arm a fault and return its :class:`Rule`.
     """
@@ -158,7 +158,7 @@ class Selection:
     _arm: Callable[[Rule], Rule] = field(repr=False)
 
     def matches(self, request: Request) -> bool:
-        """Whether a request is one of these, whatever its turn."""
+        """Whether a request matches, whatever its number."""
         if request.api_key != self.api:
             return False
         pattern = self.transactional_id
@@ -169,37 +169,37 @@ class Selection:
         return self.where is None or self.where(request)
 
     def watch(self) -> Rule:
-        """Nothing happens to it; the rule tells when it came and, by its exchange, when it was answered."""
+        """Only watch: the rule reports when the request came and, by its exchange, when it was answered."""
         return self._arm(Rule(self, Fault.NOTHING))
 
     def drop_request(self) -> Rule:
-        """The broker never gets it; the connection goes on.
+        """The broker never gets it; the connection stays open.
 
-        As no network would do it: a client that takes the answers in turn (kafka-python's) closes the connection at the next
-        one, and asks again for all that was under way there.
+        No real network does this. A client that expects answers in order (kafka-python's) closes the connection at the next
+        answer, and repeats all requests that were pending there.
         """
         return self._arm(Rule(self, Fault.DROP_REQUEST))
 
     def drop_response(self) -> Rule:
-        """The broker acts on it, its answer is lost; the connection goes on."""
+        """The broker acts on it, but its answer is lost; the connection stays open."""
         return self._arm(Rule(self, Fault.DROP_RESPONSE))
 
     def delay(self, seconds: float) -> Rule:
-        """It arrives so much later, even if its client has given up by then."""
+        """The request arrives so much later, even if its client has given up by then."""
         return self._arm(Rule(self, Fault.HOLD_REQUEST, seconds, is_delay=True))
 
     def delay_response(self, seconds: float) -> Rule:
-        """Its answer arrives so much later."""
+        """The answer arrives so much later."""
         return self._arm(Rule(self, Fault.HOLD_RESPONSE, seconds, is_delay=True))
 
     def hold(self, *, longest_s: float = LONGEST_HOLD_S) -> Rule:
-        """It arrives when the rule is released, even if its client has given up by then."""
+        """The request arrives when the rule is released, even if its client has given up by then."""
         return self._arm(Rule(self, Fault.HOLD_REQUEST, longest_s))
 
     def hold_response(self, *, longest_s: float = LONGEST_HOLD_S) -> Rule:
-        """Its answer arrives when the rule is released."""
+        """The answer arrives when the rule is released."""
         return self._arm(Rule(self, Fault.HOLD_RESPONSE, longest_s))
 
     def close_connection(self, *, answered: bool = False) -> Rule:
-        """The connection breaks: before the broker gets it or, with ``answered``, in place of the answer."""
+        """Break the connection: before the broker gets the request or, with ``answered``, instead of the answer."""
         return self._arm(Rule(self, Fault.CLOSE_AFTER if answered else Fault.CLOSE_BEFORE))

@@ -1,4 +1,4 @@
-"""What the network schedules have in common: whose requests are whose, and two drivers, one of which is kept waiting."""
+"""What the network schedules share: who sends which request, and two drivers, one of which the network blocks."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 def of_tasks(play: Play) -> str:
-    """The transactional ids of a query's tasks: ``<sink>.<driver_epoch>.<worker>.<sequence>``, a worker being a UUID."""
+    """The transactional ids of a query's tasks: ``<sink>.<driver_epoch>.<worker>.<sequence>``; the worker is a UUID."""
     return f"{play.name}.*.{'?' * 32}.*"
 
 
 def of_driver(play: Play) -> str:
-    """The transactional id of its drivers."""
+    """The transactional id of the query's drivers."""
     return f"{play.name}.driver"
 
 
 def rivals(play: Play) -> tuple[Coordinator, Coordinator]:
-    """A driver that will lose and has acquired the sink, and its successor, which has done nothing yet."""
+    """A driver that owns the sink and will lose it, and its successor, which has done nothing yet."""
     loser, successor = play.driver(), play.driver()
     loser.initialize_state(play.batch(0))
     return loser, successor
@@ -40,14 +40,14 @@ def rivals(play: Play) -> tuple[Coordinator, Coordinator]:
 def process(
     driver: Coordinator, play: Play, batch: int, *, between: Callable[[int], None] = lambda _: None
 ) -> tuple[int, int]:
-    """One batch; returns how often it was prepared and how often it was evaluated into nothing."""
+    """Process one batch; returns how often it was prepared and how often it was only evaluated."""
     tasks = Tasks(play, rows_of(batch), between=between)
     driver.process(play.batch(batch), tasks)
     return tasks.prepared, tasks.evaluated
 
 
 class VoidFirst(Tasks):
-    """Its first attempt is void, and swept; the handles of it are kept."""
+    """Fails its first attempt, which is then swept, and keeps that attempt's handles."""
 
     def __init__(self, play: Play, batch: int) -> None:
         super().__init__(play, rows_of(batch))
@@ -63,7 +63,7 @@ class VoidFirst(Tasks):
 
 
 def let_a_commit_arrive_late(play: Play, proxy: KafkaProxy) -> None:
-    """A task's, held in batch 0, asked again and answered; it arrives when its id serves a later batch, and ends nothing."""
+    """A task's EndTxn of batch 0 is held, repeated, answered; it arrives when its id serves a later batch, and does nothing."""
     held = proxy.on(Api.END_TXN, transactional_id=of_tasks(play)).hold()
     driver = play.driver()
     process(driver, play, 0)
@@ -83,4 +83,4 @@ def let_a_commit_arrive_late(play: Play, proxy: KafkaProxy) -> None:
     for batch in (1, 2, 3, 4):
         process(driver, play, batch, between=arrive)
         assert play.visible() == seen(batch + 1)
-    assert met, "the id of the late commit did not serve again, so nothing was tested"
+    assert met, "the id of the late commit was not used again, so nothing was tested"

@@ -1,6 +1,6 @@
-"""The network between the driver's own producer and the broker: the commit of a decision is lost, repeated, or late.
+"""The network between the driver's producer and the broker: the commit of a decision is lost, repeated, or late.
 
-Rule 12. librdkafka sends EndTxn again by itself; who decides must not believe it blindly, nor decide twice.
+Rule 12. librdkafka repeats EndTxn by itself; the driver must neither trust it blindly nor decide twice.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("inject", FAULTS)
-def test_a_decision_whose_commit_the_network_hits_is_read_back_and_is_not_taken_anew(
+def test_a_decision_whose_commit_the_network_loses_is_read_back_and_not_repeated(
     play: Play, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch, inject: Callable[[Selection], Rule]
 ) -> None:
     read_back = spied_read_backs(monkeypatch)
@@ -51,17 +51,17 @@ def test_a_decision_whose_commit_the_network_hits_is_read_back_and_is_not_taken_
     assert play.visible() == seen(2)
 
 
-def test_a_decision_that_arrives_after_a_successor_took_over_is_fenced_and_doubles_nothing(
+def test_a_decision_that_arrives_after_a_successor_acquired_is_fenced(
     play: Play, proxy: KafkaProxy, elsewhere: ThreadPoolExecutor
 ) -> None:
-    """Rule 1: the successor has aborted the record on its way, found nothing decided, and written the batch."""
+    """Rule 1: the successor has aborted the pending record, found no decision, and written the batch."""
     loser, successor = rivals(play)
     epoch = play.describe(of_driver(play)).producer_epoch
     of_loser = proxy.on(
         Api.END_TXN,
         transactional_id=of_driver(play),
         where=lambda request: request.body.producer_epoch == epoch,
-        times=float("inf"),  # its client asks again, however long the successor takes
+        times=float("inf"),  # its client repeats it, however long the successor takes
     )
     held = of_loser.hold()
     losing = elsewhere.submit(process, loser, play, 0)
@@ -75,15 +75,15 @@ def test_a_decision_that_arrives_after_a_successor_took_over_is_fenced_and_doubl
     assert play.visible() == seen(2)
 
 
-def test_a_decision_that_was_taken_is_committed_by_whoever_comes_although_its_driver_never_heard(
+def test_a_successor_commits_a_decision_whose_commit_was_never_answered(
     play: Play, proxy: KafkaProxy, elsewhere: ThreadPoolExecutor
 ) -> None:
-    """The broker has committed the record, the answer is on its way: the successor finds it decided."""
+    """The broker has committed the record; its answer is lost. The successor finds the decision."""
     loser, successor = rivals(play)
     lost = proxy.on(Api.END_TXN, transactional_id=of_driver(play), committed=True, times=float("inf")).drop_response()
     losing = elsewhere.submit(process, loser, play, 0)
     assert lost.wait().answer() == NONE
-    lost.disarm()  # the successor's own requests are answered
+    lost.disarm()  # the successor gets its answers
     assert process(successor, play, 0) == (0, 1)
     assert losing.exception(60) is None or isinstance(losing.exception(), FencedError)
     assert process(successor, play, 1) == (1, 0)
@@ -91,21 +91,21 @@ def test_a_decision_that_was_taken_is_committed_by_whoever_comes_although_its_dr
     assert play.visible() == seen(2)
 
 
-def test_a_driver_that_is_still_waiting_when_it_is_overtaken_commits_and_sweeps_nothing_of_its_successor(
+def test_a_driver_fenced_while_it_waits_commits_and_sweeps_nothing_of_its_successor(
     play: Play, proxy: KafkaProxy, elsewhere: ThreadPoolExecutor
 ) -> None:
-    """The answers to the loser's commits of a decided batch come when the successor has prepared the next one."""
+    """The answers to the old driver's commits of a decided batch arrive when the successor has prepared the next batch."""
     loser, successor = rivals(play)
     held = proxy.on(Api.END_TXN, transactional_id=of_tasks(play), committed=True).hold_response()
     losing = elsewhere.submit(process, loser, play, 0)
     held.wait()
     assert process(successor, play, 0) == (0, 1)
 
-    def loser_goes_on() -> None:
+    def release_the_loser() -> None:
         held.release()
-        assert losing.exception(60) is None, "its batch is committed and proven: that is no error"
+        assert losing.exception(60) is None, "its batch is committed and proven, so it must not fail"
 
-    with at("driver.confirmed", loser_goes_on):
+    with at("driver.confirmed", release_the_loser):
         process(successor, play, 1)
     with pytest.raises(FencedError):
         process(loser, play, 1)

@@ -1,8 +1,8 @@
-"""KAFKA-17754: a delayed EndTxn ends the *next* transaction of the same producer, since both live at one epoch.
+"""KAFKA-17754: a delayed EndTxn ends the *next* transaction of the same producer, since both have the same epoch.
 
 Found by Jepsen (https://jepsen.io/analyses/bufstream-0.1.0, https://issues.apache.org/jira/browse/KAFKA-17754): aborted
-reads, lost writes, torn transactions. KIP-890 ends it for clients of transactions V2, which bump the epoch with every
-transaction; librdkafka speaks V1. First what a broker does to a bare producer, then that it does no harm here.
+reads, lost writes, torn transactions. KIP-890 prevents it for clients of transactions V2, which bump the epoch with every
+transaction; librdkafka uses V1. The first tests show it on a bare producer, the others that it does no harm here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def bare_producer(proxy: KafkaProxy, transactional_id: str) -> Producer:
-    """As the client's own examples have it: one producer, one transaction after the other."""
+    """A producer as in the client's own examples: one transaction after the other."""
     producer = Producer(
         {
             "bootstrap.servers": proxy.bootstrap_servers,
@@ -51,16 +51,16 @@ def write(producer: Producer, topic: str, value: str, partition: int) -> None:
     producer.flush(10)
 
 
-def test_a_late_commit_publishes_the_next_transaction_of_a_bare_producer_which_then_aborts_it(
+def test_a_late_commit_publishes_a_bare_producers_next_transaction_though_it_aborts_it(
     kafka: KafkaService, proxy: KafkaProxy
 ) -> None:
-    """The aborted read of the report, on a broker with KIP-890: V1 clients keep their epoch."""
+    """The report's aborted read, on a broker with KIP-890: V1 clients keep their epoch."""
     name = f"bare-{uuid.uuid4().hex}"
     topic = create_topic(kafka.bootstrap_servers, name)
     producer = bare_producer(proxy, name)
     held = proxy.on(Api.END_TXN, transactional_id=name).hold()
     write(producer, topic, "first", 0)
-    producer.commit_transaction(20)  # the first request is on its way still, a second one was answered
+    producer.commit_transaction(20)  # the first request is still on its way; a second one was answered
     write(producer, topic, "second", 1)
     held.release()
     assert held.wait().answer() == NONE
@@ -70,8 +70,8 @@ def test_a_late_commit_publishes_the_next_transaction_of_a_bare_producer_which_t
     assert refused.value.args[0].code() == KafkaError.INVALID_TXN_STATE
 
 
-def test_a_late_abort_loses_the_next_transaction_of_a_bare_producer(kafka: KafkaService, proxy: KafkaProxy) -> None:
-    """The other half: what the application goes on to commit was aborted under its hands."""
+def test_a_late_abort_loses_a_bare_producers_next_transaction(kafka: KafkaService, proxy: KafkaProxy) -> None:
+    """The reverse: the transaction that the application then commits has been aborted."""
     name = f"bare-{uuid.uuid4().hex}"
     topic = create_topic(kafka.bootstrap_servers, name)
     producer = bare_producer(proxy, name)
@@ -87,16 +87,16 @@ def test_a_late_abort_loses_the_next_transaction_of_a_bare_producer(kafka: Kafka
     assert committed(kafka.bootstrap_servers, topic) == Counter()
 
 
-def test_a_late_commit_of_a_task_meets_no_later_transaction(play: Play, proxy: KafkaProxy) -> None:
+def test_a_late_commit_of_a_task_ends_no_later_transaction(play: Play, proxy: KafkaProxy) -> None:
     """Rule 5."""
     let_a_commit_arrive_late(play, proxy)
 
 
 @pytest.mark.parametrize("batch", [0, 1])
-def test_a_late_commit_of_the_driver_ends_its_next_decision_which_was_to_be_committed_anyway(
+def test_a_late_commit_of_the_driver_only_commits_its_next_decision_early(
     play: Play, proxy: KafkaProxy, batch: int
 ) -> None:
-    """Rule 12: the commit of decision N was answered at the second try. The first arrives when N+1 is written."""
+    """Rule 12: the commit of decision N is answered at the second try. The first try arrives when N+1 is written."""
     driver = play.driver()
     driver.initialize_state(play.batch(0))
     held = proxy.on(Api.END_TXN, transactional_id=of_driver(play), nth=batch + 1).hold()
@@ -116,12 +116,12 @@ def test_a_late_commit_of_the_driver_ends_its_next_decision_which_was_to_be_comm
 
 
 @pytest.mark.parametrize("parts_written", [0, 1])
-def test_a_late_commit_of_the_driver_leaves_no_part_of_its_next_decision_in_the_way(
+def test_a_late_commit_of_the_driver_cannot_publish_a_partial_decision(
     play: Play, proxy: KafkaProxy, elsewhere: ThreadPoolExecutor, parts_written: int
 ) -> None:
-    """Rules 12 and 14: a decision in several parts is half written when the commit of the one before it arrives.
+    """Rules 12 and 14: the commit of the previous decision arrives when the next one, in several parts, is half written.
 
-    An incomplete set is no decision: the batch is neither lost nor doubled, and the next driver starts.
+    An incomplete decision is ignored: the batch is neither lost nor doubled, and the next driver starts.
     """
     with_small_ledger(play)
     driver = play.driver()
@@ -131,7 +131,7 @@ def test_a_late_commit_of_the_driver_leaves_no_part_of_its_next_decision_in_the_
     late = held.wait()
     written = proxy.on(Api.PRODUCE, transactional_id=of_driver(play), times=parts_written).watch()
     waiting = proxy.on(Api.PRODUCE, transactional_id=of_driver(play), nth=parts_written + 1).hold()
-    play.offsets[1] = ("x" * 30_000,)  # cut in four parts
+    play.offsets[1] = ("x" * 30_000,)  # cut into four parts
     deciding = elsewhere.submit(driver.process, play.batch(1), Tasks(play, rows_of(1)))
     waiting.wait()
     if parts_written:
@@ -147,17 +147,17 @@ def test_a_late_commit_of_the_driver_leaves_no_part_of_its_next_decision_in_the_
 
 
 def with_small_ledger(play: Play) -> None:
-    """Its decisions are cut in parts of 9 kB."""
+    """Limit the ledger's records, so that decisions are cut into parts of 9 kB."""
     small = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1", "max.message.bytes": "10000"}
     create_topic(play.bootstrap_servers, play.sink.ledger, 9, small)
 
 
-def test_a_decision_that_a_late_commit_has_published_is_not_told_as_not_written(
+def test_a_decision_published_by_a_late_commit_is_not_reported_as_unwritten(
     play: Play, proxy: KafkaProxy, elsewhere: ThreadPoolExecutor
 ) -> None:
-    """Rule 12: the acknowledgement of decision 1 is lost, and the late commit of decision 0 makes it hold.
+    """Rule 12: the acknowledgement of decision 1 is lost, and the late commit of decision 0 publishes it.
 
-    Whoever believes that it was not written may sweep what is decided. It is in doubt until a restart reads it.
+    A driver that believed it unwritten might sweep decided transactions. It is in doubt until a restart reads it.
     """
     driver = play.driver()
     driver.initialize_state(play.batch(0))
@@ -170,8 +170,8 @@ def test_a_decision_that_a_late_commit_has_published_is_not_told_as_not_written(
     held.release()
     assert late.answer() == NONE
     error = deciding.exception(60)
-    assert len(play.decisions()) == 2, "the late commit has published it"
+    assert len(play.decisions()) == 2, "the late commit should have published it"
     successor = play.driver()
     assert process(successor, play, 1) == (0, 1)
     assert play.visible() == seen(2)
-    assert isinstance(error, DecisionInDoubtError), f"told as {error!r}"
+    assert isinstance(error, DecisionInDoubtError), f"reported as {error!r}"

@@ -1,9 +1,9 @@
-"""An InitProducerId arrives late: the broker aborts what is open under its id, whatever the epoch.
+"""A late InitProducerId makes the broker abort the open transaction of its id, whatever the epoch.
 
-The one request of ours that no epoch makes harmless (``TransactionCoordinator.scala``, ``prepareInitProducerIdTransit``: a
-transaction that is Ongoing is fenced for any epoch of its producer id). A task's, without an answer, spoils its id, which is
-never used (rule 5). A sweep's may meet its id in use again: what it aborts is found out before the decision by rule 3, and
-after it by rules 4 and 9.
+It is our only request that no epoch makes harmless (``TransactionCoordinator.scala``, ``prepareInitProducerIdTransit``: an
+Ongoing transaction is fenced for any epoch of its producer id). If a task's stays unanswered, its id is never used
+(rule 5). A sweep's may hit an id that is in use again: rule 3 finds the aborted transaction before the decision, rules 4 and 9
+find it afterwards.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def hold_a_sweep(play: Play, proxy: KafkaProxy, driver: Coordinator) -> Rule:
-    """The first attempt at batch 0 is void; one request of its sweep is on its way still, a second one was answered."""
+    """The first attempt at batch 0 fails. One request of its sweep is still on its way; a second one was answered."""
     held = proxy.on(
         Api.INIT_PRODUCER_ID, transactional_id=of_tasks(play), where=lambda request: request.body.producer_id >= 0
     ).hold()
@@ -35,8 +35,8 @@ def hold_a_sweep(play: Play, proxy: KafkaProxy, driver: Coordinator) -> Rule:
 
 
 @pytest.mark.parametrize("moment", ["driver.prepared", "driver.confirmed", "driver.decided"])
-def test_what_a_late_sweep_aborts_is_written_again(play: Play, proxy: KafkaProxy, moment: str) -> None:
-    """Before it is confirmed, between that and the decision, and when it is decided and not committed."""
+def test_transactions_aborted_by_a_late_sweep_are_written_again(play: Play, proxy: KafkaProxy, moment: str) -> None:
+    """The sweep strikes before the confirmation, between confirmation and decision, or between decision and commit."""
     driver = play.driver()
     held = hold_a_sweep(play, proxy, driver)
     late = held.wait()
@@ -56,12 +56,12 @@ def test_what_a_late_sweep_aborts_is_written_again(play: Play, proxy: KafkaProxy
             prepared, _ = process(driver, play, batch)
         assert prepared == (2 if batch == met else 1)
         assert play.visible() == seen(batch + 1)
-    assert met is not None, "the id of the late sweep did not serve again, so nothing was tested"
+    assert met is not None, "the id of the late sweep was not used again, so nothing was tested"
     assert play.open_transactions() == ()
 
 
-def test_an_id_whose_initialisation_had_no_answer_is_never_used(play: Play, proxy: KafkaProxy) -> None:
-    """What the first task has asked for its first id arrives when a later batch's transactions are open."""
+def test_an_id_with_an_unanswered_initialisation_is_never_used(play: Play, proxy: KafkaProxy) -> None:
+    """The request for the first task's first id arrives while a later batch's transactions are open."""
     first_ids = f"{play.name}.*.{'?' * 32}.0"
     held = proxy.on(Api.INIT_PRODUCER_ID, transactional_id=first_ids, times=float("inf")).hold()
     driver = play.driver()

@@ -1,4 +1,4 @@
-"""The other requests of a batch that the network hits: the look at the votes, the sweep, the writers' own."""
+"""The network hits the other requests of a batch: the confirmation, the sweep, the writers' own."""
 
 from __future__ import annotations
 
@@ -33,23 +33,21 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("inject", FAULTS)
-def test_votes_whose_confirmation_is_lost_are_looked_at_again(
-    play: Play, proxy: KafkaProxy, inject: Callable[[Selection], Rule]
-) -> None:
-    """Rule 3: no answer confirms nothing, and is no reason to write the batch anew either."""
+def test_a_lost_confirmation_is_repeated(play: Play, proxy: KafkaProxy, inject: Callable[[Selection], Rule]) -> None:
+    """Rule 3: a missing answer confirms nothing, but is no reason to rewrite the batch either."""
     rule = inject(proxy.on(Api.DESCRIBE_TRANSACTIONS, transactional_id=of_tasks(play)))
     assert process(play.driver(), play, 0) == (1, 0)
     assert rule.injected == 1
     again = [ask for ask in proxy.recorded(Api.DESCRIBE_TRANSACTIONS, of_tasks(play)) if ask.fault is None]
-    assert again, "nobody has looked again"
+    assert again, "the confirmation was not repeated"
     assert play.visible() == seen(1)
 
 
 @pytest.mark.parametrize("inject", FAULTS)
-def test_a_sweep_that_the_network_hits_is_made_complete(
+def test_a_sweep_with_a_lost_request_is_completed(
     play: Play, proxy: KafkaProxy, inject: Callable[[Selection], Rule]
 ) -> None:
-    """Rule 7: an orphan that is left open would hold back every reader of the output."""
+    """Rule 7: an open orphan would hold back every reader of the output."""
     crash(play.driver(), play, 0, rows_of(0), "driver.confirmed")
     orphans = play.open_transactions()
     assert len(orphans) == 2
@@ -62,8 +60,8 @@ def test_a_sweep_that_the_network_hits_is_made_complete(
     assert play.visible() == seen(1)
 
 
-def test_a_listing_that_is_lost_leaves_the_orphans_to_the_next_sweep(play: Play, proxy: KafkaProxy) -> None:
-    """Rule 7: it is reported, and fails no decided batch."""
+def test_orphans_of_a_lost_listing_are_left_to_the_next_sweep(play: Play, proxy: KafkaProxy) -> None:
+    """Rule 7: the lost listing is reported, and fails no decided batch."""
     crash(play.driver(), play, 0, rows_of(0), "driver.confirmed")
     rule = proxy.on(Api.LIST_TRANSACTIONS).drop_response()
     assert process(play.driver(), play, 0) == (1, 0)
@@ -75,11 +73,11 @@ def test_a_listing_that_is_lost_leaves_the_orphans_to_the_next_sweep(play: Play,
 @pytest.mark.parametrize(
     "api", [Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS_TO_TXN, Api.PRODUCE], ids=lambda api: api.name
 )
-def test_a_tasks_request_that_arrives_twice_and_late_changes_nothing(play: Play, proxy: KafkaProxy, api: Api) -> None:
-    """The first is held, its client asks again and goes on; the first arrives when its transaction is long committed.
+def test_a_tasks_request_that_arrives_twice_changes_nothing(play: Play, proxy: KafkaProxy, api: Api) -> None:
+    """The first copy is held and its client repeats it; the first copy arrives long after the transaction is committed.
 
     A late InitProducerId meets a producer that is no longer needed, a late AddPartitionsToTxn opens an empty transaction
-    (KAFKA-14402) that the next sweep ends, a late Produce is in no transaction.
+    (KAFKA-14402) that the next sweep ends, a late Produce belongs to no transaction.
     """
     held = proxy.on(api, transactional_id=of_tasks(play)).hold()
     driver = play.driver()
@@ -99,10 +97,8 @@ def test_a_tasks_request_that_arrives_twice_and_late_changes_nothing(play: Play,
 @pytest.mark.parametrize(
     "api", [Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS_TO_TXN, Api.PRODUCE], ids=lambda api: api.name
 )
-def test_a_drivers_request_that_arrives_twice_and_late_stops_it_at_worst(
-    play: Play, proxy: KafkaProxy, api: Api
-) -> None:
-    """Its producer lives at one epoch, so it may be stopped; nothing is decided that was not, and a restart goes on.
+def test_a_drivers_request_that_arrives_twice_stops_it_at_worst(play: Play, proxy: KafkaProxy, api: Api) -> None:
+    """Its producer keeps one epoch, so it may be stopped; it decides nothing wrong, and a restart continues.
 
     A late InitProducerId fences it. After a late Produce, itself refused, Kafka 4.3 refuses the next as out of order.
     """
@@ -125,10 +121,10 @@ def test_a_drivers_request_that_arrives_twice_and_late_stops_it_at_worst(
     assert play.open_transactions() == ()
 
 
-def test_a_broker_that_is_silent_uses_up_its_share_of_the_time_only(
+def test_a_silent_broker_uses_up_only_its_share_of_the_timeout(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who connects begins with any of them by chance: twice with one that takes the connection and never answers."""
+    """A client connects to a random broker first: here twice to one that accepts the connection and never answers."""
     asked: list[int] = []
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]

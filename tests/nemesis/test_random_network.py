@@ -1,6 +1,6 @@
-"""A network that loses, delays and breaks whatever it likes, for some batches; then every checker judges what is there.
+"""The network loses, delays and breaks requests at random for some batches; then every checker judges the result.
 
-The seed is the test's name: the faults are the same in every run, as far as threads allow.
+The seed is in the test's name. It gives the same faults in every run, as far as threads allow.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ROWS = 2
 MOST_RESTARTS = 5
 APIS = [
     Api.END_TXN,
-    Api.END_TXN,  # what this is about
+    Api.END_TXN,  # twice: it matters most
     Api.INIT_PRODUCER_ID,
     Api.ADD_PARTITIONS_TO_TXN,
     Api.PRODUCE,
@@ -46,7 +46,7 @@ FAULTS: list[Callable[[Selection], Rule]] = [
     Selection.drop_response,
     Selection.close_connection,
     partial(Selection.close_connection, answered=True),
-    partial(Selection.delay, seconds=1.5),  # longer than its client waits: it comes twice, and late
+    partial(Selection.delay, seconds=1.5),  # longer than its client waits, so it arrives twice, and late
     partial(Selection.delay_response, seconds=0.2),
 ]
 
@@ -63,7 +63,7 @@ def given(batches: int) -> dict[Position, Row]:
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.whole) for seed in range(2, 11))])
-def test_whatever_the_network_does_every_row_is_there_once_and_nothing_is_left_behind(
+def test_every_row_is_there_once_and_nothing_is_left_open_whatever_the_network_does(
     kafka: KafkaService, play: Play, proxy: KafkaProxy, seed: int
 ) -> None:
     chance = random.Random(seed)
@@ -87,4 +87,4 @@ def test_whatever_the_network_does_every_row_is_there_once_and_nothing_is_left_b
                 proxy.replay(end)
         play.forget_worker()
         assert verdict(play.sink, kafka.bootstrap_servers, watcher, given(BATCHES), stall_bound_s=15) == []
-    assert proxy.injected >= BATCHES / 2, "hardly a fault met its request"
+    assert proxy.injected >= BATCHES / 2, "too few faults found a request"

@@ -1,7 +1,7 @@
-"""The network before three brokers: a late commit and a replayed one, where each broker has its own way past the proxy.
+"""The network in front of three brokers: late and replayed commits, where each broker offers a way past the proxy.
 
-What one broker cannot show: the coordinator of a transaction, the leaders of its partitions and whoever answers for the
-metadata are different nodes, and a client that learns one address unchanged would leave the proxy.
+One broker cannot show this: a transaction's coordinator, the leaders of its partitions and the node that answers for the
+metadata differ, and a client that learns one unchanged address would leave the proxy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from integration.services.kafka_cluster import LocalKafkaCluster
     from tests.live.rules.schedules import Play
 
-#: Three brokers on two cores: make whole.
+#: Three brokers on two cores are slow: `make whole` runs them.
 pytestmark = pytest.mark.whole
 
 __all__ = ["cluster", "three_brokers"]
@@ -44,16 +44,16 @@ def proxy(cluster: LocalKafkaCluster) -> Iterator[KafkaProxy]:
 
 @pytest.fixture
 def play(cluster: LocalKafkaCluster, proxy: KafkaProxy, tmp_path: Path) -> Iterator[Play]:
-    """As `tests.nemesis.conftest.play`, with an output that every broker leads a partition of."""
+    """As `tests.nemesis.conftest.play`, with an output of which every broker leads one partition."""
     with playing_behind(proxy, KafkaService(cluster.bootstrap_servers), tmp_path) as play:
         play.topic = replicated_topic(cluster, f"{play.name}-replicated", _PARTITIONS)
         play.sink = dataclasses.replace(play.sink, topic=play.topic)
-        coordinator(cluster, f"{play.name}.driver")  # a new cluster takes longer for it than a step here may
+        coordinator(cluster, f"{play.name}.driver")  # on a new cluster this takes longer than a step here may
         assert len({leader(cluster, play.topic, partition) for partition in range(_PARTITIONS)}) == len(list(cluster))
         yield play
 
 
-def test_a_client_behind_the_proxy_learns_no_brokers_own_address(
+def test_a_client_behind_the_proxy_sees_no_brokers_own_address(
     cluster: LocalKafkaCluster, proxy: KafkaProxy, play: Play
 ) -> None:
     process(play.driver(), play, 0)
@@ -64,20 +64,18 @@ def test_a_client_behind_the_proxy_learns_no_brokers_own_address(
     assert not learned & set(cluster.bootstrap_servers.split(","))
 
 
-def test_a_late_commit_of_a_task_meets_no_later_transaction_on_whichever_broker(play: Play, proxy: KafkaProxy) -> None:
+def test_a_late_commit_of_a_task_ends_no_later_transaction_on_any_broker(play: Play, proxy: KafkaProxy) -> None:
     """KAFKA-17754, rule 5."""
     let_a_commit_arrive_late(play, proxy)
 
 
-def test_commits_that_are_replayed_at_each_coordinator_end_nothing_of_a_later_batch(
-    play: Play, proxy: KafkaProxy
-) -> None:
-    """Rule 5: every EndTxn of batches 0 to 3, once more, while the transactions of batch 4 are open."""
+def test_commits_replayed_at_every_coordinator_end_nothing_of_a_later_batch(play: Play, proxy: KafkaProxy) -> None:
+    """Rule 5: every EndTxn of batches 0 to 3 is replayed while the transactions of batch 4 are open."""
     driver = play.driver()
     for batch in range(4):
         process(driver, play, batch)
     old = proxy.recorded(Api.END_TXN, of_tasks(play), committed=True)
-    assert len({exchange.broker for exchange in old}) > 1, "all of them have one coordinator, as with one broker"
+    assert len({exchange.broker for exchange in old}) > 1, "all of them have the same coordinator"
     answers: list[str] = []
 
     def replay(partition: int) -> None:
@@ -88,7 +86,7 @@ def test_commits_that_are_replayed_at_each_coordinator_end_nothing_of_a_later_ba
 
     process(driver, play, 4, between=replay)
     assert len(answers) == len(old)
-    # NONE from an id that has not served again, CONCURRENT from one that is being initialised for a later batch.
+    # NONE: the id was not used again. CONCURRENT: it is being initialised for a later batch.
     assert set(answers) <= {NONE, CONCURRENT, *FENCED}
     assert set(answers) & FENCED
     assert play.visible() == seen(5)

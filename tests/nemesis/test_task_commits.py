@@ -1,7 +1,6 @@
-"""The network between the driver's committing client and the broker loses, breaks, repeats EndTxn of task transactions.
+"""The network between the driver's committing client and the broker loses, breaks or repeats EndTxn of tasks.
 
-Rules 4 and 5: what is not answered is asked again, what comes late or twice meets a past epoch or a transaction that is
-committed already.
+Rules 4 and 5: unanswered requests are repeated; late and repeated ones meet a past epoch or a committed transaction.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ FAULTS = [
 
 @pytest.mark.parametrize("nth", [1, 2])
 @pytest.mark.parametrize("inject", FAULTS)
-def test_a_commit_that_the_network_hits_is_asked_again_and_commits_once(
+def test_a_commit_that_the_network_hits_is_repeated_and_commits_once(
     play: Play, proxy: KafkaProxy, inject: Callable[[Selection], Rule], nth: int
 ) -> None:
     driver = play.driver()
@@ -44,29 +43,27 @@ def test_a_commit_that_the_network_hits_is_asked_again_and_commits_once(
     assert process(driver, play, 0) == (1, 0)
     assert rule.injected == 1
     assert play.visible() == seen(1)
-    # Somebody was told that each of them is committed.
-    told = {
+    # Some answer confirmed each of them.
+    confirmed = {
         end.request.transactional_ids
         for end in proxy.recorded(Api.END_TXN, of_tasks(play))
         if end.response is not None and end.response.error == NONE
     }
-    assert told == {(handle.transactional_id,) for handle in play.decided(0)}
+    assert confirmed == {(handle.transactional_id,) for handle in play.decided(0)}
     assert process(driver, play, 1) == (1, 0)
     assert play.visible() == seen(2)
     assert play.plans() == ["write", "write"]
 
 
-def test_a_commit_that_is_never_answered_is_proven_by_its_marker(play: Play, proxy: KafkaProxy) -> None:
-    """Rule 4: the broker has committed, every answer is lost, so the markers say it."""
+def test_an_unanswered_commit_is_proven_by_its_marker(play: Play, proxy: KafkaProxy) -> None:
+    """Rule 4: the broker has committed and every answer is lost, so the markers prove it."""
     proxy.on(Api.END_TXN, transactional_id=of_tasks(play), committed=True, times=float("inf")).drop_response()
     assert process(play.driver(), play, 0) == (1, 0)
     assert play.visible() == seen(1)
 
 
-def test_a_commit_that_never_arrives_stops_the_query_and_is_made_good_by_the_next(
-    play: Play, proxy: KafkaProxy
-) -> None:
-    """Rule 4: silence proves nothing. What is decided stays prepared, and is neither shown nor written anew."""
+def test_a_commit_that_never_arrives_stops_the_query_and_the_restart_commits_it(play: Play, proxy: KafkaProxy) -> None:
+    """Rule 4: silence proves nothing. Decided transactions stay prepared; they are neither visible nor rewritten."""
     lost = proxy.on(Api.END_TXN, transactional_id=of_tasks(play), times=float("inf")).drop_request()
     with pytest.raises(CommitBlockedError):
         process(play.driver(), play, 0)
@@ -76,8 +73,8 @@ def test_a_commit_that_never_arrives_stops_the_query_and_is_made_good_by_the_nex
     assert play.visible() == seen(1)
 
 
-def test_every_commit_that_was_ever_sent_is_harmless_when_it_comes_again_later(play: Play, proxy: KafkaProxy) -> None:
-    """Rule 5. The bytes of batches 0 to n once more, while n+1 is half written, and again when it is decided."""
+def test_every_earlier_commit_is_harmless_when_it_arrives_again(play: Play, proxy: KafkaProxy) -> None:
+    """Rule 5: the bytes of batches 0 to n are replayed while n+1 is half written, and again after its decision."""
     met = set()
 
     def replay(_: int) -> None:
@@ -97,7 +94,7 @@ def test_every_commit_that_was_ever_sent_is_harmless_when_it_comes_again_later(p
         assert play.visible() == seen(batch + 1)
         replay_all(proxy, play)
         assert play.visible() == seen(batch + 1)
-    assert met, "no id was open again while a commit for it came late"
+    assert met, "no id was open again when an old commit for it arrived"
     assert play.open_transactions() == ()
 
 
@@ -106,8 +103,8 @@ def replay_all(proxy: KafkaProxy, play: Play) -> None:
         proxy.replay(end)
 
 
-def test_commits_of_a_predecessor_come_again_after_a_successor_has_written(play: Play, proxy: KafkaProxy) -> None:
-    """Two drivers: the first one's commits are on their way still when the second has decided its own batches."""
+def test_old_commits_of_a_driver_are_harmless_after_its_successor_has_written(play: Play, proxy: KafkaProxy) -> None:
+    """Two drivers: the first one's commits arrive again when the second has decided its own batches."""
     process(play.driver(), play, 0)
     successor = play.driver()
     for batch in (0, 1, 2):
@@ -116,8 +113,8 @@ def test_commits_of_a_predecessor_come_again_after_a_successor_has_written(play:
     assert play.visible() == seen(3)
 
 
-def test_an_end_of_a_swept_transaction_commits_and_aborts_nothing(play: Play) -> None:
-    """Forged or late: EndTxn, both ways, for what was swept, while the ids of that worker serve later batches."""
+def test_a_late_end_of_a_swept_transaction_changes_nothing(play: Play) -> None:
+    """EndTxn, commit and abort, for swept transactions, while that worker's ids serve later batches."""
     driver, tasks = play.driver(), VoidFirst(play, 0)
     driver.process(play.batch(0), tasks)
     answers: set[str] = set()
@@ -134,7 +131,7 @@ def test_an_end_of_a_swept_transaction_commits_and_aborts_nothing(play: Play) ->
     assert answers
 
 
-def test_an_abort_that_comes_for_what_is_committed_takes_nothing_back(play: Play) -> None:
+def test_a_late_abort_of_a_committed_transaction_is_refused(play: Play) -> None:
     driver = play.driver()
     process(driver, play, 0)
     assert {play.end(handle, commit=False) for handle in play.decided(0)} == {"InvalidTxnStateError"}
@@ -143,8 +140,8 @@ def test_an_abort_that_comes_for_what_is_committed_takes_nothing_back(play: Play
     assert play.visible() == seen(2)
 
 
-def test_a_commit_is_held_over_a_restart_and_arrives_after_the_next_batch(play: Play, proxy: KafkaProxy) -> None:
-    """The driver dies with its commits on the way; the next one commits, goes on, and then they arrive."""
+def test_a_commit_held_over_a_restart_may_arrive_after_the_next_batch(play: Play, proxy: KafkaProxy) -> None:
+    """The driver dies with its commits on their way. The next driver commits and continues; then they arrive."""
     held = proxy.on(Api.END_TXN, transactional_id=of_tasks(play), committed=True).hold()
     crash(play.driver(), play, 0, rows_of(0), "driver.decided")
     successor = play.driver()

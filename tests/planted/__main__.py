@@ -1,7 +1,7 @@
-"""``python -m tests.planted``: plant each bug in a copy of the tree, and see which floor catches it.
+"""``python -m tests.planted``: plant each bug in a copy of the tree and report which floor catches it.
 
-The floors are tried from the quickest on: *model* (simulated, seconds), *protocol* (a real broker), *whole* (real Spark).
-Exit status 1 when a bug gets through.
+The quickest floor comes first: *model* (simulated, seconds), *protocol* (a real broker), *whole* (real Spark). The exit
+status is 1 if no floor catches a bug.
 """
 
 # ruff: noqa: T201 - a command line
@@ -31,22 +31,22 @@ _COPIED: Final = ("twopc", "sinks", "integration", "tests", "docs", "docker-comp
 _FLOORS: Final = ("model", "protocol", "whole")
 _NOBODY: Final = "NOBODY"
 _TIMEOUT_S: Final = 900
-#: A test failed, a history was violated; pytest has other numbers for what it could not run or find.
+#: A test failed or a history was violated; pytest has other codes for tests that it could not run or find.
 _FAILED: Final = 1
 
 
 def plant(bug: Bug, root: Path) -> None:
-    """Change the copy of the tree at ``root``.
+    """Plant a bug in the copy of the tree at ``root``.
 
     Raises:
-        ValueError: the text that is to be replaced does not stand there once.
+        ValueError: the text to be replaced does not occur exactly once.
     """
     for edit in bug.edits:
         path = root / edit.path
         text = path.read_text()
         if text.count(edit.old) != 1:
             raise ValueError(
-                f"{bug.name}: {edit.path} has {text.count(edit.old)} times what is to be replaced:\n{edit.old}"
+                f"{bug.name}: {edit.path} has the text to be replaced {text.count(edit.old)} times:\n{edit.old}"
             )
         path.write_text(text.replace(edit.old, edit.new))
 
@@ -61,7 +61,7 @@ def copy_tree(target: Path) -> None:
 
 
 def command_of(floor: str, bug: Bug, histories: int, seed: int) -> list[str] | None:
-    """What runs a floor against a bug; None where the floor has nothing to say of it."""
+    """The command that runs a floor against a bug; None if the floor does not cover the bug."""
     if floor == "model":
         play = [sys.executable, "-m", "tests.model", "--stop", "--histories", str(histories), "--seed", str(seed)]
         return play if bug.model else None
@@ -75,10 +75,10 @@ def rule_tests(bug: Bug) -> str:
 
 
 def caught_by(bug: Bug, floors: tuple[str, ...], histories: int, seed: int) -> str | None:
-    """The first floor that catches it; None where none does."""
+    """The first floor that catches the bug; None if none does."""
     with tempfile.TemporaryDirectory(prefix="twopc-planted-") as directory:
         root = Path(directory)
-        # Processes that are started elsewhere, such as Spark's workers, would import what is installed.
+        # Otherwise processes with another working directory, such as Spark's workers, import the installed package.
         environment = {**os.environ, "PYTHONPATH": str(root)}
         copy_tree(root)
         plant(bug, root)
@@ -90,10 +90,10 @@ def caught_by(bug: Bug, floors: tuple[str, ...], histories: int, seed: int) -> s
                         command, cwd=root, env=environment, capture_output=True, timeout=_TIMEOUT_S, check=False
                     )
                 except subprocess.TimeoutExpired:
-                    print(f"{bug.name}: the floor {floor} takes more than {_TIMEOUT_S} s: not judged", flush=True)
+                    print(f"{bug.name}: the floor {floor} takes more than {_TIMEOUT_S} s and is skipped", flush=True)
                     continue
                 if done.returncode not in {0, _FAILED}:
-                    raise RuntimeError(f"{bug.name}: {command} could not judge it:\n{done.stdout.decode()[-2000:]}")
+                    raise RuntimeError(f"{bug.name}: {command} did not run:\n{done.stdout.decode()[-2000:]}")
                 if done.returncode == _FAILED:
                     return floor
     return None
@@ -101,12 +101,12 @@ def caught_by(bug: Bug, floors: tuple[str, ...], histories: int, seed: int) -> s
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.planted", description=__doc__)
-    parser.add_argument("--floors", default=",".join(_FLOORS), help="in this order")
-    parser.add_argument("--only", default="", help="bugs whose name has this in it")
-    parser.add_argument("--histories", type=int, default=20_000, help="of the model, at most, for each bug")
+    parser.add_argument("--floors", default=",".join(_FLOORS), help="floors to try, in this order")
+    parser.add_argument("--only", default="", help="only bugs whose name contains this")
+    parser.add_argument("--histories", type=int, default=20_000, help="maximum number of model histories per bug")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000_000))
-    parser.add_argument("--control", action="store_true", help="plant nothing: what then fails, catches nothing either")
-    parser.add_argument("--lanes", type=int, default=1, help="so many bugs side by side")
+    parser.add_argument("--control", action="store_true", help="plant nothing; a test that fails then is not a catch")
+    parser.add_argument("--lanes", type=int, default=1, help="number of bugs to try in parallel")
     options = parser.parse_args()
     table = Table("planted bug", "rule", "caught by", "s", title=f"seed {options.seed}")
     wrong = 0

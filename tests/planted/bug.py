@@ -1,4 +1,4 @@
-"""A broken variant of the product: a replacement of source text, which fails loudly when the text has changed."""
+"""A broken variant of the product, as a replacement of source text that fails if the text has changed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Edit:
-    """Replace ``old``, which stands in ``path`` once, by ``new``."""
+    """Replace ``old``, which occurs exactly once in ``path``, by ``new``."""
 
     path: str
     old: str
@@ -19,12 +19,12 @@ class Bug:
     """One broken variant.
 
     Attributes:
-        name: what it does wrong.
-        rule: of docs/protocol.md; 0 where it is the protocol itself.
-        edits: how it is planted.
-        protocol: tests without Spark that catch it, for pytest.
-        whole: tests with Spark that catch it. Where neither is given, the rule's own file is to catch it.
-        model: whether it lies in code that the model runs.
+        name: what the variant does wrong.
+        rule: number of the rule in docs/protocol.md; 0 for the protocol itself.
+        edits: the replacements that plant it.
+        protocol: pytest arguments for tests without Spark that catch it.
+        whole: the same for tests with Spark. Without either, the rule's own test file must catch it.
+        model: whether the model runs the changed code.
     """
 
     name: str
@@ -36,5 +36,5 @@ class Bug:
 
 
 def one_edit(name: str, rule: int, path: str, old: str, new: str, **where: str | bool) -> Bug:
-    """A bug that is planted in one place."""
+    """A bug with a single edit."""
     return Bug(name, rule, (Edit(path, old, new),), **where)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Broken variants of what is read and asked before something counts as proven, each in the part that does it."""
+"""Broken variants of reading and asking for proofs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Final
 from tests.planted.bug import Bug, one_edit
 
 _COMMITTER: Final = "sinks/kafka/committer.py"
-_CONFIRM: Final = "sinks/kafka/confirm.py"
 _DRIVER: Final = "sinks/kafka/driver_producer.py"
 _LOG: Final = "sinks/kafka/decision_log.py"
+_PREPARED: Final = "sinks/kafka/prepared.py"
 _READER: Final = "sinks/kafka/reader.py"
 _WRITER: Final = "sinks/kafka/writer.py"
 
@@ -17,14 +17,14 @@ PROOF_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "a transaction that is being ended is confirmed",
         3,
-        _CONFIRM,
+        _PREPARED,
         '    if found.state != "Ongoing":\n',
         "    if False:\n",
         protocol="tests/unit/test_kafka_confirm.py",
         model=False,
     ),
     one_edit(
-        "a decision that is missing between two is not missed",
+        "a decision missing between two others goes unnoticed",
         11,
         "twopc/log_view.py",
         "decision.batch_id - last.batch_id not in {0, 1})",
@@ -33,22 +33,22 @@ PROOF_BUGS: Final[tuple[Bug, ...]] = (
         model=False,
     ),
     one_edit(
-        "markers that cannot be read are absent",
+        "unreadable markers count as absent",
         4,
-        _COMMITTER,
-        "for name in names), Evidence.UNKNOWN)",
-        "for name in names), Evidence.ABORTED)",
+        "sinks/kafka/markers.py",
+        "seen.get(handle.marker_partition))",
+        "seen.get(handle.marker_partition, set()))",
     ),
     one_edit(
-        "what was deleted while it was read is absent",
+        "records deleted during the read count as absent",
         4,
         _READER,
-        "OFFSET_OUT_OF_RANGE}:  # noqa: SLF001\n                    return None",
-        "OFFSET_OUT_OF_RANGE}:  # noqa: SLF001\n                    return rows",
+        "OFFSET_OUT_OF_RANGE}:  # noqa: SLF001\n                    raise RetriableError(",
+        "OFFSET_OUT_OF_RANGE}:  # noqa: SLF001\n                    return\n                    raise RetriableError(",
         protocol="tests/unit/test_kafka_reader.py",
     ),
     one_edit(
-        "a reader goes on behind what was deleted",
+        "a reader skips deleted records",
         4,
         _READER,
         '"auto.offset.reset": "error"',
@@ -57,7 +57,7 @@ PROOF_BUGS: Final[tuple[Bug, ...]] = (
         model=False,
     ),
     one_edit(
-        "whatever follows a slow record proves it",
+        "any later record proves a slow one",
         12,
         _LOG,
         "if rows and (rows[0].offset, rows[0].value) == (offset, value):",
@@ -65,7 +65,7 @@ PROOF_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/unit/test_kafka_decision_log.py",
     ),
     one_edit(
-        "a commit that is refused needs no abort that succeeds",
+        "a refused commit counts as failed without a successful abort",
         12,
         _DRIVER,
         "if inner.txn_requires_abort() and self._abort():",
@@ -73,14 +73,50 @@ PROOF_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/unit/test_kafka_decision_log.py",
     ),
     one_edit(
-        "a repeated take-over begins anew",
+        "a ledger belongs to whichever sink comes",
+        13,
+        _LOG,
+        'if first.sink not in {"", self._settings.name}:',
+        "if False:",
+        protocol="tests/live/rules/test_rule_13_ledgers.py tests/unit/test_kafka_decision_log.py",
+        model=False,
+    ),
+    one_edit(
+        "two sinks of a query may share a ledger",
+        13,
+        "twopc/participants.py",
+        "            if bound[one] == bound[other]:\n",
+        "            if False:\n",
+        protocol="tests/live/rules/test_rule_13_ledgers.py",
+        model=False,
+    ),
+    one_edit(
+        "a row may go to a ledger",
+        14,
+        "sinks/kafka/settings.py",
+        "        return topic == self.ledger or topic in _INTERNAL or topic.startswith(_LEDGERS)\n",
+        "        return topic in _INTERNAL\n",
+        protocol="tests/unit/test_kafka_columns.py tests/live/rules/test_rule_14_topics.py",
+        model=False,
+    ),
+    one_edit(
+        "the user's backoff holds for decisions",
+        12,
+        _DRIVER,
+        '                "retry.backoff.ms": str(RETRY_BACKOFF_MS),\n',
+        "",
+        protocol="tests/unit/test_kafka_decision_log.py",
+        model=False,
+    ),
+    one_edit(
+        "a repeated acquisition fences again",
         1,
         _LOG,
-        "        if self._run == claim.run:\n            return self._driver_epoch\n",
+        "        if self._run == claim.run:\n            return self.driver_epoch\n",
         "",
     ),
     one_edit(
-        "the partitions are those that the first statistics tell",
+        "the first statistics decide the partitions",
         3,
         _WRITER,
         "            complete = sum(count for ranges in sent.values() for count in ranges.values()) > self._rows\n",
@@ -89,18 +125,18 @@ PROOF_BUGS: Final[tuple[Bug, ...]] = (
         model=False,
     ),
     one_edit(
-        "an id that the broker has forgotten was committed",
+        "an id that the broker has forgotten counts as committed",
         4,
         _COMMITTER,
-        "            if report == NONE:\n                proven",
-        '            if report in {NONE, "InvalidProducerIdMappingError"}:\n                proven',
+        "if report == NONE}",
+        'if report in {NONE, "InvalidProducerIdMappingError"}}',
         protocol="tests/unit/test_kafka_confirm.py",
         model=False,
     ),
     one_edit(
-        "one deleted record is not missed",
+        "one deleted record goes unnoticed",
         4,
-        "sinks/kafka/marker_search.py",
+        "sinks/kafka/markers.py",
         "    if earliest > start:\n",
         "    if earliest > start + 1:\n",
         protocol="tests/unit/test_kafka_markers.py",

@@ -1,4 +1,4 @@
-"""The planted bugs are still bugs of this code, and the quickest floor still catches them."""
+"""The planted bugs still fit the code, and the model still catches some of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-#: ``python -m tests.planted`` tries them all, on every floor; here a few of those that the model catches soon.
+#: ``python -m tests.planted`` tries all bugs on every floor; this is a sample of those that the model catches soon.
 SAMPLES = 3
 
 
@@ -28,7 +28,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
-def test_a_planted_bug_still_fits_the_code_and_some_floor_looks_for_it(bug: Bug, tree: Path) -> None:
+def test_a_planted_bug_fits_the_code_and_some_floor_covers_it(bug: Bug, tree: Path) -> None:
     kept = {edit.path: (tree / edit.path).read_text() for edit in bug.edits}
     plant(bug, tree)
     for path, text in kept.items():
@@ -43,10 +43,10 @@ def test_a_planted_bug_still_fits_the_code_and_some_floor_looks_for_it(bug: Bug,
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("share", range(SAMPLES))
-def test_the_model_catches_a_planted_bug(share: int, tell: Callable[[str], None]) -> None:
-    """One of each third of them; which, comes from ``TWOPC_SEED``, drawn anew each time."""
+def test_the_model_catches_a_planted_bug(share: int, add_summary: Callable[[str], None]) -> None:
+    """One bug of each third; ``TWOPC_SEED`` chooses it, and is random by default."""
     seed = int(os.environ.get("TWOPC_SEED", str(random.SystemRandom().randrange(1 << 30))))
     name = random.Random(seed).choice(QUICK[share::SAMPLES])
     (bug,) = [bug for bug in BUGS if bug.name == name]
-    tell(f"{name}, TWOPC_SEED={seed}")
+    add_summary(f"{name}, TWOPC_SEED={seed}")
     assert caught_by(bug, ("model",), histories=6_000, seed=seed) == "model", f"{bug.name}, TWOPC_SEED={seed}"

@@ -1,4 +1,4 @@
-"""Fixtures of the unit tests."""
+"""Fixtures for the unit tests."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Cluster:
-    """An empty world and an empty checkpoint."""
+    """An empty world with an empty checkpoint."""
     return Cluster(tmp_path / "checkpoint" / "twopc")
 
 
 @pytest.fixture(autouse=True)
-def _no_faults_left_armed() -> Iterator[None]:
+def _disarm_crash_points() -> Iterator[None]:
     crash_points.disarm()
     yield
     crash_points.disarm()

@@ -1,4 +1,4 @@
-"""What the tests of the coordinator share."""
+"""Helpers for the coordinator tests."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A sink, an engine and staged rows in memory: what the model of the protocol is played on.
+"""In-memory sink, engine and staged rows that the coordinator tests run on.
 
-A :class:`World` outlives the drivers. ``World.crash()`` is the death of every process: whatever was made before can do
-nothing more, not even tidy up.
+A :class:`World` outlives its drivers. ``World.crash()`` kills every process at once: objects created before the crash
+can do nothing afterwards, not even clean up.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tests.tasks import prepare_all
+from twopc.attempt import Evidence
 from twopc.batch import Batch
 from twopc.committer import SinkCommitter
 from twopc.coordinator import Coordinator
 from twopc.crash_points import crash_point
 from twopc.errors import RetriableError
-from twopc.handle import Evidence
 from twopc.records import TaskReport
 from twopc.registers import RegisterLog
 from twopc.sink import TwoPhaseCommitSink
@@ -50,7 +50,7 @@ class Transaction:
 
 @dataclass
 class Store:
-    """What one sink has outside every process."""
+    """What one sink stores outside of any process."""
 
     transactions: dict[str, Transaction] = field(default_factory=dict)
     driver_epoch: int = 0
@@ -66,7 +66,7 @@ class Store:
         return [name for name, t in self.transactions.items() if t.state in {"open", "prepared"}]
 
     def expire(self, count: int | None = None) -> None:
-        """The broker gives up on pending transactions: all, or the first few."""
+        """The broker aborts pending transactions: all of them, or the first ``count``."""
         for name in self.pending()[:count]:
             self.transactions[name].state = "aborted"
 
@@ -78,7 +78,7 @@ class World:
     stores: dict[str, Store] = field(default_factory=dict)
     staged: dict[str, list[int]] = field(default_factory=dict)
     generation: int = 0
-    logs: dict[str, Files] = field(default_factory=dict)  #: of the sinks that come with a decision log
+    logs: dict[str, Files] = field(default_factory=dict)  #: files of each sink's own decision log, by sink name
 
     def store(self, name: str = "fake") -> Store:
         return self.stores.setdefault(name, Store())
@@ -121,7 +121,7 @@ class FakeWriter(SinkWriter[FakeHandle]):
 
 
 class OwnLog(RegisterLog):
-    """A decision log that comes with a sink."""
+    """A decision log that a sink brings."""
 
     name = "own log"
 
@@ -146,7 +146,7 @@ class FakeCommitter(SinkCommitter[FakeHandle]):
         return self._log
 
     def inspect(self) -> None:
-        """Nothing to refuse."""
+        """Finds nothing wrong."""
 
     def acquire(self, claim: Claim) -> int:
         if self._run != claim.run:
@@ -195,7 +195,7 @@ class FakeCommitter(SinkCommitter[FakeHandle]):
                 self._store.transactions[name].state = "aborted"
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Holds no resources."""
 
 
 @dataclass(frozen=True)
@@ -215,17 +215,17 @@ class FakeSink(TwoPhaseCommitSink[FakeHandle]):
 class FakeStaging:
     def __init__(self, world: World) -> None:
         self._world = world
-        self.settled: list[tuple[int, int]] = []
+        self.released: list[tuple[int, int]] = []
 
     def has(self, name: str) -> bool:
         return name in self._world.staged
 
     def read(self, name: str, sink: str) -> Iterator[pa.RecordBatch]:
-        del sink  # all are given the same
+        del sink  # every sink gets the same rows
         yield record_batch(self._world.staged[name])
 
     def release(self, driver_epoch: int, batch: int) -> None:
-        self.settled.append((driver_epoch, batch))
+        self.released.append((driver_epoch, batch))
 
 
 def record_batch(rows: list[int]) -> pa.RecordBatch:
@@ -233,7 +233,7 @@ def record_batch(rows: list[int]) -> pa.RecordBatch:
 
 
 class FakeEngine:
-    """Runs the tasks of a batch one after the other: partition p of batch n writes n*100 + p*10 + 0, 1."""
+    """Runs a batch's tasks one after the other: partition p of batch n writes n*100 + p*10 + 0, 1."""
 
     def __init__(self, *sinks: FakeSink, staging: bool = False) -> None:
         self._sinks = sinks
@@ -248,7 +248,7 @@ class FakeEngine:
         if self.failures:
             raise self.failures.pop(0)
         planned = rows_of(work.batch.batch_id) if self.rows is None else self.rows
-        # Out of order, as tasks end.
+        # Reverse order: real tasks finish out of order.
         return [self._run_task(work, partition, planned[partition]) for partition in reversed(planned)]
 
     def evaluate(self) -> None:
@@ -275,7 +275,7 @@ def offsets_of(batch: int) -> tuple[str, ...]:
 
 
 def batch_of(batch: int, *, query_id: str = QUERY_ID, history: str = "") -> Batch:
-    """The batch of a checkpoint; another ``history`` planned other offsets."""
+    """A batch of the checkpoint; a different ``history`` gives it different planned offsets."""
 
     def offsets(of: int) -> tuple[str, ...]:
         return tuple(history + offset for offset in offsets_of(of))
@@ -285,7 +285,7 @@ def batch_of(batch: int, *, query_id: str = QUERY_ID, history: str = "") -> Batc
 
 @dataclass
 class Query:
-    """One run of the query: a coordinator and the engine that it drives."""
+    """One run of the query: a coordinator and its engine."""
 
     coordinator: Coordinator
     engine: FakeEngine
@@ -296,7 +296,7 @@ class Query:
 
 
 class Cluster:
-    """The world, one checkpoint directory, and the means to start queries over them."""
+    """A world, one checkpoint directory, and a way to start queries on them."""
 
     def __init__(self, directory: Path) -> None:
         self.world = World()

@@ -1,4 +1,4 @@
-"""What the tests of the registers share."""
+"""Helpers for the register tests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def records(log: RegisterLog) -> list[Record]:
 
 
 class FaultyFiles(LocalFiles):
-    """Does something else instead of, before or after one operation, once."""
+    """Runs a hook, once, before or after an operation."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -81,11 +81,11 @@ def files(tmp_path: Path) -> FaultyFiles:
 
 @pytest.fixture
 def log(files: FaultyFiles) -> RegisterLog:
-    taken = RegisterLog(files)
-    taken.acquire(claim("one"))
-    return taken
+    acquired = RegisterLog(files)
+    acquired.acquire(claim("one"))
+    return acquired
 
 
 def assert_equal(actual: object, expected: object) -> None:
-    """An assertion that fits into a lambda."""
+    """An assertion as an expression, for use in a lambda."""
     assert actual == expected

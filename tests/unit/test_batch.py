@@ -1,4 +1,4 @@
-"""The same batch id is not the same batch."""
+"""Placing a batch relative to the log. Equal batch ids alone do not make two batches the same."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def log(
     prior: tuple[str, ...] = (),
     ended: str | None = None,
 ) -> LogView:
-    """The view of a log that has decided up to ``highest``; None: only begun."""
+    """A log view with decisions up to ``highest``; None: only a begin record."""
     decision = None
     if highest is not None:
         decision = Decision(
@@ -46,26 +46,55 @@ def log(
         (6, "", Position.NEXT),
         (6, "x", Position.COPIED),
         (7, "", Position.GAP),
-        (7, "x", Position.GAP),
+        (7, "x", Position.COPIED),
     ],
 )
-def test_a_batch_is_placed_by_its_number_and_its_history(batch: int, history: str, position: Position) -> None:
+def test_a_batch_is_located_by_its_number_and_its_history(batch: int, history: str, position: Position) -> None:
     assert locate(log(5), batch_of(batch, query_id="a", history=history), NONE) is position
 
 
-def test_a_next_batch_whose_predecessor_the_checkpoint_has_forgotten_is_not_next() -> None:
+def test_a_next_batch_is_copied_when_the_checkpoint_no_longer_has_its_predecessor() -> None:
     forgetful = Batch(query_id="a", batch_id=6, offsets=offsets_of(6), offsets_of=lambda _: None)
     assert locate(log(5), forgetful, NONE) is Position.COPIED
 
 
-def test_a_begun_query_goes_on_with_its_first_batch() -> None:
+@pytest.mark.parametrize(
+    ("batch", "named", "history", "position"),
+    [
+        (17, 17, "", Position.FIRST),
+        (17, 16, "", Position.GAP),
+        (18, 17, "", Position.GAP),
+        (17, 17, "x", Position.COPIED),
+        (5, 5, "", Position.SAME),
+        (6, 6, "", Position.NEXT),
+        (4, 4, "", Position.REWOUND),
+    ],
+)
+def test_a_gap_is_accepted_only_at_the_batch_that_is_named_and_in_the_same_history(
+    batch: int, named: int, history: str, position: Position
+) -> None:
+    overrides = Overrides(resume_at_batch=named)
+    assert locate(log(5), batch_of(batch, query_id="a", history=history), overrides) is position
+
+
+def test_a_gap_is_accepted_after_the_checkpoint_has_forgotten_the_offsets_before_it() -> None:
+    forgetful = Batch(query_id="a", batch_id=300, offsets=offsets_of(300), offsets_of=lambda _: None)
+    assert locate(log(5), forgetful, Overrides(resume_at_batch=300)) is Position.FIRST
+    assert locate(log(5), forgetful, NONE) is Position.GAP
+
+
+def test_another_query_is_not_let_in_by_the_number_of_its_batch() -> None:
+    assert locate(log(5), batch_of(17, query_id="b"), Overrides(resume_at_batch=17)) is Position.NEW_QUERY
+
+
+def test_a_query_without_decisions_continues_with_its_first_batch() -> None:
     assert locate(log(None), batch_of(0, query_id="a"), NONE) is Position.NEXT
     adopted = log(None, first_batch=5, prior=offsets_of(4))
     assert locate(adopted, batch_of(5, query_id="a"), NONE) is Position.NEXT
     assert locate(adopted, batch_of(5, query_id="a", history="x"), NONE) is Position.COPIED
 
 
-def test_the_batch_before_an_adopted_one_is_the_begin_records() -> None:
+def test_the_begin_record_stands_for_the_batch_before_an_adopted_one() -> None:
     adopted = log(None, first_batch=5, prior=offsets_of(4))
     assert locate(adopted, batch_of(4, query_id="a"), NONE) is Position.SAME
     assert locate(adopted, batch_of(4, query_id="a", history="x"), NONE) is Position.COPIED
@@ -81,7 +110,7 @@ def test_the_batch_before_an_adopted_one_is_the_begin_records() -> None:
         (3, Overrides(adopt_query_id="a"), Position.FIRST),
     ],
 )
-def test_under_an_unused_name_only_batch_0_or_an_adopted_query_may_start(
+def test_an_unused_sink_name_accepts_only_batch_0_or_an_adopted_query(
     batch: int, overrides: Overrides, position: Position
 ) -> None:
     assert locate(LogView(), batch_of(batch, query_id="a"), overrides) is position
@@ -98,7 +127,7 @@ def test_under_an_unused_name_only_batch_0_or_an_adopted_query_may_start(
         (3, Overrides(end_query_id="a", adopt_query_id="b"), Position.FIRST),
     ],
 )
-def test_under_a_used_name_a_new_query_must_name_the_one_it_ends(
+def test_a_used_sink_name_accepts_a_new_query_only_if_it_names_the_one_it_ends(
     batch: int, overrides: Overrides, position: Position
 ) -> None:
     assert locate(log(5), batch_of(batch, query_id="b"), overrides) is position
@@ -107,6 +136,6 @@ def test_under_a_used_name_a_new_query_must_name_the_one_it_ends(
 @pytest.mark.parametrize(
     "overrides", [NONE, Overrides(end_query_id="a"), Overrides(adopt_query_id="b", end_query_id="a")]
 )
-def test_an_ended_query_may_not_come_back_whatever_is_allowed(overrides: Overrides) -> None:
+def test_an_ended_query_stays_ended_under_every_override(overrides: Overrides) -> None:
     for batch in (0, 3, 6):
         assert locate(log(5, ended="b"), batch_of(batch, query_id="b"), overrides) is Position.ENDED

@@ -1,4 +1,4 @@
-"""Which log and which sinks a checkpoint belongs to."""
+"""The binding records which log and which sinks a checkpoint belongs to."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def bound(files: LocalFiles) -> LocalFiles:
     return files
 
 
-def test_an_unbound_checkpoint_takes_anything_and_is_left_as_it_is(files: LocalFiles) -> None:
+def test_an_unbound_checkpoint_accepts_any_binding_and_checking_writes_nothing(files: LocalFiles) -> None:
     binding = Binding(files)
     binding.check(BOUND, add_sink=None)
     assert binding.log is None
     assert files.names("") == []
 
 
-def test_what_was_bound_is_found_by_the_next_run(bound: LocalFiles) -> None:
+def test_the_next_run_finds_the_binding(bound: LocalFiles) -> None:
     binding = Binding(bound)
     binding.check(BOUND, add_sink=None)
     assert binding.log == "ledger"
@@ -60,14 +60,14 @@ def test_binding_the_same_again_writes_nothing(bound: LocalFiles) -> None:
     ],
     ids=["dropped", "renamed", "moved", "other log", "log recreated", "added"],
 )
-def test_a_difference_is_refused_with_its_way_out(changed: Bound, way_out: str, bound: LocalFiles) -> None:
+def test_a_changed_binding_is_refused_with_a_way_out(changed: Bound, way_out: str, bound: LocalFiles) -> None:
     with pytest.raises(RefusedStartError, match=way_out) as refused:
         Binding(bound).check(changed, add_sink=None)
     assert refused.value.case == "binding"
     assert bound.location in str(refused.value)
 
 
-def test_an_added_sink_is_recorded_as_an_override(bound: LocalFiles) -> None:
+def test_add_sink_binds_one_more_sink(bound: LocalFiles) -> None:
     binding = Binding(bound)
     binding.check(WITH_REDIS, add_sink="r")
     binding.bind(WITH_REDIS)
@@ -77,19 +77,19 @@ def test_an_added_sink_is_recorded_as_an_override(bound: LocalFiles) -> None:
         Binding(bound).check(BOUND, add_sink="r")
 
 
-def test_a_override_for_one_sink_names_the_other(bound: LocalFiles) -> None:
+def test_add_sink_for_one_sink_does_not_cover_another(bound: LocalFiles) -> None:
     with pytest.raises(RefusedStartError, match="add_sink='r'"):
         Binding(bound).check(WITH_BOTH, add_sink="a")
 
 
-def test_a_check_sees_what_another_driver_has_bound_meanwhile(bound: LocalFiles) -> None:
+def test_a_check_sees_the_newest_binding_of_another_driver(bound: LocalFiles) -> None:
     stale, other = Binding(bound), Binding(bound)
     other.bind(WITH_REDIS)
     with pytest.raises(RefusedStartError, match="Pass r again"):
         stale.check(BOUND, add_sink=None)
 
 
-def test_of_two_drivers_that_bind_at_once_the_second_is_refused_unless_it_binds_the_same(files: LocalFiles) -> None:
+def test_of_two_drivers_binding_at_once_the_second_is_refused_unless_both_bind_the_same(files: LocalFiles) -> None:
     first, second, third = Binding(files), Binding(files), Binding(files)
     first.bind(BOUND)
     second.bind(BOUND)
@@ -99,13 +99,13 @@ def test_of_two_drivers_that_bind_at_once_the_second_is_refused_unless_it_binds_
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"format":1}'])
-def test_a_torn_file_is_damage_and_not_an_unbound_checkpoint(data: bytes, files: LocalFiles) -> None:
+def test_a_torn_binding_file_is_damage(data: bytes, files: LocalFiles) -> None:
     files.put_if_absent("binding-000001.json", data)
     with pytest.raises(DecisionLogDamagedError, match=r"binding-000001\.json"):
         Binding(files)
 
 
-def test_a_later_format_is_refused(files: LocalFiles) -> None:
+def test_a_newer_binding_format_is_refused(files: LocalFiles) -> None:
     files.put_if_absent("binding-000001.json", msgspec.json.encode(msgspec.structs.replace(BOUND, format=2)))
     with pytest.raises(RefusedStartError, match="Use the version that wrote it"):
         Binding(files)

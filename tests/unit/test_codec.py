@@ -1,4 +1,4 @@
-"""The records' codec: what is altered is damage, never an absent record; what was never whole is no record."""
+"""The record codec: altered bytes are damage, never a missing record; a record cut short before its end never existed."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ RECORDS: st.SearchStrategy[Record] = st.one_of(
     st.builds(Repair, query_id=TEXT, batch_id=COUNTS, attempt=ATTEMPTS, tasks=TASK_TUPLES),
     st.builds(Truncation, log_start=COUNTS, begin=BEGINS, ended=TUPLES),
 )
-#: Room for a header and a few bytes: many frames.
+#: Room for a header and a few bytes, so that a record needs many frames.
 SMALL = 127
 
 DECISION = Decision(
-    query_id="lineage",
+    query_id="query-a",
     batch_id=7,
     attempt=Attempt(3, 1),
     offsets=('{"0":1}',),
@@ -70,9 +70,7 @@ def frame_of(body: bytes) -> bytes:
 
 
 @given(st.lists(RECORDS, max_size=4), st.integers(122, 400))
-def test_records_come_back_as_they_were_at_the_offset_of_their_first_frame(
-    records: list[Record], max_bytes: int
-) -> None:
+def test_decoding_returns_each_record_at_the_offset_of_its_first_frame(records: list[Record], max_bytes: int) -> None:
     frames: list[bytes] = []
     expected: list[LogEntry] = []
     for record in records:
@@ -82,16 +80,16 @@ def test_records_come_back_as_they_were_at_the_offset_of_their_first_frame(
 
 
 @given(RECORDS, st.integers(122, 400))
-def test_no_frame_is_longer_than_the_store_takes(record: Record, max_bytes: int) -> None:
+def test_no_frame_exceeds_the_size_limit(record: Record, max_bytes: int) -> None:
     assert max(map(len, encode(record, max_bytes=max_bytes))) <= max_bytes
 
 
-def test_a_record_that_fits_is_one_frame_and_one_that_does_not_is_many() -> None:
+def test_a_record_takes_one_frame_if_it_fits_and_several_otherwise() -> None:
     assert len(ONE) == 1
     assert len(MANY) > 3
 
 
-def test_a_frame_without_room_for_its_header_is_a_bug() -> None:
+def test_a_size_limit_below_the_header_is_a_bug() -> None:
     with pytest.raises(AssertionError, match="header"):
         encode(DECISION, max_bytes=106)
 
@@ -121,14 +119,14 @@ def test_every_truncated_frame_is_detected(frames: list[bytes]) -> None:
                 decode(numbered([*frames[:which], frame[:length], *frames[which + 1 :]]))
 
 
-def test_a_record_that_lacks_its_last_frames_is_none_whatever_follows_it() -> None:
+def test_a_record_without_its_last_frames_is_ignored_whatever_follows() -> None:
     for length in range(len(MANY)):
         assert decode(numbered(MANY[:length])) == []
         after = decode(numbered([*MANY[:length], *ONE, *MANY, *MANY[:length]]))
         assert after == [LogEntry(length, DECISION), LogEntry(length + 1, DECISION)]
 
 
-def test_every_other_omitted_frame_is_detected() -> None:
+def test_every_other_missing_frame_is_detected() -> None:
     for which in range(len(MANY) - 1):
         with pytest.raises(DecisionLogDamagedError):
             decode(numbered([*MANY[:which], *MANY[which + 1 :]]))
@@ -181,12 +179,12 @@ CHECK = "0" * 16
         "",
     ],
 )
-def test_a_header_of_another_shape_is_damage(head: str) -> None:
+def test_a_malformed_header_is_damage(head: str) -> None:
     with pytest.raises(DecisionLogDamagedError, match="offset 5"):
         decode([(5, head.encode() + b"\n{}")])
 
 
-def test_a_later_format_is_named_and_not_guessed_at() -> None:
+def test_a_newer_format_is_named_in_the_error() -> None:
     later = ONE[0].replace(b"twopc/2", b"twopc/12", 1)
     with pytest.raises(
         DecisionLogDamagedError, match=r"twopc/12, this version reads up to twopc/2: use the version that wrote it"
@@ -200,6 +198,6 @@ def test_a_body_of_an_unknown_shape_is_damage(body: bytes) -> None:
         decode([(0, frame_of(body))])
 
 
-def test_a_field_that_a_later_version_added_is_passed_over() -> None:
+def test_a_field_added_by_a_newer_version_is_ignored() -> None:
     body: Any = b'{"type":"begin","query_id":"a","first_batch":0,"prior_offsets":[],"added":1}'
     assert decode([(0, frame_of(body))]) == [LogEntry(0, Begin(query_id="a", first_batch=0, prior_offsets=()))]

@@ -1,4 +1,4 @@
-"""The whole protocol, played by a coordinator over a sink in memory and write-once registers on disk."""
+"""The whole protocol: a coordinator with an in-memory sink and write-once registers on disk."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from twopc.attempt import Claim
 
 
-# -- the plain flow ----------------------------------------------------------------------------------------------------
+# -- the normal flow ---------------------------------------------------------------------------------------------------
 
 
-def test_the_first_batch_becomes_visible_and_opens_the_query(cluster: Cluster) -> None:
+def test_the_first_batch_becomes_visible_and_begins_the_query(cluster: Cluster) -> None:
     cluster.start().run(0)
     assert cluster.store.visible() == all_rows(0)
     (begin,) = records(cluster, Begin)
@@ -41,7 +41,7 @@ def test_the_first_batch_becomes_visible_and_opens_the_query(cluster: Cluster) -
     assert (begin.query_id, begin.first_batch, begin.prior_offsets, begin.ends) == (QUERY_ID, 0, (), None)
 
 
-def test_each_batch_is_decided_once_by_one_acquisition(cluster: Cluster) -> None:
+def test_each_batch_is_decided_once_under_one_acquisition(cluster: Cluster) -> None:
     query = cluster.start()
     query.run(0, 1, 2)
     assert cluster.store.visible() == all_rows(0, 1, 2)
@@ -50,13 +50,13 @@ def test_each_batch_is_decided_once_by_one_acquisition(cluster: Cluster) -> None
     assert query.engine.evaluated == 0
 
 
-def test_a_restart_goes_on_with_the_next_batch(cluster: Cluster) -> None:
+def test_a_restart_continues_with_the_next_batch(cluster: Cluster) -> None:
     cluster.start().run(0)
     cluster.start().run(1)
     assert cluster.store.visible() == all_rows(0, 1)
 
 
-def test_a_replayed_batch_is_evaluated_once_and_not_written_again(cluster: Cluster) -> None:
+def test_a_replayed_batch_is_only_evaluated(cluster: Cluster) -> None:
     cluster.start().run(0, 1)
     query = cluster.start()
     query.run(1)
@@ -99,7 +99,7 @@ def test_committed_through_is_the_last_batch_proven_in_this_query(cluster: Clust
     assert [work.committed_through for work in ending.engine.works] == [-1]
 
 
-def test_no_two_attempts_have_one_name(cluster: Cluster) -> None:
+def test_attempts_are_unique_and_increase(cluster: Cluster) -> None:
     first, second = cluster.start(), cluster.start()
     first.engine.failures = [RetriableError("once")]
     first.run(0, 1)
@@ -112,7 +112,7 @@ def test_no_two_attempts_have_one_name(cluster: Cluster) -> None:
 # -- failed attempts ---------------------------------------------------------------------------------------------------
 
 
-def test_a_retriable_prepare_is_tried_again_as_a_new_attempt(cluster: Cluster) -> None:
+def test_a_retriable_error_leads_to_a_new_attempt(cluster: Cluster) -> None:
     query = cluster.start()
     query.engine.failures = [RetriableError("one"), RetriableError("two")]
     query.run(0)
@@ -120,14 +120,14 @@ def test_a_retriable_prepare_is_tried_again_as_a_new_attempt(cluster: Cluster) -
     assert cluster.store.visible() == all_rows(0)
 
 
-def test_a_refused_confirmation_voids_the_attempt_and_ends_its_transactions(cluster: Cluster) -> None:
+def test_a_refused_confirmation_aborts_the_attempt(cluster: Cluster) -> None:
     cluster.store.refused_confirmations = 1
     cluster.start().run(0)
     states = [transaction.state for transaction in cluster.store.transactions.values()]
     assert states == ["aborted"] * 3 + ["committed"] * 3
 
 
-def test_after_max_attempts_the_error_is_the_querys_and_nothing_is_decided(cluster: Cluster) -> None:
+def test_the_last_of_max_attempts_raises_its_error_and_nothing_is_decided(cluster: Cluster) -> None:
     query = cluster.start(settings=Settings(max_attempts=2))
     cluster.store.refused_confirmations = 2
     with pytest.raises(RetriableError, match="refused"):
@@ -136,8 +136,8 @@ def test_after_max_attempts_the_error_is_the_querys_and_nothing_is_decided(clust
     assert (cluster.store.pending(), records(cluster, Decision)) == ([], [])
 
 
-def test_an_attempt_that_failed_leaves_no_transaction_of_its_other_tasks(cluster: Cluster) -> None:
-    """Their handles never came: nobody but the sweep knows of them."""
+def test_a_failed_attempt_leaves_no_transaction_open(cluster: Cluster) -> None:
+    """The driver never got the other tasks' handles; only the sweep finds their transactions."""
     arm("task.flushed", fail, passage=2)
     with pytest.raises(InjectedFault):
         cluster.start(settings=Settings(max_attempts=1)).run(0)
@@ -145,8 +145,8 @@ def test_an_attempt_that_failed_leaves_no_transaction_of_its_other_tasks(cluster
     assert cluster.store.pending() == []
 
 
-def test_every_run_takes_over_under_a_name_of_its_own(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sink that keeps the name knows by it who repeats a take-over, and who takes over from whom."""
+def test_every_run_acquires_its_sinks_under_its_own_name(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By that name, a sink recognizes a repeated acquisition, and a new owner."""
     names: list[str] = []
     really = FakeCommitter.acquire
 
@@ -161,7 +161,7 @@ def test_every_run_takes_over_under_a_name_of_its_own(cluster: Cluster, monkeypa
     assert names[0] != names[2]
 
 
-def test_a_fatal_prepare_is_not_tried_again(cluster: Cluster) -> None:
+def test_a_fatal_error_is_not_retried(cluster: Cluster) -> None:
     query = cluster.start()
     query.engine.failures = [BadRecordError("too large")]
     with pytest.raises(BadRecordError):
@@ -169,7 +169,7 @@ def test_a_fatal_prepare_is_not_tried_again(cluster: Cluster) -> None:
     assert len(query.engine.works) == 1
 
 
-def test_a_count_below_one_is_refused_by_name() -> None:
+def test_a_setting_below_one_is_refused_by_name() -> None:
     with pytest.raises(ConfigurationError, match="max_attempts=0"):
         Settings(max_attempts=0)
     with pytest.raises(ConfigurationError, match="keep_batches=0"):
@@ -179,7 +179,7 @@ def test_a_count_below_one_is_refused_by_name() -> None:
 # -- the log -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_log_stays_small_and_a_restart_goes_on_after_truncation(cluster: Cluster) -> None:
+def test_the_log_is_truncated_and_a_restart_continues_from_it(cluster: Cluster) -> None:
     settings = Settings(keep_batches=3)
     cluster.start(settings=settings).run(*range(20))
     assert len(cluster.files.names("registers")) <= 2 * 3 + 3
@@ -190,7 +190,7 @@ def test_the_log_stays_small_and_a_restart_goes_on_after_truncation(cluster: Clu
         cluster.start().run(38)
 
 
-def test_what_was_ended_stays_ended_after_truncation(cluster: Cluster) -> None:
+def test_an_ended_query_stays_ended_after_truncation(cluster: Cluster) -> None:
     cluster.start().run(0)
     ending = Settings(overrides=Overrides(end_query_id=QUERY_ID), keep_batches=1)
     cluster.start(settings=ending).run(*range(5), query_id=OTHER)
@@ -201,7 +201,7 @@ def test_what_was_ended_stays_ended_after_truncation(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("lost", [[0], [1], [0, 1], [0, 1, 2]])
-def test_lost_registers_are_damage_and_not_an_empty_log(lost: list[int], cluster: Cluster) -> None:
+def test_lost_registers_are_damage(lost: list[int], cluster: Cluster) -> None:
     cluster.start().run(0, 1)
     driver_epoch = cluster.store.driver_epoch
     for number in lost:
@@ -212,7 +212,7 @@ def test_lost_registers_are_damage_and_not_an_empty_log(lost: list[int], cluster
     assert cluster.store.driver_epoch == driver_epoch
 
 
-def test_a_log_that_was_deleted_is_refused_by_the_binding(cluster: Cluster) -> None:
+def test_a_deleted_log_is_refused_by_the_binding(cluster: Cluster) -> None:
     cluster.start().run(0, 1)
     for name in ["id", *cluster.files.names("registers")]:
         cluster.files.remove(f"registers/{name}")
@@ -220,7 +220,7 @@ def test_a_log_that_was_deleted_is_refused_by_the_binding(cluster: Cluster) -> N
         cluster.start(settings=Settings(overrides=Overrides(adopt_query_id=QUERY_ID))).run(1)
 
 
-def test_a_decision_without_an_answer_is_not_taken_again_before_a_restart(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_decision_in_doubt_is_not_repeated_before_a_restart(cluster: Cluster, tmp_path: Path) -> None:
     class Unplugged(LocalFiles):
         unplugged = False
 
@@ -253,7 +253,7 @@ def test_a_decision_without_an_answer_is_not_taken_again_before_a_restart(cluste
 
 
 @pytest.mark.parametrize("point", crash_points.POINTS)
-def test_two_sinks_are_in_step_after_a_crash_at(point: str, cluster: Cluster) -> None:
+def test_two_sinks_agree_after_a_crash_at(point: str, cluster: Cluster) -> None:
     cluster.start("one", "two").run(0)
     die_at(cluster, cluster.start("one", "two"), point, 1)
     cluster.start("two", "one").run(1, 2)
@@ -261,7 +261,7 @@ def test_two_sinks_are_in_step_after_a_crash_at(point: str, cluster: Cluster) ->
     assert cluster.world.store("two").visible() == all_rows(0, 1, 2)
 
 
-def test_a_batch_lost_in_one_sink_only_is_repaired_there_only(cluster: Cluster) -> None:
+def test_a_batch_lost_in_one_sink_is_repaired_in_that_sink_only(cluster: Cluster) -> None:
     die_at(cluster, cluster.start("one", "two"), "driver.decided", 0)
     cluster.world.store("two").expire()
     query = cluster.start("one", "two")
@@ -270,22 +270,22 @@ def test_a_batch_lost_in_one_sink_only_is_repaired_there_only(cluster: Cluster) 
     assert cluster.world.store("one").visible() == cluster.world.store("two").visible() == all_rows(0)
 
 
-def test_a_sink_is_added_by_name_and_that_is_recorded(cluster: Cluster) -> None:
+def test_add_sink_binds_the_new_sink_for_later_runs(cluster: Cluster) -> None:
     cluster.start("one").run(0)
     with pytest.raises(RefusedStartError, match="add_sink='two'"):
         cluster.start("one", "two").run(1)
     cluster.start("one", "two", settings=Settings(add_sink="two")).run(1)
     assert cluster.world.store("two").visible() == all_rows(1)
-    cluster.start("one", "two").run(2)  # the permit was needed once
+    cluster.start("one", "two").run(2)  # the binding has it now
     with pytest.raises(RefusedStartError, match="Pass two again"):
         cluster.start("one").run(3)
 
 
-def test_the_decisions_are_kept_in_the_log_that_comes_with_a_sink(cluster: Cluster, tmp_path: Path) -> None:
+def test_decisions_are_kept_in_the_log_of_a_sink_if_it_brings_one(cluster: Cluster, tmp_path: Path) -> None:
     cluster.world.logs["two"] = LocalFiles(tmp_path / "own")
     cluster.start("one", "two").run(0, 1)
     assert cluster.files.names("registers") == []
-    assert len(OwnLog(cluster.world.logs["two"]).inspect().entries) == 4
+    assert len([*OwnLog(cluster.world.logs["two"]).inspect().entries]) == 4
     cluster.start("one", "two").run(1, 2)
     assert cluster.world.store("one").visible() == all_rows(0, 1, 2)
 
@@ -300,19 +300,19 @@ def test_an_added_sink_does_not_move_the_decisions_into_its_own_log(cluster: Clu
     assert cluster.world.store("two").visible() == all_rows(1, 2)
 
 
-def test_a_driver_that_does_not_know_a_sink_added_meanwhile_is_refused(cluster: Cluster) -> None:
+def test_a_driver_without_a_sink_added_meanwhile_is_refused(cluster: Cluster) -> None:
     cluster.start("one").run(0)
     old, new = cluster.start("one"), cluster.start("one", "two", settings=Settings(add_sink="two"))
 
-    def decide_elsewhere() -> None:
-        arm("driver.decided", cluster_dies)
+    def decide_with_two_sinks() -> None:
+        arm("driver.decided", die)
         with pytest.raises(InjectedFault):
             new.run(1)
 
-    def cluster_dies() -> None:
+    def die() -> None:
         raise InjectedFault
 
-    arm("driver.inspected", decide_elsewhere)
+    arm("driver.inspected", decide_with_two_sinks)
     with pytest.raises(RefusedStartError, match="Pass two again"):
         old.run(1)
     cluster.start("one", "two").run(1)
@@ -320,7 +320,7 @@ def test_a_driver_that_does_not_know_a_sink_added_meanwhile_is_refused(cluster: 
     assert cluster.world.store("two").visible() == all_rows(1)
 
 
-def test_a_driver_whose_commit_was_cut_short_does_not_take_the_batch_for_done(cluster: Cluster) -> None:
+def test_a_driver_whose_commit_was_interrupted_does_not_continue(cluster: Cluster) -> None:
     query = cluster.start()
     query.run(0)
     arm("driver.decided", fail)

@@ -49,7 +49,7 @@ def test_every_row_is_visible_once_after_an_error_at(point: str, cluster: Cluste
     assert cluster.store.pending() == []
 
 
-def test_a_decision_that_is_found_after_an_unclear_write_counts(cluster: Cluster) -> None:
+def test_a_decision_found_after_an_unanswered_write_counts(cluster: Cluster) -> None:
     arm("driver.deciding", fail)
     cluster.start().run(0)
     assert cluster.store.visible() == all_rows(0)
@@ -57,7 +57,7 @@ def test_a_decision_that_is_found_after_an_unclear_write_counts(cluster: Cluster
 
 @pytest.mark.parametrize("second", crash_points.POINTS)
 @pytest.mark.parametrize("first", crash_points.POINTS)
-def test_a_crash_during_recovery_from_a_crash_does_no_harm(first: str, second: str, cluster: Cluster) -> None:
+def test_a_crash_during_recovery_does_no_harm(first: str, second: str, cluster: Cluster) -> None:
     cluster.start().run(0)
     die_at(cluster, cluster.start(), first, 1)
     arm(second, cluster.world.crash)
@@ -73,7 +73,7 @@ def test_a_crash_during_recovery_from_a_crash_does_no_harm(first: str, second: s
 
 
 @pytest.mark.parametrize("passage", [1, 2, 3])
-def test_a_commit_that_died_halfway_is_finished_by_the_restart(passage: int, cluster: Cluster) -> None:
+def test_a_restart_completes_an_interrupted_commit(passage: int, cluster: Cluster) -> None:
     die_at(cluster, cluster.start(), "driver.committing", 0, passage=passage)
     assert len(cluster.store.visible()) == 2 * passage
     query = cluster.start()
@@ -85,14 +85,14 @@ def test_a_commit_that_died_halfway_is_finished_by_the_restart(passage: int, clu
 def test_a_decided_batch_is_committed_before_the_next_one_is_written(cluster: Cluster) -> None:
     die_at(cluster, cluster.start(), "driver.decided", 0)
     assert cluster.store.visible() == []
-    cluster.start().run(1)  # the engine has gone on without a replay
+    cluster.start().run(1)  # Spark has moved past batch 0
     assert cluster.store.visible() == all_rows(0, 1)
 
 
 # -- two drivers -------------------------------------------------------------------------------------------------------
 
 
-def test_the_loser_of_two_drivers_is_fenced_and_changes_nothing(cluster: Cluster) -> None:
+def test_the_fenced_one_of_two_drivers_changes_nothing(cluster: Cluster) -> None:
     loser, winner = cluster.start(), cluster.start()
     loser.run(0)
     winner.run(1)
@@ -128,11 +128,11 @@ def test_a_second_driver_that_runs_while_the_first_is_paused_doubles_nothing(poi
     assert cluster.store.visible() == all_rows(0, 1, 2)
 
 
-def test_a_start_that_is_refused_only_after_its_acquisition_ends_no_transaction(cluster: Cluster) -> None:
+def test_a_start_refused_after_its_acquisition_sweeps_nothing(cluster: Cluster) -> None:
     cluster.start().run(0)
     paused, other = cluster.start(), cluster.start()
 
-    def overtaken() -> None:
+    def let_another_driver_run() -> None:
         other.run(1)
         arm("driver.confirmed", fail_silently)
         with pytest.raises(Crash):
@@ -143,13 +143,13 @@ def test_a_start_that_is_refused_only_after_its_acquisition_ends_no_transaction(
         raise Crash
 
     sweeps: list[int] = []
-    arm("driver.inspected", overtaken)
+    arm("driver.inspected", let_another_driver_run)
     with pytest.raises(RefusedStartError, match="rewound"):
         paused.run(0)
     assert cluster.store.sweeps == sweeps[0]
 
 
-def test_a_driver_that_lost_during_its_own_acquisition_does_not_throw_out_the_winner(cluster: Cluster) -> None:
+def test_a_driver_fenced_during_its_own_acquisition_does_not_fence_the_newer_one(cluster: Cluster) -> None:
     paused, winner = cluster.start(), cluster.start()
     log = paused.coordinator.log
     read = log.read

@@ -1,22 +1,58 @@
-"""Which batch this is, and who may go on (rule 10)."""
+"""Which batch this is, and which query may continue (rule 10)."""
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.unit.coordinator_support import OTHER, die_at, fingerprint, records
-from tests.unit.fake_sink import QUERY_ID, Cluster, Query, all_rows, rows_of
+from tests.unit.coordinator_support import DRIVER_POINTS, OTHER, die_at, fingerprint, records
+from tests.unit.fake_sink import (
+    PARTITIONS,
+    QUERY_ID,
+    Cluster,
+    Crash,
+    FakeCommitter,
+    FakeEngine,
+    FakeSink,
+    Query,
+    all_rows,
+    batch_of,
+    rows_of,
+)
+from twopc import crash_points
 from twopc.batch import Overrides
+from twopc.coordinator import Coordinator
 from twopc.errors import (
     RefusedStartError,
 )
+from twopc.files import LocalFiles
 from twopc.records import Begin
 from twopc.settings import Settings
+from twopc.testing.crash_points import arm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+
+@pytest.fixture
+def owned(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """A sink that knows which query owned it last, and whether that has decided since."""
+
+    def newer(committer: FakeCommitter, scan_start: Mapping[str, int]) -> bool:
+        known = scan_start["at"] + PARTITIONS if scan_start else 0
+        shown = list(committer._store.transactions.values())
+        return any(transaction.state == "committed" for transaction in shown[known:])
+
+    def owner(committer: FakeCommitter) -> str | None:
+        return QUERY_ID if committer._store.driver_epoch else None
+
+    monkeypatch.setattr(FakeCommitter, "inspect", owner)
+    monkeypatch.setattr(FakeCommitter, "has_newer_decision", newer)
+    return cluster
 
 
 def _rewound(query: Query) -> None:
@@ -68,17 +104,17 @@ def test_a_checkpoint_older_than_the_sink_is_refused_and_leaves_no_file(cluster:
     assert fingerprint(cluster) == {}
 
 
-def test_an_adopted_checkpoint_goes_on_where_it_is(cluster: Cluster) -> None:
-    permitted = Settings(overrides=Overrides(adopt_query_id=QUERY_ID))
-    cluster.start(settings=permitted).run(5)
+def test_an_adopted_query_continues_at_its_batch(cluster: Cluster) -> None:
+    overriding = Settings(overrides=Overrides(adopt_query_id=QUERY_ID))
+    cluster.start(settings=overriding).run(5)
     (begin,) = records(cluster, Begin)
     assert isinstance(begin, Begin)
     assert (begin.first_batch, begin.prior_offsets) == (5, ('{"t":{"0":4}}',))
-    cluster.start().run(6)  # the permit was needed once
+    cluster.start().run(6)  # the log has it now
     assert cluster.store.visible() == all_rows(5, 6)
 
 
-def test_a_override_that_names_another_query_allows_nothing(cluster: Cluster) -> None:
+def test_an_override_for_another_query_has_no_effect(cluster: Cluster) -> None:
     with pytest.raises(RefusedStartError):
         cluster.start(settings=Settings(overrides=Overrides(adopt_query_id=OTHER))).run(5)
     cluster.start().run(0)
@@ -86,30 +122,139 @@ def test_a_override_that_names_another_query_allows_nothing(cluster: Cluster) ->
         cluster.start(settings=Settings(overrides=Overrides(end_query_id="query-c"))).run(0, query_id=OTHER)
 
 
-def test_an_allowed_new_query_ends_the_old_one_for_good(cluster: Cluster) -> None:
+def test_end_query_id_ends_the_old_query_for_good(cluster: Cluster) -> None:
     cluster.start().run(0, 1)
-    permitted = Settings(overrides=Overrides(end_query_id=QUERY_ID))
-    cluster.start(settings=permitted).run(0, query_id=OTHER)
+    overriding = Settings(overrides=Overrides(end_query_id=QUERY_ID))
+    cluster.start(settings=overriding).run(0, query_id=OTHER)
     (_, begin) = records(cluster, Begin)
     assert isinstance(begin, Begin)
     assert begin.ends == QUERY_ID
     before = fingerprint(cluster)
-    for settings in (None, permitted, Settings(overrides=Overrides(end_query_id=OTHER))):
+    for settings in (None, overriding, Settings(overrides=Overrides(end_query_id=OTHER))):
         with pytest.raises(RefusedStartError) as refused:
             cluster.start(settings=settings).run(2)
         assert refused.value.case == "ended query"
     assert fingerprint(cluster) == before
 
 
-def test_a_override_left_on_guards_still(cluster: Cluster) -> None:
+def test_an_override_that_stays_set_still_refuses_the_next_query(cluster: Cluster) -> None:
     cluster.start().run(0)
-    permitted = Settings(overrides=Overrides(end_query_id=QUERY_ID))
-    cluster.start(settings=permitted).run(0, 1, query_id=OTHER)
+    overriding = Settings(overrides=Overrides(end_query_id=QUERY_ID))
+    cluster.start(settings=overriding).run(0, 1, query_id=OTHER)
     with pytest.raises(RefusedStartError, match=f"end_query_id='{OTHER}'"):
-        cluster.start(settings=permitted).run(0, query_id="query-c")
+        cluster.start(settings=overriding).run(0, query_id="query-c")
 
 
-def test_the_ended_queries_last_decision_is_finished_first(cluster: Cluster) -> None:
+@pytest.mark.parametrize(
+    ("timeout_ms", "batch", "warned"), [(1000.0, 4, True), (None, 4, False), (1000.0, 0, True)], ids=str
+)
+def test_a_refusal_warns_that_decided_transactions_expire_where_they_do(
+    timeout_ms: float | None, batch: int, *, warned: bool, cluster: Cluster
+) -> None:
+    cluster.start().run(0, 1)
+    sink = FakeSink(cluster.world, prepare_timeout_ms=timeout_ms)
+    with pytest.raises(RefusedStartError) as refused:
+        Coordinator([sink], cluster.files).process(batch_of(batch), FakeEngine(sink))
+    assert ("expire meanwhile (kafka.transaction.timeout.ms)" in str(refused.value)) is warned
+
+
+def test_a_refusal_warns_of_nothing_where_nothing_was_decided(cluster: Cluster) -> None:
+    sink = FakeSink(cluster.world, prepare_timeout_ms=1000.0)
+    with pytest.raises(RefusedStartError) as refused:
+        Coordinator([sink], cluster.files).process(batch_of(4), FakeEngine(sink))
+    assert "expire" not in str(refused.value)
+
+
+# -- a gap ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_setting_that_a_gap_asks_for_lets_the_query_resume_once(cluster: Cluster) -> None:
+    """A query that calls us for its non-empty batches only skips the others."""
+    cluster.start().run(0, 1)
+    with pytest.raises(RefusedStartError, match="resume_at_batch=4;"):
+        cluster.start().run(4)
+    named = Settings(overrides=Overrides(resume_at_batch=4))
+    query = cluster.start(settings=named)
+    query.run(4, 5)
+    assert cluster.store.visible() == all_rows(0, 1, 4, 5)
+    (_, begin) = records(cluster, Begin)
+    assert begin == Begin(query_id=QUERY_ID, first_batch=4, prior_offsets=('{"t":{"0":3}}',))
+    with pytest.raises(RefusedStartError, match="resume_at_batch=7;"):
+        query.run(7)
+    for rewound in (1, 4):
+        with pytest.raises(RefusedStartError, match="rewound"):
+            cluster.start(settings=named).run(rewound)
+    cluster.start().run(5, 6)
+    assert cluster.store.visible() == all_rows(0, 1, 4, 5, 6)
+
+
+@pytest.mark.parametrize("point", DRIVER_POINTS)
+def test_a_crash_while_the_query_resumes_behind_a_gap_leaves_each_row_once(point: str, cluster: Cluster) -> None:
+    cluster.start().run(0)
+    named = Settings(overrides=Overrides(resume_at_batch=4))
+    arm(point, cluster.world.crash)
+    with contextlib.suppress(Crash):
+        cluster.start(settings=named).run(4)
+    crash_points.disarm()
+    cluster.start(settings=named).run(4, 5)
+    assert cluster.store.visible() == all_rows(0, 4, 5)
+
+
+def test_the_last_decision_before_a_gap_is_finished_first(cluster: Cluster) -> None:
+    die_at(cluster, cluster.start(), "driver.decided", 0)
+    cluster.start(settings=Settings(overrides=Overrides(resume_at_batch=4))).run(4)
+    assert cluster.store.visible() == all_rows(0, 4)
+
+
+def test_a_gap_is_still_known_after_truncation(cluster: Cluster) -> None:
+    cluster.start().run(0)
+    settings = Settings(overrides=Overrides(resume_at_batch=4), keep_batches=1)
+    cluster.start(settings=settings).run(*range(4, 8))
+    cluster.start().run(7, 8)
+    assert cluster.store.visible() == all_rows(0, 4, 5, 6, 7, 8)
+
+
+# -- an older copy -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("before", [[], [5]], ids=["before it was adopted", "later"])
+def test_a_setting_left_in_the_code_does_not_let_an_older_copy_of_the_checkpoint_write(
+    before: list[int], owned: Cluster, tmp_path: Path
+) -> None:
+    adopting = Settings(overrides=Overrides(adopt_query_id=QUERY_ID))
+    running = owned.start(settings=adopting)
+    running.run(*before)
+    Path(owned.files.location).mkdir(parents=True, exist_ok=True)
+    backup = tmp_path / "backup"
+    shutil.copytree(owned.files.location, backup)
+    running.run(5 + len(before))
+    with pytest.raises(RefusedStartError, match="shows a later batch than this checkpoint"):
+        owned.start(settings=adopting, files=LocalFiles(backup)).run(5 + len(before))
+    owned.start(settings=adopting).run(6 + len(before))
+    assert owned.store.visible() == all_rows(*before, 5 + len(before), 6 + len(before))
+
+
+def test_a_query_that_crashed_while_it_was_adopted_is_no_older_copy(owned: Cluster) -> None:
+    adopting = Settings(overrides=Overrides(adopt_query_id=QUERY_ID))
+    die_at(owned, owned.start(settings=adopting), "driver.confirmed", 5)
+    owned.start(settings=adopting).run(5)
+    assert owned.store.visible() == all_rows(5)
+
+
+def test_a_query_that_crashed_after_it_abandoned_a_batch_is_no_older_copy_until_another_run_continues(
+    owned: Cluster, tmp_path: Path
+) -> None:
+    die_at(owned, owned.start(), "driver.committing", 0)
+    owned.store.expire(1)
+    die_at(owned, owned.start(settings=Settings(overrides=Overrides(abandon_batch=0))), "driver.confirmed", 1)
+    backup = shutil.copytree(owned.files.location, tmp_path / "backup")
+    owned.start().run(1)
+    with pytest.raises(RefusedStartError, match="shows a later batch than this checkpoint"):
+        owned.start(files=LocalFiles(backup)).run(1)
+    assert owned.store.visible() == sorted(all_rows(0)[:4] + all_rows(1))
+
+
+def test_the_ended_querys_last_decision_is_committed_first(cluster: Cluster) -> None:
     die_at(cluster, cluster.start(), "driver.decided", 0)
     query = cluster.start(settings=Settings(overrides=Overrides(end_query_id=QUERY_ID)))
     query.engine.rows = rows_of(7)

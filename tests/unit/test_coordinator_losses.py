@@ -1,4 +1,4 @@
-"""Decided transactions that are lost: written anew, repaired, published from staging, or in doubt (rule 9)."""
+"""Lost transactions of a decision: the batch is rewritten, repaired, published from staged rows, or in doubt (rule 9)."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.coordinator_support import die_at, records
-from tests.unit.fake_sink import Cluster, FakeStaging, all_rows
+from tests.unit.fake_sink import Cluster, FakeStaging, all_rows, batch_of
 from twopc import crash_points
 from twopc.errors import (
     CommitBlockedError,
     InDoubtError,
+    PrepareTimeoutError,
     RetriableError,
 )
 from twopc.records import Decision, Repair
 
 
-def test_a_batch_whose_transactions_are_all_lost_is_written_anew(cluster: Cluster) -> None:
+def test_a_batch_with_every_transaction_lost_is_rewritten(cluster: Cluster) -> None:
     cluster.start().run(0)
     die_at(cluster, cluster.start(), "driver.decided", 1)
     cluster.store.expire()
     query = cluster.start()
-    query.engine.rows = {0: all_rows(1)}  # another plan is welcome: nothing of the old one is in
+    query.engine.rows = {0: all_rows(1)}  # other tasks are fine, since nothing of the batch is visible
     query.run(1)
     assert cluster.store.visible() == all_rows(0, 1)
     assert [d.kind for d in records(cluster, Decision) if isinstance(d, Decision)] == ["write", "write", "rewrite"]
     assert query.engine.evaluated == 0
 
 
-def test_a_batch_of_which_some_transactions_are_lost_is_repaired_with_the_same_rows(cluster: Cluster) -> None:
+def test_a_partly_lost_batch_is_repaired_with_the_same_rows(cluster: Cluster) -> None:
     running = cluster.start()
     running.run(0)
     die_at(cluster, running, "driver.committing", 1)
@@ -45,8 +46,27 @@ def test_a_batch_of_which_some_transactions_are_lost_is_repaired_with_the_same_r
     assert query.engine.evaluated == 0
 
 
+def test_only_a_batch_without_a_decision_after_proven_ones_may_be_planned_anew(cluster: Cluster) -> None:
+    """Else the log would refuse the new plan as another history, or what was lost could not be completed."""
+    running = cluster.start()
+    running.run(0)
+    running.engine.failures = [PrepareTimeoutError("too slow")]
+    with pytest.raises(PrepareTimeoutError):
+        running.run(1)
+    assert running.coordinator.is_undecided(batch_of(1))
+    assert not running.coordinator.is_undecided(batch_of(0))
+    die_at(cluster, running, "driver.decided", 1)
+    cluster.store.expire()
+    rewriting = cluster.start()
+    rewriting.engine.failures = [PrepareTimeoutError("too slow")]
+    with pytest.raises(PrepareTimeoutError):
+        rewriting.run(1)
+    assert not rewriting.coordinator.is_undecided(batch_of(1))
+    assert not rewriting.coordinator.is_undecided(batch_of(2))
+
+
 @pytest.mark.parametrize("point", [name for name in crash_points.POINTS if name != "driver.inspected"])
-def test_a_repair_that_crashed_is_not_repaired_twice(point: str, cluster: Cluster) -> None:
+def test_a_repair_is_not_repeated_after_a_crash(point: str, cluster: Cluster) -> None:
     die_at(cluster, cluster.start(), "driver.committing", 0)
     cluster.store.expire(1)
     die_at(cluster, cluster.start(), point, 0)
@@ -63,7 +83,7 @@ def test_a_repair_that_crashed_is_not_repaired_twice(point: str, cluster: Cluste
         {0: [0, 1], 1: [10, 11]},
     ],
 )
-def test_a_replay_with_other_rows_is_in_doubt_and_says_which_are_in(
+def test_a_replay_with_other_rows_is_in_doubt_and_names_what_is_committed(
     rows: dict[int, list[int]], cluster: Cluster
 ) -> None:
     die_at(cluster, cluster.start(), "driver.committing", 0)
@@ -86,9 +106,9 @@ def test_a_replay_with_other_rows_is_in_doubt_and_says_which_are_in(
         ({0: [10, 11], 1: [0, 1], 2: [20, 21]}, [{2}]),
         ({0: [20, 21], 1: [0, 1], 2: [10, 11]}, [{2}, {0}]),
     ],
-    ids=["of what is in", "of what was lost"],
+    ids=["of committed tasks", "of lost tasks"],
 )
-def test_a_replay_that_gives_the_decided_rows_in_other_tasks_is_repaired_from_where_they_are(
+def test_a_replay_with_the_decided_rows_in_other_tasks_is_repaired(
     rows: dict[int, list[int]], written: list[set[int]], cluster: Cluster
 ) -> None:
     die_at(cluster, cluster.start(), "driver.committing", 0)
@@ -105,7 +125,7 @@ def test_a_replay_that_gives_the_decided_rows_in_other_tasks_is_repaired_from_wh
     assert (cluster.store.visible(), cluster.store.pending()) == (all_rows(0), [])
 
 
-def test_an_engine_that_writes_more_than_what_was_lost_is_caught_before_the_decision(cluster: Cluster) -> None:
+def test_an_engine_that_writes_more_than_the_lost_tasks_is_caught_before_the_decision(cluster: Cluster) -> None:
     die_at(cluster, cluster.start(), "driver.committing", 0)
     cluster.store.expire(1)
     query = cluster.start()
@@ -116,7 +136,7 @@ def test_an_engine_that_writes_more_than_what_was_lost_is_caught_before_the_deci
     assert (records(cluster, Repair), cluster.store.visible()) == ([], all_rows(0)[:4])
 
 
-def test_a_loss_that_the_engine_has_left_behind_is_in_doubt(cluster: Cluster) -> None:
+def test_a_loss_that_spark_cannot_replay_is_in_doubt(cluster: Cluster) -> None:
     die_at(cluster, cluster.start(), "driver.decided", 0)
     cluster.store.expire()
     query = cluster.start()
@@ -127,7 +147,7 @@ def test_a_loss_that_the_engine_has_left_behind_is_in_doubt(cluster: Cluster) ->
 
 
 @pytest.mark.parametrize("lost", [None, 1])
-def test_staged_rows_are_published_whatever_the_plan_gives_today(lost: int | None, cluster: Cluster) -> None:
+def test_staged_rows_are_published_whatever_the_replay_has(lost: int | None, cluster: Cluster) -> None:
     die_at(cluster, cluster.start(staging=True), "driver.committing", 0)
     cluster.store.expire(lost)
     query = cluster.start(staging=True)
@@ -137,7 +157,7 @@ def test_staged_rows_are_published_whatever_the_plan_gives_today(lost: int | Non
     assert (query.engine.evaluated, query.engine.works) == (1, [])
 
 
-def test_staged_rows_are_published_even_when_the_engine_has_gone_on(cluster: Cluster) -> None:
+def test_staged_rows_are_published_even_if_spark_has_moved_past_the_batch(cluster: Cluster) -> None:
     die_at(cluster, cluster.start(staging=True), "driver.decided", 0)
     cluster.store.expire()
     query = cluster.start(staging=True)
@@ -146,7 +166,7 @@ def test_staged_rows_are_published_even_when_the_engine_has_gone_on(cluster: Clu
     assert query.engine.evaluated == 0
 
 
-def test_without_every_slice_that_was_lost_nothing_is_published_from_staging(cluster: Cluster) -> None:
+def test_staged_rows_are_not_published_if_one_slice_is_missing(cluster: Cluster) -> None:
     die_at(cluster, cluster.start(staging=True), "driver.decided", 0)
     cluster.store.expire()
     del cluster.world.staged["0-1-1"]
@@ -156,7 +176,7 @@ def test_without_every_slice_that_was_lost_nothing_is_published_from_staging(clu
     assert len(query.engine.works) == 1
 
 
-def test_a_publication_that_fails_leaves_nothing_pending(cluster: Cluster) -> None:
+def test_a_failed_publication_leaves_nothing_pending(cluster: Cluster) -> None:
     die_at(cluster, cluster.start(staging=True), "driver.decided", 0)
     cluster.store.expire()
     cluster.store.refused_confirmations = 1
@@ -167,15 +187,15 @@ def test_a_publication_that_fails_leaves_nothing_pending(cluster: Cluster) -> No
     assert cluster.store.visible() == all_rows(0)
 
 
-def test_staged_rows_are_proven_when_the_batch_is_proven(cluster: Cluster) -> None:
+def test_staged_rows_are_released_when_the_batch_is_proven(cluster: Cluster) -> None:
     query = cluster.start(staging=True)
     query.run(0, 1)
-    staging = query.coordinator._start.staging
+    staging = query.coordinator._setup.staging
     assert isinstance(staging, FakeStaging)
-    assert staging.settled == [(0, 0), (0, 1)]
+    assert staging.released == [(0, 0), (0, 1)]
 
 
-def test_transactions_that_are_lost_while_they_are_committed_are_written_anew_at_once(cluster: Cluster) -> None:
+def test_transactions_lost_during_the_commit_are_rewritten_at_once(cluster: Cluster) -> None:
     cluster.store.expire_on_commit = 3
     query = cluster.start()
     query.run(0)
@@ -183,7 +203,7 @@ def test_transactions_that_are_lost_while_they_are_committed_are_written_anew_at
     assert len(query.engine.works) == 4
 
 
-def test_transactions_that_are_lost_again_and_again_stop_the_query(cluster: Cluster) -> None:
+def test_transactions_that_are_lost_repeatedly_stop_the_query(cluster: Cluster) -> None:
     cluster.store.expire_on_commit = 4
     query = cluster.start()
     with pytest.raises(InDoubtError, match="timeout"):
@@ -193,14 +213,14 @@ def test_transactions_that_are_lost_again_and_again_stop_the_query(cluster: Clus
     assert cluster.store.visible() == all_rows(0)
 
 
-def test_a_commit_that_cannot_be_proven_blocks_and_names_its_transactions(cluster: Cluster) -> None:
+def test_an_unproven_commit_blocks_and_names_its_transactions(cluster: Cluster) -> None:
     cluster.store.unreachable = True
     with pytest.raises(CommitBlockedError) as blocked:
         cluster.start().run(0)
     assert blocked.value.transactions == tuple(reversed(cluster.store.transactions))
     with pytest.raises(CommitBlockedError):
         cluster.start().run(0)
-    assert sorted(cluster.store.pending()) == sorted(blocked.value.transactions)  # the restart has ended none of them
+    assert sorted(cluster.store.pending()) == sorted(blocked.value.transactions)  # the restart has ended none
     cluster.store.unreachable = False
     cluster.start().run(0, 1)
     assert cluster.store.visible() == all_rows(0, 1)

@@ -1,4 +1,4 @@
-"""Crash points act once, where a call has armed them, and do nothing anywhere else."""
+"""A crash point acts once, only where a call has armed it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from twopc.testing.crash_points import VARIABLE, InjectedFault, arm_from
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_point_that_is_not_armed_does_nothing() -> None:
+def test_an_unarmed_point_does_nothing() -> None:
     passed: list[str] = []
     arm("driver.decided", lambda: passed.append("decided"))
     crash_point("driver.prepared")
@@ -34,7 +34,7 @@ def test_an_armed_point_acts_once() -> None:
     assert crash_points._armed == {}
 
 
-def test_a_passage_is_counted_down() -> None:
+def test_an_armed_point_counts_passages_down() -> None:
     passed: list[int] = []
     arm("task.began", lambda: passed.append(1), passage=3)
     for expected in (0, 0, 1, 1):
@@ -42,7 +42,7 @@ def test_a_passage_is_counted_down() -> None:
         assert len(passed) == expected
 
 
-def test_several_points_are_armed_at_once() -> None:
+def test_several_points_can_be_armed_at_once() -> None:
     arm_from("driver.decided=raise,driver.prepared@2=raise,")
     crash_point("driver.prepared")
     for name in ("driver.prepared", "driver.decided"):
@@ -50,14 +50,14 @@ def test_several_points_are_armed_at_once() -> None:
             crash_point(name)
 
 
-def test_disarming_switches_all_off() -> None:
+def test_disarm_disarms_every_point() -> None:
     arm_from("driver.decided=raise,driver.prepared=raise")
     disarm()
     crash_point("driver.decided")
     assert crash_points._armed == {}
 
 
-def test_a_dropped_answer_is_an_error_that_may_be_retried_and_a_delay_is_none() -> None:
+def test_drop_raises_a_retriable_error_and_delay_raises_none() -> None:
     arm_from("driver.decided=drop,driver.prepared=delay:30")
     with pytest.raises(RetriableError, match="loss of an answer"):
         crash_point("driver.decided")
@@ -78,14 +78,14 @@ def test_a_dropped_answer_is_an_error_that_may_be_retried_and_a_delay_is_none() 
         ("driver.decided@-1=raise", "'-1'"),
     ],
 )
-def test_a_wrong_spec_is_refused_and_named(spec: str, named: str) -> None:
+def test_an_invalid_spec_is_refused_by_name(spec: str, named: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(named)):
         arm_from(spec)
     assert crash_points._armed == {}
 
 
 PASSAGE = "crash_point('driver.decided')"
-#: All that a production process imports.
+#: Everything that a production process imports.
 PRODUCT = ("twopc.coordinator", "sinks.kafka", "sinks.redis", "sinks.hbase", "integration.spark", "integration.cli")
 
 
@@ -103,7 +103,7 @@ def run_program(*lines: str, action: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(("action", "code"), [("kill", -9), ("raise", 1)])
-def test_a_process_that_asks_is_armed_by_its_environment(action: str, code: int) -> None:
+def test_a_process_that_calls_arm_from_environment_is_armed(action: str, code: int) -> None:
     arming = "from twopc.testing.crash_points import arm_from_environment\narm_from_environment()"
     done = run_program(arming, PASSAGE, "print('passed', flush=True)", PASSAGE, action=action)
     assert (done.returncode, done.stdout) == (code, "passed\n")
@@ -116,7 +116,7 @@ def test_the_environment_alone_arms_nothing() -> None:
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
 
 
-def test_every_point_is_passed_somewhere_in_the_tree_and_every_passed_point_is_listed() -> None:
+def test_the_listed_points_are_the_points_in_the_source() -> None:
     sources = [path for package in ("twopc", "sinks", "integration") for path in (ROOT / package).rglob("*.py")]
     sources = [path for path in sources if ROOT / "twopc" / "testing" not in path.parents]
     text = "\n".join(path.read_text() for path in sources)

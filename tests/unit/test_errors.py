@@ -1,4 +1,4 @@
-"""What a caller may do next is on the error's class."""
+"""An error's class tells the caller what to do next."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLASSES = [found for _, found in inspect.getmembers(errors, inspect.isclass) if 
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_every_error_is_in_the_one_tree_with_the_one_suffix_and_says_what_it_means(
+def test_every_error_has_the_common_base_the_error_suffix_and_a_docstring(
     kind: type[TwoPhaseCommitError],
 ) -> None:
     assert issubclass(kind, TwoPhaseCommitError)
@@ -31,28 +31,28 @@ def test_every_error_is_in_the_one_tree_with_the_one_suffix_and_says_what_it_mea
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_only_the_retriable_are_retriable(kind: type[TwoPhaseCommitError]) -> None:
+def test_only_subclasses_of_retriable_error_are_retriable(kind: type[TwoPhaseCommitError]) -> None:
     assert kind.retriable == issubclass(kind, RetriableError)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in CLASSES if kind is not TwoPhaseCommitError])
-def test_failed_retriable_unknown_and_decided_are_never_the_same(kind: type[TwoPhaseCommitError]) -> None:
+def test_every_error_is_exactly_one_of_retriable_fatal_in_doubt_and_blocked(kind: type[TwoPhaseCommitError]) -> None:
     answers = (RetriableError, FatalError, InDoubtError, CommitBlockedError)
     assert sum(issubclass(kind, answer) for answer in answers) == 1
 
 
-def test_a_decision_in_doubt_is_not_to_be_tried_again() -> None:
+def test_a_decision_in_doubt_is_not_retriable() -> None:
     assert not DecisionInDoubtError.retriable
     assert issubclass(DecisionInDoubtError, InDoubtError)
 
 
-def test_a_doubt_names_its_transactions_in_its_message() -> None:
+def test_an_in_doubt_error_names_its_transactions() -> None:
     error = InDoubtError("batch 3", committed=["a", "b"], lost=["c"])
     assert str(error) == "batch 3; committed: a, b; lost: c"
     assert (error.committed, error.lost, error.unknown) == (("a", "b"), ("c",), ())
 
 
-def test_a_blocked_commit_names_its_transactions_in_its_message() -> None:
+def test_a_blocked_commit_error_names_its_transactions() -> None:
     assert str(CommitBlockedError("batch 3", transactions=["a", "b"])) == "batch 3; not yet proven: a, b"
     assert str(CommitBlockedError("batch 3")) == "batch 3"
 
@@ -67,6 +67,6 @@ def test_a_blocked_commit_names_its_transactions_in_its_message() -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_an_error_survives_the_way_from_a_worker(error: TwoPhaseCommitError) -> None:
+def test_an_error_survives_pickling(error: TwoPhaseCommitError) -> None:
     copied = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
     assert (type(copied), str(copied), copied.__dict__) == (type(error), str(error), error.__dict__)

@@ -1,4 +1,4 @@
-"""What version 0.1 of this toolkit wrote is read: the bytes in ``data/format-1.json`` were stored by it."""
+"""This version reads what version 0.1 wrote; ``data/format-1.json`` holds bytes that version 0.1 stored."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from sinks.hbase.control import State, decode_state
-from sinks.hbase.handle import HBaseHandle
+from sinks.hbase.staging import HBaseHandle
 from sinks.kafka.handle import KafkaHandle
 from sinks.kafka.markers import Marker, decode_marker
-from sinks.redis.handle import RedisHandle
+from sinks.redis.keys import RedisHandle
 from twopc.attempt import Attempt
 from twopc.binding import Binding
 from twopc.codec import decode, encode
@@ -47,7 +47,7 @@ HBASE = {
     "rows": 2,
     "checksum": "cd34",
 }
-#: One sink has the name of a field that was renamed: names are no fields.
+#: One sink is named like a renamed field: sink names must stay as they are.
 TASK = TaskReport(
     partition=0,
     rows=2,
@@ -79,29 +79,29 @@ RECORDS: Sequence[Record] = (
 
 
 @pytest.mark.parametrize("number", range(len(RECORDS)))
-def test_each_record_of_the_former_format_is_read(number: int) -> None:
+def test_each_record_of_format_1_is_read(number: int) -> None:
     frames = [(at, frame.encode()) for at, frame in enumerate(STORED["frames"][number])]
     assert [entry.record for entry in decode(frames)] == [RECORDS[number]]
 
 
-def test_a_record_of_the_former_format_that_was_cut_into_frames_is_read() -> None:
+def test_a_format_1_record_in_several_frames_is_read() -> None:
     assert len(STORED["cut"]) > 1
     assert [entry.record for entry in decode(enumerate(map(str.encode, STORED["cut"])))] == [DECISION]
 
 
-def test_the_former_format_is_never_written_again() -> None:
+def test_new_records_are_written_in_format_2() -> None:
     for record in RECORDS:
         assert all(frame.startswith(b"twopc/2 ") for frame in encode(record, max_bytes=10_000))
 
 
-def test_a_record_of_the_former_format_that_was_altered_is_damage() -> None:
+def test_an_altered_format_1_record_is_damage() -> None:
     frame = STORED["frames"][1][0].encode()
     with pytest.raises(DecisionLogDamagedError, match="checksum"):
         decode([(0, frame.replace(b'"first_batch":12', b'"first_batch":13'))])
 
 
 @pytest.mark.parametrize(("kind", "name"), [(KafkaHandle, "orders"), (RedisHandle, "batch"), (HBaseHandle, "cells")])
-def test_a_handle_of_the_former_format_is_a_handle(kind: type[Any], name: str) -> None:
+def test_a_handle_of_format_1_is_read(kind: type[Any], name: str) -> None:
     (entry,) = decode([(0, STORED["frames"][2][0].encode())])
     assert isinstance(entry.record, Decision)
     found = msgspec.convert(entry.record.tasks[0].handles[name], kind)
@@ -109,25 +109,25 @@ def test_a_handle_of_the_former_format_is_a_handle(kind: type[Any], name: str) -
     assert getattr(found, "driver_epoch", 3) == 3
 
 
-def test_registers_of_the_former_format_are_read(tmp_path: Path) -> None:
+def test_registers_of_format_1_are_read(tmp_path: Path) -> None:
     (tmp_path / "registers").mkdir()
     for name, text in STORED["registers"].items():
         (tmp_path / "registers" / name).write_text(text)
     contents = RegisterLog(LocalFiles(tmp_path)).inspect()
-    assert [entry.record for entry in contents.entries[1:]] == [BEGIN, DECISION]
+    assert [entry.record for entry in [*contents.entries][1:]] == [BEGIN, DECISION]
 
 
-def test_a_binding_of_the_former_version_still_binds(tmp_path: Path) -> None:
+def test_a_binding_of_version_0_1_still_binds(tmp_path: Path) -> None:
     for name, text in STORED["binding"].items():
         (tmp_path / name).write_text(text)
     assert Binding(LocalFiles(tmp_path)).log == "registers"
 
 
-def test_a_marker_of_the_former_format_is_read() -> None:
+def test_a_marker_of_format_1_is_read() -> None:
     expected = Marker(uuid=KAFKA["uuid"], query_id="q-1", batch_id=12, attempt=(3, 1), task=0, rows=2)  # type: ignore[arg-type]
     assert decode_marker(STORED["marker"].encode()) == expected
 
 
-def test_the_control_cell_of_the_former_format_is_read() -> None:
+def test_the_hbase_control_cell_of_format_1_is_read() -> None:
     expected = State(id="i", run="run-1", query_id="q-1", driver_epoch=3, version=5, decided=4, revision=9)
     assert decode_state(STORED["hbase_control"].encode()) == expected

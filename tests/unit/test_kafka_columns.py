@@ -1,4 +1,4 @@
-"""The columns of Kafka's records, found whatever the case of their names, as Spark's own writer finds them."""
+"""The columns of a Kafka record are found in any letter case, as Spark's own writer finds them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import pyarrow as pa
 import pytest
 
 from sinks.kafka import KafkaSink
-from twopc.columns import TYPE_NAME, Form, SinkColumn
-from twopc.errors import SchemaError
+from twopc.errors import BadRecordError, ConfigurationError, SchemaError
+from twopc.sink import TYPE_NAME, Form, SinkColumn
 
 SINK = KafkaSink(name="s", bootstrap_servers="b:1")
 WITH_TOPIC = KafkaSink(name="s", bootstrap_servers="b:1", topic="t")
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
-def test_a_columns_name_may_be_written_in_any_case() -> None:
+def test_a_columns_name_may_have_any_letter_case() -> None:
     kinds: dict[str, Any] = {"Topic": pa.string(), "VALUE": pa.binary(), "other": pa.int64()}
     assert [(column.name, column.source) for column in SINK.choose_columns(pa.schema(kinds))] == [
         ("value", "VALUE"),
@@ -24,7 +24,7 @@ def test_a_columns_name_may_be_written_in_any_case() -> None:
     ]
 
 
-def test_a_topic_that_nobody_gives_is_asked_for() -> None:
+def test_a_missing_topic_is_an_error() -> None:
     with pytest.raises(SchemaError, match="no topic: neither the sink nor the DataFrame"):
         SINK.choose_columns(pa.schema([("value", pa.binary())]))
 
@@ -40,7 +40,7 @@ def test_a_topic_that_nobody_gives_is_asked_for() -> None:
         ("timestamp", pa.timestamp("us", "UTC"), Form.EPOCH_MILLIS),
     ],
 )
-def test_each_column_has_the_form_that_the_producer_takes(name: str, kind: Any, form: Form) -> None:
+def test_each_column_has_the_form_that_the_producer_needs(name: str, kind: Any, form: Form) -> None:
     chosen = WITH_TOPIC.choose_columns(pa.schema([("value", pa.string()), (name, kind)]))
     assert set(chosen) == {SinkColumn("value", "value", Form.BINARY), SinkColumn(name, name, form)}
 
@@ -51,18 +51,47 @@ def test_each_column_has_the_form_that_the_producer_takes(name: str, kind: Any, 
         ("value", pa.int32()),
         ("topic", pa.binary()),
         ("partition", pa.int64()),
-        ("timestamp", pa.timestamp("us")),  # a wall clock's reading
+        ("timestamp", pa.timestamp("us")),  # without a time zone
         ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))),
         ("headers", pa.list_(pa.struct([("key", pa.string())]))),
         ("headers", pa.string()),
     ],
 )
-def test_a_type_that_no_record_can_have_is_named_as_the_user_knows_it(name: str, kind: Any) -> None:
+def test_a_wrong_type_is_reported_under_its_spark_name(name: str, kind: Any) -> None:
     columns = {"value": pa.field("value", pa.binary()), name: pa.field(name, kind, metadata={TYPE_NAME: "odd"})}
     with pytest.raises(SchemaError, match=f"column '{name}' is odd, it must be "):
         WITH_TOPIC.choose_columns(pa.schema(columns.values()))
 
 
-def test_only_a_sink_with_a_topic_takes_dead_letters() -> None:
+def test_only_a_sink_with_a_topic_accepts_dead_letters() -> None:
     assert WITH_TOPIC.takes_dead_letters
     assert not SINK.takes_dead_letters
+
+
+NAMED = KafkaSink(name="s", bootstrap_servers="b:1", ledger_topic="decisions")
+RESERVED = ["twopc-ledger-s", "twopc-ledger-of-another", "decisions", "__transaction_state", "__consumer_offsets"]
+
+
+def rows_to(*topics: str | None) -> pa.RecordBatch:
+    return pa.record_batch(
+        {"value": pa.array([b""] * len(topics), pa.binary()), "topic": pa.array(topics, pa.string())}
+    )
+
+
+@pytest.mark.parametrize("topic", [None, *RESERVED])
+def test_a_row_that_names_no_topic_or_a_ledger_is_a_bad_record_before_it_is_written(topic: str | None) -> None:
+    """In a ledger it would be a damaged decision, and every later start would fail."""
+    with pytest.raises(BadRecordError, match="column 'topic'"):
+        NAMED.check(rows_to("out", topic))
+    NAMED.check(rows_to("out", "twopc-ledger", "decisions2"))
+    NAMED.check(rows_to())
+
+
+@pytest.mark.parametrize("topic", RESERVED)
+def test_a_ledger_is_no_topic_for_a_sinks_rows(topic: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"topic='{topic}'.*Set another topic"):
+        KafkaSink(name="s", bootstrap_servers="b:1", ledger_topic="decisions", topic=topic)
+
+
+def test_a_sink_with_a_topic_ignores_that_of_the_rows() -> None:
+    WITH_TOPIC.check(rows_to(None, "twopc-ledger-s"))

@@ -1,6 +1,6 @@
-"""Rules 3 and 4 as tables: which of a coordinator's words let a handle be decided, and which prove its commit.
+"""Rules 3 and 4 as tables: which answers of a coordinator confirm a handle, and which prove its commit.
 
-A real broker says most of them seldom, or for a moment only; what comes of them is in ``tests/live/rules``.
+A real broker gives most of them rarely or briefly; ``tests/live/rules`` tests their consequences.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import kafka.errors
 import pytest
 
 from sinks.kafka.committer import KafkaCommitter
-from sinks.kafka.confirm import why_not
 from sinks.kafka.handle import KafkaHandle
-from sinks.kafka.reports import NO_ANSWER, NONE, NOT_FOUND, Description
-from twopc.handle import Evidence
+from sinks.kafka.prepared import why_not
+from sinks.kafka.reports import NO_ANSWER, NONE, NOT_AUTHORIZED, NOT_FOUND, Description
+from sinks.kafka.settings import KafkaSettings
+from twopc.attempt import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ HANDLE = KafkaHandle(
     rows=5,
     partitions=("out:0-1,4", f"{LEDGER}:2"),
 )
-#: Every error that a broker can answer, by the name that the committer is given.
+#: Every error that a broker can answer, by the name that the committer gets.
 REFUSALS = sorted({kafka.errors.for_code(code).__name__ for code in range(1, 130)})
 SOUND = Description(
     NONE,
@@ -42,37 +43,40 @@ SOUND = Description(
 )
 
 
-def test_an_open_transaction_of_the_writer_with_all_its_partitions_can_be_decided() -> None:
+def test_an_open_transaction_of_the_writer_with_all_partitions_is_confirmed() -> None:
     assert why_not(HANDLE, SOUND, LEDGER) is None
 
 
-# While it is being ended it still has its partitions: nothing but the state tells.
+# A transaction that is being ended still has its partitions; only its state differs.
 @pytest.mark.parametrize("state", ["PrepareAbort", "PrepareCommit", "PrepareEpochFence", "Empty", "Dead"])
-def test_a_transaction_that_somebody_ends_just_now_cannot_be_decided(state: str) -> None:
+def test_a_transaction_that_is_being_ended_is_not_confirmed(state: str) -> None:
     assert "not Ongoing" in str(why_not(HANDLE, dataclasses.replace(SOUND, state=state), LEDGER))
 
 
 @pytest.mark.parametrize("other", [{"producer_id": 8}, {"producer_epoch": 4}, {"producer_epoch": 2}])
-def test_a_transaction_of_another_producer_or_epoch_cannot_be_decided(other: dict[str, Any]) -> None:
+def test_a_transaction_of_another_producer_or_epoch_is_not_confirmed(other: dict[str, Any]) -> None:
     assert "the writer had" in str(why_not(HANDLE, dataclasses.replace(SOUND, **other), LEDGER))
 
 
 @pytest.mark.parametrize("gone", sorted(SOUND.partitions))
-def test_a_transaction_that_lacks_any_partition_cannot_be_decided(gone: str) -> None:
+def test_a_transaction_with_a_missing_partition_is_not_confirmed(gone: str) -> None:
     found = dataclasses.replace(SOUND, partitions=SOUND.partitions - {gone})
     assert f"lacks {gone}" in str(why_not(HANDLE, found, LEDGER))
 
 
 @pytest.mark.parametrize("error", [NO_ANSWER, NOT_FOUND])
-def test_an_answer_that_is_none_cannot_be_decided_upon(error: str) -> None:
+def test_a_missing_or_unknown_transaction_is_not_confirmed(error: str) -> None:
     assert error in str(why_not(HANDLE, Description(error), LEDGER))
 
 
 class Asked(KafkaCommitter):
-    """Its coordinator answers one thing to EndTxn; its markers prove a loss."""
+    """Its coordinator always gives one answer to EndTxn; its markers prove a loss, or nothing."""
 
-    def __init__(self, answer: str) -> None:
+    def __init__(self, answer: str, *, unread: str = "") -> None:
+        self._settings = KafkaSettings(name="s", bootstrap_servers="b:1")
+        self._unread = [unread] if unread else []
         client: Any = SimpleNamespace(
+            coordinator_of=lambda _: "broker 3",
             end=lambda identities: {identity.transactional_id: answer for identity in identities},
             describe=lambda ids: dict.fromkeys(ids, Description(NOT_FOUND)),
         )
@@ -80,7 +84,7 @@ class Asked(KafkaCommitter):
 
     def evidence(self, handles: Sequence[KafkaHandle], scan_start: Mapping[str, Any]) -> dict[KafkaHandle, Evidence]:
         del scan_start
-        return dict.fromkeys(handles, Evidence.ABORTED)
+        return dict.fromkeys(handles, Evidence.UNKNOWN if self._unread else Evidence.ABORTED)
 
 
 def test_none_proves_a_commit() -> None:
@@ -89,5 +93,20 @@ def test_none_proves_a_commit() -> None:
 
 @pytest.mark.parametrize("answer", [NO_ANSWER, *REFUSALS])
 def test_no_other_answer_proves_anything(answer: str) -> None:
-    """An id that the broker has forgotten may have been aborted before: the markers decide."""
+    """If the broker has forgotten an id, its transaction may have been aborted before, so the markers decide."""
     assert Asked(answer).commit([HANDLE], {}) == {HANDLE: Evidence.ABORTED}
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"), [(NO_ANSWER, "broker 3: no answer"), (NOT_AUTHORIZED, "broker 3: not authorized; allow Write")]
+)
+def test_what_keeps_a_commit_from_being_proven_is_said_with_the_time_that_is_left(answer: str, said: str) -> None:
+    """Without it the error reads "restart when every broker answers", while a right is missing and transactions expire."""
+    committer = Asked(answer, unread="the markers were deleted")
+    assert committer.commit([HANDLE], {}) == {HANDLE: Evidence.UNKNOWN}
+    [blocker] = committer.blockers()
+    for part in ("sink 's'", said, "the markers were deleted", "kafka.transaction.timeout.ms=900000"):
+        assert part in blocker
+    committer._unread = []
+    committer.commit([HANDLE], {})
+    assert committer.blockers() == []

@@ -1,41 +1,49 @@
-"""Rule 12: what the commit of a decision is told to be, and what a slow one is found to be when it is read back."""
+"""Rule 12: the outcome that is reported for a decision's commit, and for a slow commit that is read back."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import tracemalloc
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from sinks.kafka import decision_log
+from sinks.kafka import decision_log, driver_producer
 from sinks.kafka.decision_log import KafkaDecisionLog
 from sinks.kafka.driver_producer import DriverProducer
 from sinks.kafka.reader import Row
 from sinks.kafka.settings import KafkaSettings
-from twopc.errors import DecisionInDoubtError, FencedError, RetriableError
+from twopc.attempt import Attempt
+from twopc.codec import encode
+from twopc.errors import ConfigurationError, DecisionInDoubtError, FencedError, RetriableError
+from twopc.log_view import fold
+from twopc.records import Acquired, Begin, Decision, TaskReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SETTINGS = KafkaSettings(
-    sink="s", bootstrap_servers="127.0.0.1:1", topic=None, ledger="twopc-ledger-s", options={}, timeout_ms=50
-)
+    from twopc.records import Record
+
+SETTINGS = KafkaSettings(name="s", bootstrap_servers="127.0.0.1:1", timeout_ms=50)
 OFFSET = 7
 OURS = Row(OFFSET, None, b"decision")
 NEXT = Row(OFFSET + 2, None, b"a successor's acquisition")
 
 
 class Partition:
-    """Partition 0 as readers see it: each question for its last stable offset finds it further."""
+    """Partition 0 as readers see it; its last stable offset advances with each request."""
 
     def __init__(self, *rows: Row, stable: tuple[int, ...] = (OFFSET + 3,)) -> None:
         self._rows, self._stable = rows, list(stable)
-        self.questions = 0
+        self.requests = 0
         self.read_to: list[int] = []
 
     def offsets(self, *_: Any, committed: bool, **__: Any) -> dict[int, int]:
-        self.questions += 1
+        self.requests += 1
         if not committed:
             return {0: OFFSET + 3}
         return {0: self._stable.pop(0) if len(self._stable) > 1 else self._stable[0]}
@@ -58,26 +66,26 @@ def read_back(log: KafkaDecisionLog, partition: Partition, monkeypatch: pytest.M
     reader: Any = partition
     log.reader = reader
     monkeypatch.setattr(decision_log, "offsets", partition.offsets)
-    log._read_back(0, OFFSET, b"decision")
+    log._read_back(OFFSET, b"decision")
 
 
-def test_a_record_that_is_there_was_committed(log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_is_found_was_committed(log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch) -> None:
     partition = Partition(OURS, NEXT)
     read_back(log, partition, monkeypatch)
-    assert partition.read_to == [OFFSET + 3]  # the end of a broker that is behind is not the end
+    assert partition.read_to == [OFFSET + 3]  # a lagging broker's end does not count
 
 
-def test_a_record_that_is_not_stable_yet_is_waited_for(log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The coordinator has the commit, the partition not yet: until then the record is the first unstable one."""
+def test_reading_back_waits_until_the_record_is_stable(log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator has the commit but the partition does not yet: so far the record is the first unstable one."""
     partition = Partition(OURS, stable=(OFFSET - 2, OFFSET, OFFSET, OFFSET + 2))
     read_back(log, partition, monkeypatch)
-    assert partition.questions == 4
+    assert partition.requests == 4
 
 
 @pytest.mark.parametrize(
     "rows", [(), (NEXT,), (Row(OFFSET, None, b"another's"),)], ids=["nothing", "only what follows", "another record"]
 )
-def test_a_record_that_is_not_there_was_aborted_whatever_else_is(
+def test_a_record_that_is_not_found_was_aborted(
     rows: tuple[Row, ...], log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(FencedError, match="was aborted, although its commit succeeded"):
@@ -89,7 +97,7 @@ def test_a_record_that_never_becomes_stable_is_in_doubt(log: KafkaDecisionLog, m
         read_back(log, Partition(OURS, stable=(OFFSET,)), monkeypatch)
 
 
-def test_a_question_that_is_not_answered_says_nothing_of_the_record(
+def test_an_unanswered_request_leaves_the_decision_in_doubt(
     log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def silent(*_: Any, **__: Any) -> dict[int, int]:
@@ -97,11 +105,11 @@ def test_a_question_that_is_not_answered_says_nothing_of_the_record(
 
     monkeypatch.setattr(decision_log, "offsets", silent)
     with pytest.raises(DecisionInDoubtError, match="no answer"):
-        log._read_back(0, OFFSET, b"decision")
+        log._read_back(OFFSET, b"decision")
 
 
 class Producer:
-    """Raises what it is told to when it commits, then it succeeds."""
+    """Raises the given errors when it commits, one after the other; then it succeeds."""
 
     def __init__(self, *errors: KafkaError, abort: KafkaError | None = None) -> None:
         self.left = list(errors)
@@ -117,7 +125,7 @@ class Producer:
 
 
 def error(code: int, **kind: bool) -> KafkaError:
-    return KafkaError(code, "as told", **kind)
+    return KafkaError(code, "as armed", **kind)
 
 
 AGAIN = error(KafkaError._TIMED_OUT, retriable=True)
@@ -128,19 +136,19 @@ FENCED = error(KafkaError._FENCED, fatal=True)
 
 def commit(producer: Any) -> None:
     driver = object.__new__(DriverProducer)
-    driver._producer, driver._timeout_s = producer, 0.05
+    driver._producer, driver._timeout_s, driver._settings = producer, 0.05, SETTINGS
     driver._ledger, driver._transactional_id = SETTINGS.ledger, "s.driver"
     driver._commit()
 
 
-def test_a_commit_is_repeated_while_its_error_may_pass() -> None:
+def test_a_commit_is_repeated_while_its_error_is_retriable() -> None:
     producer = Producer(AGAIN, AGAIN)
     commit(producer)
     assert producer.left == []
 
 
 @pytest.mark.parametrize(
-    ("producer", "told"),
+    ("producer", "raised"),
     [
         (Producer(FENCED, AGAIN), FencedError),
         (Producer(REFUSED, AGAIN), RetriableError),
@@ -150,7 +158,80 @@ def test_a_commit_is_repeated_while_its_error_may_pass() -> None:
     ],
     ids=["fenced", "aborted", "not aborted either", "fatal", "fatal when repeated"],
 )
-def test_only_an_abort_that_succeeds_tells_that_a_commit_did_not(producer: Producer, told: type[Exception]) -> None:
-    with pytest.raises(told):
+def test_only_a_successful_abort_proves_that_the_commit_failed(producer: Producer, raised: type[Exception]) -> None:
+    with pytest.raises(raised):
         commit(producer)
-    assert producer.left == [AGAIN]  # and it is not asked again
+    assert producer.left == [AGAIN]  # the commit is not repeated
+
+
+def ledger_of(log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch, *records: Record) -> KafkaDecisionLog:
+    """A ledger that holds these records, made one by one as they are read."""
+
+    def rows(*_: object, **__: object) -> Iterator[Row]:
+        for at, record in enumerate(records):
+            yield Row(at, None, encode(record, max_bytes=10_000_000)[0])
+
+    reader: Any = SimpleNamespace(rows=rows, close=lambda: None)
+    log.reader = reader
+    monkeypatch.setattr(decision_log, "offsets", lambda *_, **__: {0: 0})
+    monkeypatch.setattr(log, "identity", lambda: "here")
+    return log
+
+
+def acquired_by(*sinks: str) -> list[Record]:
+    return [Acquired(query_id=f"query of {s}", run="r", deciding_log="l", driver="d", at_ms=0, sink=s) for s in sinks]
+
+
+@pytest.mark.parametrize("sinks", [(), ("",), ("s",), ("", "s"), ("s", "t")])
+def test_a_ledger_belongs_to_the_first_sink_that_acquired_it_and_a_refused_guest_harms_it_no_more(
+    log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch, sinks: tuple[str, ...]
+) -> None:
+    """Two sinks that start at once both find it empty; records of former versions name no sink."""
+    records = acquired_by(*sinks)
+    assert [entry.record for entry in ledger_of(log, monkeypatch, *records).inspect().entries] == records
+
+
+@pytest.mark.parametrize("sinks", [("t",), ("", "t"), ("t", "s")])
+def test_a_ledger_that_another_sink_acquired_first_is_refused_by_both_names(
+    log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch, sinks: tuple[str, ...]
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"belongs to sink 't'.*Remove ledger_topic from sink 's'"):
+        fold(ledger_of(log, monkeypatch, *acquired_by(*sinks)).inspect())
+
+
+def test_a_start_holds_one_decision_and_not_the_log(log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """200 decisions of 5000 tasks are 1 GiB."""
+    tasks = tuple(TaskReport(partition=n, rows=1, checksum=n, handles={"s": {"uuid": "u" * 64}}) for n in range(500))
+    begin = Begin(query_id="q", first_batch=0, prior_offsets=())
+    whole = Decision(query_id="q", batch_id=0, attempt=Attempt(0, 0), offsets=(), tasks=tasks, scan_start={})
+    decided = [msgspec.structs.replace(whole, batch_id=batch) for batch in range(100)]
+    one_bytes = len(encode(whole, max_bytes=10_000_000)[0])
+    ledger = ledger_of(log, monkeypatch, begin, *decided)
+    tracemalloc.start()
+    try:
+        view = fold(ledger.inspect())
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (view.highest_batch, len(view.kept)) == (99, 100)
+    assert peak_bytes < 20 * one_bytes
+
+
+@pytest.mark.parametrize(("theirs", "lives_ms"), [({}, "60000"), ({"kafka.transaction.timeout.ms": "20000"}, "20000")])
+def test_what_the_rule_for_slow_commits_assumes_is_set_whatever_the_user_sets(
+    theirs: dict[str, str], lives_ms: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A retry that comes sooner would pass for a first request. The driver's transaction lives no longer than a task's."""
+    given: dict[str, str] = {}
+
+    def producer(config: dict[str, str], **_: object) -> Any:
+        given.update(config)
+        return SimpleNamespace(init_transactions=lambda _: None)
+
+    monkeypatch.setattr(driver_producer, "Producer", producer)
+    monkeypatch.setattr(driver_producer, "connect", lambda *_, **__: 1)
+    options = {"kafka.retry.backoff.ms": "1", "kafka.retry.backoff.max.ms": "2", **theirs}
+    DriverProducer(dataclasses.replace(SETTINGS, options=options), {})
+    assert int(given["retry.backoff.ms"]) * 0.8 > decision_log._SLOW_COMMIT_S * 1000
+    assert int(given["retry.backoff.max.ms"]) >= int(given["retry.backoff.ms"])
+    assert given["transaction.timeout.ms"] == given["message.timeout.ms"] == lives_ms

@@ -1,25 +1,29 @@
-"""Where the evidence of markers begins and ends (rule 4), to the offset."""
+"""Where the search for markers begins and ends, to the offset (rule 4)."""
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from sinks.kafka import marker_search
+from sinks.kafka import markers
+from sinks.kafka.handle import KafkaHandle
 from sinks.kafka.reader import Row
-from twopc.handle import Evidence
+from twopc.attempt import Evidence
+from twopc.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 START = 40
+HANDLE = KafkaHandle("ours", "s.1.w.0", 7, 3, marker_partition=2, rows=1, partitions=())
 MARKER = Row(START, b"ours", b"{}")
 
 
 class Log:
-    """One partition of markers, from ``earliest`` on."""
+    """One partition of markers that starts at ``earliest``."""
 
     name = "twopc-ledger-s"
     admin = None
@@ -42,24 +46,43 @@ class Log:
 
 
 def search(log: Any, monkeypatch: pytest.MonkeyPatch, *, earliest: int = 0) -> Evidence:
-    monkeypatch.setattr(marker_search, "offsets", lambda *_, **__: {2: earliest})
-    return marker_search.search(log, {2: ["ours"]}, {"2": START}, timeout_ms=1)["ours"]
+    monkeypatch.setattr(markers, "offsets", lambda *_, **__: {2: earliest})
+    evidence, reasons = markers.search(log, [HANDLE], {"2": START}, timeout_ms=1)
+    assert (evidence[HANDLE] is Evidence.UNKNOWN) == bool(reasons), "what is not proven has a reason"
+    assert all("twopc-ledger-s/2" in reason for reason in reasons)
+    return evidence[HANDLE]
 
 
-def test_a_marker_at_the_very_beginning_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_marker_at_the_scan_start_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert search(Log(MARKER), monkeypatch) is Evidence.COMMITTED
 
 
-def test_a_marker_that_is_not_before_the_barrier_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_marker_that_is_missing_before_the_barrier_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     assert search(Log(Row(START, b"another", b"{}")), monkeypatch) is Evidence.ABORTED
 
 
-def test_a_barrier_that_is_not_seen_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_barrier_that_is_not_found_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert search(Log(MARKER, hidden=True), monkeypatch) is Evidence.UNKNOWN
 
 
 @pytest.mark.parametrize(("earliest", "proven"), [(START, Evidence.ABORTED), (START + 1, Evidence.UNKNOWN)])
-def test_one_record_that_was_deleted_may_have_been_the_marker(
+def test_a_single_deleted_record_may_have_been_the_marker(
     earliest: int, proven: Evidence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert search(Log(), monkeypatch, earliest=earliest) is proven
+
+
+def test_why_a_partition_cannot_be_read_is_quoted_and_the_others_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each could take as long, while transactions expire."""
+    tried = []
+
+    def offsets(_admin: object, _topic: str, partitions: list[int], *_: Any, **__: Any) -> dict[int, int]:
+        tried.append(partitions)
+        raise ConfigurationError("TOPIC_AUTHORIZATION_FAILED: allow Read")
+
+    monkeypatch.setattr(markers, "offsets", offsets)
+    other = dataclasses.replace(HANDLE, uuid="other", marker_partition=3)
+    evidence, reasons = markers.search(cast("Any", Log()), [HANDLE, other], {}, timeout_ms=1)
+    assert evidence == {HANDLE: Evidence.UNKNOWN, other: Evidence.UNKNOWN}
+    assert reasons == ["the markers in twopc-ledger-s/2 cannot be read: TOPIC_AUTHORIZATION_FAILED: allow Read"]
+    assert tried == [[2]]

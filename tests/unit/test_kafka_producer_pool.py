@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+
 import pytest
 
 from sinks.kafka import producer_pool
@@ -9,7 +12,7 @@ from sinks.kafka.producer_pool import PoolKey, pool_for
 
 
 @pytest.fixture(autouse=True)
-def _none_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_pools(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer_pool, "_pools", {})
 
 
@@ -17,7 +20,7 @@ def key_of(sink: str) -> PoolKey:
     return PoolKey(sink=sink, driver_epoch=0, ledger="ledger", config=(("bootstrap.servers", "nowhere:1"),))
 
 
-def test_a_worker_that_outlives_many_queries_keeps_the_pools_that_it_used_last() -> None:
+def test_a_worker_keeps_the_most_recently_used_pools() -> None:
     first = pool_for(key_of("first"), timeout_ms=1)
     for number in range(producer_pool._MOST_POOLS - 1):
         pool_for(key_of(f"other-{number}"), timeout_ms=1)
@@ -28,10 +31,10 @@ def test_a_worker_that_outlives_many_queries_keeps_the_pools_that_it_used_last()
     assert len(producer_pool._pools) == producer_pool._MOST_POOLS
 
 
-def test_a_process_that_was_forked_keeps_no_pool_of_its_parents(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A producer's threads stay in the parent; and both would use one transactional id."""
+def test_a_forked_process_keeps_no_pool_of_its_parent() -> None:
+    """A producer's threads stay in the parent, and both processes would use one transactional id."""
     parents = pool_for(key_of("s"), timeout_ms=1)
-    monkeypatch.setattr("sinks.kafka.producer_pool.os.getpid", lambda: -1)
-    childs = pool_for(key_of("s"), timeout_ms=1)
+    assert parents.key.pid == os.getpid()
+    childs = pool_for(dataclasses.replace(key_of("s"), pid=-1), timeout_ms=1)
     assert childs is not parents
     assert childs._worker != parents._worker

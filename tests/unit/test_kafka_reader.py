@@ -1,4 +1,4 @@
-"""What a reader of decisions and markers calls read: only what goes up to the record that it was to find (rule 4)."""
+"""A read succeeds only if it reached the record that it was looking for (rule 4)."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ TIMEOUT_MS = 30
 
 
 class Consumer:
-    """Gives what it is told to give, then nothing."""
+    """Returns the given messages one after the other, then nothing."""
 
-    told: tuple[Row | int, ...] = ()
+    messages: tuple[Row | int, ...] = ()
     config: dict[str, Any]
     at = 3
 
     def __init__(self, config: dict[str, Any]) -> None:
         type(self).config = config
-        self._left = list(self.told)
+        self._left = list(self.messages)
 
     def assign(self, _: object) -> None: ...
 
@@ -51,56 +51,56 @@ class Consumer:
 
 
 @pytest.fixture(autouse=True)
-def _told(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _fake_consumer(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(kafka_reader, "Consumer", Consumer)
     yield
-    Consumer.told = ()
+    Consumer.messages = ()
 
 
-def read(*told: Row | int, up_to: Row | None = BARRIER, end: int = 0) -> list[Row] | None:
-    Consumer.told = told
+def read(*messages: Row | int, up_to: Row | None = BARRIER, end: int = 0) -> list[Row] | None:
+    Consumer.messages = messages
     last = None if up_to is None else (lambda row: row == up_to)
     return CommittedReader({}).read("t", 1, 3, last, timeout_ms=TIMEOUT_MS, end=end)
 
 
-def test_it_reads_what_is_committed_and_is_moved_nowhere() -> None:
+def test_a_reader_reads_committed_records_and_never_skips_deleted_ones() -> None:
     read(BARRIER)
     assert Consumer.config["isolation.level"] == "read_committed"
     assert Consumer.config["auto.offset.reset"] == "error"
 
 
-def test_it_ends_with_the_record_that_it_was_to_find_and_not_before() -> None:
+def test_a_read_ends_with_the_record_it_looks_for_and_not_before() -> None:
     assert read(ROW, END, BARRIER, ROW) == [ROW, BARRIER]
 
 
-def test_without_such_a_record_it_ends_where_the_partition_does() -> None:
+def test_a_read_without_such_a_record_ends_at_the_end_of_the_partition() -> None:
     assert read(ROW, END, BARRIER, up_to=None) == [ROW]
 
 
-def test_an_end_below_one_that_was_seen_is_of_a_broker_that_is_behind() -> None:
+def test_an_end_below_the_known_one_comes_from_a_lagging_broker() -> None:
     assert read(ROW, END, BARRIER, END, up_to=None, end=6) == [ROW, BARRIER]
     assert read(ROW, END, up_to=None, end=6) is None
 
 
-@pytest.mark.parametrize("told", [(), (ROW,), (ROW, END)], ids=["silence", "a part", "the end"])
-def test_what_it_could_not_read_to_its_end_is_nothing(told: tuple[Row | int, ...]) -> None:
-    assert read(*told) is None
+@pytest.mark.parametrize("messages", [(), (ROW,), (ROW, END)], ids=["silence", "a part", "the end"])
+def test_an_incomplete_read_returns_nothing(messages: tuple[Row | int, ...]) -> None:
+    assert read(*messages) is None
 
 
 @pytest.mark.parametrize("gone", [DELETED, KafkaError.OFFSET_OUT_OF_RANGE])
 @pytest.mark.parametrize("up_to", [BARRIER, None])
-def test_what_was_deleted_is_not_an_empty_partition(gone: int, up_to: Row | None) -> None:
+def test_a_deleted_start_is_not_an_empty_partition(gone: int, up_to: Row | None) -> None:
     assert read(gone, BARRIER, END, up_to=up_to) is None
 
 
-def test_an_error_that_passes_is_passed_over_and_a_lasting_one_is_told() -> None:
+def test_a_transient_error_is_ignored_and_a_permanent_one_raised() -> None:
     assert read(KafkaError._ALL_BROKERS_DOWN, BARRIER) == [BARRIER]
     with pytest.raises(ConfigurationError):
         read(KafkaError.TOPIC_AUTHORIZATION_FAILED, BARRIER)
 
 
-def test_an_offset_that_was_not_answered_is_none() -> None:
-    """The client gives -1001, and no error."""
+def test_an_unanswered_request_for_offsets_raises() -> None:
+    """The client then returns the offset -1001, without an error."""
 
     def list_offsets(wanted: dict[TopicPartition, Any], **_: Any) -> dict[TopicPartition, Any]:
         answer = SimpleNamespace(result=lambda: SimpleNamespace(offset=-1001))

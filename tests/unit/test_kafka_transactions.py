@@ -1,4 +1,4 @@
-"""Transactions are asked after at coordinators that may be gone; the protocol itself is tested on real brokers."""
+"""Requests to coordinators that may be gone; other tests check the requests themselves on real brokers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import kafka.errors as kafka_errors
 
 from sinks.kafka.broker_connection import BrokerConnection
-from sinks.kafka.coordinators import Coordinators
 from sinks.kafka.handle import ProducerIdentity
 from sinks.kafka.reports import NO_ANSWER, NONE
 from sinks.kafka.transactions import TransactionClient
@@ -21,7 +20,7 @@ DEAD, ALIVE = 1, 2
 
 
 class Manager:
-    """kafka-python's, on a cluster whose node 1 has just left; whatever it coordinated is at node 2 now."""
+    """kafka-python's manager on a cluster whose node 1 has just left; node 2 now coordinates everything."""
 
     def __init__(self) -> None:
         self.sent: list[int | None] = []
@@ -45,20 +44,19 @@ class Manager:
 def client_that_knows(coordinators: dict[str, int]) -> tuple[TransactionClient, Manager]:
     client, connection, manager = object.__new__(TransactionClient), object.__new__(BrokerConnection), Manager()
     connection._manager = manager
-    client._coordinators = Coordinators(connection)
-    client._coordinators._nodes = dict(coordinators)
+    client._connection, client._nodes = connection, dict(coordinators)
     return client, manager
 
 
-def test_a_coordinator_that_the_cluster_no_longer_knows_is_looked_up_anew_and_delays_nobody_else() -> None:
+def test_a_coordinator_that_left_the_cluster_is_looked_up_again_without_delaying_others() -> None:
     client, manager = client_that_knows({"s.0.a.0": DEAD, "s.0.b.0": ALIVE})
     asked = [ProducerIdentity(name, 7, 0) for name in ("s.0.a.0", "s.0.b.0")]
     assert client.end(asked) == {"s.0.a.0": NONE, "s.0.b.0": NONE}
-    assert client._coordinators._nodes == {"s.0.a.0": ALIVE, "s.0.b.0": ALIVE}
+    assert client._nodes == {"s.0.a.0": ALIVE, "s.0.b.0": ALIVE}
     assert manager.sent == [DEAD, ALIVE, None, ALIVE]
 
 
-def test_a_coordinator_that_is_gone_and_has_no_successor_is_no_answer() -> None:
+def test_a_coordinator_without_a_successor_is_no_answer() -> None:
     client, manager = client_that_knows({"s.0.a.0": DEAD})
     manager._answer = lambda _request: kafka_errors.KafkaConnectionError()  # type: ignore[method-assign,assignment]
     assert client.end([ProducerIdentity("s.0.a.0", 7, 0)]) == {"s.0.a.0": NO_ANSWER}

@@ -1,4 +1,4 @@
-"""A handle names every partition that was written to, though librdkafka's statistics come late and in pieces (rule 3)."""
+"""A handle names every written partition, though librdkafka reports its statistics late and in pieces (rule 3)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sinks.kafka.producer import ReadyProducer
+from sinks.kafka.settings import KafkaSettings
 from sinks.kafka.writer import KafkaWriter
 from twopc.attempt import Attempt, TaskAttempt
 from twopc.errors import RetriableError
@@ -26,25 +27,26 @@ def statistics(sent: dict[str, dict[int, int]], queued: int = 0) -> str:
     return json.dumps({"msg_cnt": queued, "topics": topics})
 
 
-class Telling:
-    """A producer whose statistics come one by one, as it is served."""
+class Reporting:
+    """A producer that reports one of its statistics per poll."""
 
-    def __init__(self, *told: str) -> None:
-        self._told = list(told)
-        self.heard: list[str] = []
+    def __init__(self, *reports: str) -> None:
+        self._reports = list(reports)
+        self.received: list[str] = []
 
     def poll(self, _timeout_s: float) -> int:
-        if self._told:
-            self.heard[:] = [self._told.pop(0)]
+        if self._reports:
+            self.received[:] = [self._reports.pop(0)]
         return 0
 
 
-def partitions_of(*told: str, timeout_ms: float = 10_000) -> tuple[str, ...]:
-    """What the writer of three rows says that it wrote to."""
-    producer: Any = Telling(*told)
-    ready = ReadyProducer(producer, "s.1.w.0", 0, [], _raw=producer.heard)
+def partitions_of(*reports: str, timeout_ms: int = 10_000) -> tuple[str, ...]:
+    """The partitions that a writer of three rows reports."""
+    producer: Any = Reporting(*reports)
+    ready = ReadyProducer(producer, "s.1.w.0", 0, {}, _statistics=producer.received)
     pool: Any = None
-    writer = KafkaWriter(TASK, pool, topic="out", ledger=LEDGER, timeout_ms=timeout_ms)
+    settings = KafkaSettings(name="s", bootstrap_servers="b:1", topic="out", timeout_ms=timeout_ms)
+    writer = KafkaWriter(TASK, pool, settings)
     writer._rows = 3
     return writer._written_to(ready, MARKER_PARTITION)
 
@@ -61,17 +63,17 @@ def partitions_of(*told: str, timeout_ms: float = 10_000) -> tuple[str, ...]:
     ],
     ids=["nothing", "some rows", "a row is missing", "sent twice", "sent twice, one not yet", "no marker"],
 )
-def test_statistics_that_do_not_cover_the_transaction_are_not_taken(early: dict[str, dict[int, int]]) -> None:
+def test_statistics_that_do_not_cover_the_transaction_are_not_used(early: dict[str, dict[int, int]]) -> None:
     found = partitions_of(statistics(early, queued=1), statistics(WHOLE))
     assert found == ("out:0-1", f"{LEDGER}:{MARKER_PARTITION}")
 
 
-def test_a_marker_that_is_not_transmitted_is_waited_for() -> None:
-    """Rows that were sent again make up the number."""
+def test_the_writer_waits_for_its_marker_to_be_transmitted() -> None:
+    """Rows that were sent twice make up the number."""
     found = partitions_of(statistics({"out": {0: 4, 1: 1}}), statistics(WHOLE))
     assert found == ("out:0-1", f"{LEDGER}:{MARKER_PARTITION}")
 
 
-def test_statistics_that_never_cover_the_transaction_are_no_vote() -> None:
+def test_statistics_that_never_cover_the_transaction_prevent_the_vote() -> None:
     with pytest.raises(RetriableError, match="fewer records than the 3"):
         partitions_of(statistics({"out": {0: 2}, LEDGER: {MARKER_PARTITION: 1}}), timeout_ms=20)

@@ -1,6 +1,9 @@
-"""Folding a log into the few facts that recovery asks for."""
+"""Folding a log into the facts that recovery needs."""
 
 from __future__ import annotations
+
+import gc
+from dataclasses import replace
 
 import pytest
 
@@ -42,17 +45,17 @@ def view_of(*records: Record, start: int = 0) -> LogView:
     return fold(LogContents(start, tuple(LogEntry(start + i, record) for i, record in enumerate(records))))
 
 
-def test_an_empty_log_knows_no_query_and_no_batch() -> None:
+def test_an_empty_log_has_no_batch() -> None:
     view = view_of()
     assert (view.status, view.highest_batch, view.highest_offsets) == (LogStatus.UNDECIDED, None, ())
 
 
-def test_an_acquisition_says_nothing_about_batches() -> None:
-    assert view_of(ACQUIRE) == view_of()
+def test_an_acquisition_alone_decides_no_batch() -> None:
+    assert view_of(ACQUIRE) == replace(view_of(), acquired=ACQUIRE)
 
 
 @pytest.mark.parametrize("first_batch", [0, 5])
-def test_a_begin_counts_as_the_decision_before_its_first_batch(first_batch: int) -> None:
+def test_a_begin_record_counts_as_the_decision_before_its_first_batch(first_batch: int) -> None:
     view = view_of(Begin(query_id="a", first_batch=first_batch, prior_offsets=("p",)))
     assert (view.status, view.highest_batch, view.highest_offsets) == (LogStatus.UNDECIDED, first_batch - 1, ("p",))
 
@@ -60,7 +63,7 @@ def test_a_begin_counts_as_the_decision_before_its_first_batch(first_batch: int)
 def test_the_last_decision_counts() -> None:
     view = view_of(ACQUIRE, BEGIN, decision(0), ACQUIRE, decision(1))
     assert (view.status, view.highest_batch, view.highest_offsets) == (LogStatus.DECIDED, 1, ("a1",))
-    assert [(offset, kept.batch_id) for offset, kept in view.kept] == [(2, 0), (4, 1)]
+    assert view.kept == ((2, decision(0).scan_start), (4, decision(1).scan_start))
 
 
 def test_a_rewritten_batch_replaces_its_decision() -> None:
@@ -69,7 +72,7 @@ def test_a_rewritten_batch_replaces_its_decision() -> None:
     assert view.decision.tasks == (task(0, s="new"),)
 
 
-def test_a_repair_replaces_handles_task_by_task_and_sink_by_sink() -> None:
+def test_a_repair_replaces_handles_per_task_and_sink() -> None:
     view = view_of(
         BEGIN,
         decision(0, task(0, s="s0", u="u0"), task(1, s="s1")),
@@ -81,7 +84,7 @@ def test_a_repair_replaces_handles_task_by_task_and_sink_by_sink() -> None:
     assert view.decision.tasks == (task(0, s="s2", u="u0"), task(1, s="s3"))
 
 
-def test_the_next_decision_is_not_a_repaired_one() -> None:
+def test_the_decision_after_a_repair_is_not_repaired() -> None:
     view = view_of(BEGIN, decision(0, task(0, s="x")), repair(0, task(0, s="y")), decision(1))
     assert view.status is LogStatus.DECIDED
 
@@ -93,27 +96,27 @@ def test_the_next_decision_is_not_a_repaired_one() -> None:
         repair(0, task(0, s="y"), query_id="b"),
         repair(0, task(7, s="y")),
     ],
-    ids=["another batch", "another lineage", "another task"],
+    ids=["another batch", "another query", "another task"],
 )
-def test_a_repair_of_what_was_not_decided_is_damage(wrong: Repair) -> None:
+def test_a_repair_that_does_not_match_the_decision_is_damage(wrong: Repair) -> None:
     view = view_of(BEGIN, decision(0, task(0, s="x")), wrong)
     assert view.status is LogStatus.CORRUPT
     assert "repair record at 2" in str(view.damage)
 
 
-def test_a_repair_without_any_decision_is_damage() -> None:
+def test_a_repair_without_a_decision_is_damage() -> None:
     assert view_of(BEGIN, repair(0)).status is LogStatus.CORRUPT
 
 
 @pytest.mark.parametrize("wrong", [decision(3), decision(6), decision(5, query_id="b")])
-def test_a_decision_that_does_not_follow_is_damage(wrong: Decision) -> None:
+def test_a_decision_out_of_sequence_is_damage(wrong: Decision) -> None:
     view = view_of(Begin(query_id="a", first_batch=3, prior_offsets=()), decision(3), decision(4), wrong)
     assert view.status is LogStatus.CORRUPT
     assert "does not follow that of batch 4" in str(view.damage)
 
 
 @pytest.mark.parametrize("wrong", [decision(2), decision(4), decision(3, query_id="b")])
-def test_a_query_begins_with_its_first_batch_or_has_lost_it(wrong: Decision) -> None:
+def test_a_first_decision_other_than_the_begin_records_first_batch_is_damage(wrong: Decision) -> None:
     begin = Begin(query_id="a", first_batch=3, prior_offsets=())
     assert view_of(begin, decision(3)).damage is None
     assert view_of(begin, wrong).status is LogStatus.CORRUPT
@@ -127,7 +130,7 @@ def test_a_new_query_ends_the_old_one_and_starts_without_a_decision() -> None:
 # -- truncation --------------------------------------------------------------------------------------------------------
 
 
-def test_a_log_that_starts_where_it_was_truncated_is_whole() -> None:
+def test_a_log_that_starts_at_its_recorded_truncation_is_undamaged() -> None:
     view = view_of(decision(6), decision(7), truncation(10, BEGIN, "z"), start=10)
     assert view.damage is None
     assert (view.begin, view.ended, view.highest_batch) == (BEGIN, frozenset({"z"}), 7)
@@ -140,11 +143,11 @@ def test_a_log_that_starts_above_its_last_recorded_truncation_is_damage(start: i
     assert view.status is LogStatus.CORRUPT
 
 
-def test_a_log_that_lost_all_its_records_is_damage_and_not_empty() -> None:
+def test_a_log_that_lost_every_record_is_damage() -> None:
     assert fold(LogContents(12, ())).status is LogStatus.CORRUPT
 
 
-def test_what_lies_below_a_recorded_truncation_is_gone_whether_the_store_has_it_or_not() -> None:
+def test_records_below_a_recorded_truncation_are_ignored_even_if_still_stored() -> None:
     records: list[Record] = [BEGIN, decision(0), decision(1), decision(2), truncation(2)]
     entries = tuple(LogEntry(offset, record) for offset, record in enumerate(records))
     views = [fold(LogContents(start, entries[start:])) for start in range(3)]
@@ -152,8 +155,8 @@ def test_what_lies_below_a_recorded_truncation_is_gone_whether_the_store_has_it_
     assert [offset for offset, _ in views[0].kept] == [2, 3]
 
 
-def test_a_truncation_that_crashed_halfway_leaves_no_damage() -> None:
-    """What it left behind may refer to what it had dropped."""
+def test_an_interrupted_truncation_is_no_damage() -> None:
+    """The records left below it may refer to dropped ones."""
     view = view_of(repair(0, task(0, s="y")), decision(1), truncation(2), start=1)
     assert (view.damage, view.highest_batch) == (None, 1)
 
@@ -165,14 +168,14 @@ def test_the_highest_truncation_counts() -> None:
     assert view.highest_batch == 2
 
 
-def test_a_query_that_was_opened_after_a_truncation_stays_open() -> None:
+def test_a_query_begun_after_a_truncation_stays_the_current_one() -> None:
     other = Begin(query_id="b", first_batch=0, prior_offsets=(), ends="a")
     view = view_of(BEGIN, decision(0), truncation(1), other, decision(0, query_id="b"))
     assert view.begin == other
     assert view.ended == {"a"}
 
 
-def test_folding_ones_own_records_gives_what_reading_them_would() -> None:
+def test_folding_appended_records_gives_the_same_view_as_reading_them() -> None:
     first: list[Record] = [BEGIN, decision(0, task(0, s="x"))]
     view = fold_more(view_of(), 1, first)
     view = fold_more(view, 2, [repair(0, task(0, s="y"))])
@@ -187,3 +190,24 @@ def test_folding_ones_own_records_gives_what_reading_them_would() -> None:
     read = fold(LogContents(0, (*entries[:2], *entries[2:4])))
     assert (view.decision, view.begin, view.status) == (read.decision, read.begin, read.status)
     assert [offset for offset, _ in view.kept] == [3]
+
+
+def test_of_older_decisions_only_what_a_truncation_needs_is_held() -> None:
+    """A decision of 5000 tasks is some MB, and 200 of them are held before a truncation."""
+    older = decision(0, *(task(number, s="a handle") for number in range(100)))
+    view = view_of(BEGIN, older, decision(1))
+    held = {id(found) for found in reachable(view)}
+    assert id(older.tasks) not in held
+    assert id(older.scan_start) in held
+
+
+def reachable(view: LogView) -> list[object]:
+    """The view and all that it refers to, classes left out."""
+    found: dict[int, object] = {}
+    ahead: list[object] = [view]
+    while ahead:
+        one = ahead.pop()
+        if id(one) not in found and not isinstance(one, type):
+            found[id(one)] = one
+            ahead.extend(gc.get_referents(one))
+    return list(found.values())

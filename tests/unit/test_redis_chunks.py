@@ -1,4 +1,4 @@
-"""Chunks are cut by count and by bytes, and keep every word in its place."""
+"""Commands are cut into chunks by count and size; every word keeps its place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COMMANDS = st.integers(1, 4).flatmap(
 
 
 def read(data: bytes) -> list[bytes]:
-    """What the scripts read."""
+    """Parse a chunk as the Lua scripts do."""
     head, _, rest = data.partition(b"\n")
     _, words, count = head.split()
     total = int(words) * int(count)
@@ -35,15 +35,15 @@ def read(data: bytes) -> list[bytes]:
 @given(_COMMANDS, st.integers(1, 7), st.integers(1, 60))
 def test_cutting_keeps_all_words_in_order(commands: Commands, max_commands: int, max_bytes: int) -> None:
     chunks = list(cut(commands, max_commands=max_commands, max_bytes=max_bytes))
-    assert [word for chunk in chunks for word in read(chunk.data)] == list(commands.flat)
-    assert sum(chunk.commands for chunk in chunks) == commands.count
-    for chunk in chunks:
-        assert 1 <= chunk.commands <= max_commands
-        assert chunk.commands == 1 or sum(map(len, read(chunk.data))) <= max_bytes
+    assert [word for _, data in chunks for word in read(data)] == list(commands.flat)
+    assert sum(count for count, _ in chunks) == commands.count
+    for count, data in chunks:
+        assert 1 <= count <= max_commands
+        assert count == 1 or sum(map(len, read(data))) <= max_bytes
 
 
 @given(_COMMANDS)
-def test_a_clusters_groups_have_one_slot_each_and_keep_their_order(commands: Commands) -> None:
+def test_cluster_groups_cover_one_hash_slot_each_and_keep_their_order(commands: Commands) -> None:
     groups = by_slot(commands, cluster=True)
     rows = [tuple(commands.flat[at : at + commands.words]) for at in range(0, len(commands.flat), commands.words)]
     for slot, group in groups.items():
@@ -57,10 +57,10 @@ def test_without_a_cluster_there_is_one_group() -> None:
     assert by_slot(commands, cluster=False) == {NO_SLOT: commands}
 
 
-def test_the_keys_that_stand_for_a_slot_are_in_it() -> None:
+def test_the_keys_made_for_a_hash_slot_are_in_it() -> None:
     for slot in (0, 1, 7_777, SLOTS - 1):
         assert key_slot(applied("s", slot).encode()) == key_slot(staged("s", slot, "1:x").encode()) == slot
 
 
-def test_what_drivers_write_down_is_in_one_slot() -> None:
+def test_the_control_and_slices_keys_share_one_hash_slot() -> None:
     assert key_slot(control("totals").encode()) == key_slot(slices("totals").encode())

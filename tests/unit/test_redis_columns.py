@@ -1,4 +1,4 @@
-"""Columns become words: by type, and by a key's template."""
+"""Columns become words, by type or by a key template."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sinks.redis.columns import keys, parse_template, texts
+from sinks.columns import texts
+from sinks.redis.mappings import Delete, keys
 from twopc.errors import ConfigurationError
 
 
@@ -29,7 +30,7 @@ from twopc.errors import ConfigurationError
         (pa.array(["a", "a"]).dictionary_encode(), [b"a", b"a"]),
     ],
 )
-def test_every_plain_type_has_its_text(column: Any, words: list[bytes]) -> None:
+def test_every_scalar_type_has_a_text_form(column: Any, words: list[bytes]) -> None:
     assert texts(pa.record_batch({"c": column}), "c") == words
 
 
@@ -43,12 +44,12 @@ def test_every_plain_type_has_its_text(column: Any, words: list[bytes]) -> None:
         ("events", [b"events", b"events"]),
     ],
 )
-def test_a_key_is_made_of_text_and_columns(template: str, expected: list[bytes]) -> None:
+def test_a_key_template_combines_text_and_columns(template: str, expected: list[bytes]) -> None:
     rows = pa.record_batch({"id": pa.array([1, 2]), "shop": pa.array(["a", "b"])})
     assert keys(rows, template) == expected
 
 
 @pytest.mark.parametrize("template", ["", "{", "{}", "{a!r}", "{a:>3}", "twopc:{a}"])
-def test_what_is_no_template_is_refused_by_name(template: str) -> None:
+def test_an_invalid_key_template_is_refused(template: str) -> None:
     with pytest.raises(ConfigurationError, match="key "):
-        parse_template(template)
+        Delete(template)

@@ -1,6 +1,8 @@
-"""Each refusal says what is wrong and names its way out, as literally as it must be typed."""
+"""Each refusal says what is wrong and quotes the setting that resolves it."""
 
 from __future__ import annotations
+
+import ast
 
 import pytest
 
@@ -28,7 +30,7 @@ def view(query_id: str | None, *, ended: str | None = None) -> LogView:
 CASES = [
     (Position.REWOUND, view(MINE), 3, "", f"end_query_id='{MINE}'"),
     (Position.COPIED, view(MINE), 5, "x", f"end_query_id='{MINE}'"),
-    (Position.GAP, view(MINE), 9, "", f"end_query_id='{MINE}'"),
+    (Position.GAP, view(MINE), 9, "", "resume_at_batch=9"),
     (Position.NEW_QUERY, view(OTHER), 0, "", f"end_query_id='{OTHER}'"),
     (Position.UNADOPTED, view(None), 4, "", f"adopt_query_id='{MINE}'"),
     (Position.ENDED, view(OTHER, ended=MINE), 6, "", f"end_query_id='{OTHER}'"),
@@ -52,19 +54,19 @@ def test_a_refusal_names_the_log_the_batch_and_the_literal_setting(
 
 
 @pytest.mark.parametrize(("position", "log", "batch", "history", "way_out"), CASES, ids=lambda case: str(case)[:20])
-def test_the_named_setting_does_lead_out(
+def test_the_quoted_setting_resolves_the_refusal(
     position: Position, log: LogView, batch: int, history: str, way_out: str
 ) -> None:
-    """Every ``end_query_id`` is for a new checkpoint, ``adopt_query_id`` for this one."""
+    """``end_query_id`` applies to a new checkpoint, the other settings to this one."""
     setting, _, value = way_out.partition("=")
-    overrides = Overrides(**{setting: value.strip("'")})
+    overrides = Overrides(**{setting: ast.literal_eval(value)})
     follower = (
-        batch_of(batch, query_id=MINE, history=history) if setting == "adopt_query_id" else batch_of(0, query_id="n")
+        batch_of(0, query_id="n") if setting == "end_query_id" else batch_of(batch, query_id=MINE, history=history)
     )
     assert locate(log, follower, overrides) is Position.FIRST, position
 
 
-def test_every_refused_position_has_its_own_sentence() -> None:
+def test_every_refused_position_has_its_own_message() -> None:
     refused = {
         position
         for position in Position
@@ -82,6 +84,7 @@ def test_damage_and_a_blocked_commit_say_what_to_do() -> None:
     assert "batch 4" in str(error)
     assert "Restart the query" in str(error)
     assert error.transactions == ("t1", "t2")
+    assert "abandon_batch=4:" in str(error)
     assert "in time. key 'k': WRONGTYPE. Fix this and restart the query" in str(
         blocked(4, ["t1"], ["key 'k': WRONGTYPE"])
     )

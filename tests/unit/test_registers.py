@@ -1,4 +1,4 @@
-"""Write-once registers: one driver at a time, on put-if-absent alone."""
+"""Write-once registers: put-if-absent is enough to keep a log with one driver at a time."""
 
 from __future__ import annotations
 
@@ -34,40 +34,40 @@ if TYPE_CHECKING:
 
 __all__ = ["files", "log"]
 
-# -- the plain course --------------------------------------------------------------------------------------------------
+# -- one driver --------------------------------------------------------------------------------------------------------
 
 
-def test_an_empty_directory_is_an_empty_log_that_starts_at_0(files: FaultyFiles) -> None:
+def test_an_empty_directory_is_an_empty_log_at_offset_0(files: FaultyFiles) -> None:
     assert RegisterLog(files).inspect() == (0, ())
     assert fold(RegisterLog(files).inspect()).status is LogStatus.UNDECIDED
 
 
-def test_looking_leaves_no_trace(tmp_path: Path) -> None:
+def test_inspecting_a_missing_directory_creates_nothing(tmp_path: Path) -> None:
     log = RegisterLog(LocalFiles(tmp_path / "twopc"))
     assert (log.inspect().start, log.identity()) == (0, "")
     assert not (tmp_path / "twopc").exists()
 
 
-def test_the_driver_epoch_is_the_number_of_the_own_register(files: FaultyFiles) -> None:
+def test_the_driver_epoch_is_the_number_of_the_drivers_first_register(files: FaultyFiles) -> None:
     first, second = RegisterLog(files), RegisterLog(files)
     assert first.acquire(claim("one")) == 0
     assert first.append([BEGIN, decision(0)]) == 1
     assert second.acquire(claim("two")) == 2
 
 
-def test_a_repeated_acquisition_of_one_run_returns_the_same_driver_epoch(log: RegisterLog, files: FaultyFiles) -> None:
+def test_a_run_that_acquires_again_keeps_its_driver_epoch(log: RegisterLog, files: FaultyFiles) -> None:
     assert log.acquire(claim("one")) == 0
     RegisterLog(files).acquire(claim("two"))
     assert log.acquire(claim("one")) == 0
     assert len(records(log)) == 2
 
 
-def test_several_records_of_one_append_share_its_position(log: RegisterLog) -> None:
+def test_records_of_one_append_share_an_offset(log: RegisterLog) -> None:
     position = log.append([BEGIN, decision(0)])
-    assert log.inspect().entries[1:] == (LogEntry(position, BEGIN), LogEntry(position, decision(0)))
+    assert (*log.inspect().entries,)[1:] == (LogEntry(position, BEGIN), LogEntry(position, decision(0)))
 
 
-def test_a_driver_reads_up_to_its_own_record(log: RegisterLog, files: FaultyFiles) -> None:
+def test_a_driver_reads_up_to_its_own_acquisition(log: RegisterLog, files: FaultyFiles) -> None:
     log.append([BEGIN, decision(0)])
     second = RegisterLog(files)
     second.acquire(claim("two"))
@@ -76,9 +76,7 @@ def test_a_driver_reads_up_to_its_own_record(log: RegisterLog, files: FaultyFile
     assert kinds == [Acquired, Begin, Decision, Acquired]
 
 
-def test_the_identity_is_that_of_the_first_acquisition_until_the_log_is_made_anew(
-    log: RegisterLog, files: FaultyFiles
-) -> None:
+def test_the_identity_is_kept_until_the_log_is_recreated(log: RegisterLog, files: FaultyFiles) -> None:
     identity = log.identity()
     assert len(identity) == 32
     other = RegisterLog(files)
@@ -86,26 +84,26 @@ def test_the_identity_is_that_of_the_first_acquisition_until_the_log_is_made_ane
     assert other.identity() == identity
     for found in files.names("registers"):
         files.remove(f"registers/{found}")
-    anew = RegisterLog(files)
-    anew.acquire(claim("three"))
-    assert anew.identity() not in {"", identity}
+    recreated = RegisterLog(files)
+    recreated.acquire(claim("three"))
+    assert recreated.identity() not in {"", identity}
 
 
-def test_an_identity_that_a_crash_prevented_is_made_by_the_next_driver(log: RegisterLog, files: FaultyFiles) -> None:
+def test_the_next_driver_creates_an_identity_that_a_crash_left_out(log: RegisterLog, files: FaultyFiles) -> None:
     files.remove("registers/id")
     assert RegisterLog(files).inspect().entries == log.inspect().entries
     RegisterLog(files).acquire(claim("two"))
     assert log.identity() != ""
 
 
-def test_acting_before_the_acquisition_is_a_bug(files: FaultyFiles) -> None:
+def test_append_and_read_before_acquire_are_bugs(files: FaultyFiles) -> None:
     with pytest.raises(AssertionError):
         RegisterLog(files).append([decision(0)])
     with pytest.raises(AssertionError):
         RegisterLog(files).read()
 
 
-def test_foreign_files_in_the_directory_are_passed_over(log: RegisterLog, files: FaultyFiles) -> None:
+def test_foreign_files_in_the_directory_are_ignored(log: RegisterLog, files: FaultyFiles) -> None:
     for foreign in (
         ".00000000000000000001.tmp",
         "1",
@@ -121,7 +119,7 @@ def test_foreign_files_in_the_directory_are_passed_over(log: RegisterLog, files:
 # -- two drivers -------------------------------------------------------------------------------------------------------
 
 
-def test_the_loser_is_fenced_for_good_and_told_by_whom(log: RegisterLog, files: FaultyFiles) -> None:
+def test_a_fenced_driver_stays_fenced_and_learns_who_fenced_it(log: RegisterLog, files: FaultyFiles) -> None:
     RegisterLog(files).acquire(claim("winner"))
     for _ in range(2):
         with pytest.raises(FencedError, match="run winner"):
@@ -131,7 +129,7 @@ def test_the_loser_is_fenced_for_good_and_told_by_whom(log: RegisterLog, files: 
     assert [type(record) for record in records(log)] == [Acquired, Acquired]
 
 
-def test_who_loses_the_race_for_a_register_takes_the_next_one(files: FaultyFiles) -> None:
+def test_the_loser_of_a_race_for_a_register_gets_the_next_one(files: FaultyFiles) -> None:
     first, second = RegisterLog(files), RegisterLog(files)
     files.before_put = lambda: assert_equal(second.acquire(claim("two")), 0)
     assert first.acquire(claim("one")) == 1
@@ -139,7 +137,7 @@ def test_who_loses_the_race_for_a_register_takes_the_next_one(files: FaultyFiles
         second.append([decision(0)])
 
 
-def test_a_claimant_that_never_gets_a_register_gives_up(files: FaultyFiles) -> None:
+def test_acquire_gives_up_after_losing_every_register(files: FaultyFiles) -> None:
     class Taken(LocalFiles):
         def put_if_absent(self, name: str, data: bytes) -> bool:
             return not name or not data
@@ -161,7 +159,7 @@ def _claim_and_append(root: str, run: str, results: multiprocessing.Queue[tuple[
     results.put((run, driver_epoch, written))
 
 
-def test_of_racing_processes_each_writes_only_until_the_next_one_takes_over(tmp_path: Path) -> None:
+def test_each_of_several_racing_processes_writes_until_the_next_one_fences_it(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     results: multiprocessing.Queue[tuple[str, int, int]] = context.Queue()
     processes = [context.Process(target=_claim_and_append, args=(str(tmp_path), f"run{i}", results)) for i in range(3)]
@@ -171,37 +169,37 @@ def test_of_racing_processes_each_writes_only_until_the_next_one_takes_over(tmp_
     for process in processes:
         process.join(60)
     entries = RegisterLog(LocalFiles(tmp_path)).inspect().entries
-    assert [entry.offset for entry in entries] == list(range(len(entries)))
-    takeovers = {entry.offset: entry.record.run for entry in entries if isinstance(entry.record, Acquired)}
-    assert takeovers == {driver_epoch: run for run, driver_epoch, _ in found}
-    starts = [*sorted(takeovers), len(entries)]
+    assert [entry.offset for entry in entries] == list(range(len([*entries])))
+    acquisitions = {entry.offset: entry.record.run for entry in entries if isinstance(entry.record, Acquired)}
+    assert acquisitions == {driver_epoch: run for run, driver_epoch, _ in found}
+    starts = [*sorted(acquisitions), len([*entries])]
     written = {run: (driver_epoch, count) for run, driver_epoch, count in found}
     for start, end in pairwise(starts):
-        assert written[takeovers[start]] == (start, end - start - 1)
+        assert written[acquisitions[start]] == (start, end - start - 1)
 
 
-# -- unclear writes ----------------------------------------------------------------------------------------------------
+# -- writes without an answer ------------------------------------------------------------------------------------------
 
 
-def test_an_unclear_write_that_is_there_is_a_success(log: RegisterLog, files: FaultyFiles) -> None:
+def test_an_unanswered_write_that_is_found_counts_as_success(log: RegisterLog, files: FaultyFiles) -> None:
     files.after_put = no_answer
     assert log.append([BEGIN, decision(0)]) == 1
     assert log.append([decision(1)]) == 2
 
 
-def test_a_write_that_its_library_repeated_is_a_success(log: RegisterLog, files: FaultyFiles) -> None:
-    files.repeats_put = True  # the second try finds the first one's file: "taken"
+def test_a_write_repeated_by_the_client_library_counts_as_success(log: RegisterLog, files: FaultyFiles) -> None:
+    files.repeats_put = True  # the second try finds the file of the first
     assert log.append([BEGIN, decision(0)]) == 1
 
 
-def test_an_unclear_write_that_is_absent_may_be_tried_again(log: RegisterLog, files: FaultyFiles) -> None:
+def test_an_unanswered_write_that_is_not_found_may_be_retried(log: RegisterLog, files: FaultyFiles) -> None:
     files.before_put = no_answer
     with pytest.raises(RetriableError, match="no answer"):
         log.append([BEGIN, decision(0)])
     assert log.append([BEGIN, decision(0)]) == 1
 
 
-def test_an_unclear_write_that_somebody_else_preceded_is_fenced(log: RegisterLog, files: FaultyFiles) -> None:
+def test_an_unanswered_write_that_another_driver_preceded_is_fenced(log: RegisterLog, files: FaultyFiles) -> None:
     def lose() -> None:
         RegisterLog(LocalFiles(files.location)).acquire(claim("winner"))
         no_answer()
@@ -212,7 +210,7 @@ def test_an_unclear_write_that_somebody_else_preceded_is_fenced(log: RegisterLog
 
 
 @pytest.mark.parametrize("written", [True, False])
-def test_an_unclear_write_that_cannot_be_read_back_is_in_doubt(
+def test_an_unanswered_write_that_cannot_be_read_back_is_in_doubt(
     *, written: bool, log: RegisterLog, files: FaultyFiles
 ) -> None:
     files.before_read = no_answer
@@ -226,7 +224,7 @@ def test_an_unclear_write_that_cannot_be_read_back_is_in_doubt(
     assert kinds == [Acquired, Begin, Decision] if written else [Acquired]
 
 
-def test_a_late_write_of_this_driver_is_not_taken_for_the_present_one(log: RegisterLog, files: FaultyFiles) -> None:
+def test_a_driver_does_not_mistake_its_own_late_write_for_the_current_one(log: RegisterLog, files: FaultyFiles) -> None:
     files.before_read = files.after_put = no_answer
     with pytest.raises(DecisionInDoubtError):
         log.append([BEGIN, decision(0)])
@@ -234,7 +232,7 @@ def test_a_late_write_of_this_driver_is_not_taken_for_the_present_one(log: Regis
         log.append([BEGIN, decision(0)])
 
 
-def test_an_unclear_acquisition_decides_nothing_and_may_be_tried_again(files: FaultyFiles) -> None:
+def test_an_unanswered_acquisition_may_be_retried(files: FaultyFiles) -> None:
     log = RegisterLog(files)
     files.before_read = files.after_put = no_answer
     with pytest.raises(RetriableError, match="acquiring the decision log"):
@@ -243,16 +241,16 @@ def test_an_unclear_acquisition_decides_nothing_and_may_be_tried_again(files: Fa
     assert [type(entry.record) for entry in log.read().entries] == [Acquired, Acquired]
 
 
-# -- the bytes ---------------------------------------------------------------------------------------------------------
+# -- stored bytes ------------------------------------------------------------------------------------------------------
 
 PACKED = _pack([BEGIN, decision(0), truncation(0)])
 
 
-def test_a_register_gives_back_its_frames_in_order() -> None:
+def test_a_register_returns_its_frames_in_order() -> None:
     assert len(_unpack(PACKED)) == 3
 
 
-def test_no_two_writes_have_the_same_bytes() -> None:
+def test_two_writes_never_have_the_same_bytes() -> None:
     assert _pack([BEGIN]) != _pack([BEGIN])
 
 

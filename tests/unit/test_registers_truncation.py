@@ -1,4 +1,4 @@
-"""Registers that were truncated, have gaps, or are torn."""
+"""Registers that are truncated, torn, or have gaps."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def truncate(log: RegisterLog, log_start: int) -> int:
     return position
 
 
-def test_a_truncated_log_starts_where_it_says(log: RegisterLog, files: FaultyFiles) -> None:
+def test_a_truncated_log_starts_at_its_recorded_start(log: RegisterLog, files: FaultyFiles) -> None:
     fill(log, 6)
     truncate(log, 4)
     contents = RegisterLog(files).inspect()
-    assert contents.start == contents.entries[0].offset == 4
+    assert contents.start == next(iter(contents.entries)).offset == 4
     view = fold(contents)
     assert (view.damage, view.highest_batch, view.begin) == (None, 5, BEGIN)
     assert files.names("registers") == [*(f"{n:020d}" for n in range(4, 8)), "id"]
 
 
 @pytest.mark.parametrize("deleted", range(5))
-def test_a_truncation_that_crashed_halfway_is_as_good_as_done(
+def test_an_interrupted_truncation_reads_like_a_finished_one(
     deleted: int, log: RegisterLog, files: FaultyFiles
 ) -> None:
     fill(log, 6)
@@ -66,7 +66,7 @@ def test_a_truncation_that_crashed_halfway_is_as_good_as_done(
     assert (contents.start, fold(contents).damage) == (4, None)
 
 
-def test_a_truncation_that_fails_is_only_reported(
+def test_a_failed_truncation_is_logged_only(
     log: RegisterLog, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(log, 3)
@@ -96,7 +96,7 @@ def test_a_gap_above_a_truncation_is_damage(log: RegisterLog, files: FaultyFiles
         RegisterLog(files).inspect()
 
 
-def test_a_log_of_which_only_the_identity_is_left_is_damage(log: RegisterLog, files: FaultyFiles) -> None:
+def test_a_log_with_nothing_but_its_identity_is_damage(log: RegisterLog, files: FaultyFiles) -> None:
     fill(log, 2)
     for number in range(3):
         files.remove(name(number))
@@ -104,7 +104,7 @@ def test_a_log_of_which_only_the_identity_is_left_is_damage(log: RegisterLog, fi
         RegisterLog(files).inspect()
 
 
-def test_the_own_record_gone_is_damage(log: RegisterLog, files: FaultyFiles) -> None:
+def test_a_driver_whose_own_acquisition_is_gone_reports_damage(log: RegisterLog, files: FaultyFiles) -> None:
     files.remove(name(0))
     with pytest.raises(DecisionLogDamagedError):
         log.read()
@@ -119,13 +119,13 @@ def test_a_torn_register_is_damage(rest: bytes, log: RegisterLog, files: FaultyF
         log.inspect()
 
 
-def test_a_later_format_is_named(log: RegisterLog, files: FaultyFiles) -> None:
+def test_a_newer_register_format_is_named_in_the_error(log: RegisterLog, files: FaultyFiles) -> None:
     files.put_if_absent(name(1), b"twopc-register/2 0\nrest")
     with pytest.raises(DecisionLogDamagedError, match="use the version that wrote it"):
         log.inspect()
 
 
-def test_a_reader_that_a_truncation_overtakes_looks_again(log: RegisterLog, files: FaultyFiles) -> None:
+def test_a_reader_overtaken_by_a_truncation_reads_again(log: RegisterLog, files: FaultyFiles) -> None:
     fill(log, 6)
     reader_files = FaultyFiles(files._root)
     reader_files.before_read = lambda: assert_equal(truncate(log, 5), 7)
@@ -133,7 +133,7 @@ def test_a_reader_that_a_truncation_overtakes_looks_again(log: RegisterLog, file
     assert (contents.start, [entry.offset for entry in contents.entries]) == (5, [5, 6, 7])
 
 
-# The trap: a long-paused loser's next register was written by the winner, and dropped since. It looks free.
+# The trap: a fenced driver pauses; a newer driver writes and drops the register that it would write next. It looks free.
 
 
 def run_far_ahead(root: Path, *, truncate_to: int) -> RegisterLog:
@@ -145,7 +145,7 @@ def run_far_ahead(root: Path, *, truncate_to: int) -> RegisterLog:
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 5])
-def test_a_paused_loser_is_fenced_though_its_register_looks_free(
+def test_a_paused_driver_is_fenced_though_its_next_register_looks_free(
     ahead: int, log: RegisterLog, files: FaultyFiles
 ) -> None:
     winner = run_far_ahead(files._root, truncate_to=1 + ahead)
@@ -158,18 +158,18 @@ def test_a_paused_loser_is_fenced_though_its_register_looks_free(
     winner.append([decision(9)])
 
 
-def test_two_paused_losers_do_not_vouch_for_each_other(log: RegisterLog, files: FaultyFiles) -> None:
+def test_two_paused_drivers_do_not_confirm_each_other(log: RegisterLog, files: FaultyFiles) -> None:
     second = RegisterLog(files)
     second.acquire(claim("two"))  # at 1; its next register is 2, the first driver's is 1
     run_far_ahead(files._root, truncate_to=6)
-    files.put_if_absent(name(1), b"the first loser's, killed before it could take it back")
+    files.put_if_absent(name(1), b"the first driver's, killed before it could remove it")
     with pytest.raises(FencedError):
         second.append([BEGIN, decision(0)])
     with pytest.raises(FencedError):
         log.append([BEGIN, decision(0)])
 
 
-def test_a_claimant_paused_since_the_log_was_empty_looks_again(files: FaultyFiles) -> None:
+def test_a_driver_paused_in_acquire_since_the_log_was_empty_looks_again(files: FaultyFiles) -> None:
     paused = RegisterLog(files)
     files.before_put = lambda: assert_equal(run_far_ahead(files._root, truncate_to=5).name, "registers")
     assert paused.acquire(claim("paused")) == 11
@@ -177,18 +177,20 @@ def test_a_claimant_paused_since_the_log_was_empty_looks_again(files: FaultyFile
     assert fold(paused.read()).highest_batch == 8
 
 
-def test_a_dead_losers_leftover_below_the_truncation_is_ignored_and_swept(log: RegisterLog, files: FaultyFiles) -> None:
+def test_a_fenced_drivers_leftover_below_the_truncation_is_ignored_and_then_removed(
+    log: RegisterLog, files: FaultyFiles
+) -> None:
     winner = run_far_ahead(files._root, truncate_to=4)
     files.put_if_absent(name(1), _pack([BEGIN, decision(77)]))
     files.put_if_absent(name(2), b"torn")
-    assert winner.inspect().entries[0].offset == 4
+    assert next(iter(winner.inspect().entries)).offset == 4
     assert fold(winner.inspect()).highest_batch == 8
     truncate(winner, 6)
     assert files.read(name(1)) is None
     assert log.inspect().start == 6
 
 
-def test_a_write_that_held_stays_though_its_predecessor_was_dropped_meanwhile(
+def test_a_write_stays_valid_though_the_register_before_it_is_dropped_meanwhile(
     log: RegisterLog, files: FaultyFiles
 ) -> None:
     def successor() -> None:
@@ -196,7 +198,7 @@ def test_a_write_that_held_stays_though_its_predecessor_was_dropped_meanwhile(
         winner.acquire(claim("winner"))
         truncate(winner, 1)
 
-    files.after_put = successor  # between the loser's write at 1 and its look back, 0 is dropped
+    files.after_put = successor  # register 0 is dropped between the write at 1 and the check after it
     assert log.append([BEGIN, decision(0)]) == 1
     assert fold(RegisterLog(files).inspect()).highest_batch == 0
     with pytest.raises(FencedError):

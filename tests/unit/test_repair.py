@@ -1,4 +1,4 @@
-"""A lost transaction is repaired with the rows that were decided, and only with them."""
+"""A lost transaction is repaired with exactly the rows that were decided."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.fake_sink import FakeHandle, FakeSink, FakeStaging, World
-from twopc.attempt import Attempt
+from tests.unit.fake_sink import FakeHandle, FakeSink, FakeStaging, World, batch_of
+from twopc.attempt import Attempt, Evidence
 from twopc.crash_points import arm
-from twopc.handle import Evidence
+from twopc.engine import Work
 from twopc.records import Decision, TaskReport
 from twopc.refusals import OTHER_ROWS, in_doubt
 from twopc.repair import all_staged, as_decided, match_rows, publish
@@ -44,17 +44,26 @@ def world() -> World:
     return World(staged={f"s{partition}": [partition, 10 + partition] for partition in range(3)})
 
 
-# -- the same rows -----------------------------------------------------------------------------------------------------
+# -- matching rows -----------------------------------------------------------------------------------------------------
 
 
-def test_the_same_rows_pass_whatever_their_handles_are() -> None:
+def test_matching_compares_rows_and_ignores_handles() -> None:
     replayed = [msgspec.structs.replace(task, handles={}, staged=None) for task in DECISION.tasks]
     assert match_rows(DECISION, replayed, expected={}) == {0: 0, 1: 1, 2: 2}
     assert match_rows(DECISION, replayed[:2], expected={}) is None
 
 
+def test_equal_rows_of_another_dataframe_do_not_match() -> None:
+    decision = msgspec.structs.replace(
+        DECISION, tasks=tuple(msgspec.structs.replace(task(at), frame=frame) for at, frame in enumerate("ab"))
+    )
+    replayed = [msgspec.structs.replace(task(at), frame=frame) for at, frame in enumerate("ba")]
+    assert match_rows(decision, replayed, expected={}) == {0: 1, 1: 0}
+    assert match_rows(decision, [task(0), task(1)], expected={}) is None
+
+
 @given(order=st.permutations(range(6)), contents=st.lists(st.integers(0, 2), min_size=6, max_size=6))
-def test_the_same_rows_are_found_wherever_the_replay_has_them(order: list[int], contents: list[int]) -> None:
+def test_rows_match_in_whichever_partition_the_replay_puts_them(order: list[int], contents: list[int]) -> None:
     decided = tuple(task(partition, checksum=contents[partition]) for partition in range(6))
     decision = msgspec.structs.replace(DECISION, tasks=decided)
     replayed = [msgspec.structs.replace(decided[here], partition=there) for here, there in enumerate(order)]
@@ -75,9 +84,9 @@ def test_the_same_rows_are_found_wherever_the_replay_has_them(order: list[int], 
         (task(0), task(1, checksum=8), task(2)),
         (task(0, checksum=8), task(1), task(2)),
     ],
-    ids=["none", "fewer", "more", "other count", "other rows", "other rows of a task that is in"],
+    ids=["none", "fewer", "more", "other count", "other rows", "other rows of a committed task"],
 )
-def test_other_rows_are_in_doubt_and_each_transaction_is_named_by_what_became_of_it(
+def test_other_rows_are_in_doubt_and_the_error_lists_each_transaction_by_its_evidence(
     replayed: tuple[TaskReport, ...],
 ) -> None:
     assert match_rows(DECISION, replayed, expected={}) is None
@@ -86,7 +95,7 @@ def test_other_rows_are_in_doubt_and_each_transaction_is_named_by_what_became_of
     assert (doubt.committed, doubt.lost, doubt.unknown) == (("fake/0",), ("fake/1",), ("fake/2",))
 
 
-def test_a_doubt_names_the_batch_and_the_reason() -> None:
+def test_an_in_doubt_error_names_the_batch_and_the_reason() -> None:
     text = str(in_doubt(DECISION.batch_id, HANDLES, EVIDENCE, "because"))
     assert "batch 4" in text
     assert "because" in text
@@ -95,7 +104,7 @@ def test_a_doubt_names_the_batch_and_the_reason() -> None:
 # -- staged rows -------------------------------------------------------------------------------------------------------
 
 
-def test_all_staged_needs_every_lost_slice_and_no_other(world: World) -> None:
+def test_all_staged_needs_exactly_the_lost_slices(world: World) -> None:
     staging = FakeStaging(world)
     assert all_staged(DECISION, LOST, staging)
     del world.staged["s0"]
@@ -105,7 +114,7 @@ def test_all_staged_needs_every_lost_slice_and_no_other(world: World) -> None:
     assert not all_staged(DECISION, LOST | {("fake", 2)}, staging)
 
 
-def test_without_a_decision_a_loss_or_a_slice_nothing_is_staged(world: World) -> None:
+def test_nothing_is_staged_without_a_decision_a_loss_and_a_slice(world: World) -> None:
     staging = FakeStaging(world)
     unstaged = msgspec.structs.replace(DECISION, tasks=(task(0), task(1, staged=False), task(2)))
     assert not all_staged(None, LOST, staging)
@@ -114,31 +123,31 @@ def test_without_a_decision_a_loss_or_a_slice_nothing_is_staged(world: World) ->
 
 
 def _publish(world: World, lost: frozenset[TaskKey], *names: str) -> tuple[TaskReport, ...]:
-    return publish(
-        DECISION,
-        lost,
-        FakeStaging(world),
-        sinks={name: FakeSink(world, name) for name in names or ("fake",)},
+    work = Work(
+        batch=batch_of(4),
         attempt=Attempt(9, 1),
         driver_epochs=dict.fromkeys(names or ("fake",), 9),
         committed_through=3,
+        only_tasks=lost,
+        timeout_ms=None,
     )
+    return publish(DECISION, work, FakeStaging(world), {name: FakeSink(world, name) for name in names or ("fake",)})
 
 
-def test_what_was_lost_is_prepared_again_from_the_staged_rows_and_nothing_else(world: World) -> None:
+def test_only_lost_tasks_are_prepared_again_from_staged_rows(world: World) -> None:
     (report,) = _publish(world, LOST)
     ((name, transaction),) = world.store().transactions.items()
     assert (transaction.state, transaction.rows, transaction.driver_epoch) == ("prepared", [1, 11], 9)
     assert report == msgspec.structs.replace(DECISION.tasks[1], handles={"fake": {"transaction": name}})
 
 
-def test_each_sink_that_lost_a_task_gets_it_and_no_other_does(world: World) -> None:
+def test_each_sink_gets_only_the_tasks_that_it_lost(world: World) -> None:
     reports = _publish(world, frozenset({("one", 0), ("two", 0), ("two", 2)}), "one", "two")
     assert [(report.partition, sorted(report.handles)) for report in reports] == [(0, ["one", "two"]), (2, ["two"])]
     assert [t.rows for t in world.store("two").transactions.values()] == [[0, 10], [2, 12]]
 
 
-def test_a_publication_that_fails_aborts_its_own_transaction(world: World) -> None:
+def test_a_failed_publication_aborts_its_own_transaction(world: World) -> None:
     def fail() -> None:
         raise OSError("unplugged")
 

@@ -1,79 +1,98 @@
-"""Calls are retried while there is progress, and only those that were not answered."""
+"""Unanswered calls, and only they, are retried as long as there is progress."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tenacity import wait_fixed
 
-from sinks import retry
-from sinks.retry import execute_all, retrying
+from sinks.retry import retrying
+from sinks.staged import client
+from sinks.staged.client import StoreClient
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 PAUSE = wait_fixed(0.01)
 
 
+class Client(StoreClient[tuple[int, ...]]):
+    """A call is its sizes. ``answer`` maps a call's index and attempt to its answer; None means no answer."""
+
+    system = oldest = "a store"
+    failures = ()
+    remedies = ()
+    backoff = PAUSE
+
+    def __init__(
+        self, answer: Callable[[int, int], Any], *, limits: tuple[int, ...] = (2,), timeout_s: float = 10.0
+    ) -> None:
+        super().__init__(timeout_s=timeout_s)
+        self.limits = limits  # type: ignore[misc]
+        self._answer = answer
+        self._attempts = Counter[int]()
+        self.windows: list[list[int]] = []
+        self.recovered: list[int] = []
+
+    @staticmethod
+    def is_transient(answer: object) -> bool:
+        return answer is None
+
+    def close(self) -> None:
+        pass
+
+    def _sizes(self, call: tuple[int, ...]) -> Sequence[int]:
+        return call
+
+    def _find(self, call: tuple[int, ...], last: Any) -> tuple[str, None]:
+        del call, last
+        return "server", None
+
+    def _send(
+        self, server: str, calls: Sequence[tuple[int, ...]], mine: Sequence[tuple[int, Any]], answers: list[Any]
+    ) -> None:
+        del server, calls
+        self.windows.append([at for at, _ in mine])
+        for at, _ in mine:
+            self._attempts[at] += 1
+            answers[at] = self._answer(at, self._attempts[at])
+
+    def _recover(self, calls: Sequence[tuple[int, ...]], answers: Sequence[Any]) -> None:
+        del answers
+        self.recovered.append(len(calls))
+
+
 def run(
     answer: Callable[[int, int], Any], calls: int, *, timeout_s: float = 10.0, window: int = 2
-) -> tuple[list[Any], list[list[int]], list[list[int]]]:
-    """Execute calls that give ``answer(position, attempt)``: the answers, the windows, and the positions that recovered."""
-    windows: list[list[int]] = []
-    recovered: list[list[int]] = []
-    attempts = [0] * calls
-    answers: list[Any] = ["not sent"] * calls
-
-    def execute(places: list[int]) -> None:
-        windows.append(places)
-        for place in places:
-            attempts[place] += 1
-            answers[place] = answer(place, attempts[place])
-
-    execute_all(
-        answers,
-        sizes=lambda _: (1,),
-        limits=(window,),
-        execute=execute,
-        retry_if=lambda found: found is None,
-        recover=lambda left: recovered.append(list(left)),
-        timeout_s=timeout_s,
-        backoff=PAUSE,
-    )
-    return answers, windows, recovered
+) -> tuple[list[Any], list[list[int]], list[int]]:
+    """Execute calls; return the answers, the windows, and how many calls were open at each pause."""
+    store = Client(answer, limits=(window,), timeout_s=timeout_s)
+    return store.execute([(1,)] * calls), store.windows, store.recovered
 
 
 def test_only_unanswered_calls_are_retried() -> None:
     answers, windows, recovered = run(lambda at, attempt: at if at != 1 or attempt == 3 else None, 4)
     assert answers == [0, 1, 2, 3]
     assert windows == [[0, 1], [2, 3], [1], [1]]
-    assert recovered == [[1], [1]]
+    assert recovered == [1, 1]
 
 
-def test_no_calls_are_answered_at_once() -> None:
+def test_executing_no_calls_returns_at_once() -> None:
     assert run(lambda *_: None, 0) == ([], [], [])
 
 
-def test_calls_are_sent_together_up_to_each_limit_and_a_larger_one_alone() -> None:
+def test_calls_are_sent_together_up_to_each_limit_and_an_oversized_one_alone() -> None:
     sizes = [(1, 5), (1, 5), (1, 1), (1, 1), (1, 1), (1, 99), (1, 1)]
-    sent: list[list[int]] = []
-    execute_all(
-        [None] * len(sizes),
-        sizes=sizes.__getitem__,
-        limits=(3, 10),
-        execute=sent.append,
-        retry_if=lambda _: False,
-        recover=lambda _: None,
-        timeout_s=1,
-        backoff=PAUSE,
-    )
-    assert sent == [[0, 1], [2, 3, 4], [5], [6]]
+    store = Client(lambda *_: True, limits=(3, 10))
+    store.execute(sizes)
+    assert store.windows == [[0, 1], [2, 3, 4], [5], [6]]
 
 
-def test_a_standstill_ends_it_and_leaves_the_last_answers() -> None:
+def test_execute_gives_up_without_progress_and_returns_the_last_answers() -> None:
     began = time.monotonic()
     answers, windows, _ = run(lambda at, _: at if at == 0 else None, 5, timeout_s=0.05)
     assert answers[:2] == [0, None]
@@ -81,7 +100,7 @@ def test_a_standstill_ends_it_and_leaves_the_last_answers() -> None:
     assert 0.05 <= time.monotonic() - began < 5
 
 
-def test_every_answer_restarts_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_answer_restarts_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 0.0
 
     def slowly(at: int, attempt: int) -> int | None:
@@ -89,22 +108,23 @@ def test_every_answer_restarts_the_time(monkeypatch: pytest.MonkeyPatch) -> None
         now_s += 1
         return at if attempt > at else None
 
-    monkeypatch.setattr(retry, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(client, "time", SimpleNamespace(monotonic=lambda: now_s))
     answers, _, _ = run(slowly, 6, timeout_s=7, window=1)
     assert answers == list(range(6))
     assert now_s == sum(range(7))
 
 
-def test_what_was_never_sent_keeps_what_stood_there() -> None:
+def test_a_call_that_was_never_sent_is_reported_as_not_sent() -> None:
     def silent(_at: int, _attempt: int) -> None:
         time.sleep(0.1)
 
     answers, windows, _ = run(silent, 4, timeout_s=0.05, window=1)
     assert windows == [[0]]
-    assert answers == [None, "not sent", "not sent", "not sent"]
+    assert answers[0] is None
+    assert [str(answer) for answer in answers[1:]] == ["not sent"] * 3
 
 
-def test_a_step_is_retried_while_its_error_is_transient_and_then_raised() -> None:
+def test_a_step_is_retried_until_an_error_that_is_not_transient() -> None:
     def step() -> None:
         raise errors.pop(0)
 
@@ -114,7 +134,7 @@ def test_a_step_is_retried_while_its_error_is_transient_and_then_raised() -> Non
     assert len(errors) == 1
 
 
-def test_a_transient_error_that_lasts_is_raised_as_it_is() -> None:
+def test_a_transient_error_that_lasts_is_raised_unchanged() -> None:
     def step() -> None:
         raise ConnectionError("still")
 

@@ -1,4 +1,4 @@
-"""Which columns a sink takes unless it chooses by itself: those that it names, as they are."""
+"""By default, a sink takes the columns that it names, unchanged."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ import pytest
 from sinks.redis import RedisSink
 from sinks.redis.mappings import IncrBy
 from tests.unit.fake_sink import FakeSink, World
-from twopc.columns import TYPE_NAME, SinkColumn, type_name
 from twopc.errors import SchemaError
+from twopc.sink import TYPE_NAME, SinkColumn, type_name
 
 TOTALS = RedisSink(name="totals", url="redis://nowhere", mapping=IncrBy(key="{id}", by="n"))
 KINDS: dict[str, Any] = {"n": pa.int64(), "other": pa.int64(), "id": pa.string()}
 
 
-def test_a_sink_that_names_none_takes_all_as_they_are() -> None:
+def test_a_sink_that_names_no_columns_takes_all() -> None:
     assert FakeSink(World()).choose_columns(pa.schema(KINDS)) == tuple(SinkColumn(name, name) for name in KINDS)
 
 
-def test_a_sink_takes_those_that_it_names_in_the_batchs_order() -> None:
+def test_a_sink_takes_the_columns_it_names_in_the_batchs_order() -> None:
     assert TOTALS.choose_columns(pa.schema(KINDS)) == (SinkColumn("n", "n"), SinkColumn("id", "id"))
 
 
-def test_a_missing_column_is_named_with_those_there_are() -> None:
+def test_a_missing_column_is_reported_with_the_existing_ones() -> None:
     with pytest.raises(SchemaError, match=r"no column 'id' \(it has 'n', 'other'\)"):
         TOTALS.choose_columns(pa.schema({name: kind for name, kind in KINDS.items() if name != "id"}))
 
 
-def test_a_column_of_a_wrong_type_is_found_without_any_rows() -> None:
+def test_a_column_of_the_wrong_type_is_rejected_before_any_row() -> None:
     with pytest.raises(SchemaError, match="column 'n' is string"):
         TOTALS.choose_columns(pa.schema(KINDS | {"n": pa.string()}))
 
 
-def test_a_type_has_the_engines_name_or_else_arrows() -> None:
+def test_a_type_is_called_by_the_engines_name_or_else_arrows() -> None:
     assert type_name(pa.field("n", pa.int64(), metadata={TYPE_NAME: "bigint"})) == "bigint"
     assert type_name(pa.field("n", pa.int64())) == "int64"

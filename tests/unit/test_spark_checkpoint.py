@@ -1,4 +1,4 @@
-"""A file source's offset is a counter; the files it stands for are the same wherever Spark has stored them (rule 10)."""
+"""Source offsets are compared as text: equal offsets must give equal text, and different ones different text (rule 10)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from integration.spark.checkpoint import source_offsets
+from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ FILES = {0: ["/in/a"], 1: ["/in/b", "/in/c"], 2: ["/in/d"]}
 
 
 def offsets_of(root: Path, source_log: dict[str, list[int]], files: dict[int, list[str]] | None = None) -> str:
-    """The canonical offset of counter 1; ``source_log``: for each file's name the counters in it."""
+    """The canonical offset of counter 1; ``source_log`` maps a file's name to its counters."""
     found = files or FILES
     for name, counters in source_log.items():
         lines = [json.dumps({"path": path, "timestamp": 1, "batchId": n}) for n in counters for path in found[n]]
@@ -34,7 +35,7 @@ def offsets_of(root: Path, source_log: dict[str, list[int]], files: dict[int, li
     [{"1.compact": [0, 1]}, {"2.compact": [0, 1, 2]}, {"0.compact": [0], "1": [1]}, {"0": [0], "1": [1], "2": [2]}],
     ids=["into its own file", "into a later file", "before it", "not at all"],
 )
-def test_a_counter_stands_for_the_same_files_wherever_they_were_compacted(
+def test_a_counter_gives_the_same_offset_wherever_its_files_were_compacted(
     source_log: dict[str, list[int]], tmp_path: Path
 ) -> None:
     (tmp_path / "plain").mkdir()
@@ -44,24 +45,88 @@ def test_a_counter_stands_for_the_same_files_wherever_they_were_compacted(
 
 
 @pytest.mark.parametrize("source_log", [{"1": [1]}, {"1.compact": [0, 1]}, {"2.compact": [0, 1, 2]}])
-def test_a_counter_that_stands_for_other_files_is_another_offset(
-    source_log: dict[str, list[int]], tmp_path: Path
-) -> None:
+def test_a_counter_with_other_files_is_another_offset(source_log: dict[str, list[int]], tmp_path: Path) -> None:
     (tmp_path / "ours").mkdir()
     (tmp_path / "theirs").mkdir()
     ours = offsets_of(tmp_path / "ours", source_log)
     assert offsets_of(tmp_path / "theirs", source_log, FILES | {1: ["/in/b", "/in/x"]}) != ours
 
 
-def test_the_order_in_which_a_counters_files_were_logged_does_not_matter(tmp_path: Path) -> None:
+def test_the_order_of_a_counters_files_does_not_matter(tmp_path: Path) -> None:
     (tmp_path / "ours").mkdir()
     (tmp_path / "theirs").mkdir()
     ours = offsets_of(tmp_path / "ours", {"1": [1]})
     assert offsets_of(tmp_path / "theirs", {"2.compact": [2, 1, 0]}, FILES | {1: ["/in/c", "/in/b"]}) == ours
 
 
-def test_every_source_counts(tmp_path: Path) -> None:
+def test_every_source_is_part_of_the_offsets(tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets/5").write_text('v1\n{"batchWatermarkMs":0}\n{"t":{"0":7}}\n-\n{"u":{"1":8,"0":9}}')
     assert source_offsets(LocalFiles(tmp_path), 5) == ('{"t":{"0":7}}', "-", '{"u":{"0":9,"1":8}}')
     assert source_offsets(LocalFiles(tmp_path), 6) is None
+
+
+# -- offset logs of versions 1 and 2, as Spark 4.3.0 writes them -------------------------------------------------------
+
+
+def checkpoint(root: Path, offsets: str, *logs: str) -> LocalFiles:
+    """Batch 5 with ``offsets``; each log has one file at counter 1, named like the log."""
+    (root / "offsets").mkdir(parents=True)
+    (root / "offsets/5").write_text(offsets)
+    for log in logs:
+        (root / "sources" / log).mkdir(parents=True)
+        entry = json.dumps({"path": f"/in/{log}", "timestamp": 1, "batchId": 1})
+        (root / "sources" / log / "1").write_text(f"v1\n{entry}")
+    return LocalFiles(root)
+
+
+def digests(files: LocalFiles) -> list[str | None]:
+    found = source_offsets(files, 5) or ()
+    return [json.loads(text[text.index("{") :]).get("digest") for text in found]
+
+
+def test_named_sources_are_compared_by_name_in_any_order(tmp_path: Path) -> None:
+    one = checkpoint(tmp_path / "one", 'v2\n{}\na:{"logOffset":1}\nb:{"logOffset":1}', "a", "b")
+    same = checkpoint(tmp_path / "same", 'v2\n{}\nb:{"logOffset":1}\na:{"logOffset":1}', "a", "b")
+    other = checkpoint(tmp_path / "other", 'v2\n{}\na:{"logOffset":1}\nc:{"logOffset":1}', "a", "c")
+    assert source_offsets(one, 5) == source_offsets(same, 5) != source_offsets(other, 5)
+    assert [text.split(":")[0] for text in source_offsets(one, 5) or ()] == ["a", "b"]
+    assert len(set(digests(one))) == 2 and None not in digests(one)
+
+
+def test_the_files_of_a_named_source_are_compared(tmp_path: Path) -> None:
+    ours = checkpoint(tmp_path / "ours", 'v2\n{}\na:{"logOffset":1}', "a")
+    theirs = checkpoint(tmp_path / "theirs", 'v2\n{}\na:{"logOffset":1}', "a")
+    (tmp_path / "theirs/sources/a/1").write_text('v1\n{"path":"/in/x","timestamp":1,"batchId":1}')
+    assert source_offsets(ours, 5) != source_offsets(theirs, 5)
+
+
+def test_numbered_sources_give_the_same_offsets_in_both_versions(tmp_path: Path) -> None:
+    first = checkpoint(tmp_path / "v1", 'v1\n{}\n{"logOffset":1}\n{"t":{"0":7}}', "0", "1")
+    second = checkpoint(tmp_path / "v2", 'v2\n{}\n0:{"logOffset":1}\n1:{"t":{"0":7}}', "0", "1")
+    assert source_offsets(first, 5) == source_offsets(second, 5)
+
+
+@pytest.mark.parametrize(
+    "offsets",
+    ['v1\n{}\n{"logOffset":1}\n{"logOffset":1}\n{"logOffset":0}', 'v2\n{}\n1:{"logOffset":1}\n2:{"logOffset":0}'],
+)
+def test_a_source_that_is_read_twice_is_compared_by_its_counters_only(offsets: str, tmp_path: Path) -> None:
+    """``a.union(a).union(b)`` has two logs, and nothing says which offset is whose. A growing log must change nothing."""
+    files = checkpoint(tmp_path, offsets, "0", "1")
+    before = source_offsets(files, 5)
+    assert set(digests(files)) == {None}
+    (tmp_path / "sources/1/0").write_text('v1\n{"path":"/in/x","timestamp":1,"batchId":0}')
+    assert source_offsets(files, 5) == before
+
+
+@pytest.mark.parametrize("text", ["v3\n{}\n{}", "\n", "7"])
+def test_an_unknown_version_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"offsets/5.*(version|torn)"):
+        source_offsets(checkpoint(tmp_path, text), 5)
+
+
+@pytest.mark.parametrize("text", ["", "v1", "v2\n{}\nno colon"])
+def test_a_torn_file_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="torn"):
+        source_offsets(checkpoint(tmp_path, text), 5)

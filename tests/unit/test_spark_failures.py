@@ -1,4 +1,4 @@
-"""An error of a task reaches the driver as the same class, which says what the caller may do next."""
+"""A task's error reaches the driver with the same class, which says what the caller may do next."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from integration.spark.failures import named_error, translated
+from integration.spark.jobs import named_error, slow_batch_advice, translated
 from twopc import errors
 from twopc.errors import ConfigurationError, FatalError, RetriableError
 
@@ -17,11 +17,11 @@ def test_a_permanent_error_keeps_its_class(kind: type[FatalError]) -> None:
     assert type(found) is kind and str(found) == "task 1: it is bad"
 
 
-def test_a_class_of_a_sinks_own_is_fatal() -> None:
+def test_an_error_class_of_a_sinks_own_is_fatal() -> None:
     assert type(named_error("TheirError", "it is bad")) is FatalError
 
 
-def test_an_error_in_pythons_trace_within_javas_is_found() -> None:
+def test_an_error_in_a_python_trace_within_a_java_trace_is_found() -> None:
     trace = (
         "Job aborted\nTraceback (most recent call last):\ntwopc.errors.RetriableError: no answer\n\tat org.apache.Spark"
     )
@@ -30,13 +30,18 @@ def test_an_error_in_pythons_trace_within_javas_is_found() -> None:
 
 
 @pytest.mark.parametrize("text", ["java.lang.OutOfMemoryError", "twopc.errors.InDoubtError: not raised in tasks"])
-def test_any_other_failure_is_left_as_it_is(text: str) -> None:
+def test_any_other_failure_is_returned_unchanged(text: str) -> None:
     failure = RuntimeError(text)
     assert translated(failure) is failure
 
 
-def test_workers_that_cannot_import_the_toolkit_are_a_matter_of_configuration() -> None:
+def test_workers_without_the_toolkit_are_a_configuration_error() -> None:
     found = translated(RuntimeError("Traceback\nModuleNotFoundError: No module named 'integration'\n\tat org.apache"))
     assert isinstance(found, ConfigurationError)
     assert "PYSPARK_PYTHON" in str(found) and sys.executable in str(found)
     assert str(found).endswith("No module named 'integration'")
+
+
+def test_nobody_is_told_to_delete_the_plan_of_a_batch_that_is_decided() -> None:
+    assert "delete /c/offsets/7 (the newest file there)" in slow_batch_advice("/c", 7, is_undecided=True)
+    assert "Do not delete the plan of the batch" in slow_batch_advice("/c", 7, is_undecided=False)

@@ -1,4 +1,4 @@
-"""Arguments of ``exactly_once`` that are unknown or contradict each other are rejected by name."""
+"""Unknown and contradictory arguments of ``exactly_once`` are rejected by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sinks.kafka import KafkaSink
 from twopc.errors import ConfigurationError
 
 
-def test_an_unknown_setting_is_named_with_those_there_are() -> None:
+def test_an_unknown_setting_is_named_with_the_known_ones() -> None:
     sink = KafkaSink(name="s", bootstrap_servers="localhost:1", topic="t")
     with pytest.raises(
         ConfigurationError, match=r"exactly_once\(stagging=…\): no such setting; the settings are .*max_attempts"
@@ -34,9 +34,22 @@ def test_an_unknown_setting_is_named_with_those_there_are() -> None:
             "two sinks have the same name",
         ),
         ({"select": {"other": ["1 AS value"]}}, "no sink is called 'other'"),
+        ({"abandon_batch": "17"}, "abandon_batch='17'"),
+        ({"resume_at_batch": "17"}, "resume_at_batch='17'"),
     ],
 )
-def test_contradicting_settings_are_refused_by_name(settings: dict[str, Any], named: str) -> None:
+def test_contradictory_settings_are_refused_by_name(settings: dict[str, Any], named: str) -> None:
     sink = KafkaSink(name="s", bootstrap_servers="x:1", topic="t")
     with pytest.raises(ConfigurationError, match=named):
         exactly_once(sink, checkpoint_location="/nowhere", **settings)
+
+
+def test_a_spark_that_was_not_proven_is_warned_about(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = KafkaSink(name="s", bootstrap_servers="x:1", topic="t")
+    exactly_once(sink, checkpoint_location="/x")
+    assert caplog.text == ""
+    monkeypatch.setattr("pyspark.__version__", "4.20.1")
+    exactly_once(sink, checkpoint_location="/x")
+    assert "Spark 4.20.1" in caplog.text and "4.2, 4.3" in caplog.text

@@ -1,4 +1,4 @@
-"""Rows are staged until they are proven: where, and for how long."""
+"""Where staged rows are kept, and for how long."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def staged(location: str, driver_epoch: int, batch_id: int) -> str:
     return name
 
 
-def test_proven_slices_are_deleted_and_those_of_a_newer_driver_are_left_alone(tmp_path: Path) -> None:
+def test_release_deletes_proven_slices_and_keeps_those_of_a_newer_driver(tmp_path: Path) -> None:
     written = {(i, b): staged(str(tmp_path), i, b) for i in (3, 4, 5) for b in (6, 7, 8)}
     staging = Staging(str(tmp_path))
     assert all(staging.has(name) for name in written.values())
@@ -35,14 +35,38 @@ def test_proven_slices_are_deleted_and_those_of_a_newer_driver_are_left_alone(tm
     assert left == {(4, 8), (5, 6), (5, 7), (5, 8)}
 
 
-def test_a_location_without_slices_has_nothing_to_delete(tmp_path: Path) -> None:
+def test_releasing_a_location_without_slices_does_nothing(tmp_path: Path) -> None:
     staging = Staging(str(tmp_path / "absent"))
     staging.release(0, 0)
     assert not staging.has("0/0/x.arrow")
 
 
+def test_what_the_former_version_staged_for_all_queries_together_is_still_read(tmp_path: Path) -> None:
+    name = staged(str(tmp_path), 3, 6)
+    staging = Staging(str(tmp_path / "query"), former=str(tmp_path))
+    assert staging.has(name)
+    assert [rows.to_pylist() for rows in staging.read(name, "s")] == [[{"value": 1}]]
+
+
+def test_slices_that_the_driver_does_not_see_are_an_error_that_names_one(tmp_path: Path) -> None:
+    """The workers write to a directory of their own."""
+    own, other = tmp_path / "driver", tmp_path / "worker"
+    seen = staged(str(own), 0, 0)
+    Staging(str(own)).require_visible([seen])
+    unseen = staged(str(other), 0, 0)
+    with pytest.raises(ConfigurationError, match=rf"does not see {own}/{unseen}.*Set staging_location to a path that"):
+        Staging(str(own)).require_visible([seen, unseen])
+
+
+def test_slices_that_the_driver_sees_cost_one_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [staged(str(tmp_path), 0, 0) for _ in range(5)]
+    staging = Staging(str(tmp_path))
+    monkeypatch.setattr(staging, "has", lambda _: pytest.fail("one call for each slice"))
+    staging.require_visible(names)
+
+
 @pytest.mark.parametrize("form", ["{}", "{}/", "file:{}", "file://{}", "file://{}/"])
-def test_a_location_is_one_place_however_it_is_written(form: str, tmp_path: Path) -> None:
+def test_a_location_is_the_same_in_every_notation(form: str, tmp_path: Path) -> None:
     name = staged(form.format(tmp_path), 0, 0)
     assert (tmp_path / name).is_file()
     (rows,) = Staging(form.format(tmp_path)).read(name, "s")

@@ -1,4 +1,4 @@
-"""What a task does with its rows and sends back, in a process that is not a Spark worker."""
+"""What a task does with its rows and what it reports, outside of a Spark worker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LETTERS = KafkaSink(name="letters", bootstrap_servers="nowhere:1", topic="bad")
 
 
 @pytest.fixture(autouse=True)
-def _in_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+def _fake_task_context(monkeypatch: pytest.MonkeyPatch) -> None:
     context = SimpleNamespace(stageId=lambda: STAGE, partitionId=lambda: PARTITION)
     monkeypatch.setattr(task, "TaskContext", SimpleNamespace(get=lambda: context))
 
@@ -42,7 +42,7 @@ def world() -> World:
 
 
 def given(*rows: tuple[int | None, int]) -> pa.RecordBatch:
-    """Rows with their hashes."""
+    """A batch of rows with their hashes."""
     values, hashes = zip(*rows, strict=True)
     return pa.record_batch({"0": pa.array(values, pa.int64()), CHECKSUM: pa.array(hashes, pa.int64())})
 
@@ -56,6 +56,8 @@ def task_of(*sinks: Any, only_tasks: frozenset[tuple[str, int]] | None = None, b
         driver_epochs={sink.name: 0 for sink in sinks},
         committed_through=-1,
         only_tasks=only_tasks,
+        frame="",
+        first_task=0,
         staging=None,
         views={sink.name: View(columns=VALUES.columns, of_bad_rows=sink.name == bad_rows) for sink in sinks},
     )
@@ -72,19 +74,19 @@ def reported(made: PrepareTask, *batches: pa.RecordBatch) -> TaskReport:
     return found.report
 
 
-def test_a_task_reports_its_rows_over_all_their_arrow_batches(world: World) -> None:
+def test_a_task_reports_the_rows_of_all_its_arrow_batches(world: World) -> None:
     report = reported(task_of(FakeSink(world)), given((1, 5), (2, 6)), given((3, 7)))
     assert (report.partition, report.rows, report.checksum) == (PARTITION, 3, 18)
     assert list(report.handles) == ["fake"]
     assert [one.rows for one in world.store().transactions.values()] == [[1, 2, 3]]
 
 
-def test_a_checksum_has_64_bits_however_many_arrow_batches_there_are(world: World) -> None:
+def test_a_checksum_has_64_bits_over_any_number_of_arrow_batches(world: World) -> None:
     assert reported(task_of(FakeSink(world)), given((1, -1)), given((2, -1))).checksum == 2**64 - 2
 
 
-def test_which_rows_are_bad_is_part_of_the_checksum() -> None:
-    """In a replay with other bad rows one would be in neither place."""
+def test_the_checksum_depends_on_which_rows_are_bad() -> None:
+    """Otherwise a replay with other bad rows could write one of them nowhere."""
     nowhere = task_of(COUNTER, LETTERS, only_tasks=frozenset(), bad_rows="letters")
     sound, first, second = (
         reported(nowhere, given(*rows)).checksum
@@ -93,7 +95,7 @@ def test_which_rows_are_bad_is_part_of_the_checksum() -> None:
     assert len({sound, first, second}) == 3
 
 
-def test_a_task_writes_only_what_it_is_asked_for_and_reports_all(world: World) -> None:
+def test_a_task_writes_only_what_was_requested_and_reports_all_rows(world: World) -> None:
     sinks = FakeSink(world, "one"), FakeSink(world, "other")
     report = reported(
         task_of(*sinks, only_tasks=frozenset({("one", PARTITION), ("other", PARTITION + 1)})), given((1, 5))
@@ -102,12 +104,12 @@ def test_a_task_writes_only_what_it_is_asked_for_and_reports_all(world: World) -
     assert not world.store("other").transactions
 
 
-def test_what_is_handed_over_outlives_its_task(world: World) -> None:
+def test_a_handed_over_transaction_outlives_its_task(world: World) -> None:
     reported(task_of(FakeSink(world)), given((1, 5)))
     assert [one.state for one in world.store().transactions.values()] == ["prepared"]
 
 
-def test_a_permanent_error_is_a_result_and_any_other_is_left_to_spark(
+def test_a_permanent_error_is_returned_and_any_other_is_left_to_spark(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(error: Exception) -> None:
@@ -126,8 +128,8 @@ def test_a_permanent_error_is_a_result_and_any_other_is_left_to_spark(
     assert {one.state for one in world.store().transactions.values()} == {"aborted"}
 
 
-def test_a_worker_does_not_import_the_drivers_side() -> None:
-    """Every new Python worker would pay for it, with a fifth of a second and more."""
+def test_a_worker_does_not_import_the_drivers_modules() -> None:
+    """Otherwise every new Python worker would take a fifth of a second longer, or more."""
     import_all = "import integration.spark.task, sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", import_all], capture_output=True, text=True, check=True)
     imported = set(done.stdout.split())

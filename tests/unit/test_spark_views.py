@@ -1,4 +1,4 @@
-"""What each sink is given of a batch, and what happens to rows that one of them cannot take."""
+"""Which rows and columns of a batch each sink gets, and what happens to rows that a sink cannot store."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from integration.spark.bad_rows import bad_rows, screen
 from integration.spark.staging import SliceWriter, Staging
 from integration.spark.task import PrepareTask
-from integration.spark.views import CAUSE, CHECKSUM, View
+from integration.spark.views import CAUSE, CHECKSUM, View, bad_rows, screen
 from sinks.kafka import KafkaSink
-from sinks.kafka.records import require_writable
+from sinks.kafka.columns import require_writable
 from sinks.redis import RedisSink
 from sinks.redis.mappings import IncrBy
 from twopc.attempt import Attempt
@@ -44,13 +43,13 @@ def batch(*rows: tuple[bytes | None, str | None, int]) -> pa.RecordBatch:
     )
 
 
-def test_each_sink_is_given_its_columns_under_its_names() -> None:
+def test_each_sink_gets_its_columns_under_its_names() -> None:
     rows = batch((b"a", "x", 1), (b"b", "y", 2))
     assert VIEWS["events"].of(rows).to_pylist() == [{"value": b"a"}, {"value": b"b"}]
     assert VIEWS["totals"].of(rows).to_pylist() == [{"id": "x", "count": 1}, {"id": "y", "count": 2}]
 
 
-def test_a_row_that_one_sink_cannot_take_is_given_to_none_and_becomes_a_letter() -> None:
+def test_a_row_that_one_sink_cannot_store_goes_to_no_sink_and_becomes_a_dead_letter() -> None:
     rows = batch((b"a", "x", 1), (b"\xff", None, 2), (b"c" * 1001, "z", 3), (b"d", "w", 4))
     screened = screen(rows, [KAFKA, REDIS, LETTERS], VIEWS)
     assert [row["value"] for row in VIEWS["events"].of(screened).to_pylist()] == [b"a", b"d"]
@@ -66,13 +65,13 @@ def test_a_row_that_one_sink_cannot_take_is_given_to_none_and_becomes_a_letter()
     assert b"sink 'events': key and value have more than kafka.message.max.bytes=1000" in large["headers"][0]["value"]
 
 
-def test_a_row_that_several_sinks_cannot_take_has_the_first_ones_reason() -> None:
+def test_a_row_that_several_sinks_cannot_store_has_the_first_sinks_reason() -> None:
     screened = screen(batch((b"c" * 1001, None, 3)), [KAFKA, REDIS, LETTERS], VIEWS)
     (letter,) = VIEWS["letters"].of(screened).to_pylist()
     assert letter["headers"][0]["value"].startswith(b"sink 'events': ")
 
 
-def test_bytes_are_readable_in_a_letter_however_deep_they_are() -> None:
+def test_nested_bytes_are_readable_in_a_dead_letter() -> None:
     deep = pa.array(
         [{"text": b"a", "list": [b"b", b"\xff"], "map": [("k", b"c")]}],
         pa.struct([("text", pa.binary()), ("list", pa.list_(pa.binary())), ("map", pa.map_(pa.string(), pa.binary()))]),
@@ -86,7 +85,7 @@ def test_bytes_are_readable_in_a_letter_however_deep_they_are() -> None:
     }
 
 
-def test_good_rows_become_no_letters() -> None:
+def test_good_rows_become_no_dead_letters() -> None:
     screened = screen(batch((b"a", "x", 1)), [KAFKA, REDIS, LETTERS], VIEWS)
     assert VIEWS["letters"].of(screened).num_rows == 0
     assert screened.column(CAUSE).null_count == 1
@@ -103,7 +102,7 @@ def test_exactly_the_bad_rows_are_found(is_bad: list[bool]) -> None:
     assert bad_rows(rows, check) == {row: "it is bad" for row, bad in enumerate(is_bad) if bad}
 
 
-def test_staged_rows_reach_each_sink_as_they_did_in_the_task(tmp_path: Path) -> None:
+def test_staged_rows_reach_each_sink_as_in_the_task(tmp_path: Path) -> None:
     writer = SliceWriter(str(tmp_path), 0, 0, VIEWS)
     writer.write(screen(batch((b"a", "x", 1), (b"b", None, 2)), [KAFKA, REDIS, LETTERS], VIEWS))
     name = writer.close()
@@ -113,8 +112,8 @@ def test_staged_rows_reach_each_sink_as_they_did_in_the_task(tmp_path: Path) -> 
     assert [rows.num_rows for rows in staging.read(name, "letters")] == [1]
 
 
-def test_a_task_stages_what_it_writes_and_not_what_it_was_given(tmp_path: Path) -> None:
-    """Lost transactions are written from staged rows: a bad row staged as it came would reach every sink after all."""
+def test_a_task_stages_screened_rows(tmp_path: Path) -> None:
+    """Lost transactions are rewritten from staged rows; a bad row among them would reach every sink after all."""
     task = PrepareTask(
         sinks=(KAFKA, REDIS, LETTERS),
         query_id="a",
@@ -123,6 +122,8 @@ def test_a_task_stages_what_it_writes_and_not_what_it_was_given(tmp_path: Path) 
         driver_epochs=dict.fromkeys(VIEWS, 0),
         committed_through=-1,
         only_tasks=frozenset(),
+        frame="",
+        first_task=0,
         staging=str(tmp_path),
         views=VIEWS,
     )
@@ -137,7 +138,6 @@ def test_a_task_stages_what_it_writes_and_not_what_it_was_given(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("column", "why"),
     [
-        ({"topic": pa.array(["t", None])}, "null in the column 'topic'"),
         ({"partition": pa.array([1, -1], pa.int32())}, "negative number in the column 'partition'"),
         ({"timestamp": pa.array([None, -5], pa.int64())}, "before 1970"),
         (
@@ -147,8 +147,8 @@ def test_a_task_stages_what_it_writes_and_not_what_it_was_given(tmp_path: Path) 
         ({"key": pa.array([b"", b"1234567"])}, "more than kafka.message.max.bytes=10"),
     ],
 )
-def test_what_no_producer_could_send_is_rejected_with_its_reason(column: dict[str, Any], why: str) -> None:
+def test_a_row_that_no_producer_can_send_is_rejected_with_the_reason(column: dict[str, Any], why: str) -> None:
     rows = pa.record_batch({"value": pa.array([b"1234", b"5678"]), **column})
     with pytest.raises(BadRecordError, match=why):
-        require_writable(rows, has_topic=False, max_bytes=10)
-    require_writable(rows.slice(0, 1), has_topic=False, max_bytes=10)
+        require_writable(rows, max_bytes=10)
+    require_writable(rows.slice(0, 1), max_bytes=10)

@@ -1,4 +1,4 @@
-"""What the states of a slice's parts prove of the whole slice."""
+"""What the states of a slice's parts prove about the whole slice."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ SETS = [frozenset(chosen) for size in range(1, len(ALL) + 1) for chosen in combi
 
 
 @pytest.mark.parametrize("parts", SETS, ids=lambda parts: "+".join(sorted(state.name for state in parts)))
-def test_a_slice_is_judged_by_all_its_parts(parts: frozenset[SliceState]) -> None:
+def test_a_slices_state_follows_from_all_its_parts(parts: frozenset[SliceState]) -> None:
     whole = combine([*parts, *parts])
     assert (whole is SliceState.COMMITTED) == (parts == {SliceState.COMMITTED})
     assert (whole is SliceState.STALE) == (SliceState.STALE in parts)
-    # Lost: nothing is applied anywhere, and nothing is unknown.
+    # Lost: no part is applied, and none is unknown.
     assert (whole is SliceState.LOST) == (SliceState.LOST in parts <= {SliceState.LOST, SliceState.PREPARED})
-    # Applied: no part is gone, and no part is unknown.
+    # Applicable: no part is gone, and none is unknown.
     assert (whole in APPLICABLE) == (parts <= WHOLE and parts != {SliceState.COMMITTED})

@@ -1,4 +1,4 @@
-"""The states of a transaction, and the writer that holds to them."""
+"""The transitions of a transaction and of a batch, and the writer that follows them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,11 @@ import pytest
 from tests.unit.fake_sink import FakeWriter, World, record_batch
 from twopc.attempt import Attempt, TaskAttempt
 from twopc.crash_points import arm
-from twopc.state import (
-    ALLOWED_TRANSITIONS,
-    BATCH_TRANSITIONS,
-    BatchState,
-    TransactionState,
-    move,
-    move_batch,
-)
+from twopc.state import ALLOWED_TRANSITIONS, BatchState, TransactionState, move
 
 
 @pytest.mark.parametrize(("current", "to"), list(product(TransactionState, TransactionState)))
-def test_a_transaction_moves_only_along_the_relation(current: TransactionState, to: TransactionState) -> None:
+def test_a_transaction_makes_only_allowed_transitions(current: TransactionState, to: TransactionState) -> None:
     if to in ALLOWED_TRANSITIONS[current]:
         assert move(current, to) is to
     else:
@@ -30,15 +23,15 @@ def test_a_transaction_moves_only_along_the_relation(current: TransactionState, 
 
 
 @pytest.mark.parametrize(("current", "to"), list(product(BatchState, BatchState)))
-def test_a_checkpoint_moves_only_along_the_relation(current: BatchState, to: BatchState) -> None:
-    if to in BATCH_TRANSITIONS[current]:
-        assert move_batch(current, to) is to
+def test_a_batch_makes_only_allowed_transitions(current: BatchState, to: BatchState) -> None:
+    if to in ALLOWED_TRANSITIONS[current]:
+        assert move(current, to) is to
     else:
         with pytest.raises(AssertionError, match=f"{current.value} cannot become {to.value}"):
-            move_batch(current, to)
+            move(current, to)
 
 
-def test_what_was_handed_over_or_aborted_is_never_ended_again() -> None:
+def test_handed_over_and_aborted_transactions_are_never_ended_again() -> None:
     assert ALLOWED_TRANSITIONS[TransactionState.HANDED_OVER] == frozenset()
     assert ALLOWED_TRANSITIONS[TransactionState.ABORTED] == frozenset()
 
@@ -48,8 +41,8 @@ def test_only_a_prepared_transaction_is_handed_over() -> None:
     assert before == [TransactionState.PREPARED]
 
 
-def test_only_a_decided_checkpoint_is_committed_and_only_a_prepared_one_is_decided() -> None:
-    sources = {to: [s for s, ends in BATCH_TRANSITIONS.items() if to in ends] for to in BatchState}
+def test_a_batch_is_prepared_before_it_is_decided_and_decided_before_it_is_committed() -> None:
+    sources = {to: [s for s, ends in ALLOWED_TRANSITIONS.items() if to in ends] for to in BatchState}
     assert sources[BatchState.COMMITTED] == [BatchState.DECIDED]
     assert sources[BatchState.DECIDED] == [BatchState.PREPARED]
 
@@ -80,14 +73,14 @@ def test_an_empty_task_opens_no_transaction_and_has_no_handle(writer: FakeWriter
     assert (states(world), writer.state) == ([], TransactionState.EMPTY)
 
 
-def test_the_first_row_begins_the_transaction_and_later_ones_join_it(writer: FakeWriter, world: World) -> None:
+def test_all_rows_of_a_task_are_in_one_transaction(writer: FakeWriter, world: World) -> None:
     writer.write_rows(record_batch([1]))
     writer.write_rows(record_batch([2, 3]))
     assert [t.rows for t in world.store().transactions.values()] == [[1, 2, 3]]
 
 
 @pytest.mark.parametrize("prepared", [True, False])
-def test_closing_aborts_what_was_not_handed_over_and_once(*, prepared: bool, writer: FakeWriter, world: World) -> None:
+def test_close_aborts_once_what_was_not_handed_over(*, prepared: bool, writer: FakeWriter, world: World) -> None:
     writer.write_rows(record_batch([1]))
     if prepared:
         writer.snapshot_state(0)
@@ -96,7 +89,7 @@ def test_closing_aborts_what_was_not_handed_over_and_once(*, prepared: bool, wri
     assert (states(world), writer.state) == (["aborted"], TransactionState.ABORTED)
 
 
-def test_after_the_hand_over_closing_ends_nothing(writer: FakeWriter, world: World) -> None:
+def test_close_after_the_handover_ends_nothing(writer: FakeWriter, world: World) -> None:
     writer.write_rows(record_batch([1]))
     assert writer.snapshot_state(0) is not None
     writer.hand_over()
@@ -104,14 +97,14 @@ def test_after_the_hand_over_closing_ends_nothing(writer: FakeWriter, world: Wor
     assert (states(world), writer.state) == (["prepared"], TransactionState.HANDED_OVER)
 
 
-def test_a_writer_makes_one_snapshot(writer: FakeWriter) -> None:
+def test_a_second_snapshot_is_a_bug(writer: FakeWriter) -> None:
     writer.write_rows(record_batch([1]))
     writer.snapshot_state(0)
     with pytest.raises(AssertionError):
         writer.snapshot_state(0)
 
 
-def test_a_failed_pre_commit_is_aborted_by_close(writer: FakeWriter, world: World) -> None:
+def test_close_aborts_after_a_failed_pre_commit(writer: FakeWriter, world: World) -> None:
     def fail() -> None:
         raise pa.ArrowInvalid("disk full")
 

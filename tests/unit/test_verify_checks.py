@@ -1,19 +1,20 @@
-"""Checks of a sink whose query decides, commits and truncates meanwhile."""
+"""Verifying a sink while its query decides, commits and truncates."""
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import pytest
 
 from integration.verify import markers
 from integration.verify.cluster import Bounds, Cluster, Ledgers
-from integration.verify.decided import Decided, decided_in, is_at, superseded_in, topics_of
 from integration.verify.findings import Kind
 from integration.verify.history import BatchId
 from integration.verify.markers import Markers, missing, wait_for_commits
+from integration.verify.transactions import Decided, decided_in, superseded_in, topics_of
 from integration.verify.verifier import Verifier, VerifyOptions
 from sinks.kafka import KafkaSink
 from sinks.kafka.handle import KafkaHandle
@@ -25,7 +26,7 @@ from tests.unit.test_verify_transactions import log_of
 from twopc.records import TaskReport
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from integration.verify.findings import Finding
     from twopc.records import LogContents
@@ -49,11 +50,15 @@ def marker(uuid: str, batch: int = 0) -> Marker:
     return Marker(uuid=uuid, query_id="a", batch_id=batch, attempt=(1, 1), task=0, rows=0)
 
 
+def record(offset: int, one: Marker) -> Any:
+    fields = {"key": one.uuid.encode(), "value": msgspec.json.encode(one), "partition": 3, "offset": offset}
+    return SimpleNamespace(**{name: partial(lambda field: field, field) for name, field in fields.items()})
+
+
 class FakeCluster:
-    """Gives the next of its answers to each request; repeats the last one."""
+    """Answers each request with the next prepared answer and repeats the last one."""
 
     sink = SINK
-    connection: ClassVar[dict[str, Any]] = {}
 
     def __init__(
         self,
@@ -64,7 +69,7 @@ class FakeCluster:
     ) -> None:
         self._ledgers, self._visible, self._described = list(ledgers), list(visible), list(described)
         self._bounds = list(bounds)
-        self.read: list[tuple[int, int]] = []
+        self.reads: list[tuple[int, int]] = []
         self.described = 0
         self.transactions = SimpleNamespace(describe=self._describe, list_open=lambda _: Listing((), complete=True))
 
@@ -75,13 +80,13 @@ class FakeCluster:
     def marker_bounds(self) -> Bounds:
         if self._bounds:
             return cast("Bounds", _next(self._bounds))
-        end = 10 * (len(self.read) + 1)
+        end = 10 * (len(self.reads) + 1)
         return Bounds({3: 0}, {3: end}, {3: end})
 
-    def markers(self, partition: int, start: int, end: int) -> list[tuple[int, Marker]]:
-        assert partition == 3
-        self.read.append((start, end))
-        return [(start + i, one) for i, one in enumerate(_next(self._visible))]
+    def read(self, topic: str, starts: dict[int, int], ends: dict[int, int]) -> Iterator[list[Any]]:
+        if topic == SINK.ledger and starts[3] < ends[3]:
+            self.reads.append((starts[3], ends[3]))
+            yield [record(starts[3] + i, one) for i, one in enumerate(_next(self._visible))]
 
     def bounds(self, topic: str) -> Bounds:
         del topic
@@ -117,7 +122,7 @@ def decided(*uuids: str, of: BatchId = LAST) -> dict[str, Decided]:
 # -- decided transactions ------------------------------------------------------------------------------------------------
 
 
-def test_a_decided_transaction_has_its_marker_at_or_above_the_start_of_its_attempt() -> None:
+def test_the_marker_of_a_decided_transaction_is_searched_from_the_start_of_its_attempt() -> None:
     made = msgspec.structs.replace(decision(0, task("u")), scan_start={"s": {"markers": {"2": 5, "3": 10}}})
     found = decided_in(history(BEGIN, made), SINK)
     assert found == {"u": Decided(FIRST, 0, handle("u"), 10)}
@@ -145,18 +150,18 @@ def test_the_ledger_is_not_an_output_topic() -> None:
 def test_a_transactional_id_with_another_producer_is_another_transaction(
     *, description: Description, is_there: bool
 ) -> None:
-    assert is_at(description, handle("u")) is is_there
+    assert description.is_of(handle("u")) is is_there
 
 
 # -- markers -----------------------------------------------------------------------------------------------------------
 
 
-def test_reading_markers_resumes_where_it_ended_or_where_the_topic_starts_now() -> None:
+def test_reading_markers_resumes_at_its_last_end_or_at_the_topics_new_start() -> None:
     ends = [Bounds({3: start}, {3: end}, {3: end}) for start, end in ((0, 5), (0, 5), (2, 9), (20, 30))]
     cluster, found = FakeCluster(bounds=ends, visible=[[marker("u")], [marker("v")], [marker("w")]]), Markers()
     for _ in ends:
         found.read_new(as_cluster(cluster))
-    assert cluster.read == [(0, 5), (5, 9), (20, 30)]
+    assert cluster.reads == [(0, 5), (5, 9), (20, 30)]
     assert found.visible.keys() == {"u", "v", "w"}
 
 
@@ -173,14 +178,14 @@ def test_a_transaction_committed_while_it_was_described_is_not_missing() -> None
     assert missing(as_cluster(cluster), found, decided("u", "v")) == {"v": ABORTED}
 
 
-def test_all_commits_of_the_last_batch_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_waits_for_all_commits_of_the_last_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(markers, "_COMMIT_S", 60.0)
     cluster = FakeCluster(described=[{"v": COMMITTING}, {"v": COMMITTING}, {}])
     wait_for_commits(as_cluster(cluster), decided("u", "v"), LAST)
     assert cluster.described == 3
 
 
-def test_an_earlier_batch_is_not_waited_for() -> None:
+def test_verify_does_not_wait_for_an_earlier_batch() -> None:
     cluster = FakeCluster(described=[{"old": COMMITTING}, {}])
     wait_for_commits(as_cluster(cluster), {**decided("u"), **decided("old", of=FIRST)}, LAST)
     assert cluster.described == 1

@@ -1,4 +1,4 @@
-"""What many checks together report, whatever happens to the last one."""
+"""What a series of checks reports, however it ends."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from integration.cli import app
-from integration.verify import command, watch
+from integration.verify import command
+from integration.verify.command import Pace, run_verify
 from integration.verify.findings import Finding, Kind
 from integration.verify.report import Report
 from integration.verify.verifier import VerifyOptions
-from integration.verify.watch import Pace, run_verify
 from twopc.errors import ConfigurationError, RetriableError
 
 GAP = Finding(Kind.SEQUENCE_GAPS, "--sequence value", "1 numbers are missing")
@@ -52,7 +52,7 @@ def report(*findings: Finding) -> Report:
 
 
 class FakeVerifier:
-    """Its checks return these reports, or raise these errors, one after the other."""
+    """Each check returns the next of these reports, or raises the next of these errors."""
 
     def __init__(self, *results: Report | BaseException) -> None:
         self._results = list(results)
@@ -69,14 +69,14 @@ def concluded(
 ) -> tuple[bool, str]:
     """The result of all checks, and everything printed."""
     verifier = FakeVerifier(*(one if isinstance(one, BaseException) else report(*one) for one in results))
-    monkeypatch.setattr(watch, "Cluster", lambda _: io.StringIO())
-    monkeypatch.setattr(watch, "Verifier", lambda *_: contextlib.nullcontext(verifier))
+    monkeypatch.setattr(command, "Cluster", lambda _: io.StringIO())
+    monkeypatch.setattr(command, "Verifier", lambda *_: contextlib.nullcontext(verifier))
     shown = io.StringIO()
     is_ok = run_verify(cast("Any", None), VerifyOptions(), pace, Console(file=shown, width=200), None)
     return is_ok, shown.getvalue()
 
 
-def test_an_error_stays_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_stays_in_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     is_ok, shown = concluded(monkeypatch, (DUPLICATE,), ())
     assert not is_ok
     assert "error t: 1 duplicates" in shown
@@ -92,7 +92,7 @@ def test_an_error_stays_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         ([(NOT_JUDGED,), (GAP,)], "Errors found."),
     ],
 )
-def test_a_gap_is_judged_again_by_each_check_that_can(
+def test_each_check_judges_a_gap_again_if_it_can(
     monkeypatch: pytest.MonkeyPatch, checks: list[tuple[Finding, ...]], verdict: str
 ) -> None:
     assert verdict in concluded(monkeypatch, *checks)[1]
@@ -106,7 +106,7 @@ def test_a_temporary_failure_is_reported_and_followed_by_another_check(monkeypat
 
 
 @pytest.mark.parametrize("failure", [MOMENTARY, LASTING, ZeroDivisionError("a bug")])
-def test_errors_found_are_reported_whatever_ends_the_watch(monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
+def test_found_errors_are_reported_however_the_watch_ends(monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
     is_ok, shown = concluded(monkeypatch, (DUPLICATE,), failure)
     assert not is_ok
     assert "error t: 1 duplicates" in shown
@@ -121,14 +121,14 @@ def test_a_watch_that_ends_with_a_failure_raises_it(monkeypatch: pytest.MonkeyPa
         concluded(monkeypatch, failure, pace=Pace())
 
 
-def test_a_watch_that_is_interrupted_before_its_first_check_has_compared_nothing(
+def test_a_watch_interrupted_before_its_first_check_raises(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(RetriableError, match="nothing was compared"):
         concluded(monkeypatch)
 
 
-def test_an_unexpected_error_is_no_verdict_on_the_sink(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_gives_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> bool:
         raise ZeroDivisionError("a bug")
 
@@ -138,14 +138,14 @@ def test_an_unexpected_error_is_no_verdict_on_the_sink(monkeypatch: pytest.Monke
     assert "unexpected ZeroDivisionError (a bug). The sink was not checked." in done.stderr
 
 
-def test_no_check_starts_after_the_time_given_to_a_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_check_starts_after_the_watch_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [1000.0]
     clock = SimpleNamespace(
         monotonic=lambda: now_s[0],
         sleep=lambda seconds: now_s.__setitem__(0, now_s[0] + seconds),
         strftime=lambda _: "12:00:00",
     )
-    monkeypatch.setattr(watch, "time", clock)
+    monkeypatch.setattr(command, "time", clock)
     pace = Pace(is_online=True, every_s=10, for_s=25)
     is_ok, shown = concluded(monkeypatch, (), (), (), (), pace=pace)
     assert (is_ok, shown.count("12:00:00"), now_s) == (True, 3, [1020.0])

@@ -1,4 +1,4 @@
-"""Expressions that pick a part of a record."""
+"""Expressions that select a part of a record."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def message(
         ("json:$.absent", None),
     ],
 )
-def test_an_expression_gives_a_part_of_the_record_or_none(text: str, found: bytes | None) -> None:
+def test_an_expression_selects_a_part_of_the_record_or_none(text: str, found: bytes | None) -> None:
     assert parse(text).bytes_of(message(headers=[("trace-id", b"t1"), ("trace-id", b"t2")])) == found
 
 
@@ -80,13 +80,13 @@ def test_parts_are_combined_unambiguously() -> None:
         ("value", None, None),
     ],
 )
-def test_a_number_is_a_whole_number_of_64_bits_or_none(text: str, value: bytes | None, number: int | None) -> None:
+def test_a_number_is_a_64_bit_integer_or_none(text: str, value: bytes | None, number: int | None) -> None:
     assert parse(text).number_of(message(value=value)) == number
 
 
 @pytest.mark.parametrize(
     "text", ["", "Key", "header:", "json:", "json:n", "json:$", "json:$.a[x]", "json:$..a", "key,", "__import__('os')"]
 )
-def test_an_invalid_expression_is_rejected_with_the_valid_ones(text: str) -> None:
+def test_an_invalid_expression_is_rejected_with_the_valid_forms(text: str) -> None:
     with pytest.raises(ExpressionError, match="use key, value, header:NAME or json:PATH"):
         parse(text)

@@ -1,4 +1,4 @@
-"""A decision log batch by batch, its source offsets, and the checkpoint."""
+"""Reading a decision log batch by batch, its source offsets, and the checkpoint."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def at(end: int) -> str:
     return f'{{"t":{{"0":{end},"1":5}}}}'
 
 
-def test_every_batch_has_the_offsets_of_the_previous_one() -> None:
+def test_every_batch_knows_the_offsets_of_the_batch_before_it() -> None:
     found = history(ACQUIRE, BEGIN, decision(0), ACQUIRE, decision(1))
     assert [(key, batch.prior) for key, batch in found.batches.items()] == [
         (BatchId("a", 0), None),
@@ -46,7 +46,7 @@ def test_every_batch_has_the_offsets_of_the_previous_one() -> None:
     assert (found.last, sorted(found.acquisitions), found.is_complete) == (BatchId("a", 1), [0, 3], True)
 
 
-def test_a_repair_replaces_what_it_names_in_any_batch_and_a_rewrite_replaces_all() -> None:
+def test_a_repair_replaces_the_handles_it_names_and_a_rewrite_all_of_them() -> None:
     found = history(
         BEGIN,
         decision(0, task(0, s="t0"), task(1, s="t1")),
@@ -59,6 +59,18 @@ def test_a_repair_replaces_what_it_names_in_any_batch_and_a_rewrite_replaces_all
     assert (first.superseded, first.repairs, first.rewrites) == ([{"s": {"t": "t1"}}], 1, 0)
     assert list(second.handles("s")) == [(0, {"t": "u0-again"})]
     assert (second.superseded, second.repairs, second.rewrites) == ([{"s": {"t": "u0"}}], 0, 1)
+
+
+def test_a_batch_that_was_given_up_is_known_as_such_and_the_next_one_follows_it() -> None:
+    begin = Begin(query_id="a", first_batch=1, prior_offsets=("a0",), abandons=True)
+    found = history(BEGIN, decision(0, task(0, s="t")), begin, decision(1))
+    assert [(batch.abandoned, batch.prior) for batch in found.batches.values()] == [(True, None), (False, ("a0",))]
+    assert (
+        history(BEGIN, decision(0), Begin(query_id="b", first_batch=0, prior_offsets=(), ends="a"))
+        .batches[BatchId("a", 0)]
+        .abandoned
+        is False
+    )
 
 
 def test_a_truncated_ledger_is_not_complete() -> None:
@@ -89,13 +101,13 @@ def test_the_history_of_a_damaged_log_ends_at_the_damage() -> None:
         (("-",), ("-",), None),
     ],
 )
-def test_records_are_counted_where_every_source_is_kafka(
+def test_source_records_are_counted_if_every_source_is_kafka(
     prior: tuple[str, ...], offsets: tuple[str, ...], records: int | None
 ) -> None:
     assert records_between(prior, offsets) == records
 
 
-def test_a_batch_that_goes_back_or_has_other_rows_than_its_range_is_found() -> None:
+def test_offsets_that_go_back_and_ranges_that_differ_from_the_rows_are_found() -> None:
     batches = dict([batch(0, 3, 3, None), batch(1, 5, 1, (at(3),)), batch(2, 4, 0, (at(5),))])
     found = list(check_sources(batches, {}, one_to_one=True))
     assert [(one.kind, one.where) for one in found] == [
@@ -106,12 +118,12 @@ def test_a_batch_that_goes_back_or_has_other_rows_than_its_range_is_found() -> N
     ]
     assert not list(check_sources(dict([batch(0, 3, 3, None)]), {"a": (at(0),)}, one_to_one=True))
     assert not list(check_sources(dict([batch(0, 3, 9, None)]), {}, one_to_one=False))
-    # The decision before it is truncated: it did not begin where the query did.
+    # The decision before batch 4 is truncated, so its own start is unknown.
     (found_of_kept,) = check_sources(dict([batch(4, 3, 1, None)]), {"a": (at(0),)}, one_to_one=True)
     assert (found_of_kept.kind, found_of_kept.where) == (Kind.NOT_COMPARED, "batches 4")
 
 
-def test_the_first_offsets_of_a_checkpoint_are_for_its_own_query_only() -> None:
+def test_a_checkpoints_initial_offsets_apply_to_its_own_query_only() -> None:
     (_, old), (_, new) = batch(0, 3, 3, None), batch(0, 9, 4, None)
     batches = {BatchId("a", 0): old, BatchId("b", 0): new}
     assert not list(check_sources(batches, {"b": (at(5),)}, one_to_one=False))
@@ -150,19 +162,19 @@ def test_a_checkpoint_with_the_same_batches_has_no_findings(checkpoint: Path) ->
     assert compared(checkpoint, *THREE) == []
 
 
-def test_missing_files_of_the_checkpoint_are_found(checkpoint: Path) -> None:
+def test_missing_checkpoint_files_are_found(checkpoint: Path) -> None:
     (checkpoint / "commits/1").unlink()
     (checkpoint / "offsets/2").unlink()
     assert compared(checkpoint, *THREE) == [(Kind.OFFSETS_MISSING, "batches 2"), (Kind.COMMIT_MISSING, "batches 1")]
 
 
-def test_old_files_that_spark_deleted_are_not_missed(checkpoint: Path) -> None:
+def test_old_files_deleted_by_spark_are_not_reported(checkpoint: Path) -> None:
     (checkpoint / "commits/0").unlink()
     (checkpoint / "offsets/0").unlink()
     assert compared(checkpoint, *THREE) == []
 
 
-def test_batches_that_were_finished_and_never_decided_are_an_error(checkpoint: Path) -> None:
+def test_finished_batches_without_a_decision_are_an_error(checkpoint: Path) -> None:
     assert compared(checkpoint, decision(0)) == [(Kind.COMMITTED_UNDECIDED, "batches 1-2")]
 
 
@@ -171,7 +183,7 @@ def test_other_offsets_for_the_same_batch_are_an_error(checkpoint: Path) -> None
     assert compared(checkpoint, *THREE) == [(Kind.OFFSETS_DIFFER, "batch 1")]
 
 
-def test_another_querys_checkpoint_or_another_ledgers_is_an_error(checkpoint: Path) -> None:
+def test_the_checkpoint_of_another_query_or_ledger_is_an_error(checkpoint: Path) -> None:
     (checkpoint / "metadata").write_text('{"id":"z"}')
     (checkpoint / "twopc").mkdir()
     bound = {"format": 1, "log": "other-ledger", "log_identity": "i", "sinks": {}}
@@ -179,7 +191,7 @@ def test_another_querys_checkpoint_or_another_ledgers_is_an_error(checkpoint: Pa
     assert [kind for kind, _ in compared(checkpoint, *THREE)] == [Kind.QUERY_DIFFERS, Kind.BINDING_DIFFERS]
 
 
-def test_a_directory_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_a_directory_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no streaming query's checkpoint"):
         compared(tmp_path, *THREE)
 
@@ -197,14 +209,14 @@ def read_all(checkpoint: Path) -> None:
         *[("sources/0/0", torn) for torn in (b'\0v1\n{"in":', b"\0v1\n\xff")],
     ],
 )
-def test_a_torn_file_of_the_checkpoint_is_named(checkpoint: Path, name: str, torn: bytes) -> None:
+def test_a_torn_checkpoint_file_is_named(checkpoint: Path, name: str, torn: bytes) -> None:
     (checkpoint / name).write_bytes(torn)
     with pytest.raises(ConfigurationError, match=f"{checkpoint}/{name} cannot be read .*backup"):
         read_all(checkpoint)
 
 
 @pytest.mark.parametrize("name", ["metadata", "offsets/0", "sources/0/0", "commits"])
-def test_a_checkpoint_that_cannot_be_read_is_refused_with_the_file(checkpoint: Path, name: str) -> None:
+def test_an_unreadable_checkpoint_is_refused_with_the_file(checkpoint: Path, name: str) -> None:
     path = checkpoint / name
     if path.is_dir():
         path.rename(checkpoint / "elsewhere")
@@ -220,7 +232,7 @@ def test_a_checkpoint_that_cannot_be_read_is_refused_with_the_file(checkpoint: P
     ("written", "found"),
     [(b'\0v1\n{"t": {"1": 0, "0": 2}}', {"a": ('{"t":{"0":2,"1":0}}',)}), (b"v1\n{}", {}), (b"", {})],
 )
-def test_the_first_offsets_of_a_kafka_source_are_read_from_the_checkpoint(
+def test_the_initial_offsets_of_a_kafka_source_are_read_from_the_checkpoint(
     checkpoint: Path, written: bytes, found: dict[str, tuple[str, ...]]
 ) -> None:
     (checkpoint / "sources/0/0").write_bytes(written)

@@ -1,4 +1,4 @@
-"""The number of records, compared with the decided rows: an error only if it proves a loss."""
+"""The number of records compared with the decided rows: a difference is an error only if it proves a loss."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import io
 import json
 import re
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from rich.console import Console
 
-from integration.verify.cluster import Bounds, Cluster
+from integration.verify.cluster import Bounds
 from integration.verify.command import connection_options
 from integration.verify.findings import Finding, Kind, Severity
-from integration.verify.output import Comparison, Output, RecordChecks
+from integration.verify.tail import Tail
+from integration.verify.tally import Expected, check_count
 from tests.unit.test_verify_command import report
 from twopc.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from integration.verify.cluster import Cluster
 
 TOPIC = "out"
 ONLY = frozenset({TOPIC})
@@ -24,15 +28,10 @@ OTHER = frozenset({"other"})
 
 
 class Topic:
-    """A cluster that has only settings and offsets."""
+    """A cluster that only has topic settings."""
 
-    def __init__(self, bounds: Bounds, *, compacted: bool = False) -> None:
-        self._bounds = bounds
+    def __init__(self, *, compacted: bool) -> None:
         self._compacted = compacted
-
-    def bounds(self, topic: str) -> Bounds:
-        del topic
-        return self._bounds
 
     def is_compacted(self, topic: str) -> bool:
         del topic
@@ -50,13 +49,13 @@ def count(
     incomplete: str | None = None,
     sole_writer: bool = False,
 ) -> list[Finding]:
-    """The findings for topics with so many records."""
-    cluster = cast("Cluster", Topic(Bounds({0: start}, {0: 100}, {0: 100 + open_offsets}), compacted=compacted))
-    output = Output(RecordChecks(), Path())
-    output.update_bounds(cluster, frozenset(records))
-    output.records |= records
-    expected = Comparison(proven=proven, decided=decided, incomplete=incomplete, sole_writer=sole_writer)
-    return list(output.check_count(cluster, expected))
+    """The findings for topics with these numbers of records."""
+    cluster = cast("Cluster", Topic(compacted=compacted))
+    topics = {topic: Tail(records=number) for topic, number in records.items()}
+    for tail in topics.values():
+        tail.update(Bounds({0: start}, {0: 100}, {0: 100 + open_offsets}))
+    expected = Expected(proven=proven, decided=decided, incomplete=incomplete)
+    return list(check_count(cluster, topics, expected, sole_writer=sole_writer))
 
 
 def kinds(records: int, proven: int, decided: int, **circumstances: Any) -> list[Kind]:
@@ -69,7 +68,7 @@ def kinds(records: int, proven: int, decided: int, **circumstances: Any) -> list
     ("records", "found"),
     [(9, [Kind.RECORDS_MISSING]), (10, []), (11, []), (12, []), (13, [Kind.RECORDS_EXTRA])],
 )
-def test_records_of_a_batch_decided_during_the_check_may_or_may_not_be_there(records: int, found: list[Kind]) -> None:
+def test_records_of_a_batch_decided_during_the_check_may_be_missing_or_present(records: int, found: list[Kind]) -> None:
     assert kinds(records, proven=10, decided=12) == found
 
 
@@ -85,7 +84,7 @@ def test_extra_records_are_an_error_with_a_sole_writer() -> None:
         {"incomplete": "older decisions were truncated"},
     ],
 )
-def test_fewer_records_are_not_an_error_if_something_else_explains_them(circumstance: dict[str, Any]) -> None:
+def test_missing_records_are_not_an_error_if_something_else_explains_them(circumstance: dict[str, Any]) -> None:
     assert kinds(3, 10, 10, **circumstance) == [Kind.NOT_COMPARED]
 
 
@@ -101,7 +100,7 @@ def test_extra_records_in_one_topic_do_not_hide_a_loss_in_another() -> None:
     assert (found_of_one.kind, found_of_one.where) == (Kind.RECORDS_MISSING, TOPIC)
 
 
-def test_topics_that_share_transactions_are_counted_together_or_not_at_all() -> None:
+def test_topics_that_share_transactions_are_counted_together() -> None:
     rows = {ONLY: 4, ONLY | OTHER: 6, frozenset({"third"}): 2}
     assert not count({TOPIC: 9, "other": 1, "third": 2}, rows, rows)
     found = count({TOPIC: 8, "other": 1, "third": 2}, rows, rows)
@@ -111,7 +110,7 @@ def test_topics_that_share_transactions_are_counted_together_or_not_at_all() -> 
     assert "also wrote to other" in found_of_one.text
 
 
-def test_only_errors_make_a_report_fail_and_all_findings_are_shown() -> None:
+def test_only_errors_fail_a_report_and_it_shows_all_findings() -> None:
     warning = Finding(Kind.ORPHAN_OPEN, "s.1.w.0", "a [odd] text")
     error = Finding(Kind.DUPLICATES, "t", "doubled")
     assert report().is_ok and report(warning).is_ok and not report(warning, error).is_ok
@@ -144,13 +143,13 @@ def test_the_verdict_names_what_was_not_compared() -> None:
     assert report().verdict == "No errors found."
 
 
-def test_every_kind_has_a_severity_and_the_ones_that_break_exactly_once_are_errors() -> None:
+def test_findings_that_break_exactly_once_are_errors() -> None:
     errors = {kind for kind in Kind if kind.severity is Severity.ERROR}
     assert {Kind.DUPLICATES, Kind.DECIDED_LOST, Kind.UNDECIDED_VISIBLE, Kind.RECORDS_MISSING} <= errors
     assert not errors & {Kind.NOT_COMPARED, Kind.DECIDED_OPEN, Kind.DECIDED_UNKNOWN, Kind.RECORDS_EXTRA}
 
 
-def test_connection_options_on_the_command_line_win_over_the_file(tmp_path: Path) -> None:
+def test_connection_options_on_the_command_line_override_the_file(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("# a comment\n\nsasl.password = a=b \nsasl.username=ann\n")
     assert connection_options(["kafka.sasl.username=bob"], file) == {

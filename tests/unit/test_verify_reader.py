@@ -1,23 +1,26 @@
-"""A topic is read up to its bounds, or an error is raised; nothing is counted twice."""
+"""A topic is read up to its bounds or the read raises; no record is counted twice."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from confluent_kafka import KafkaError
 
 from integration import topic_reader
-from integration.verify.cluster import Bounds, Cluster
+from integration.verify.cluster import Bounds
 from integration.verify.expressions import parse
 from integration.verify.findings import Kind
-from integration.verify.output import Comparison, Output, RecordChecks
+from integration.verify.output import Output, RecordChecks
+from integration.verify.tally import Expected, check_count
 from twopc.errors import RetriableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from integration.verify.cluster import Cluster
 
 END = KafkaError._PARTITION_EOF
 LOST = KafkaError._ALL_BROKERS_DOWN
@@ -62,10 +65,7 @@ def at(partition: int, offset: int, error: int | None = None) -> Any:
 
 
 class Offsets:
-    """A cluster that has only offsets."""
-
-    sink = SimpleNamespace(timeout_ms=10)
-    connection: ClassVar[dict[str, Any]] = {}
+    """A cluster that only has offsets."""
 
     def __init__(self, starts: dict[int, int], ends: dict[int, int] | None = None) -> None:
         self._starts, self._ends = starts, ends or STABLE
@@ -73,6 +73,9 @@ class Offsets:
     def bounds(self, topic: str) -> Bounds:
         del topic
         return Bounds(self._starts, STABLE, self._ends)
+
+    def read(self, topic: str, starts: dict[int, int], ends: dict[int, int]) -> Iterator[list[Any]]:
+        return topic_reader.read_topic({}, topic, starts, ends, timeout_ms=10)
 
 
 BEGINNING = cast("Cluster", Offsets({0: 0, 1: 0}))
@@ -96,7 +99,7 @@ def test_a_topic_is_read_to_its_ends(tmp_path: Path) -> None:
     assert (output.records, output.unread()) == ({"out": 3}, 0)
 
 
-def test_a_lower_end_of_a_lagging_broker_is_not_the_end(tmp_path: Path) -> None:
+def test_the_lower_end_of_a_lagging_broker_is_not_the_end(tmp_path: Path) -> None:
     output = opened(tmp_path)
     read_new(output, [at(1, 3, END), at(0, 5), at(0, 6, END)], [at(0, 8), at(0, 10, END)])
     assert (output.records, output.unread()) == ({"out": 2}, 0)
@@ -109,7 +112,7 @@ def test_offsets_that_were_not_reached_stay_unread(tmp_path: Path) -> None:
     assert (output.records, output.unread()) == ({"out": 1}, 4 + 3)
 
 
-def test_after_an_error_reading_resumes(tmp_path: Path) -> None:
+def test_reading_resumes_after_an_error(tmp_path: Path) -> None:
     output = opened(tmp_path)
     with pytest.raises(RetriableError):
         read_new(output, [at(0, 0), at(0, 1), at(1, 0)], [at(0, 2), at(0, -1, LOST)])
@@ -127,8 +130,9 @@ def test_records_deleted_before_they_were_read_prevent_the_comparison(tmp_path: 
     read_new(output, [at(0, 9), at(1, 3, END)])
     assert Consumer.assigned[1] == {0: 7, 1: 0}
     everything = {frozenset({"out"}): 10}
-    expected = Comparison(proven=everything, decided=everything, incomplete=None, sole_writer=True)
-    found = [*output.check_count(BEGINNING, expected), *output.check_records(is_quiescent=True)]
+    expected = Expected(proven=everything, decided=everything, incomplete=None)
+    counted = check_count(BEGINNING, output.topics, expected, sole_writer=True)
+    found = [*counted, *output.check_records(is_quiescent=True)]
     assert [one.kind for one in found] == [Kind.NOT_COMPARED, Kind.NOT_COMPARED]
 
 
@@ -137,10 +141,10 @@ def test_records_deleted_before_they_were_read_prevent_the_comparison(tmp_path: 
     [
         (True, STABLE, Kind.SEQUENCE_GAPS),
         (False, STABLE, Kind.NOT_COMPARED),
-        (True, {0: 10, 1: 4}, Kind.NOT_COMPARED),  # what is missing may be behind an open transaction
+        (True, {0: 10, 1: 4}, Kind.NOT_COMPARED),  # the missing record may be behind an open transaction
     ],
 )
-def test_a_missing_number_is_a_gap_only_if_nothing_is_being_committed(
+def test_a_missing_number_is_a_gap_only_if_no_commit_is_in_progress(
     *, is_quiescent: bool, ends: dict[int, int], kind: Kind, tmp_path: Path
 ) -> None:
     output = opened(tmp_path, sequence="value")
@@ -151,7 +155,7 @@ def test_a_missing_number_is_a_gap_only_if_nothing_is_being_committed(
 
 
 @pytest.mark.parametrize(("by", "kinds"), [(None, [Kind.SEQUENCE_GAPS]), ("key", [])])
-def test_each_group_has_a_sequence_of_its_own(by: str | None, kinds: list[Kind], tmp_path: Path) -> None:
+def test_each_group_has_its_own_sequence(by: str | None, kinds: list[Kind], tmp_path: Path) -> None:
     output = opened(tmp_path, sequence="value", by=by)
     read_new(output, [at(0, 8), at(0, 9), at(1, 0), at(1, 1), at(1, 2)])
     assert [one.kind for one in output.check_records(is_quiescent=True)] == kinds

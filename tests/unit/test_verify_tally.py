@@ -49,7 +49,7 @@ def test_a_batch_truncated_before_any_check_makes_the_count_incomplete(
     tally = Tally()
     for before, after in checks:
         tally.record(before, after, SINK, ())
-    assert tally.comparison(sole_writer=False).incomplete == incomplete
+    assert tally.expected().incomplete == incomplete
 
 
 def wrote(partition: int, rows: int) -> TaskReport:
@@ -58,9 +58,9 @@ def wrote(partition: int, rows: int) -> TaskReport:
     return TaskReport(partition=partition, rows=rows, checksum=0, handles=handles)
 
 
-def test_only_visible_rows_are_proven_and_decided_are_all() -> None:
+def test_visible_rows_are_proven_and_all_rows_are_decided() -> None:
     tally = Tally()
     whole = history(BEGIN, decision(0, wrote(0, 5), wrote(1, 7)))
     tally.record(whole, whole, SINK, {"u0"})
-    found = tally.comparison(sole_writer=False)
+    found = tally.expected()
     assert (found.proven, found.decided) == ({frozenset({"out"}): 5}, {frozenset({"out"}): 12})

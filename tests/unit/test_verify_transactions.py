@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from integration.verify.cluster import Bounds
-from integration.verify.decided import Decided
 from integration.verify.findings import Finding, Kind
 from integration.verify.history import BatchId, History, history_of
 from integration.verify.markers import Markers
 from integration.verify.tally import Tally
-from integration.verify.transactions import check_missing, check_open, check_visible
+from integration.verify.transactions import Decided, check_missing, check_open, check_visible
 from sinks.kafka import KafkaSink
 from sinks.kafka.handle import KafkaHandle
 from sinks.kafka.markers import Marker
@@ -20,20 +19,20 @@ from twopc.records import Acquired, Begin, LogContents, LogEntry, Record
 
 ID = BatchId("a", 4)
 LATER = BatchId("a", 5)
-SINCE = 10
+SCAN_START = 10
 OPEN = Description("NONE", "Ongoing", 7, 0)
 
 
 def decided(uuid: str = "u", rows: int = 2) -> dict[str, Decided]:
     handle = KafkaHandle(uuid, "s.1.w.0", 7, 0, 3, rows, ("out:0",))
-    return {uuid: Decided(ID, 0, handle, SINCE)}
+    return {uuid: Decided(ID, 0, handle, SCAN_START)}
 
 
 def marker(uuid: str, batch: int = 4, rows: int = 2, query_id: str = "a") -> Marker:
     return Marker(uuid=uuid, query_id=query_id, batch_id=batch, attempt=(1, 1), task=0, rows=rows)
 
 
-def bounds(start: int = SINCE, stable: int = 20, end: int = 20) -> Bounds:
+def bounds(start: int = SCAN_START, stable: int = 20, end: int = 20) -> Bounds:
     return Bounds({3: start}, {3: stable}, {3: end})
 
 
@@ -52,16 +51,29 @@ def kinds(found: list[Finding]) -> list[Kind]:
         (OPEN, bounds(), ID, Kind.DECIDED_OPEN),
         (Description("NONE", "PrepareCommit", 7, 0), bounds(), ID, Kind.DECIDED_OPEN),
         (OPEN, bounds(), LATER, Kind.DECIDED_LATE),
-        (Description("NONE", "Ongoing", 7, 1), bounds(), ID, Kind.DECIDED_LOST),  # another one, at a later epoch
+        (
+            Description("NONE", "Ongoing", 7, 1),
+            bounds(),
+            ID,
+            Kind.DECIDED_LOST,
+        ),  # another transaction, at a later epoch
         (Description("NONE", "CompleteAbort", 7, 0), bounds(), LATER, Kind.DECIDED_LOST),
-        (Description("NONE", "CompleteCommit", 7, 0), bounds(start=SINCE + 1), ID, Kind.DECIDED_UNKNOWN),
+        (Description("NONE", "CompleteCommit", 7, 0), bounds(start=SCAN_START + 1), ID, Kind.DECIDED_UNKNOWN),
         (Description("NONE", "CompleteCommit", 7, 0), bounds(end=21), ID, Kind.DECIDED_UNKNOWN),
     ],
 )
-def test_a_decided_transaction_is_called_lost_only_with_proof(
+def test_a_decided_transaction_is_reported_lost_only_with_proof(
     description: Description, of_partition: Bounds, last: BatchId, kind: Kind
 ) -> None:
     assert kinds(list(check_missing({"u": description}, decided(), of_partition, last))) == [kind]
+
+
+@pytest.mark.parametrize("last", [ID, LATER])
+def test_what_the_user_has_given_up_is_reported_as_such_and_not_as_lost(last: BatchId) -> None:
+    (one,) = decided().values()
+    (found,) = check_missing({"u": OPEN}, {"u": one._replace(abandoned=True)}, bounds(), last)
+    assert (found.kind, found.is_error) == (Kind.ABANDONED, False)
+    assert "abandon_batch=4" in found.text
 
 
 def test_a_silent_coordinator_proves_no_loss() -> None:
@@ -94,7 +106,7 @@ def log_of(*records: Record, start: int = 0) -> LogContents:
 
 
 def test_transactions_decided_in_another_ledger_are_not_compared() -> None:
-    """The sink ran alone (a), then beside others, with their decision log (b)."""
+    """The sink ran alone (query a), then in query b, whose decision log is another sink's."""
     own = log_of(driven("a", "own"), BEGIN, decision(0), driven("b", "first"))
     deciding = log_of(driven("b", "first"), Begin(query_id="b", first_batch=0, prior_offsets=()))
     history = history_of(deciding, own)
@@ -108,7 +120,7 @@ def test_transactions_decided_in_another_ledger_are_not_compared() -> None:
     assert "2 visible transactions: decided in own, not in the current decision log" in found[-1].text
     tally = Tally()
     tally.record(history, history, KafkaSink(name="s", bootstrap_servers="b:1", topic="out"), ())
-    assert tally.comparison(sole_writer=True).incomplete == "earlier batches were decided in own"
+    assert tally.expected().incomplete == "earlier batches were decided in own"
 
 
 def test_a_query_that_the_own_ledger_may_have_truncated_is_not_compared() -> None:
@@ -137,7 +149,7 @@ def test_transactions_older_than_the_kept_decisions_are_not_compared() -> None:
         ("s.driver", OPEN, []),
     ],
 )
-def test_an_undecided_open_transaction_belongs_to_the_current_or_an_earlier_driver(
+def test_open_transactions_are_split_into_running_ones_and_orphans(
     tid: str, description: Description, found: list[Kind]
 ) -> None:
     assert kinds(list(check_open({tid: description}, decided(), driver_epoch=2))) == found

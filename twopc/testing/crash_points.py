@@ -1,4 +1,4 @@
-"""Crash points for tests: actions, and how text or the environment arms a process that asks for it.
+"""Crash points for tests: actions, and how text or the environment arms a process that opts in.
 
 ``point[@passage]=action[,…]``, for example ``driver.decided@3=kill``. A passage counts from the moment of arming.
 
@@ -6,7 +6,7 @@
 action     effect at the point
 ========== =============================================================================
 kill       SIGKILL to this process
-stop       SIGSTOP to this process, until somebody sends SIGCONT
+stop       SIGSTOP to this process, until it receives SIGCONT
 raise      :class:`InjectedFault`, an error that the product does not expect
 drop       :class:`InjectedLoss`, an error that may be retried: the answer was lost
 delay:MS   a pause of so many milliseconds

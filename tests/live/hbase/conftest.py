@@ -1,4 +1,4 @@
-"""Fixtures of the tests that talk to a real HBase."""
+"""Fixtures for the tests that use a real HBase."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def hbase_server() -> Iterator[HBaseService]:
-    """A real HBase shared by all tests of the run: use sink names and rows of your own."""
+    """A real HBase shared by all tests of the run. Use your own sink names and rows."""
     with hbase_service(chosen()) as service:
         yield service
 
 
 @pytest.fixture
 def local_hbase_server(hbase_server: HBaseService) -> Iterator[LocalHBase]:
-    """The shared server for a test that kills or pauses it; it runs again for those that follow."""
+    """The shared server, for a test that kills or pauses it; it is running again when the test ends."""
     yield from lent(hbase_server.local, f"TWOPC_HBASE={chosen()}")
 
 
 @pytest.fixture(scope="session")
 def _shared_store(hbase_server: HBaseService) -> Iterator[Store]:
-    """A way past the sink to what is in HBase; its table is made once, which takes half a second."""
+    """Direct access to HBase. The table is shared, because creating one takes half a second."""
     store = Store(hbase_server.zookeeper)
     store.create_table()
     yield store
@@ -40,5 +40,5 @@ def _shared_store(hbase_server: HBaseService) -> Iterator[Store]:
 
 @pytest.fixture
 def store(_shared_store: Store) -> Store:
-    """The same, with a beginning of row keys of the test's own."""
+    """Direct access to HBase, with a row key prefix of the test's own."""
     return _shared_store.renamed()

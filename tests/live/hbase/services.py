@@ -1,8 +1,8 @@
-"""The HBase that live tests talk to, chosen by the environment variable `TWOPC_HBASE`.
+"""The HBase that live tests use, chosen by the environment variable `TWOPC_HBASE`.
 
-- `local` (default): `LocalHBase`, no Docker needed; the only one that tests may kill and pause.
-- `docker`: a container of the image that docker-compose.yml makes, through testcontainers.
-- `HOST:PORT[,HOST:PORT…]`: ZooKeeper of an HBase that is already running.
+- `local` (default): `LocalHBase`, needs no Docker; the only one that tests can kill and pause.
+- `docker`: a container of the image that docker-compose.yml builds, through testcontainers.
+- `HOST:PORT[,HOST:PORT…]`: the ZooKeeper of a running HBase.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DOCKER_DIRECTORY = COMPOSE_FILE.parent / "docker" / "hbase"
-#: Of ZooKeeper, master and region server, inside the container as outside: HBase tells clients its addresses.
+#: ZooKeeper, master and region server, the same inside and outside the container: HBase reports its addresses to clients.
 PORTS = (2181, 16000, 16020)
 _READY_TIMEOUT_S = 120
 
 
 @dataclass(frozen=True)
 class HBaseService:
-    """An HBase that is up. `local` is the server when this process owns it, else None."""
+    """A running HBase. `local` is the server if this process owns it, else None."""
 
     zookeeper: str
     local: LocalHBase | None = None
@@ -38,7 +38,7 @@ def chosen() -> str:
 
 @contextlib.contextmanager
 def hbase_service(choice: str) -> Iterator[HBaseService]:
-    """Give the HBase that `choice` names, started and ended here unless it was running already."""
+    """Yield the chosen HBase; starts and ends it unless it was already running."""
     if choice == "local":
         with LocalHBase() as server:
             yield HBaseService(server.zookeeper, server)
@@ -55,7 +55,7 @@ def hbase_service(choice: str) -> Iterator[HBaseService]:
 
 @contextlib.contextmanager
 def _container() -> Iterator[str]:
-    # Imported here: reading its configuration and finding Docker is of no interest to the other choices.
+    # Imported here, because it reads its configuration and looks for Docker, which the other choices do not need.
     from testcontainers.core.container import DockerContainer  # noqa: PLC0415
     from testcontainers.core.image import DockerImage  # noqa: PLC0415
     from testcontainers.core.waiting_utils import wait_for_logs  # noqa: PLC0415

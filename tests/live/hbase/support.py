@@ -1,4 +1,4 @@
-"""What the tests of the HBase sink share: a look past the sink at what is in HBase, and hands in it."""
+"""Helpers for the HBase sink's tests: direct access to HBase, and a driver that wakes up late."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from tenacity import wait_fixed
 
 from sinks.hbase import HBaseSink
-from sinks.hbase import client as hbase_client
 from sinks.hbase.apply import Applier
 from sinks.hbase.client import HBaseClient
 from sinks.hbase.cluster import Cluster
@@ -21,7 +20,7 @@ from sinks.hbase.fence import Fence
 from sinks.hbase.mappings import COUNTER
 from sinks.hbase.messages import hbase_pb, name_parts
 from sinks.hbase.row_ops import Op, cells_of, put
-from sinks.hbase.staging import STATE, slices_prefix
+from sinks.hbase.staging import STATE, own_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,28 +28,28 @@ if TYPE_CHECKING:
     import pytest
 
     from sinks.hbase.connection import Master, RegionServer
-    from sinks.hbase.handle import HBaseHandle
     from sinks.hbase.mappings import Mapping
     from sinks.hbase.row_ops import Cell, Column
+    from sinks.hbase.staging import HBaseHandle
 
 FAMILY = b"d"
 _DEADLINE_S = 60
 
 
 def unique() -> str:
-    """A name for a sink and the beginning of its row keys."""
+    """A sink name and row key prefix."""
     return f"h{uuid.uuid4().hex[:10]}"
 
 
 def until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + _DEADLINE_S
     while not condition():
-        assert time.monotonic() < deadline, "it did not come true"
+        assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(0.02)
 
 
 def lose_answers(monkeypatch: pytest.MonkeyPatch, *kinds: type[RegionServer | Master]) -> None:
-    """From here on a quarter of the answers of servers of these kinds are lost after the server has acted."""
+    """Lose a quarter of the answers of these servers from now on, after the server has acted."""
     rng = random.Random(1)
 
     def lossy(ask: Callable[..., Any]) -> Callable[..., Any]:
@@ -64,16 +63,16 @@ def lose_answers(monkeypatch: pytest.MonkeyPatch, *kinds: type[RegionServer | Ma
 
     for kind in kinds:
         monkeypatch.setattr(kind, "send_request", lossy(kind.send_request))
-    monkeypatch.setattr(hbase_client, "_BACKOFF", wait_fixed(0.02))
+    monkeypatch.setattr(HBaseClient, "backoff", wait_fixed(0.02))
 
 
 class Store:
-    """An HBase, past the sink.
+    """Direct access to an HBase.
 
     Attributes:
         zookeeper: its quorum.
         table: a table with the family ``d``.
-        prefix: what this test's row keys begin with.
+        prefix: prefix of this test's row keys.
     """
 
     def __init__(self, zookeeper: str, *, znode: str = "/hbase") -> None:
@@ -85,13 +84,13 @@ class Store:
         self.client = HBaseClient(self.cluster, timeout_s=20)
 
     def renamed(self) -> Store:
-        """The same with another prefix."""
+        """The same store with another prefix."""
         other = copy.copy(self)
         other.prefix = unique()
         return other
 
     def create_table(self, table: str = "", *, ttl_s: int | None = None) -> None:
-        """Make a table with the family ``d``."""
+        """Create a table with the family ``d``."""
         name = table or self.table
         attributes = [] if ttl_s is None else [hbase_pb.BytesBytesPair(first=b"TTL", second=b"%d" % ttl_s)]
         family = hbase_pb.ColumnFamilySchema(name=FAMILY, attributes=attributes)
@@ -99,16 +98,16 @@ class Store:
         until(lambda: self._is_served(name))
 
     def take_out_of_service(self, table: str) -> None:
-        """Take a table out of service, and wait until it is: the master only begins it."""
+        """Disable a table and wait until it is disabled; the master only starts the procedure."""
         self._call_master(lambda master: master.disable_table(*name_parts(table)))
         until(lambda: not self._is_served(table))
 
     def enable(self, table: str) -> None:
-        """Put it in service again."""
+        """Enable a table again."""
         self._call_master(lambda master: master.enable_table(*name_parts(table)))
 
     def split(self, row: bytes) -> None:
-        """Split the region of a row before that row."""
+        """Split the row's region before the row."""
         before = self.cluster.region_of(self.table, row)
         # <table>,<start>,<id>.<digest>.
         region_id = int(before.name.rsplit(b",", 1)[1].split(b".", 1)[0])
@@ -118,7 +117,7 @@ class Store:
         self._call_master(lambda master: master.split_region(info, row))
 
     def region_of(self, row: bytes) -> bytes:
-        """The name of the region that a row is in now; empty while it has none."""
+        """The name of the row's current region; empty while it has none."""
         self.cluster.forget(self.table)
         try:
             return self.cluster.region_of(self.table, row).name
@@ -126,11 +125,11 @@ class Store:
             return b""
 
     def row(self, name: object) -> bytes:
-        """The key of a row of this test."""
+        """The key of one of this test's rows."""
         return f"{self.prefix}:{name}".encode()
 
     def cells(self, name: object) -> dict[Column, Cell]:
-        """A row's cells."""
+        """The cells of a row."""
         rows = list(self.client.scan(self.table, self.row(name), FAMILY))
         return {
             key: cell
@@ -140,34 +139,34 @@ class Store:
         }
 
     def value(self, name: object, qualifier: bytes = b"v") -> bytes | None:
-        """A cell's value."""
+        """The value of a cell."""
         cell = self.cells(name).get((FAMILY, qualifier))
         return None if cell is None else cell.value
 
     def total(self, name: object, qualifier: bytes = b"v") -> int:
-        """A counter."""
+        """The value of a counter."""
         value = self.value(name, qualifier)
         return 0 if value is None else int(COUNTER.unpack(value)[0])
 
     def write(self, name: object, value: bytes, *, at_ms: int) -> None:
-        """Write a cell, as somebody else would."""
+        """Write a cell as another client would."""
         mutation = put(self.row(name), {(FAMILY, b"v"): value}, at_ms=at_ms)
         assert self.client.execute([Op(self.table, self.row(name), mutations=(mutation,))]) == [True]
 
     def all_cells(self) -> dict[bytes, dict[Column, Cell]]:
-        """All of this test's rows."""
+        """All rows of this test."""
         found = self.client.scan(self.table, self.prefix.encode() + b":", FAMILY)
         return {result.cell[0].row: cells_of(result) for result in found}
 
     def slices(self, sink: str) -> list[bytes]:
-        """The rows of a sink's slices."""
-        return [result.cell[0].row for result in self.client.scan("twopc", slices_prefix(sink), STATE)]
+        """The row keys of a sink's slices."""
+        return [result.cell[0].row for result in self.client.scan("twopc", own_row(sink, "slice/"), STATE)]
 
     def close(self) -> None:
         self.client.close()
 
     def _call_master(self, step: Callable[[Master], None]) -> None:
-        """Over a connection of its own: behind one that is kept, an earlier test may have killed HBase."""
+        """Call the master over a new connection; an earlier test may have killed HBase behind a kept one."""
         with contextlib.closing(self._connected()) as cluster:
             cluster.call_master(step)
 
@@ -183,7 +182,7 @@ class Store:
 
 
 class Sleeper:
-    """A driver that wakes up in the middle of its commit and does what it was about to do."""
+    """A driver that wakes up in the middle of its commit and finishes what it had begun."""
 
     def __init__(self, sink: HBaseSink) -> None:
         self._sink = sink
@@ -192,12 +191,12 @@ class Sleeper:
         self._applier = Applier(self._client, self.fence, table=sink.staging_table, sink=sink.name)
 
     def begin(self, handle: HBaseHandle, scan_start: dict[str, Any]) -> None:
-        """Everything before the first chunk."""
+        """Do everything that comes before the first chunk."""
         self.fence.raise_to(scan_start["base"], scan_start["base"])
         self.fence.begin(handle.uuid, scan_start["base"])
 
     def apply_chunk(self, handle: HBaseHandle, scan_start: dict[str, Any], done: int) -> list[str] | None:
-        """One chunk, without recording that it is done."""
+        """Apply one chunk without recording it as done."""
         return self._applier.apply_chunk(handle, scan_start["base"], done)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Every row is applied once, whoever applies it, how often, and wherever it was cut short."""
+"""Every row is applied once, whoever applies it, how often, and wherever a commit was interrupted."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from tests.contract.cases import hbase_counters
 from tests.live.hbase.support import FAMILY, Sleeper, lose_answers, sink_of
 from tests.live.one_task import batch
 from twopc import crash_points
-from twopc.attempt import Attempt, Claim, TaskAttempt
+from twopc.attempt import Attempt, Claim, Evidence, TaskAttempt
 from twopc.errors import FencedError, RefusedStartError, RetriableError
-from twopc.handle import Evidence
 from twopc.testing.contract import Crash
 from twopc.testing.contract.drivers import Driver, Query, all_rows
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sinks.hbase import HBaseSink
-    from sinks.hbase.handle import HBaseHandle
+    from sinks.hbase.staging import HBaseHandle
     from tests.live.hbase.support import Store
 
 ROWS = batch(id=[1, 2, 3, 1, 2, 1, 1], n=[1, 1, 1, 1, 1, 1, 1])
@@ -34,7 +33,7 @@ TOTALS = [4, 2, 1]
 
 
 @pytest.fixture(autouse=True)
-def _no_crash_points_left_armed() -> Iterator[None]:
+def _disarm_crash_points() -> Iterator[None]:
     crash_points.disarm()
     yield
     crash_points.disarm()
@@ -42,7 +41,7 @@ def _no_crash_points_left_armed() -> Iterator[None]:
 
 @pytest.fixture
 def sink(store: Store) -> HBaseSink:
-    """Two rows a chunk, so that :data:`ROWS` are four chunks."""
+    """Two rows per chunk, so that :data:`ROWS` take four chunks."""
     return sink_of(store, Increment(f"{store.prefix}:{{id}}", {"d:v": "n"}), chunk_rows=2)
 
 
@@ -62,7 +61,7 @@ def sleeper(sink: HBaseSink) -> Iterator[Sleeper]:
 
 @pytest.mark.parametrize("recorded", [True, False])
 @pytest.mark.parametrize("applied", range(5))
-def test_a_commit_that_died_behind_any_chunk_goes_on_from_there(
+def test_a_commit_that_died_after_any_chunk_is_resumed_there(
     applied: int, sink: HBaseSink, sleeper: Sleeper, totals: Any, *, recorded: bool
 ) -> None:
     driver = Driver(sink)
@@ -77,7 +76,9 @@ def test_a_commit_that_died_behind_any_chunk_goes_on_from_there(
     assert totals() == TOTALS
 
 
-def test_every_answer_may_be_lost(sink: HBaseSink, totals: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_applied_once_though_any_answer_is_lost(
+    sink: HBaseSink, totals: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lose_answers(monkeypatch, RegionServer, Master)
     for _ in range(2):
         driver = Driver(sink)
@@ -87,7 +88,7 @@ def test_every_answer_may_be_lost(sink: HBaseSink, totals: Any, monkeypatch: pyt
     assert totals() == [4 * total for total in TOTALS]
 
 
-def test_rows_are_appended_in_their_order_and_in_that_of_the_tasks(store: Store) -> None:
+def test_rows_are_appended_in_order_of_tasks_and_rows(store: Store) -> None:
     sink = sink_of(store, Append(f"{store.prefix}:{{id}}", {"d:v": "v"}), chunk_rows=2)
     driver = Driver(sink)
     scan_start = driver.begin()
@@ -112,15 +113,13 @@ def test_the_last_row_of_a_key_wins_however_often_each_chunk_is_applied(puts: HB
     with contextlib.closing(Sleeper(puts)) as sleeper:
         for done in (0, 1, 2):
             assert sleeper.apply_chunk(handle, scan_start, done) == []
-        for done in (2, 1, 0, 1):  # calls that were on their way all the time
+        for done in (2, 1, 0, 1):  # delayed calls
             assert sleeper.apply_chunk(handle, scan_start, done) == []
     assert driver.commit([handle], scan_start) == [Evidence.COMMITTED]
     assert [store.value(number) for number in (1, 2, 3)] == [b"c", b"x", b"y"]
 
 
-def test_of_two_tasks_with_a_key_the_later_one_wins_also_when_it_is_applied_first(
-    puts: HBaseSink, store: Store
-) -> None:
+def test_the_later_of_two_tasks_wins_a_key_even_if_it_is_applied_first(puts: HBaseSink, store: Store) -> None:
     driver = Driver(puts)
     scan_start = driver.begin()
     earlier = driver.prepare(batch(id=[1], v=["earlier"], w=["1"]), partition=0)
@@ -142,7 +141,7 @@ def test_an_older_version_never_overwrites_a_newer_one(puts: HBaseSink, store: S
     assert (store.value(1), store.value(2)) == (b"new", b"old")
 
 
-def test_a_batchs_version_is_its_cells_timestamp_and_the_next_ones_is_higher(puts: HBaseSink, store: Store) -> None:
+def test_a_batchs_version_is_its_cells_timestamp_and_increases(puts: HBaseSink, store: Store) -> None:
     driver = Driver(puts)
     bases = []
     for value in ("a", "b"):
@@ -154,7 +153,7 @@ def test_a_batchs_version_is_its_cells_timestamp_and_the_next_ones_is_higher(put
     assert bases[1] > bases[0] + 3
 
 
-def test_what_somebody_else_wrote_with_a_later_timestamp_stays(puts: HBaseSink, store: Store) -> None:
+def test_a_foreign_cell_with_a_later_timestamp_stays(puts: HBaseSink, store: Store) -> None:
     store.write(1, b"from the future", at_ms=4_000_000_000_000)
     driver = Driver(puts)
     scan_start = driver.begin()
@@ -163,7 +162,7 @@ def test_what_somebody_else_wrote_with_a_later_timestamp_stays(puts: HBaseSink, 
     assert store.value(1) == b"from the future"
 
 
-def test_a_version_is_above_every_earlier_one_whatever_the_clock_says(sink: HBaseSink) -> None:
+def test_versions_increase_whatever_the_clock_says(sink: HBaseSink) -> None:
     committer = Driver(sink).committer
     ahead = 4_000_000_000_000
     committer.initialize_state([], {"base": ahead})
@@ -175,7 +174,7 @@ def test_a_version_is_above_every_earlier_one_whatever_the_clock_says(sink: HBas
 # -- fences ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_marker_is_replaced_by_a_later_decision_and_still_stops_an_earlier_one(
+def test_a_later_decision_replaces_a_rows_marker_which_still_stops_earlier_ones(
     sink: HBaseSink, sleeper: Sleeper, store: Store, totals: Any
 ) -> None:
     driver = Driver(sink)
@@ -187,14 +186,14 @@ def test_a_marker_is_replaced_by_a_later_decision_and_still_stops_an_earlier_one
         later = driver.begin()
         driver.commit([driver.prepare(ROWS)], later)
     assert len(store.value(1, marker_qualifier(sink.name)) or b"") == size
-    # The sleeper has read its chunks before they were removed: the same rows from another slice, under the older version.
+    # The sleeper read its chunks before they were removed: the same rows in another slice, under the older version.
     same = driver.prepare(ROWS)
     for done in range(4):
         assert sleeper.apply_chunk(same, scan_start, done) == []
     assert totals() == [4 * total for total in TOTALS]
 
 
-def test_an_overtaken_driver_is_fenced_in_each_of_its_steps(sink: HBaseSink) -> None:
+def test_a_fenced_driver_fails_at_every_step(sink: HBaseSink) -> None:
     loser = Driver(sink)
     scan_start = loser.begin()
     handle = loser.prepare(ROWS)
@@ -210,14 +209,14 @@ def test_an_overtaken_driver_is_fenced_in_each_of_its_steps(sink: HBaseSink) -> 
             step()
 
 
-def test_an_acquisition_whose_answer_was_lost_fences_no_newer_driver(sink: HBaseSink) -> None:
+def test_a_repeated_acquisition_does_not_fence_a_newer_driver(sink: HBaseSink) -> None:
     loser, winner = sink.create_committer(), sink.create_committer()
     first, second = Claim("query-a", "run-1", "registers"), Claim("query-a", "run-2", "registers")
     loser.inspect()
-    taken = loser.acquire(first)
-    assert loser.acquire(first) == taken
+    driver_epoch = loser.acquire(first)
+    assert loser.acquire(first) == driver_epoch
     winner.inspect()
-    assert winner.acquire(second) == taken + 1
+    assert winner.acquire(second) == driver_epoch + 1
     with pytest.raises(FencedError):
         loser.acquire(first)
     loser.close()
@@ -232,7 +231,7 @@ def _lose(store: Store, sink: HBaseSink, handle: HBaseHandle) -> None:
     assert store.client.execute([Op(sink.staging_table, row, mutations=(delete(row, up_to_ms=1),))]) == [True]
 
 
-def test_a_slice_that_is_lost_is_proven_so_and_can_never_be_applied(
+def test_a_lost_slice_is_proven_lost_and_can_never_be_applied(
     sink: HBaseSink, sleeper: Sleeper, store: Store, totals: Any
 ) -> None:
     driver = Driver(sink)
@@ -247,7 +246,7 @@ def test_a_slice_that_is_lost_is_proven_so_and_can_never_be_applied(
     assert totals() == [0, 0, 0]
 
 
-def test_what_may_be_applied_in_part_and_is_lost_is_never_called_lost(
+def test_a_lost_slice_that_may_be_partly_applied_is_never_proven_lost(
     sink: HBaseSink, sleeper: Sleeper, store: Store
 ) -> None:
     driver = Driver(sink)
@@ -260,7 +259,7 @@ def test_what_may_be_applied_in_part_and_is_lost_is_never_called_lost(
 
 
 @pytest.mark.parametrize("lost", [1, 2])
-def test_decided_slices_that_are_lost_are_written_again(
+def test_lost_slices_of_a_decision_are_written_again(
     lost: int, store: Store, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     case = hbase_counters(request)
@@ -276,7 +275,7 @@ def test_decided_slices_that_are_lost_are_written_again(
     assert case.visible() == all_rows(0, 1)
 
 
-def test_an_emptied_table_is_not_taken_for_a_new_one(
+def test_an_emptied_table_is_not_mistaken_for_a_new_one(
     store: Store, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     case = hbase_counters(request)
@@ -297,7 +296,7 @@ def test_a_proven_batch_leaves_no_slice(store: Store, request: pytest.FixtureReq
     assert store.slices(case.sink.name) == []
 
 
-def test_an_orphan_that_was_swept_can_write_no_more(sink: HBaseSink, store: Store) -> None:
+def test_a_swept_task_can_write_no_more(sink: HBaseSink, store: Store) -> None:
     driver = Driver(sink)
     driver.begin()
     orphan = sink.create_writer(TaskAttempt("query-a", 0, Attempt(1, 1), 0, driver.driver_epoch, -1))
@@ -310,7 +309,7 @@ def test_an_orphan_that_was_swept_can_write_no_more(sink: HBaseSink, store: Stor
     orphan.close()
 
 
-def test_a_task_that_fails_takes_its_slice_away(sink: HBaseSink, store: Store) -> None:
+def test_a_failed_task_removes_its_slice(sink: HBaseSink, store: Store) -> None:
     driver = Driver(sink)
     driver.begin()
     writer = sink.create_writer(TaskAttempt("query-a", 0, Attempt(1, 1), 0, driver.driver_epoch, -1))
@@ -324,9 +323,7 @@ def test_a_task_that_fails_takes_its_slice_away(sink: HBaseSink, store: Store) -
 
 
 @pytest.mark.parametrize("first", ["driver.decided", "driver.committing", "driver.committed"])
-def test_a_crash_during_recovery_from_a_crash_does_no_harm(
-    first: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_a_crash_during_recovery_does_no_harm(first: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     case = hbase_counters(request)
     query = Query(case, tmp_path)
     query.run(0)
@@ -339,7 +336,7 @@ def test_a_crash_during_recovery_from_a_crash_does_no_harm(
     assert case.visible() == all_rows(0, 1, 2)
 
 
-def test_the_marker_is_the_only_cell_of_the_sinks_own_in_a_row(sink: HBaseSink, store: Store) -> None:
+def test_the_marker_is_the_only_cell_that_the_sink_adds_to_a_row(sink: HBaseSink, store: Store) -> None:
     driver = Driver(sink)
     scan_start = driver.begin()
     driver.commit([driver.prepare(ROWS)], scan_start)

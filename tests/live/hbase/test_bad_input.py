@@ -1,4 +1,4 @@
-"""What cannot be written stops the batch before its decision; what turns wrong after it is applied once it is fixed."""
+"""Bad rows stop the batch before its decision. If a cell turns bad afterwards, the batch is applied once it is fixed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from sinks.hbase import HBaseSink
 from sinks.hbase.mappings import COUNTER, Append, Delete, Increment, Mapping, Put
 from tests.live.hbase.support import sink_of, unique
 from tests.live.one_task import OneTask, apply, batch
+from twopc.attempt import Evidence
 from twopc.batch import Batch
 from twopc.coordinator import Coordinator
 from twopc.crash_points import arm, disarm
 from twopc.errors import BadRecordError, CommitBlockedError, ConfigurationError, RefusedStartError, SchemaError
 from twopc.files import LocalFiles
-from twopc.handle import Evidence
 from twopc.testing.contract.drivers import QUERY_ID, Driver
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _BAD: list[tuple[Mapping, dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("mapping", "columns", "error", "words"), _BAD)
-def test_rows_that_no_operation_can_take_stop_the_task(
+def test_a_row_that_hbase_cannot_store_stops_the_task(
     mapping: Mapping, columns: dict[str, Any], error: type[Exception], words: str, store: Store
 ) -> None:
     sink = sink_of(store, mapping)
@@ -58,14 +58,16 @@ def test_rows_that_no_operation_can_take_stop_the_task(
         driver.prepare(batch(**columns))
 
 
-def test_the_largest_row_that_is_taken_is_taken_by_hbase_too(store: Store) -> None:
+def test_hbase_accepts_the_largest_row_that_the_sink_accepts(store: Store) -> None:
     sink = sink_of(store, Put(f"{store.prefix}:{{id}}", CELL))
     assert apply(sink, batch(id=[1], v=["x" * 9_999_800])) == [Evidence.COMMITTED]
     assert len(store.value(1) or b"") == 9_999_800
 
 
 @pytest.mark.parametrize(("held", "words"), [(b"text", "not a counter"), (COUNTER.pack(2**63 - 1), "over 64 bits")])
-def test_a_cell_that_is_no_counter_stops_the_batch_before_its_decision(held: bytes, words: str, store: Store) -> None:
+def test_a_cell_that_is_not_a_counter_stops_the_batch_before_its_decision(
+    held: bytes, words: str, store: Store
+) -> None:
     store.write(2, held, at_ms=1)
     sink = sink_of(store, Increment(f"{store.prefix}:{{id}}", CELL))
     with pytest.raises(BadRecordError, match=rf"{store.prefix}:2.*d:v.*{words}"):
@@ -73,18 +75,18 @@ def test_a_cell_that_is_no_counter_stops_the_batch_before_its_decision(held: byt
     assert store.value(1) is None
 
 
-def test_a_table_that_is_not_there_is_named(store: Store) -> None:
+def test_a_missing_table_is_named(store: Store) -> None:
     with pytest.raises(ConfigurationError, match="no table 'nowhere'"):
         Driver(sink_of(store, Put("{id}", CELL), table="nowhere"))
 
 
 @pytest.mark.parametrize("mapping", [Put("{id}", {"zz:v": "v"}), Delete("{id}", ["d:v", "zz:v"])])
-def test_a_family_that_is_not_there_is_named(mapping: Mapping, store: Store) -> None:
+def test_a_missing_family_is_named(mapping: Mapping, store: Store) -> None:
     with pytest.raises(ConfigurationError, match="has no family 'zz'"):
         Driver(sink_of(store, mapping))
 
 
-def test_a_ttl_that_would_let_markers_expire_is_refused(store: Store) -> None:
+def test_a_family_whose_ttl_would_expire_markers_is_refused(store: Store) -> None:
     table = f"ttl-{unique()}"
     store.create_table(table, ttl_s=3600)
     with pytest.raises(ConfigurationError, match=r"'d' of .* has a TTL"):
@@ -93,7 +95,9 @@ def test_a_ttl_that_would_let_markers_expire_is_refused(store: Store) -> None:
         Driver(sink_of(store, mapping, table=table))
 
 
-def test_a_cell_that_turns_wrong_after_the_decision_blocks_it_until_it_is_fixed(store: Store, tmp_path: Path) -> None:
+def test_a_cell_that_turns_bad_after_the_decision_blocks_the_commit_until_it_is_fixed(
+    store: Store, tmp_path: Path
+) -> None:
     sink = sink_of(store, Increment(f"{store.prefix}:{{id}}", CELL), chunk_rows=3)
     rows = batch(id=[1, 1, 2, 3, 2, 1, 1], v=[1] * 7)
     batch_0 = Batch("query-a", 0, ("0",), lambda _: ("0",))
@@ -109,7 +113,7 @@ def test_a_cell_that_turns_wrong_after_the_decision_blocks_it_until_it_is_fixed(
     assert [store.total(number) for number in (1, 2, 3)] == [4, 12, 1]
 
 
-def test_another_query_may_not_take_the_sink(store: Store, tmp_path: Path) -> None:
+def test_a_sink_of_another_query_is_refused(store: Store, tmp_path: Path) -> None:
     sink = sink_of(store, Put(f"{store.prefix}:{{id}}", CELL))
     Driver(sink)
     place = Batch("query-b", 0, ("0",), lambda _: ("0",))
@@ -130,18 +134,18 @@ def test_another_query_may_not_take_the_sink(store: Store, tmp_path: Path) -> No
         ({"chunk_rows": 0}, "chunk_rows=0"),
     ],
 )
-def test_an_argument_that_cannot_be_is_named(arguments: dict[str, Any], words: str) -> None:
+def test_an_invalid_argument_is_named(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         HBaseSink(**{"name": "a", "zookeeper": "h:1", "table": "t", "mapping": Put("{id}", CELL), **arguments})
 
 
 @pytest.mark.parametrize("cells", [{}, {"v": "v"}, {"d:": "v"}])
-def test_a_cell_that_names_no_place_is_refused(cells: dict[str, str]) -> None:
+def test_a_cell_without_family_or_qualifier_is_refused(cells: dict[str, str]) -> None:
     with pytest.raises(ConfigurationError, match="family:qualifier"):
         Put("{id}", cells)
 
 
 @pytest.mark.parametrize("cells", [["v"], ["d:"], "d:v"])
-def test_a_deletion_that_names_no_place_is_refused(cells: Collection[str]) -> None:
+def test_a_deletion_without_family_or_qualifier_is_refused(cells: Collection[str]) -> None:
     with pytest.raises(ConfigurationError, match="family:qualifier"):
         Delete("{id}", cells)

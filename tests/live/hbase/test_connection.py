@@ -1,4 +1,4 @@
-"""What the library's connections are repaired for, and where rows are found."""
+"""Defects of the HBase library's connections that the sink works around, and how it locates rows."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ import pytest
 
 from sinks.hbase import cluster as hbase_cluster
 from sinks.hbase.client import HBaseClient
-from sinks.hbase.cluster import Cluster
+from sinks.hbase.cluster import Cluster, locate_master, locate_meta
 from sinks.hbase.connection import RegionServer
 from sinks.hbase.errors import AbsentTableError
 from sinks.hbase.mappings import Put
 from sinks.hbase.messages import client_pb
 from sinks.hbase.row_ops import look
-from sinks.hbase.zookeeper import locate_master, locate_meta
 from tests.live.hbase.support import sink_of, until
 from twopc.errors import RetriableError
 
@@ -27,17 +26,17 @@ if TYPE_CHECKING:
 
     from tests.live.hbase.support import Store
 
-#: Where the length of a request gets another byte, and where the library's own framing makes a negative number of it.
+#: Sizes at which a request's length takes another byte, and at which the library's own framing makes it negative.
 _SIZES = (0, 100, 128, 16_384, 131_072, 200_000, 1_500_000, 3_000_000)
 
 
 @pytest.mark.parametrize("size", _SIZES)
-def test_a_request_of_any_size_arrives_as_it_is(size: int, store: Store) -> None:
+def test_a_request_of_any_size_arrives_unchanged(size: int, store: Store) -> None:
     store.write(size, b"v" + b"x" * size, at_ms=1)
     assert store.value(size) == b"v" + b"x" * size
 
 
-# -- answers that do not come ------------------------------------------------------------------------------------------
+# -- missing answers ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -53,14 +52,12 @@ def server(listener: socket.socket) -> Iterator[RegionServer]:
         yield made
 
 
-def test_a_server_that_is_silent_has_not_answered(server: RegionServer) -> None:
+def test_a_silent_server_is_a_connection_error(server: RegionServer) -> None:
     with pytest.raises(ConnectionError, match=r"127\.0\.0\.1:\d+: timed out"):
         server.send_request(client_pb.MultiRequest(), "Multi")
 
 
-def test_after_a_lost_answer_the_next_call_has_a_connection_of_its_own(
-    server: RegionServer, listener: socket.socket
-) -> None:
+def test_the_call_after_a_lost_answer_uses_a_new_connection(server: RegionServer, listener: socket.socket) -> None:
     for _ in range(2):
         with pytest.raises(ConnectionError):
             server.send_request(client_pb.MultiRequest(), "Multi")
@@ -68,14 +65,14 @@ def test_after_a_lost_answer_the_next_call_has_a_connection_of_its_own(
             assert accepted.recv(4) == b"HBas"
 
 
-def test_a_connection_is_introduced_by_the_user_that_was_given(server: RegionServer, listener: socket.socket) -> None:
+def test_a_connection_starts_with_the_given_user(server: RegionServer, listener: socket.socket) -> None:
     with pytest.raises(ConnectionError):
         server.send_request(client_pb.MultiRequest(), "Multi")
     with listener.accept()[0] as accepted:
         assert b"tests" in accepted.recv(1_000)
 
 
-def test_a_quorum_where_nobody_answers_is_named_within_the_sinks_time(store: Store, listener: socket.socket) -> None:
+def test_an_unreachable_quorum_is_named_within_the_sinks_timeout(store: Store, listener: socket.socket) -> None:
     nobody = f"127.0.0.1:{listener.getsockname()[1]}"
     listener.close()
     sink = sink_of(store, Put("{id}", {"d:v": "v"}), zookeeper=nobody, timeout_ms=500)
@@ -85,7 +82,7 @@ def test_a_quorum_where_nobody_answers_is_named_within_the_sinks_time(store: Sto
     assert time.monotonic() - began < 5
 
 
-def test_a_quorum_that_is_silent_is_waited_for_once_and_not_by_each_row(
+def test_a_silent_quorum_is_asked_once_and_not_once_per_row(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[float] = []
@@ -101,17 +98,17 @@ def test_a_quorum_that_is_silent_is_waited_for_once_and_not_by_each_row(
     assert asked == [0.2]
 
 
-def test_a_look_up_that_finds_no_hbase_leaves_no_client_behind(store: Store) -> None:
+def test_a_failed_look_up_leaves_no_client_behind(store: Store) -> None:
     before = threading.active_count()
     with pytest.warns(UserWarning, match="chroot"), pytest.raises(ConnectionError, match="no /hbase/master"):
         locate_master(f"{store.zookeeper}/nowhere", 10)
     until(lambda: threading.active_count() == before)
 
 
-# -- where rows are ----------------------------------------------------------------------------------------------------
+# -- locating rows -----------------------------------------------------------------------------------------------------
 
 
-def test_a_row_with_which_a_region_begins_is_in_that_region(store: Store) -> None:
+def test_the_first_row_of_a_region_is_in_that_region(store: Store) -> None:
     store.table = f"begin-{store.prefix}"
     store.create_table()
     store.split(b"m")
@@ -129,7 +126,7 @@ def test_a_row_with_which_a_region_begins_is_in_that_region(store: Store) -> Non
         assert store.cluster.region_of(store.table, row).start == start, row
 
 
-def test_tables_whose_names_begin_alike_are_told_apart(store: Store) -> None:
+def test_tables_with_a_common_name_prefix_are_distinguished(store: Store) -> None:
     names = [f"{store.prefix}{end}" for end in ("", "-", ".x", "0", "_z")]
     for name in names[::2]:
         store.create_table(name)

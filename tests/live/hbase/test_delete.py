@@ -1,4 +1,4 @@
-"""A deletion takes what is not newer than its decision, and nothing else, however late and often it is repeated."""
+"""A deletion removes cells up to its decision's version and no newer ones, however late and often it is repeated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sinks.hbase.mappings import Delete, Put
 from sinks.hbase.row_ops import Op, put
 from tests.live.hbase.support import FAMILY, Sleeper, sink_of
 from tests.live.one_task import apply, batch
-from twopc.handle import Evidence
+from twopc.attempt import Evidence
 from twopc.testing.contract.drivers import Driver
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ NAMES = ("v", "w", "other")
 
 
 def fill(store: Store, name: int, *, at_ms: int) -> None:
-    """Write a row of three cells, as somebody else would."""
+    """Write a row of three cells as another client would."""
     cells = {(FAMILY, name.encode()): b"here" for name in NAMES}
     mutation = put(store.row(name), cells, at_ms=at_ms)
     assert store.client.execute([Op(store.table, store.row(name), mutations=(mutation,))]) == [True]
@@ -38,7 +38,7 @@ def deleting(store: Store, cells: tuple[str, ...] = (), **arguments: Any) -> HBa
 
 
 @pytest.mark.parametrize(("cells", "remain"), [((), set()), (("d:v", "d:w"), {"other"}), (("d:absent",), set(NAMES))])
-def test_a_row_or_the_cells_that_are_named_go_with_all_their_versions(
+def test_delete_removes_a_row_or_the_named_cells_with_all_versions(
     cells: tuple[str, ...], remain: set[str], store: Store
 ) -> None:
     for number in (1, 2, 3):
@@ -49,7 +49,7 @@ def test_a_row_or_the_cells_that_are_named_go_with_all_their_versions(
 
 
 @pytest.mark.parametrize("cells", [(), ("d:v", "d:w", "d:other")])
-def test_an_older_deletion_never_takes_what_is_newer(cells: tuple[str, ...], store: Store) -> None:
+def test_an_older_deletion_never_removes_a_newer_cell(cells: tuple[str, ...], store: Store) -> None:
     sink = deleting(store, cells, chunk_rows=1)
     driver = Driver(sink)
     scan_start = driver.begin()
@@ -62,13 +62,13 @@ def test_an_older_deletion_never_takes_what_is_newer(cells: tuple[str, ...], sto
             assert sleeper.apply_chunk(handle, scan_start, done) == []
         assert [left(store, number) for number in (1, 2, 3)] == [set(NAMES), set(), set()]
         fill(store, 3, at_ms=scan_start["base"] + 1)
-        for done in range(3):  # a call that was on its way all the time
+        for done in range(3):  # a delayed call
             assert sleeper.apply_chunk(handle, scan_start, done) == []
     assert driver.commit([handle], scan_start) == [Evidence.COMMITTED]
     assert [left(store, number) for number in (1, 2, 3)] == [set(NAMES), set(), set(NAMES)]
 
 
-def test_what_a_later_batch_puts_is_seen_and_what_an_earlier_one_puts_again_is_not(store: Store) -> None:
+def test_a_deletion_hides_puts_of_earlier_batches_and_not_of_later_ones(store: Store) -> None:
     puts = sink_of(store, Put(f"{store.prefix}:{{id}}", {"d:v": "v"}))
     writer = Driver(puts)
     earlier = writer.begin()
@@ -80,7 +80,7 @@ def test_what_a_later_batch_puts_is_seen_and_what_an_earlier_one_puts_again_is_n
     assert store.value(1) == b"new"
 
 
-def test_a_commit_that_died_between_chunks_deletes_the_rest(store: Store) -> None:
+def test_a_deletion_that_died_between_chunks_is_completed(store: Store) -> None:
     for number in range(6):
         fill(store, number, at_ms=1)
     sink = deleting(store, chunk_rows=2)

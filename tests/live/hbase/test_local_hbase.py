@@ -1,4 +1,4 @@
-"""A local HBase: its ports, its data, how it ends."""
+"""A local HBase: its ports, its data, and how it ends."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 from integration.services import server as local_server
 from integration.services.hbase import LocalHBase, ServiceError
 from integration.services.ports import HOST, free_ports
+from sinks.hbase.cluster import locate_master
 from sinks.hbase.mappings import Put
 from sinks.hbase.row_ops import look
-from sinks.hbase.zookeeper import locate_master
 from tests.live.hbase.support import Store, sink_of
 from tests.live.one_task import apply, batch
+from twopc.attempt import Evidence
 from twopc.errors import RetriableError
-from twopc.handle import Evidence
 from twopc.testing.contract.drivers import Driver
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MAPPING = Put("{id}", {"d:v": "v"})
 
 
-def test_acknowledged_rows_survive_kill_and_restart_on_the_same_address(
+def test_acknowledged_rows_survive_a_kill_and_a_restart_on_the_same_address(
     store: Store, local_hbase_server: LocalHBase
 ) -> None:
     address, pid = local_hbase_server.zookeeper, local_hbase_server.pid
@@ -68,9 +68,9 @@ def test_a_paused_hbase_can_be_stopped_and_started_on_its_ports_and_data(tmp_pat
             assert store.value(1) == b"there"
 
 
-# Master, region server and ZooKeeper each log a taken port in their own words.
+# Master, region server and ZooKeeper each log an occupied port in their own words.
 @pytest.mark.parametrize("at", [pytest.param(0, marks=pytest.mark.whole), pytest.param(1, marks=pytest.mark.whole), 2])
-def test_a_port_that_is_taken_before_the_server_binds_it_is_replaced(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_occupied_before_the_server_binds_it_is_replaced(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     ports = free_ports(6)
     choices = [ports[:3], ports[3:]]
     monkeypatch.setattr(local_server, "free_ports", lambda _: choices.pop(0))

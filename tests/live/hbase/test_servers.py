@@ -1,4 +1,4 @@
-"""Regions split, tables go out of service, and all of HBase dies, at any moment of a commit."""
+"""Regions split, tables are disabled, and HBase dies, at any moment of a commit."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from sinks.hbase.apply import Applier
 from sinks.hbase.mappings import COUNTER, Append, Increment, Put
 from tests.live.hbase.support import FAMILY, sink_of, until
 from tests.live.one_task import OneTask, batch
+from twopc.attempt import Evidence
 from twopc.batch import Batch
 from twopc.coordinator import Coordinator
 from twopc.errors import CommitBlockedError, RetriableError
 from twopc.files import LocalFiles
-from twopc.handle import Evidence
 from twopc.testing.contract.drivers import Driver
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def rows() -> Any:
 
 
 def require_once(store: Store, operation: str, batches: int) -> None:
-    """Every key shows each of its rows once, of so many batches."""
+    """Check that every key shows each of its rows once, for this number of batches."""
     times = batches * _ROWS // _KEYS
     for number in range(_KEYS):
         name = f"{number:03d}"
@@ -58,7 +58,7 @@ def require_once(store: Store, operation: str, batches: int) -> None:
 
 @contextlib.contextmanager
 def between_chunks(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) -> Iterator[None]:
-    """Do something before each chunk is applied; ``act`` gets how many were before it."""
+    """Call ``act`` before each chunk is applied, with the number of chunks before it."""
     apply_chunk, count = Applier.apply_chunk, iter(range(1_000_000))
 
     def meddled(*arguments: Any) -> Any:
@@ -71,7 +71,7 @@ def between_chunks(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) 
 
 
 def dying_before(chunk: int, server: LocalHBase) -> Callable[[int], None]:
-    """HBase dies before this chunk is applied, and starts again on what it has on its disk."""
+    """Kill HBase before this chunk is applied, and start it again on its data."""
 
     def act(applied: int) -> None:
         if applied == chunk:
@@ -85,7 +85,7 @@ def dying_before(chunk: int, server: LocalHBase) -> Callable[[int], None]:
 def test_rows_are_applied_once_while_their_region_splits(
     operation: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.table = f"split-{store.prefix}"  # a half cannot be split again at once
+    store.table = f"split-{store.prefix}"  # a half of a region cannot be split again at once
     store.create_table()
     sink = sink_of(store, MAPPINGS[operation](store.prefix + ":{id}"), chunk_rows=60)
     driver = Driver(sink)
@@ -104,10 +104,10 @@ def test_rows_are_applied_once_while_their_region_splits(
     require_once(store, operation, batches=1)
 
 
-def test_a_table_out_of_service_holds_a_decided_batch_up_and_loses_nothing_of_it(store: Store) -> None:
+def test_a_disabled_table_delays_a_decided_batch_and_loses_none_of_it(store: Store) -> None:
     table = f"off-{store.prefix}"
     store.create_table(table)
-    sink = sink_of(store, Increment(store.prefix + ":{id}", {"d:v": "one"}), table=table, timeout_ms=1_000)
+    sink = sink_of(store, Increment(store.prefix + ":{id}", {"d:v": "one"}), table=table, timeout_ms=4_000)
     driver = Driver(sink)
     scan_start = driver.begin()
     handle = driver.prepare(rows())
@@ -125,7 +125,7 @@ def test_a_table_out_of_service_holds_a_decided_batch_up_and_loses_nothing_of_it
     "operation",
     [pytest.param("put", marks=pytest.mark.whole), "increment", pytest.param("append", marks=pytest.mark.whole)],
 )
-def test_rows_are_applied_once_over_a_death_of_hbase_between_chunks(
+def test_rows_are_applied_once_though_hbase_dies_between_chunks(
     operation: str, store: Store, local_hbase_server: LocalHBase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = sink_of(store, MAPPINGS[operation](store.prefix + ":{id}"), chunk_rows=150, timeout_ms=60_000)
@@ -140,10 +140,10 @@ def test_rows_are_applied_once_over_a_death_of_hbase_between_chunks(
 
 @pytest.mark.whole
 @pytest.mark.parametrize("operation", MAPPINGS)
-def test_rows_are_applied_once_over_a_death_of_hbase_while_chunks_are_under_way_together(
+def test_rows_are_applied_once_though_hbase_dies_during_concurrent_chunks(
     operation: str, store: Store, local_hbase_server: LocalHBase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The other chunks' time runs while HBase starts again.
+    # The other chunks' timeout runs while HBase restarts.
     sink = sink_of(store, MAPPINGS[operation](store.prefix + ":{id}"), chunk_rows=50, timeout_ms=240_000)
     driver = Driver(sink)
     scan_start = driver.begin()
@@ -151,7 +151,7 @@ def test_rows_are_applied_once_over_a_death_of_hbase_while_chunks_are_under_way_
     handle = driver.prepare(batch(id=ids, v=ids, one=[1] * _ROWS))
     assert handle.distinct
 
-    # Before the sixth: those that are under way with it are in the middle of theirs.
+    # Before the sixth chunk, so that HBase dies in the middle of the concurrent ones.
     with between_chunks(monkeypatch, dying_before(5, local_hbase_server)):
         assert driver.commit([handle], scan_start) == [Evidence.COMMITTED], driver.committer.blockers()
     held = {int(row.rpartition(b":")[2]): cells[FAMILY, b"v"].value for row, cells in store.all_cells().items()}
@@ -161,8 +161,8 @@ def test_rows_are_applied_once_over_a_death_of_hbase_while_chunks_are_under_way_
 
 @pytest.mark.whole
 @pytest.mark.parametrize("seed", [1, 2])
-def test_rows_are_applied_once_over_deaths_of_hbase_at_random_moments(
-    seed: int, store: Store, local_hbase_server: LocalHBase, tmp_path: Path, tell: Callable[[str], None]
+def test_rows_are_applied_once_though_hbase_dies_at_random_moments(
+    seed: int, store: Store, local_hbase_server: LocalHBase, tmp_path: Path, add_summary: Callable[[str], None]
 ) -> None:
     sink = sink_of(store, Append(store.prefix + ":{id}", {"d:v": "one"}), chunk_rows=50, timeout_ms=1_500)
     ends, kills, rng = threading.Event(), [0], random.Random(seed)
@@ -190,12 +190,12 @@ def test_rows_are_applied_once_over_deaths_of_hbase_at_random_moments(
     finally:
         ends.set()
         thread.join()
-    # The last answer may be missing; a restart finds out what became of the batch.
+    # The last answer may be missing; a restart determines the batch's outcome.
     patient = sink_of(store, sink.mapping, name=sink.name, chunk_rows=50, timeout_ms=30_000)
     last = Coordinator([patient], LocalFiles(tmp_path))
     last.process(batch_of(number), OneTask(patient, rows()))
     last.close()
-    tell(f"{kills[0]} deaths, {stopped} restarts of the query, {number + 1} batches")
+    add_summary(f"{kills[0]} deaths, {stopped} restarts of the query, {number + 1} batches")
     require_once(store, "append", batches=number + 1)
 
 

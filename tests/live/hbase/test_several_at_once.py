@@ -1,4 +1,4 @@
-"""Chunks without a common row are under way together; what shares a row, or is appended, keeps its order."""
+"""Chunks without a common row run concurrently; chunks that share a row, and appends, keep their order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sinks.hbase.fence import Fence
 from sinks.hbase.mappings import COUNTER, Append, Increment, Put
 from tests.live.hbase.support import lose_answers, sink_of
 from tests.live.one_task import batch
-from twopc.handle import Evidence
+from twopc.attempt import Evidence
 from twopc.testing.contract.drivers import Driver
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def rows(ids: list[int]) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("kind", MAPPINGS)
-def test_chunks_without_a_common_row_are_applied_at_the_same_time(
+def test_chunks_without_a_common_row_are_applied_concurrently(
     kind: type[Mapping], store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     apply_chunk, together = Applier.apply_chunk, threading.Barrier(CHUNKS, timeout=30)
@@ -70,7 +70,7 @@ def test_chunks_with_a_common_row_are_applied_one_after_the_other(
 
 
 @pytest.mark.parametrize("kind", [Increment, Append])
-def test_each_row_is_applied_once_when_answers_are_lost_while_chunks_are_under_way_together(
+def test_rows_are_applied_once_though_concurrent_chunks_lose_answers(
     kind: type[Mapping], store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lose_answers(monkeypatch, RegionServer)
@@ -81,7 +81,7 @@ def test_each_row_is_applied_once_when_answers_are_lost_while_chunks_are_under_w
     assert {store.value(number) for number in ids} == {COUNTER.pack(1) if kind is Increment else b"1"}
 
 
-def test_only_what_is_applied_without_a_gap_is_noted(store: Store) -> None:
+def test_progress_is_recorded_only_up_to_the_first_gap(store: Store) -> None:
     sink = sink_of(store, mapping_of(Increment, store), chunk_rows=2)
     driver = Driver(sink)
     scan_start = driver.begin()
@@ -95,13 +95,13 @@ def test_only_what_is_applied_without_a_gap_is_noted(store: Store) -> None:
     assert [store.total(number) for number in DIFFERENT] == [1, 1, 1, 11, 1, 1, 1, 1]
 
 
-def test_no_task_appends_before_an_earlier_one_that_is_held_up(store: Store) -> None:
+def test_a_task_does_not_append_before_an_earlier_blocked_one(store: Store) -> None:
     sink = sink_of(store, mapping_of(Append, store), chunk_rows=1)
     driver = Driver(sink)
     scan_start = driver.begin()
     first, second = batch(id=[9, 1, 1], n=["x" * 200, "a", "b"]), batch(id=[1], n=["c"])
     handles = [driver.prepare(first, partition=0), driver.prepare(second, partition=1)]
-    store.write(9, b"x" * 10_485_600, at_ms=1)  # with 200 bytes more it is over HBase's limit
+    store.write(9, b"x" * 10_485_600, at_ms=1)  # 200 more bytes exceed HBase's limit
     assert set(driver.committer.commit(handles, scan_start).values()) == {Evidence.UNKNOWN}
     store.write(9, b"", at_ms=2)
     assert set(driver.committer.commit(handles, scan_start).values()) == {Evidence.COMMITTED}

@@ -1,4 +1,4 @@
-"""Fixtures of the tests that talk to a real Redis."""
+"""Fixtures for the tests that use a real Redis."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisService]:
-    """A real Redis shared by all tests of the run: use sink names and keys of your own."""
+    """A real Redis shared by all tests of the run. Use your own sink names and keys."""
     with redis_service(chosen()) as service:
         yield service
 
 
 @pytest.fixture
 def local_redis_server(redis_server: RedisService) -> Iterator[LocalRedis]:
-    """The shared server for a test that kills or pauses it or changes its settings; it runs again for those that follow."""
+    """The shared server, for a test that kills, pauses or reconfigures it; it is running again when the test ends."""
     yield from lent(redis_server.local, f"TWOPC_REDIS={chosen()}")
 
 

@@ -1,8 +1,8 @@
-"""The Redis that live tests talk to, chosen by the environment variable `TWOPC_REDIS`.
+"""The Redis that live tests use, chosen by the environment variable `TWOPC_REDIS`.
 
-- `local` (default): `LocalRedis`, no Docker needed; the only one that tests may kill and pause.
+- `local` (default): `LocalRedis`, needs no Docker; the only one that tests can kill and pause.
 - `docker`: a container of the image in docker-compose.yml, through testcontainers.
-- `redis://…`: a Redis that is already running.
+- `redis://…`: a running Redis.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RedisService:
-    """A Redis that is up. `local` is the server when this process owns it, else None."""
+    """A running Redis. `local` is the server if this process owns it, else None."""
 
     url: str
     local: LocalRedis | None = None
@@ -33,7 +33,7 @@ def chosen() -> str:
 
 @contextlib.contextmanager
 def redis_service(choice: str) -> Iterator[RedisService]:
-    """Give the Redis that `choice` names, started and ended here unless it was running already."""
+    """Yield the chosen Redis; starts and ends it unless it was already running."""
     if choice == "local":
         with LocalRedis() as server:
             yield RedisService(server.url, server)
@@ -48,7 +48,7 @@ def redis_service(choice: str) -> Iterator[RedisService]:
 
 @contextlib.contextmanager
 def _container() -> Iterator[str]:
-    # Imported here: reading its configuration and finding Docker is of no interest to the other choices.
+    # Imported here, because it reads its configuration and looks for Docker, which the other choices do not need.
     from testcontainers.redis import RedisContainer  # noqa: PLC0415
 
     with RedisContainer(compose_image("valkey/valkey")) as container:

@@ -1,4 +1,4 @@
-"""What the tests of the Redis sink share: a query over one sink, and a look at what it has left."""
+"""Helpers for the Redis sink's tests: names, sinks, and a look at what a sink has left."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
     from integration.services.redis import LocalRedis
     from sinks.redis.mappings import Mapping
-    from twopc.handle import Evidence
+    from twopc.attempt import Evidence
 
 _DEADLINE_S = 60
 
 
 def unique() -> str:
-    """A name for a sink and the beginning of its keys."""
+    """A sink name and key prefix."""
     return f"r{uuid.uuid4().hex[:10]}"
 
 
@@ -42,12 +42,12 @@ def left_behind(url: str, sink: RedisSink) -> list[str]:
 def until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + _DEADLINE_S
     while not condition():
-        assert time.monotonic() < deadline, "it did not come true"
+        assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(0.01)
 
 
 def replication(server: LocalRedis) -> bytes:
-    """What it says about its replicas or its primary."""
+    """The server's report on its replicas or its primary."""
     client: Any = server.client()
     with contextlib.closing(client):
         client.set_response_callback("INFO", lambda answer, **_: answer)
@@ -55,11 +55,11 @@ def replication(server: LocalRedis) -> bytes:
 
 
 class Decided:
-    """One task of a new driver, prepared and confirmed: what is left is to apply its rows, as often as one likes.
+    """One task of a new driver, prepared and confirmed; ``commit`` applies its rows and may be repeated.
 
     Attributes:
-        handle: the task's.
-        scan_start: what the attempt began with.
+        handle: of the task.
+        scan_start: of the attempt.
     """
 
     def __init__(self, sink: RedisSink, rows: pa.RecordBatch) -> None:

@@ -1,4 +1,4 @@
-"""Increments are applied once, whoever applies them, how often, and wherever it was cut short."""
+"""Increments are applied once, whoever applies them, how often, and wherever a commit was interrupted."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ import redis
 from redis.client import Pipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from sinks.redis import apply as redis_apply
 from sinks.redis import committer as redis_committer
 from sinks.redis import keys as redis_names
 from sinks.redis import scripts as redis_scripts
-from sinks.redis.calls import Call
+from sinks.redis.client import Call
 from sinks.redis.mappings import IncrBy
 from tests.contract.cases import redis_counters
 from tests.live.one_task import batch
 from tests.live.redis.support import left_behind, sink_of, unique
 from twopc import crash_points
-from twopc.attempt import Attempt, Claim, TaskAttempt
+from twopc.attempt import Attempt, Claim, Evidence, TaskAttempt
 from twopc.errors import FencedError, RefusedStartError, RetriableError
-from twopc.handle import Evidence
 from twopc.testing.contract import Crash
 from twopc.testing.contract.drivers import Driver, Query, all_rows
 
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sinks.redis import RedisSink
-    from sinks.redis.handle import RedisHandle
+    from sinks.redis.keys import RedisHandle
     from tests.live.redis.services import RedisService
 
 ROWS = batch(id=[1, 2, 3, 1, 2, 1, 1])
@@ -39,7 +37,7 @@ TOTALS = [4, 2, 1]
 
 
 @pytest.fixture(autouse=True)
-def _no_crash_points_left_armed() -> Iterator[None]:
+def _disarm_crash_points() -> Iterator[None]:
     crash_points.disarm()
     yield
     crash_points.disarm()
@@ -58,7 +56,7 @@ def key() -> str:
 
 @pytest.fixture
 def sink(redis_server: RedisService, key: str) -> RedisSink:
-    """Two commands a chunk, so that :data:`ROWS` are four chunks."""
+    """Two commands per chunk, so that :data:`ROWS` take four chunks."""
     return sink_of(redis_server.url, IncrBy(f"{key}:{{id}}"), chunk_rows=2)
 
 
@@ -68,7 +66,7 @@ def totals(client: Any, key: str) -> Any:
 
 
 def apply_chunk(sink: RedisSink, handle: RedisHandle, scan_start: dict[str, Any], chunk: int) -> bytes:
-    """What a driver does that wakes up in the middle of its commit: the script's answer."""
+    """Apply a chunk as a driver does that wakes up in the middle of its commit; returns the script's answer."""
     keys = (
         redis_names.applied(sink.name, redis_names.NO_SLOT),
         redis_names.staged(sink.name, redis_names.NO_SLOT, handle.entry),
@@ -83,7 +81,7 @@ def apply_chunk(sink: RedisSink, handle: RedisHandle, scan_start: dict[str, Any]
 
 
 @pytest.mark.parametrize("applied", range(5))
-def test_a_commit_that_died_behind_any_chunk_goes_on_from_there(applied: int, sink: RedisSink, totals: Any) -> None:
+def test_a_commit_that_died_after_any_chunk_is_resumed_there(applied: int, sink: RedisSink, totals: Any) -> None:
     driver = Driver(sink)
     scan_start = driver.begin()
     handle = driver.prepare(ROWS)
@@ -93,7 +91,7 @@ def test_a_commit_that_died_behind_any_chunk_goes_on_from_there(applied: int, si
     assert totals() == TOTALS
 
 
-def test_chunks_are_applied_in_their_order_only(sink: RedisSink, totals: Any) -> None:
+def test_chunks_are_applied_in_order_only(sink: RedisSink, totals: Any) -> None:
     driver = Driver(sink)
     scan_start = driver.begin()
     handle = driver.prepare(ROWS)
@@ -101,7 +99,7 @@ def test_chunks_are_applied_in_their_order_only(sink: RedisSink, totals: Any) ->
     assert totals() == [0, 0, 0]
 
 
-def test_a_chunk_that_failed_halfway_goes_on_with_the_row_that_failed(sink: RedisSink, client: Any, key: str) -> None:
+def test_a_chunk_that_failed_halfway_is_resumed_at_the_failed_row(sink: RedisSink, client: Any, key: str) -> None:
     driver = Driver(sink)
     scan_start = driver.begin()
     handle = driver.prepare(ROWS)
@@ -114,7 +112,9 @@ def test_a_chunk_that_failed_halfway_goes_on_with_the_row_that_failed(sink: Redi
     assert [int(client.get(f"{key}:{number}")) for number in (1, 2, 3)] == [4, 12, 1]
 
 
-def test_every_answer_may_be_lost(sink: RedisSink, totals: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_increments_are_applied_once_though_answers_are_lost(
+    sink: RedisSink, totals: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     execute, asked = Pipeline.execute, iter(range(1_000_000))
 
     def lossy(pipeline: Any, *arguments: Any, **named: Any) -> Any:
@@ -134,7 +134,7 @@ def test_every_answer_may_be_lost(sink: RedisSink, totals: Any, monkeypatch: pyt
 # -- fences ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_marker_goes_with_the_step_that_raises_the_fence_above_it(sink: RedisSink, client: Any, totals: Any) -> None:
+def test_raising_the_fence_removes_older_markers(sink: RedisSink, client: Any, totals: Any) -> None:
     driver = Driver(sink)
     scan_start = driver.begin()
     older = driver.prepare(ROWS)
@@ -150,7 +150,7 @@ def test_a_marker_goes_with_the_step_that_raises_the_fence_above_it(sink: RedisS
     assert totals() == [2 * total for total in TOTALS]
 
 
-def test_a_version_is_above_every_earlier_one_whatever_the_clock_says(sink: RedisSink) -> None:
+def test_versions_increase_whatever_the_clock_says(sink: RedisSink) -> None:
     committer = Driver(sink).committer
     ahead = 4_000_000_000_000
     committer.initialize_state([], {"base": ahead})
@@ -159,7 +159,7 @@ def test_a_version_is_above_every_earlier_one_whatever_the_clock_says(sink: Redi
     assert Driver(sink).begin()["base"] == ahead + 4
 
 
-def test_an_overtaken_driver_is_fenced_in_each_of_its_steps(sink: RedisSink) -> None:
+def test_a_fenced_driver_fails_at_every_step(sink: RedisSink) -> None:
     loser = Driver(sink)
     scan_start = loser.begin()
     handle = loser.prepare(ROWS)
@@ -175,7 +175,7 @@ def test_an_overtaken_driver_is_fenced_in_each_of_its_steps(sink: RedisSink) -> 
             step()
 
 
-def test_an_acquisition_whose_answer_was_lost_fences_no_newer_driver(
+def test_an_acquisition_repeated_after_a_lost_answer_does_not_fence_a_newer_driver(
     sink: RedisSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loser = sink.create_committer()
@@ -196,10 +196,10 @@ def test_an_acquisition_whose_answer_was_lost_fences_no_newer_driver(
             loser.acquire(first)
     winner = sink.create_committer()
     winner.inspect()
-    taken = winner.acquire(second)
+    driver_epoch = winner.acquire(second)
     with pytest.raises(FencedError):
         loser.acquire(first)
-    assert winner.acquire(second) == taken
+    assert winner.acquire(second) == driver_epoch
     loser.close()
     winner.close()
 
@@ -207,7 +207,7 @@ def test_an_acquisition_whose_answer_was_lost_fences_no_newer_driver(
 # -- losses ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_slice_that_lost_a_chunk_is_lost_whole(sink: RedisSink, client: Any, totals: Any) -> None:
+def test_a_slice_without_one_chunk_is_lost_as_a_whole(sink: RedisSink, client: Any, totals: Any) -> None:
     driver = Driver(sink)
     scan_start = driver.begin()
     handle = driver.prepare(ROWS)
@@ -215,12 +215,12 @@ def test_a_slice_that_lost_a_chunk_is_lost_whole(sink: RedisSink, client: Any, t
     with pytest.raises(RetriableError, match="not whole"):
         driver.committer.confirm([handle], 0)
     assert driver.committer.commit([handle], scan_start) == {handle: Evidence.ABORTED}
-    # A driver that wakes and applies it now must find nothing.
+    # A driver that wakes up and applies it now finds nothing.
     assert apply_chunk(sink, handle, scan_start, 0) == b"GONE"
     assert totals() == [0, 0, 0]
 
 
-def test_a_slice_that_was_altered_is_not_decided(sink: RedisSink, client: Any) -> None:
+def test_an_altered_slice_is_not_decided(sink: RedisSink, client: Any) -> None:
     driver = Driver(sink)
     driver.begin()
     handle = driver.prepare(ROWS)
@@ -230,7 +230,7 @@ def test_a_slice_that_was_altered_is_not_decided(sink: RedisSink, client: Any) -
         driver.committer.confirm([handle], 0)
 
 
-def test_what_is_applied_in_part_and_lost_is_never_called_lost(sink: RedisSink, client: Any) -> None:
+def test_a_lost_slice_that_is_partly_applied_is_never_proven_lost(sink: RedisSink, client: Any) -> None:
     driver = Driver(sink)
     scan_start = driver.begin()
     handle = driver.prepare(ROWS)
@@ -239,7 +239,7 @@ def test_what_is_applied_in_part_and_lost_is_never_called_lost(sink: RedisSink, 
     assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
 
 
-def test_a_first_chunk_that_failed_halfway_and_is_lost_is_never_called_lost(
+def test_a_lost_slice_whose_first_chunk_is_partly_applied_is_never_proven_lost(
     sink: RedisSink, client: Any, key: str
 ) -> None:
     driver = Driver(sink)
@@ -251,21 +251,21 @@ def test_a_first_chunk_that_failed_halfway_and_is_lost_is_never_called_lost(
     client.delete(redis_names.staged(sink.name, redis_names.NO_SLOT, handle.entry))
     assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
     assert "is applied in part" in driver.committer.blockers()[0]
-    with contextlib.closing(sink.create_client()) as own_client:
-        assert not redis_apply.tombstone(own_client, sink.name, handle, scan_start["base"])
+    with contextlib.closing(sink.create_committer()) as other:
+        assert not other._tombstone(handle, scan_start["base"])
 
 
-def test_nothing_is_applied_of_a_decision_that_could_not_be_recorded(
+def test_nothing_is_applied_before_the_store_has_recorded_the_decision(
     sink: RedisSink, totals: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who starts from an older copy of the checkpoint would not see it."""
+    """A driver on an older copy of the checkpoint would not see the decision otherwise."""
     driver = Driver(sink)
     scan_start = driver.begin()
     handle = driver.prepare(ROWS)
     execute = Pipeline.execute
 
     def lossy(pipeline: Any, *arguments: Any, **named: Any) -> Any:
-        if any(words[1] == redis_scripts.RECORD_DECISION.sha for words, _ in pipeline.command_stack):
+        if any(words[1] == redis_scripts.SWAP.sha for words, _ in pipeline.command_stack):
             raise RedisConnectionError("no answer")
         return execute(pipeline, *arguments, **named)
 
@@ -278,7 +278,7 @@ def test_nothing_is_applied_of_a_decision_that_could_not_be_recorded(
 
 
 @pytest.mark.parametrize("lost", [1, 2])
-def test_decided_slices_that_are_lost_are_written_again(
+def test_lost_slices_of_a_decision_are_written_again(
     lost: int, client: Any, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     case = redis_counters(request)
@@ -294,7 +294,7 @@ def test_decided_slices_that_are_lost_are_written_again(
     assert case.visible() == all_rows(0, 1)
 
 
-def test_a_decision_below_the_fence_is_neither_applied_nor_called_lost(sink: RedisSink, totals: Any) -> None:
+def test_a_decision_below_the_fence_is_neither_applied_nor_proven_lost(sink: RedisSink, totals: Any) -> None:
     driver = Driver(sink)
     scan_start = driver.begin()
     older, newer = driver.prepare(ROWS), driver.prepare(ROWS)
@@ -304,7 +304,7 @@ def test_a_decision_below_the_fence_is_neither_applied_nor_called_lost(sink: Red
     assert driver.committer.has_newer_decision(scan_start)  # the newest one is still recorded
 
 
-def test_an_emptied_server_is_not_taken_for_a_new_one(
+def test_an_emptied_server_is_not_mistaken_for_a_new_one(
     client: Any, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     case = redis_counters(request)
@@ -330,7 +330,7 @@ def test_a_proven_batch_leaves_only_the_fence_and_the_control_record(
     }
 
 
-def test_what_an_orphan_writes_after_the_sweep_is_swept_too(
+def test_rows_written_by_an_orphan_after_a_sweep_are_swept_later(
     sink: RedisSink, redis_server: RedisService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = Driver(sink)
@@ -339,7 +339,7 @@ def test_what_an_orphan_writes_after_the_sweep_is_swept_too(
     orphan.write_rows(ROWS)
     driver.committer.recover_and_abort([])
     assert left_behind(redis_server.url, sink) == ["control", "slices"]
-    orphan.write_rows(ROWS)  # cancelled, but its process runs on for a while
+    orphan.write_rows(ROWS)  # cancelled, but its process keeps running for a while
     assert len(left_behind(redis_server.url, sink)) == 3
     monkeypatch.setattr(redis_committer, "_LISTED_MS", -1_000)
     driver.committer.recover_and_abort([])
@@ -347,7 +347,7 @@ def test_what_an_orphan_writes_after_the_sweep_is_swept_too(
     orphan.close()
 
 
-def test_a_task_that_fails_takes_its_slice_away(sink: RedisSink, redis_server: RedisService) -> None:
+def test_a_failed_task_removes_its_slice(sink: RedisSink, redis_server: RedisService) -> None:
     driver = Driver(sink)
     driver.begin()
     writer = sink.create_writer(TaskAttempt("query-a", 0, Attempt(1, 1), 0, driver.driver_epoch, -1))
@@ -360,9 +360,7 @@ def test_a_task_that_fails_takes_its_slice_away(sink: RedisSink, redis_server: R
 
 
 @pytest.mark.parametrize("first", crash_points.POINTS)
-def test_a_crash_during_recovery_from_a_crash_does_no_harm(
-    first: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_a_crash_during_recovery_does_no_harm(first: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     for number, second in enumerate(crash_points.POINTS):
         case = redis_counters(request)
         query = Query(case, tmp_path / str(number))

@@ -1,4 +1,4 @@
-"""What cannot be written stops the batch before its decision; what turns wrong after it is applied once it is fixed."""
+"""Bad rows stop the batch before its decision. If a key turns bad afterwards, the batch is applied once it is fixed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from sinks.redis import RedisSink
 from sinks.redis.mappings import HashIncrBy, HashSet, IncrBy, IncrByFloat, ListPush, Set, SetAdd, SortedSetAdd
 from tests.live.one_task import OneTask, apply, batch
 from tests.live.redis.support import Decided, left_behind, sink_of, unique
+from twopc.attempt import Evidence
 from twopc.batch import Batch, Overrides
 from twopc.coordinator import Coordinator
 from twopc.crash_points import arm, disarm
 from twopc.errors import BadRecordError, CommitBlockedError, ConfigurationError, RefusedStartError, SchemaError
 from twopc.files import LocalFiles
-from twopc.handle import Evidence
 from twopc.settings import Settings
 from twopc.testing.contract.drivers import QUERY_ID, Driver
 
@@ -55,7 +55,7 @@ _BAD: list[tuple[Mapping, dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("mapping", "columns", "error", "words"), _BAD)
-def test_rows_that_no_command_can_take_stop_the_task(
+def test_a_row_that_redis_cannot_store_stops_the_task(
     mapping: Mapping, columns: dict[str, Any], error: type[Exception], words: str, redis_server: RedisService
 ) -> None:
     driver = Driver(sink_of(redis_server.url, mapping))
@@ -76,7 +76,7 @@ def test_rows_that_no_command_can_take_stop_the_task(
         (IncrBy("{k}", "v"), ("SET", "9223372036854775800"), "over 64 bits"),
     ],
 )
-def test_a_key_that_holds_something_else_stops_the_batch_before_its_decision(
+def test_a_key_of_another_type_stops_the_batch_before_its_decision(
     mapping: Mapping, held: tuple[str, str], words: str, redis_server: RedisService, client: Any
 ) -> None:
     key = unique()
@@ -87,24 +87,26 @@ def test_a_key_that_holds_something_else_stops_the_batch_before_its_decision(
     assert client.exists(f"{key}:1") == 0
 
 
-def test_increments_of_one_step_that_are_too_large_together_stop_the_batch_before_its_decision(
+def test_increments_whose_sum_overflows_stop_the_batch_before_its_decision(
     redis_server: RedisService, client: Any
 ) -> None:
-    """Each of them fits what the key holds; the last one would block a batch that is decided."""
+    """Each of them fits the key's value alone; the last one would block a decided batch."""
     key = unique()
     with pytest.raises(BadRecordError, match=f"{key}.*over 64 bits"):
         apply(sink_of(redis_server.url, IncrBy("{k}", "v")), batch(k=[key] * 3, v=[2**62] * 3))
     assert client.exists(key) == 0
 
 
-def test_sums_of_keys_and_fields_that_read_alike_are_not_added_up(redis_server: RedisService, client: Any) -> None:
-    key, large = unique(), 3 * 2**61  # twice that is over 64 bits
+def test_sums_of_different_keys_and_fields_that_concatenate_alike_are_kept_apart(
+    redis_server: RedisService, client: Any
+) -> None:
+    key, large = unique(), 3 * 2**61  # twice that exceeds 64 bits
     rows = batch(k=[f"{key}a", key], b=[large, 0], ab=[0, large])
     assert apply(sink_of(redis_server.url, HashIncrBy("{k}", ("b", "ab"))), rows) == [Evidence.COMMITTED]
     assert (client.hget(f"{key}a", "b"), client.hget(key, "ab")) == (b"%d" % large, b"%d" % large)
 
 
-def test_a_key_that_turns_wrong_after_the_decision_blocks_it_until_it_is_fixed(
+def test_a_key_that_turns_bad_after_the_decision_blocks_the_commit_until_it_is_fixed(
     redis_server: RedisService, client: Any, tmp_path: Path
 ) -> None:
     key = unique()
@@ -127,7 +129,7 @@ def test_a_key_that_turns_wrong_after_the_decision_blocks_it_until_it_is_fixed(
     assert left_behind(redis_server.url, sink) == ["applied", "control"]
 
 
-def test_a_row_over_the_servers_limit_stops_the_task() -> None:
+def test_a_row_above_the_servers_limit_stops_the_task() -> None:
     with LocalRedis(options={"proto-max-bulk-len": "1mb"}) as server:
         driver = Driver(sink_of(server.url, ListPush("rows", "v")))
         driver.begin()
@@ -135,7 +137,7 @@ def test_a_row_over_the_servers_limit_stops_the_task() -> None:
             driver.prepare(batch(v=["a", "x" * 1_100_000]))
 
 
-def test_a_server_that_may_evict_is_refused() -> None:
+def test_a_server_that_may_evict_keys_is_refused() -> None:
     with LocalRedis(options={"maxmemory-policy": "allkeys-lru"}) as server:
         sink = sink_of(server.url, ListPush("rows", "v"))
         with pytest.raises(ConfigurationError, match=r"maxmemory-policy is 'allkeys-lru'.*noeviction"):
@@ -143,7 +145,7 @@ def test_a_server_that_may_evict_is_refused() -> None:
         assert left_behind(server.url, sink) == []
 
 
-def test_a_full_server_holds_a_decided_batch_up_and_drops_nothing_of_it() -> None:
+def test_a_full_server_delays_a_decided_batch_and_loses_none_of_it() -> None:
     with LocalRedis() as server, contextlib.closing(server.client()) as client:
         sink = sink_of(server.url, ListPush("rows", "v"))
         task = Decided(sink, batch(v=list(range(100))))
@@ -155,13 +157,13 @@ def test_a_full_server_holds_a_decided_batch_up_and_drops_nothing_of_it() -> Non
         assert client.llen("rows") == 100
 
 
-def test_a_wrong_password_is_the_users_to_fix(redis_server: RedisService) -> None:
+def test_a_wrong_password_is_a_configuration_error(redis_server: RedisService) -> None:
     sink = sink_of(redis_server.url.replace("redis://", "redis://nobody:wrong@"), ListPush("rows", "v"))
     with pytest.raises(ConfigurationError, match="user and password"):
         sink.create_committer().inspect()
 
 
-def test_another_query_may_not_take_the_sink_unless_it_is_named(
+def test_a_sink_of_another_query_is_refused_unless_end_query_id_names_it(
     redis_server: RedisService, client: Any, tmp_path: Path
 ) -> None:
     sink = sink_of(redis_server.url, ListPush("{k}", "v"))
@@ -171,8 +173,8 @@ def test_another_query_may_not_take_the_sink_unless_it_is_named(
     other = Batch("query-b", 0, ("0",), lambda _: ("0",))
     with pytest.raises(RefusedStartError, match=f"{QUERY_ID}.*end_query_id='{QUERY_ID}'"):
         Coordinator([sink], LocalFiles(tmp_path)).process(other, engine)
-    permitted = Settings(overrides=Overrides(end_query_id=QUERY_ID))
-    Coordinator([sink], LocalFiles(tmp_path), settings=permitted).process(other, engine)
+    ending = Settings(overrides=Overrides(end_query_id=QUERY_ID))
+    Coordinator([sink], LocalFiles(tmp_path), settings=ending).process(other, engine)
     assert client.lrange(key, 0, -1) == [b"1"]
 
 
@@ -187,6 +189,6 @@ def test_another_query_may_not_take_the_sink_unless_it_is_named(
         ({"wait_replicas": -1}, "wait_replicas=-1"),
     ],
 )
-def test_an_argument_that_cannot_be_is_named(arguments: dict[str, Any], words: str) -> None:
+def test_an_invalid_argument_is_named(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         RedisSink(**{"name": "a", "url": "redis://x", "mapping": ListPush("rows", "v"), **arguments})

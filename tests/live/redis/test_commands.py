@@ -1,4 +1,4 @@
-"""Every mapping, against a real server: what becomes of rows, and how often."""
+"""Every mapping on a real server: what becomes of rows, and that it happens once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sinks.redis.mappings import (
 )
 from tests.live.one_task import apply, batch
 from tests.live.redis.support import left_behind, sink_of, unique
-from twopc.handle import Evidence
+from twopc.attempt import Evidence
 from twopc.testing.contract.drivers import Driver
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def key() -> str:
 
 
 def write(service: RedisService, mapping: Any, *, chunk_rows: int = 2, **columns: Any) -> None:
-    """Write rows with a crash after the first chunk's answer, which commits them a second time."""
+    """Write rows and commit them twice, as after a crash before the answer to the commit."""
     sink = sink_of(service.url, mapping, chunk_rows=chunk_rows)
     driver = Driver(sink)
     scan_start = driver.begin()
@@ -61,7 +61,7 @@ def test_set_writes_a_value(redis_server: RedisService, client: redis.Redis, key
     assert [client.get(f"{key}:{number}") for number in (1, 2, 3)] == [b"a", b"b", "ü".encode()]
 
 
-def test_the_last_row_of_a_key_wins_over_chunks_and_tasks(
+def test_the_last_row_of_a_key_wins_across_chunks_and_tasks(
     redis_server: RedisService, client: redis.Redis, key: str
 ) -> None:
     sink = sink_of(redis_server.url, Set(key, "v"), chunk_rows=2)
@@ -69,12 +69,12 @@ def test_the_last_row_of_a_key_wins_over_chunks_and_tasks(
     assert client.get(key) == b"8"
 
 
-def test_set_may_give_a_time_to_live(redis_server: RedisService, client: redis.Redis, key: str) -> None:
+def test_set_can_give_a_time_to_live(redis_server: RedisService, client: redis.Redis, key: str) -> None:
     write(redis_server, Set(key, "v", expire_ms=60_000), v=["a"])
     assert 0 < client.pttl(key) <= 60_000
 
 
-def test_hash_set_writes_a_field_for_each_column_and_leaves_others(
+def test_hash_set_writes_a_field_per_column_and_keeps_others(
     redis_server: RedisService, client: redis.Redis, key: str
 ) -> None:
     client.hset(f"{key}:7", "other", "stays")
@@ -87,12 +87,12 @@ def test_increments_add_up_once(redis_server: RedisService, client: redis.Redis,
     assert (client.get(f"{key}:a"), client.get(f"{key}:b")) == (b"6", b"6")
 
 
-def test_an_increment_may_be_the_same_for_every_row(redis_server: RedisService, client: redis.Redis, key: str) -> None:
+def test_an_increment_can_be_the_same_for_every_row(redis_server: RedisService, client: redis.Redis, key: str) -> None:
     write(redis_server, IncrBy(key, 2), id=[1, 2, 3])
     assert client.get(key) == b"6"
 
 
-def test_several_totals_are_kept_in_one_hash(redis_server: RedisService, client: redis.Redis, key: str) -> None:
+def test_one_hash_can_hold_several_totals(redis_server: RedisService, client: redis.Redis, key: str) -> None:
     write(redis_server, HashIncrBy(f"{key}:{{id}}", ("sum", "count")), id=["a", "a"], sum=[5, 6], count=[1, 1])
     assert client.hgetall(f"{key}:a") == {b"sum": b"11", b"count": b"2"}
 
@@ -117,20 +117,20 @@ def test_values_are_pushed_once_and_in_order(redis_server: RedisService, client:
     assert client.lrange(key, 0, -1) == [b"\x00", b"\xff\xfe", b"", b"c", b"d"]
 
 
-def test_a_stream_gets_an_entry_for_each_row(redis_server: RedisService, client: redis.Redis, key: str) -> None:
+def test_a_stream_gets_an_entry_per_row(redis_server: RedisService, client: redis.Redis, key: str) -> None:
     write(redis_server, StreamAdd(key, ("a", "b")), a=[1, 2, 3], b=[True, False, True])
     entries = [fields for _, fields in client.xrange(key) or []]
     assert entries == [{b"a": b"1", b"b": b"true"}, {b"a": b"2", b"b": b"false"}, {b"a": b"3", b"b": b"true"}]
 
 
-def test_keys_are_made_to_expire(redis_server: RedisService, client: redis.Redis, key: str) -> None:
+def test_expire_sets_a_time_to_live(redis_server: RedisService, client: redis.Redis, key: str) -> None:
     client.mset({f"{key}:1": "a", f"{key}:2": "b", f"{key}:3": "c"})
     write(redis_server, Expire(f"{key}:{{id}}", "ms"), id=[1, 2], ms=[60_000, 90_000])
     assert 0 < client.pttl(f"{key}:1") <= 60_000 < client.pttl(f"{key}:2") <= 90_000
     assert client.pttl(f"{key}:3") == -1
 
 
-def test_keys_are_deleted_whatever_they_hold(redis_server: RedisService, client: redis.Redis, key: str) -> None:
+def test_delete_removes_keys_of_any_type(redis_server: RedisService, client: redis.Redis, key: str) -> None:
     client.set(f"{key}:1", "a")
     client.rpush(f"{key}:2", "b")
     write(redis_server, Delete(f"{key}:{{id}}"), id=[1, 2, 3])

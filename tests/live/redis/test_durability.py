@@ -1,4 +1,4 @@
-"""What survives the death of a server, and what the settings ``wait_replicas`` and ``wait_aof`` add."""
+"""What survives the death of a server, and what ``wait_replicas`` and ``wait_aof`` add."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from integration.services.redis import DURABLE, LocalRedis
-from sinks.redis.calls import Safety
+from sinks.redis.client import Safety
 from sinks.redis.mappings import HashIncrBy, ListPush
 from tests.live.one_task import OneTask, batch
 from tests.live.redis.support import Decided, replication, sink_of, until
 from twopc import crash_points
+from twopc.attempt import Evidence
 from twopc.batch import Batch
 from twopc.coordinator import Coordinator
 from twopc.errors import CommitBlockedError, ConfigurationError, RetriableError
 from twopc.files import LocalFiles
-from twopc.handle import Evidence
 from twopc.testing.contract.drivers import Driver
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _ROWS = 3_000
 
 @contextlib.contextmanager
 def killing(server: LocalRedis, *, seed: int) -> Iterator[list[int]]:
-    """Kill -9 and restart, again and again at random moments, until the block ends; gives the count as a list."""
+    """Kill and restart the server at random moments until the block ends; yields the count of kills in a list."""
     ends, kills, rng = threading.Event(), [0], random.Random(seed)
 
     def kill() -> None:
@@ -53,7 +53,7 @@ def killing(server: LocalRedis, *, seed: int) -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_rows_are_applied_once_over_crashes_of_a_server_that_syncs_always(seed: int, tmp_path: Path) -> None:
+def test_rows_are_applied_once_though_a_durable_server_crashes(seed: int, tmp_path: Path) -> None:
     with LocalRedis(options=DURABLE) as server:
         sink = sink_of(server.url, HashIncrBy("totals", ("a", "b")), chunk_rows=100, timeout_ms=400)
         rows = batch(a=[1] * _ROWS, b=list(range(_ROWS)))
@@ -71,7 +71,7 @@ def test_rows_are_applied_once_over_crashes_of_a_server_that_syncs_always(seed: 
                     coordinator.close()
                     coordinator = None
         if coordinator is None:
-            # The last answer may be missing; a restart finds out what became of the batch.
+            # The last answer may be missing; a restart determines the batch's outcome.
             coordinator = Coordinator([sink], LocalFiles(tmp_path))
         coordinator.process(Batch("query-a", number, (str(number),), lambda of: (str(of),)), OneTask(sink, rows))
         coordinator.close()
@@ -84,21 +84,21 @@ def test_rows_are_applied_once_over_crashes_of_a_server_that_syncs_always(seed: 
 
 @pytest.fixture
 def pair() -> Iterator[tuple[LocalRedis, LocalRedis]]:
-    """A primary and its replica, in step."""
+    """A primary and its synchronized replica."""
     with LocalRedis() as primary, LocalRedis(options={"replicaof": f"127.0.0.1 {primary.port}"}) as replica:
         until(lambda: b"master_link_status:up" in replication(replica))
         until(lambda: b"state=online" in replication(primary))
         yield primary, replica
 
 
-def test_with_wait_replicas_a_commit_counts_when_the_replica_has_it(pair: tuple[LocalRedis, LocalRedis]) -> None:
+def test_with_wait_replicas_a_commit_is_proven_once_the_replica_has_it(pair: tuple[LocalRedis, LocalRedis]) -> None:
     primary, replica = pair
     sink = sink_of(primary.url, ListPush("rows", "v"), wait_replicas=1, wait_timeout_ms=300)
     task = Decided(sink, batch(v=[1, 2, 3]))
     replica.pause()
     assert task.commit() is Evidence.UNKNOWN
     assert primary.execute("LLEN", "rows") == 3
-    # On a connection that has written nothing of it, WAIT alone would say yes.
+    # On a connection that wrote none of it, WAIT alone would report success.
     assert after_a_restart(sink, task.handle, task.scan_start) == {task.handle: Evidence.UNKNOWN}
     replica.resume()
     assert task.commit() is Evidence.COMMITTED
@@ -114,11 +114,13 @@ def after_a_restart(sink: Any, handle: Any, scan_start: Any) -> Any:
 
 
 @pytest.mark.parametrize("point", [None, "task.began"], ids=["before it begins", "before its rows"])
-def test_with_wait_replicas_a_task_votes_only_when_the_replica_has_its_rows(
+def test_with_wait_replicas_a_task_votes_only_once_the_replica_has_its_rows(
     point: str | None, pair: tuple[LocalRedis, LocalRedis]
 ) -> None:
     primary, replica = pair
-    driver = Driver(sink_of(primary.url, ListPush("rows", "v"), wait_replicas=1, wait_timeout_ms=200, timeout_ms=500))
+    driver = Driver(
+        sink_of(primary.url, ListPush("rows", "v"), wait_replicas=1, wait_timeout_ms=1_000, timeout_ms=3_000)
+    )
     driver.begin()
     if point is None:
         replica.pause()
@@ -129,13 +131,13 @@ def test_with_wait_replicas_a_task_votes_only_when_the_replica_has_its_rows(
     replica.resume()
 
 
-def test_more_replicas_than_there_are_are_refused_at_the_start(pair: tuple[LocalRedis, LocalRedis]) -> None:
+def test_wait_replicas_above_the_number_of_replicas_is_refused(pair: tuple[LocalRedis, LocalRedis]) -> None:
     sink = sink_of(pair[0].url, ListPush("rows", "v"), wait_replicas=2)
     with pytest.raises(ConfigurationError, match="wait_replicas=2, but the primary has 1"):
         sink.create_committer().inspect()
 
 
-def test_a_replica_is_no_place_to_write_to(pair: tuple[LocalRedis, LocalRedis]) -> None:
+def test_a_replica_is_refused(pair: tuple[LocalRedis, LocalRedis]) -> None:
     sink = sink_of(pair[1].url, ListPush("rows", "v"))
     with pytest.raises(ConfigurationError, match="leads to a replica"):
         sink.create_committer().inspect()
@@ -149,24 +151,26 @@ def test_a_replica_is_no_place_to_write_to(pair: tuple[LocalRedis, LocalRedis]) 
         (Safety(replicas=2, aof=True), ("WAITAOF", 1, 2, 1_000), [[1, 1], [0, 2]], [[1, 2]]),
     ],
 )
-def test_a_write_counts_when_all_that_were_asked_for_have_it(
+def test_a_write_counts_once_every_requested_copy_has_it(
     safety: Safety, asked: tuple[str | int, ...], short: list[Any], enough: list[Any]
 ) -> None:
     assert safety.command() == asked
     assert [safety.holds(answer) for answer in (*short, *enough)] == [False] * len(short) + [True] * len(enough)
 
 
-def test_a_wait_may_be_longer_than_a_step(pair: tuple[LocalRedis, LocalRedis]) -> None:
+def test_a_wait_may_take_longer_than_a_step(pair: tuple[LocalRedis, LocalRedis]) -> None:
     primary, replica = pair
-    driver = Driver(sink_of(primary.url, ListPush("rows", "v"), wait_replicas=1, wait_timeout_ms=400, timeout_ms=100))
+    driver = Driver(
+        sink_of(primary.url, ListPush("rows", "v"), wait_replicas=1, wait_timeout_ms=4_000, timeout_ms=2_000)
+    )
     driver.begin()
     replica.pause()
-    with pytest.raises(RetriableError, match="WAIT answered 0 within 400 ms"):
+    with pytest.raises(RetriableError, match="WAIT answered 0 within 4000 ms"):
         driver.prepare(batch(v=[1]))
     replica.resume()
 
 
-def test_wait_aof_needs_an_append_only_file() -> None:
+def test_wait_aof_requires_an_append_only_file() -> None:
     with LocalRedis() as server:
         sink = sink_of(server.url, ListPush("rows", "v"), wait_aof=True)
         with pytest.raises(ConfigurationError, match="appendonly yes"):

@@ -1,4 +1,4 @@
-"""A control record that version 0.1 wrote is read, and acquired under the new names: nothing is refused, nothing is lost."""
+"""This version reads a control record of version 0.1, and rewrites it under the new names when it acquires the sink."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sinks.redis import RedisSink
     from tests.live.redis.services import RedisService
 
-#: The script of version 0.1, as it was.
+#: The original script of version 0.1.
 FORMER_ACQUIRE = """
 local incarnation = redis.call('HGET', KEYS[1], 'incarnation') or '0'
 if redis.call('HGET', KEYS[1], 'run') == ARGV[1] then return tonumber(incarnation) end
@@ -39,7 +39,7 @@ FORMER_FIELDS = {"query_id": "lineage", "driver_epoch": "incarnation"}
 
 
 @pytest.fixture(autouse=True)
-def _no_crash_points_left_armed() -> Iterator[None]:
+def _disarm_crash_points() -> Iterator[None]:
     crash_points.disarm()
     yield
     crash_points.disarm()
@@ -53,7 +53,7 @@ def client(redis_server: RedisService) -> Iterator[Any]:
 
 @pytest.fixture
 def sink(redis_server: RedisService, client: Any) -> RedisSink:
-    """Version 0.1 has acquired it twice for ``query-a``, and recorded a decision."""
+    """A sink that version 0.1 has acquired twice for ``query-a``, with a recorded decision."""
     made = sink_of(redis_server.url, IncrBy("{id}"))
     control = redis_names.control(made.name)
     for seen, run in enumerate(["run-1", "run-2"]):
@@ -62,7 +62,7 @@ def sink(redis_server: RedisService, client: Any) -> RedisSink:
     return made
 
 
-def test_a_record_of_the_former_version_is_read_and_not_changed(sink: RedisSink, client: Any) -> None:
+def test_a_record_of_version_0_1_is_read_and_not_changed(sink: RedisSink, client: Any) -> None:
     before = client.hgetall(redis_names.control(sink.name))
     committer = sink.create_committer()
     assert committer.inspect() == "query-a"
@@ -73,7 +73,7 @@ def test_a_record_of_the_former_version_is_read_and_not_changed(sink: RedisSink,
     committer.close()
 
 
-def test_its_query_acquires_it_under_the_new_names_and_loses_nothing(sink: RedisSink, client: Any) -> None:
+def test_acquiring_rewrites_the_record_under_the_new_names_and_keeps_its_values(sink: RedisSink, client: Any) -> None:
     committer, late = sink.create_committer(), sink.create_committer()
     for one in (committer, late):
         one.inspect()
@@ -87,7 +87,7 @@ def test_its_query_acquires_it_under_the_new_names_and_loses_nothing(sink: Redis
         "version": "1700000000009",
         "decided": "1700000000005",
     }
-    with pytest.raises(FencedError):  # it has seen the former record
+    with pytest.raises(FencedError):  # it inspected the former record
         late.acquire(Claim("query-a", "run-4", "registers"))
     assert committer.inspect() == "query-a"
     assert committer.has_newer_decision({"base": 1_700_000_000_004})
@@ -96,7 +96,7 @@ def test_its_query_acquires_it_under_the_new_names_and_loses_nothing(sink: Redis
     late.close()
 
 
-def test_another_query_that_acquires_it_drops_the_former_ones_decision(sink: RedisSink, client: Any) -> None:
+def test_another_query_that_acquires_the_sink_drops_the_former_decision(sink: RedisSink, client: Any) -> None:
     committer = sink.create_committer()
     committer.inspect()
     committer.acquire(Claim("query-b", "run-3", "registers"))
@@ -105,7 +105,7 @@ def test_another_query_that_acquires_it_drops_the_former_ones_decision(sink: Red
 
 
 @pytest.mark.parametrize("point", ["driver.decided", "driver.committing", "driver.committed"])
-def test_a_query_of_the_former_version_that_died_is_resumed(
+def test_a_crashed_query_of_version_0_1_is_resumed(
     point: str, client: Any, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     case = redis_counters(request)

@@ -15,18 +15,16 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("offset", [0, 10_000], ids=["clients-port", "nodes-port"])
-def test_a_port_that_is_taken_before_the_server_binds_it_is_replaced(
-    offset: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Below the range of outgoing connections even where it is the nodes' port.
-    taken = next(port for port in free_ports(200) if port >= 30_000)
-    chosen_first = [taken - offset]
+def test_a_port_occupied_before_the_server_binds_it_is_replaced(offset: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Below the range of outgoing connections, even for the nodes' port.
+    occupied = next(port for port in free_ports(200) if port >= 30_000)
+    chosen_first = [occupied - offset]
     monkeypatch.setattr(
         local_server, "free_ports", lambda count: [chosen_first.pop()] if chosen_first else free_ports(count)
     )
-    with socket.create_server((HOST, taken)), LocalRedis(options={"cluster-enabled": "yes"}) as server:
+    with socket.create_server((HOST, occupied)), LocalRedis(options={"cluster-enabled": "yes"}) as server:
         assert not chosen_first
-        assert server.port != taken - offset
+        assert server.port != occupied - offset
 
 
 def test_a_paused_server_can_be_stopped_and_started_on_its_port_and_data(tmp_path: Path) -> None:

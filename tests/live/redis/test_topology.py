@@ -1,4 +1,4 @@
-"""The same once-and-only-once in a cluster whose slots move and whose nodes die, behind Sentinel, with TLS and a user."""
+"""Rows are applied once in a cluster whose slots move and whose nodes die, behind Sentinel, over TLS, for a plain user."""
 
 from __future__ import annotations
 
@@ -18,17 +18,14 @@ from redis.crc import key_slot
 from redis.sentinel import SentinelManagedSSLConnection
 
 from integration.services.redis import DURABLE, LocalRedis, cluster
-from sinks.redis import apply as redis_apply
 from sinks.redis import keys as redis_names
-from sinks.redis.address import Address
-from sinks.redis.calls import Call
+from sinks.redis.client import Call
 from sinks.redis.mappings import HashSet, IncrBy, ListPush
 from sinks.staged.slices import SliceState
 from tests.live.one_task import apply, batch
 from tests.live.redis.support import Decided, replication, sink_of, unique, until
-from twopc.attempt import Attempt, TaskAttempt
+from twopc.attempt import Attempt, Evidence, TaskAttempt
 from twopc.errors import BadRecordError, ConfigurationError, RetriableError
-from twopc.handle import Evidence
 from twopc.testing.contract.drivers import Driver
 
 if TYPE_CHECKING:
@@ -41,7 +38,7 @@ if TYPE_CHECKING:
 
 IDS = [number % 40 for number in range(200)]
 TOTALS = dict.fromkeys(range(40), 5)
-#: Numbers whose keys are in slots of their own, whatever comes before: CRC-16 tells apart what differs within 16 bits.
+#: Numbers whose keys are in different slots, whatever their prefix: CRC-16 distinguishes differences within 16 bits.
 ONE_SLOT_EACH = (1, 2, 3)
 
 
@@ -52,7 +49,7 @@ def totals(servers: list[LocalRedis], key: str) -> dict[int, int]:
 
 @pytest.fixture
 def own_cluster() -> Iterator[list[LocalRedis]]:
-    """A cluster that a test may take apart."""
+    """A cluster for one test, which may damage it."""
     with cluster(3, options=DURABLE) as servers:
         yield servers
 
@@ -64,7 +61,7 @@ def cluster_sink(servers: list[LocalRedis], key: str, **arguments: Any) -> Any:
 # -- cluster -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_tasks_commands_are_applied_slot_by_slot(redis_cluster: list[LocalRedis]) -> None:
+def test_a_tasks_commands_are_grouped_by_slot(redis_cluster: list[LocalRedis]) -> None:
     key = unique()
     sink = cluster_sink(redis_cluster, key)
     driver = Driver(sink)
@@ -77,7 +74,7 @@ def test_a_tasks_commands_are_applied_slot_by_slot(redis_cluster: list[LocalRedi
     assert not [name for name in left if not name.endswith((b":applied", b":control"))]
 
 
-def test_keys_with_one_hash_tag_are_one_group(redis_cluster: list[LocalRedis]) -> None:
+def test_keys_with_the_same_hash_tag_are_one_group(redis_cluster: list[LocalRedis]) -> None:
     key = unique()
     sink = sink_of(redis_cluster[0].url, IncrBy(f"{{{{{key}}}}}:{{id}}"), cluster=True)
     driver = Driver(sink)
@@ -85,7 +82,7 @@ def test_keys_with_one_hash_tag_are_one_group(redis_cluster: list[LocalRedis]) -
     assert [slot for slot, _, _ in driver.prepare(batch(id=IDS)).groups] == [key_slot(key.encode())]
 
 
-def test_slots_of_one_task_may_have_more_chunks_and_fewer(redis_cluster: list[LocalRedis]) -> None:
+def test_the_slots_of_a_task_may_have_different_numbers_of_chunks(redis_cluster: list[LocalRedis]) -> None:
     key = unique()
     few, many = sorted((0, 1), key=lambda number: key_slot(f"{key}:{number}".encode()))
     assert apply(cluster_sink(redis_cluster, key), batch(id=[few] + 7 * [many])) == [Evidence.COMMITTED]
@@ -94,14 +91,14 @@ def test_slots_of_one_task_may_have_more_chunks_and_fewer(redis_cluster: list[Lo
 
 
 def slices(servers: list[LocalRedis], sink: RedisSink) -> list[str]:
-    """What is staged, and the list of it."""
+    """The sink's staged slices, and the list of them."""
     found = [name for server in servers for name in server.execute("KEYS", f"twopc:{sink.name}:*:slice*")]
     return sorted(name.decode().rpartition("}:")[2].partition(":")[0] for name in found)
 
 
 @pytest.fixture
 def task(redis_cluster: list[LocalRedis]) -> Iterator[tuple[RedisSink, Driver, RedisWriter]]:
-    """A task that wrote to three slots, one after the other, and its driver."""
+    """A task that wrote to three slots one after the other, and its driver."""
     sink = cluster_sink(redis_cluster, unique())
     driver = Driver(sink)
     driver.begin()
@@ -114,7 +111,7 @@ def task(redis_cluster: list[LocalRedis]) -> Iterator[tuple[RedisSink, Driver, R
     writer.close()
 
 
-def test_a_task_that_fails_takes_away_what_it_wrote_to_every_slot(
+def test_a_failed_task_removes_its_rows_from_every_slot(
     task: tuple[RedisSink, Driver, RedisWriter], redis_cluster: list[LocalRedis]
 ) -> None:
     sink, _, writer = task
@@ -122,7 +119,7 @@ def test_a_task_that_fails_takes_away_what_it_wrote_to_every_slot(
     assert slices(redis_cluster, sink) == []
 
 
-def test_the_sweep_finds_what_an_orphan_wrote_to_every_slot(
+def test_the_sweep_removes_an_orphans_rows_from_every_slot(
     task: tuple[RedisSink, Driver, RedisWriter], redis_cluster: list[LocalRedis]
 ) -> None:
     sink, driver, _ = task
@@ -130,27 +127,27 @@ def test_the_sweep_finds_what_an_orphan_wrote_to_every_slot(
     assert slices(redis_cluster, sink) == ["slices"]
 
 
-def test_a_task_that_is_applied_in_some_slots_and_lost_in_others_is_left_as_it_is(
+def test_a_task_applied_in_one_slot_and_lost_in_another_is_left_unchanged(
     redis_cluster: list[LocalRedis],
 ) -> None:
-    """One slot has its rows, one has yet to get them, one has lost them: a tombstone for the second would lose rows for good."""
+    """One slot has its rows, one still needs them, one has lost them. A tombstone in the second would lose its rows for good."""
     sink = cluster_sink(redis_cluster, unique())
     driver = Driver(sink)
     scan_start = driver.begin()
     handle = driver.prepare(batch(id=list(ONE_SLOT_EACH)))
     applied, _, lost = handle.groups
-    with contextlib.closing(sink.create_client()) as own_client, contextlib.closing(sink.create_client()) as direct:
-        assert not redis_apply.apply(own_client, sink.name, replace(handle, groups=(applied,)), scan_start["base"])
+    with contextlib.closing(sink.create_committer()) as other, contextlib.closing(sink.create_client()) as direct:
+        assert not other._apply(replace(handle, groups=(applied,)), scan_start["base"])
         direct.execute([Call(lost[0], ("DEL", redis_names.staged(sink.name, lost[0], handle.entry)))])
         assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
         assert "is applied in part" in driver.committer.blockers()[0]
-        states = redis_apply.look(own_client, sink.name, [handle], scan_start["base"])
+        states = other._slots([handle], scan_start["base"], durable=False)
         assert states == {handle: [SliceState.COMMITTED, SliceState.PREPARED, SliceState.LOST]}
-        # A driver that wakes may have applied one slot since it was looked at.
-        assert not redis_apply.tombstone(own_client, sink.name, handle, scan_start["base"])
+        # A driver that wakes up may have applied one slot in the meantime.
+        assert not other._tombstone(handle, scan_start["base"])
 
 
-def test_rows_are_applied_once_where_slots_move_before_the_commit(own_cluster: list[LocalRedis]) -> None:
+def test_rows_are_applied_once_though_slots_move_before_the_commit(own_cluster: list[LocalRedis]) -> None:
     key = unique()
     sink = cluster_sink(own_cluster, key, timeout_ms=5_000)
     task = Decided(sink, batch(id=IDS))
@@ -173,11 +170,11 @@ def _owner(servers: list[LocalRedis], slot: int) -> bytes:
     return b""
 
 
-def test_a_slot_that_is_halfway_between_two_nodes_holds_its_rows_up_and_doubles_none(
+def test_a_slot_in_the_middle_of_a_move_delays_its_rows_and_doubles_none(
     own_cluster: list[LocalRedis],
 ) -> None:
     key = unique()
-    sink = cluster_sink(own_cluster, key, timeout_ms=700)
+    sink = cluster_sink(own_cluster, key, timeout_ms=3_000)
     task = Decided(sink, batch(id=IDS))
     slot = min(slot for slot, _, _ in task.handle.groups)
     source = next(s for s in own_cluster if s.execute("CLUSTER", "MYID") == _owner(own_cluster, slot))
@@ -185,7 +182,7 @@ def test_a_slot_that_is_halfway_between_two_nodes_holds_its_rows_up_and_doubles_
     source_id, target_id = source.execute("CLUSTER", "MYID"), target.execute("CLUSTER", "MYID")
     target.execute("CLUSTER", "SETSLOT", slot, "IMPORTING", source_id)
     source.execute("CLUSTER", "SETSLOT", slot, "MIGRATING", target_id)
-    # The slice is here, the counters are new: they belong to the other side already.
+    # The slice is still here, but new counters already belong to the other node.
     assert task.commit() is Evidence.UNKNOWN
     for name in source.execute("CLUSTER", "GETKEYSINSLOT", slot, 100):
         source.execute("MIGRATE", "127.0.0.1", target.port, name, 0, 1000)
@@ -195,8 +192,8 @@ def test_a_slot_that_is_halfway_between_two_nodes_holds_its_rows_up_and_doubles_
     assert totals(own_cluster, key) == TOTALS
 
 
-def test_what_is_on_the_other_side_of_a_moving_slot_already_is_confirmed_there(own_cluster: list[LocalRedis]) -> None:
-    """The slot itself is not there yet: its node answers ASK."""
+def test_rows_already_moved_to_the_other_node_are_confirmed_there(own_cluster: list[LocalRedis]) -> None:
+    """The slot itself has not moved yet: its node answers ASK."""
     key = unique()
     driver = Driver(cluster_sink(own_cluster, key, timeout_ms=2_000))
     scan_start = driver.begin()
@@ -216,7 +213,7 @@ def test_what_is_on_the_other_side_of_a_moving_slot_already_is_confirmed_there(o
     assert totals(own_cluster, key) == TOTALS
 
 
-def test_every_primarys_settings_count(own_cluster: list[LocalRedis]) -> None:
+def test_the_settings_of_every_primary_count(own_cluster: list[LocalRedis]) -> None:
     sink = cluster_sink(own_cluster, unique())
     own_cluster[1].execute("CONFIG", "SET", "proto-max-bulk-len", "2mb")
     with contextlib.closing(sink.create_client()) as own_client:
@@ -229,9 +226,9 @@ def test_every_primarys_settings_count(own_cluster: list[LocalRedis]) -> None:
         committer.inspect()
 
 
-def test_a_dead_node_leaves_the_outcome_unknown_until_it_is_back(own_cluster: list[LocalRedis]) -> None:
+def test_a_commit_is_unknown_while_a_node_is_down(own_cluster: list[LocalRedis]) -> None:
     key = unique()
-    sink = cluster_sink(own_cluster, key, timeout_ms=500)
+    sink = cluster_sink(own_cluster, key, timeout_ms=2_000)
     task = Decided(sink, batch(id=IDS))
     own_cluster[2].kill()
     assert task.commit() is Evidence.UNKNOWN
@@ -240,7 +237,7 @@ def test_a_dead_node_leaves_the_outcome_unknown_until_it_is_back(own_cluster: li
     assert totals(own_cluster, key) == TOTALS
 
 
-def test_a_cluster_and_a_single_server_are_not_taken_for_one_another(
+def test_a_cluster_and_a_single_server_are_distinguished(
     redis_cluster: list[LocalRedis], redis_server: RedisService
 ) -> None:
     with pytest.raises(ConfigurationError, match="give cluster=True"):
@@ -253,7 +250,7 @@ def test_a_cluster_and_a_single_server_are_not_taken_for_one_another(
 
 
 @pytest.mark.whole
-def test_a_commit_follows_the_primary_that_sentinel_names() -> None:
+def test_a_commit_follows_the_primary_named_by_sentinel() -> None:
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(LocalRedis(options=DURABLE))
         second = stack.enter_context(LocalRedis(options={**DURABLE, "replicaof": f"127.0.0.1 {first.port}"}))
@@ -283,10 +280,8 @@ def test_a_commit_follows_the_primary_that_sentinel_names() -> None:
 
 
 def test_behind_sentinel_the_url_gives_user_database_and_tls() -> None:
-    address = Address(
-        "rediss://ann:secret@ignored:1/3", cluster=False, sentinels=(("h", 1),), service="shop", options={}
-    )
-    client: Any = address.connect(socket_timeout_s=1)
+    sink = sink_of("rediss://ann:secret@ignored:1/3", IncrBy("n"), sentinels=(("h", 1),), service="shop")
+    client: Any = sink.connect()
     given = client.connection_pool.connection_kwargs
     assert client.connection_pool.connection_class is SentinelManagedSSLConnection
     assert {name: given.get(name) for name in ("username", "password", "db", "host")} == {
@@ -298,14 +293,14 @@ def test_behind_sentinel_the_url_gives_user_database_and_tls() -> None:
 
 
 def _is_primary(server: LocalRedis) -> bool:
-    # A server that is promoted hangs up on its clients.
+    # A server closes its clients' connections when it is promoted.
     with contextlib.suppress(redis.ConnectionError):
         return bool(server.execute("ROLE")[0] == b"master")
     return False
 
 
 class _Forward(socketserver.BaseRequestHandler):
-    """Carries bytes between one TLS connection and the server: the server of the registry's package speaks no TLS."""
+    """Forwards bytes between a TLS connection and the server, which itself is built without TLS."""
 
     server: _Front
 
@@ -328,7 +323,7 @@ class _Front(socketserver.ThreadingTCPServer):
     target: tuple[str, int]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hangs up is no news."""
+        """Ignore clients that close their connections."""
 
 
 def _carry(source: socket.socket, sink: socket.socket) -> None:
@@ -339,7 +334,7 @@ def _carry(source: socket.socket, sink: socket.socket) -> None:
 
 @contextlib.contextmanager
 def _tls_in_front_of(url: str, context: ssl.SSLContext) -> Iterator[int]:
-    """A port of 127.0.0.1 that speaks TLS."""
+    """A local port that accepts TLS."""
     place = urlsplit(url)
     with _Front(("127.0.0.1", 0), _Forward) as front:
         front.context, front.target = context, (place.hostname or "", place.port or 6379)
@@ -361,7 +356,7 @@ def stack() -> Iterator[contextlib.ExitStack]:
 # -- TLS and users -----------------------------------------------------------------------------------------------------
 
 
-def test_rows_travel_over_tls(redis_server: RedisService, tmp_path: Path, stack: contextlib.ExitStack) -> None:
+def test_rows_can_be_written_over_tls(redis_server: RedisService, tmp_path: Path, stack: contextlib.ExitStack) -> None:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     certificate = authority.issue_cert("127.0.0.1", "localhost")
@@ -378,14 +373,11 @@ def test_rows_travel_over_tls(redis_server: RedisService, tmp_path: Path, stack:
         sink_of(url, ListPush("rows", "v")).create_committer().inspect()
 
 
-#: What docs/redis.md tells an administrator to allow.
-RIGHTS = (
-    "~twopc:* ~data:* +eval +evalsha +info +type +unlink "
-    "+hset +hsetnx +hget +hmget +hgetall +hkeys +hdel +hlen +hincrby"
-)
+#: The rights that docs/redis.md lists for an administrator.
+RIGHTS = "~twopc:* ~data:* +eval +evalsha +info +type +unlink +hset +hget +hmget +hgetall +hkeys +hdel +hlen"
 
 
-def test_a_user_with_few_rights_will_do() -> None:
+def test_the_documented_rights_are_sufficient() -> None:
     with LocalRedis() as server:
         server.execute("ACL", "SETUSER", "spark", "on", ">secret", *RIGHTS.split())
         url = server.url.replace("redis://", "redis://spark:secret@")

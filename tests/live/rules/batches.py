@@ -1,4 +1,4 @@
-"""The batches of the schedules: rows that can be told apart, and an attempt that nobody accepts."""
+"""The batches of the schedules: distinct rows, and a task attempt that is never accepted."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ if TYPE_CHECKING:
     from twopc.records import TaskReport
 
 ROWS: Final = (("a", "b"), ("c",))
-#: What readers see of them.
+#: These rows as a reader sees them.
 VISIBLE: Final = Counter("abc")
 
 
 def rows_of(batch: int) -> list[list[str]]:
-    """Two tasks, three rows, other ones in each batch."""
+    """Two tasks with three rows, different in each batch."""
     return [[f"{batch}a", f"{batch}b"], [f"{batch}c"]]
 
 
 def seen(batches: int) -> Counter[str]:
-    """What readers see of that many batches."""
+    """What readers see after this many batches."""
     return Counter(row for batch in range(batches) for task in rows_of(batch) for row in task)
 
 
 class WithOrphan(Tasks):
-    """An attempt of the last task is never accepted: speculation's loser, or a cancelled task that ran on.
+    """One attempt of the last task is never accepted: the loser of speculation, or a cancelled task.
 
-    It is the first to write, and leaves its transaction open in that task's partitions.
+    It writes first, and leaves its transaction open in that task's partitions.
     """
 
     orphan: Any = None

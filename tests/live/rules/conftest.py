@@ -1,4 +1,4 @@
-"""The query that most schedules are about."""
+"""The query of most schedules."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def play(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
-    """A query of its own on the shared broker; a rule that needs other settings has its own ``play``."""
+    """A separate query on the shared broker. A rule that needs other settings has its own ``play``."""
     with playing(kafka, tmp_path / "checkpoint") as play:
         yield play

@@ -1,4 +1,4 @@
-"""What the breaking schedules are played with: drivers that die or are interrupted, and outsiders."""
+"""Tools of the schedules: drivers that die or are interrupted, and outsiders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from sinks.kafka import producer_pool
 from sinks.kafka.decision_log import KafkaDecisionLog
 from sinks.kafka.handle import KafkaHandle, ProducerIdentity
-from sinks.kafka.transactions import TransactionClient, current_producer
+from sinks.kafka.transactions import TransactionClient
 from tests.live.pipeline import Query, Tasks
 from tests.reader import consumer_of, counted, read_to_end
 from tests.tasks import attempt_of
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Play(Query):
-    """A query whose clients end with it. ``outsider`` may do to the cluster what anybody may."""
+    """A query whose clients are closed with it. ``outsider`` does to the cluster what any client may do."""
 
     def __init__(self, kafka: KafkaService, root: Path, *, name: str | None = None, **sink_arguments: Any) -> None:
         super().__init__(kafka.bootstrap_servers, root, **sink_arguments)
@@ -52,16 +52,16 @@ class Play(Query):
         self.forget_worker()
 
     def forget_worker(self) -> None:
-        """The next task runs in another Python worker, which knows no producer of this one."""
-        _, _, pool = producer_pool._pools.pop(self.name, (0, None, None))
+        """Make the next task run in another Python worker, which knows none of this one's producers."""
+        pool = producer_pool._pools.pop(self.name, None)
         if pool is not None and pool._making is not None:
             pool._making.join()
 
     def visible(self) -> Counter[str]:
-        """As :meth:`Query.visible`, with one connection for the whole play: half a second less each time."""
+        """As :meth:`Query.visible`, but over one connection for the whole test, which saves half a second each time."""
         return counted(read_to_end(self._reader, self.topic))
 
-    # -- what the broker has -------------------------------------------------------------------------------------------
+    # -- what the broker stores ----------------------------------------------------------------------------------------
 
     def decisions(self) -> list[Decision]:
         return [record for record in self._records() if isinstance(record, Decision)]
@@ -73,7 +73,7 @@ class Play(Query):
         return [record for record in self._records() if isinstance(record, Acquired)]
 
     def decided(self, batch: int) -> list[KafkaHandle]:
-        """The handles in the last decision of ``batch``, by task."""
+        """The handles of the last decision for ``batch``, by task."""
         decision = [decision for decision in self.decisions() if decision.batch_id == batch][-1]
         return self.handles(decision.tasks)
 
@@ -87,7 +87,7 @@ class Play(Query):
         return self.outsider.describe([transactional_id])[transactional_id]
 
     def found(self, transactional_id: str) -> KafkaHandle:
-        """What somebody without the writer's help can find out to end a transaction."""
+        """A handle with what an outsider can find out about a transaction."""
         found = self.describe(transactional_id)
         return KafkaHandle("", transactional_id, found.producer_id, found.producer_epoch, 1, 0, ())
 
@@ -98,19 +98,19 @@ class Play(Query):
         finally:
             ledger.close()
 
-    # -- what anybody may do to it -------------------------------------------------------------------------------------
+    # -- what any client may do ----------------------------------------------------------------------------------------
 
     def fence(self, transactional_id: str) -> None:
-        """Somebody initialises the id again: what is open under it is aborted, its epoch is past."""
-        assert until(lambda: self.outsider.fence([current_producer(transactional_id)])[transactional_id] == "NONE")
+        """Initialise an id from outside: its open transaction is aborted, its epoch is in the past."""
+        assert until(lambda: self.outsider.fence([ProducerIdentity(transactional_id)])[transactional_id] == "NONE")
 
     def end(self, handle: KafkaHandle, *, commit: bool) -> str:
-        """Somebody ends the transaction at the handle's own producer id and epoch; returns the broker's answer."""
+        """End a transaction from outside, at the handle's producer id and epoch; returns the broker's answer."""
         identity = ProducerIdentity(handle.transactional_id, handle.producer_id, handle.producer_epoch)
         return self.outsider.end([identity], commit=commit)[handle.transactional_id]
 
     def open_foreign(self, transactional_id: str, topic: str, partition: int) -> Producer:
-        """Somebody's transaction with one record in ``topic``, which holds back its readers until it is ended."""
+        """Open a foreign transaction with one record in ``topic``; it holds back readers until it ends."""
         config = {"bootstrap.servers": self.bootstrap_servers, "transactional.id": transactional_id, "linger.ms": 0}
         producer = Producer(config)
         producer.init_transactions(10)
@@ -131,7 +131,7 @@ def playing(kafka: KafkaService, root: Path, **sink_arguments: Any) -> Iterator[
 
 @contextlib.contextmanager
 def at(point: str, action: Callable[[], object], *, passage: int = 1) -> Iterator[None]:
-    """``action`` happens, once, when the body passes ``point``; a body that ends without passing it fails."""
+    """Run ``action`` once, when the body passes ``point``; fails if the body never passes it."""
     happened = False
 
     def act() -> None:
@@ -144,7 +144,7 @@ def at(point: str, action: Callable[[], object], *, passage: int = 1) -> Iterato
         yield
     finally:
         crash_points._armed.pop(point, None)
-    assert happened, f"the schedule was not played: nobody passed {point}"
+    assert happened, f"{point} was never passed, so nothing was tested"
 
 
 def die() -> None:
@@ -152,13 +152,13 @@ def die() -> None:
 
 
 def crash(driver: Coordinator, play: Query, batch: int, rows: Sequence[Sequence[str]], point: str) -> None:
-    """The driver dies at ``point`` of a batch, as by SIGKILL: nothing of it runs any more."""
+    """Kill the driver at ``point`` of a batch, as SIGKILL does: none of its code runs afterwards."""
     with pytest.raises(InjectedFault), at(point, die):
         driver.process(play.batch(batch), Tasks(play, rows))
 
 
 def until(condition: Callable[[], bool], seconds: float = 10) -> bool:
-    """Ask the broker until it says so, or time runs out."""
+    """Ask repeatedly until the condition holds; False if it does not in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -168,12 +168,12 @@ def until(condition: Callable[[], bool], seconds: float = 10) -> bool:
 
 
 def spied_read_backs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The offsets of the records that are read back before they are believed, as it happens."""
+    """Record the offsets of the records that are read back; the list grows as it happens."""
     offsets: list[int] = []
     really = KafkaDecisionLog._read_back
 
-    def spy(ledger: KafkaDecisionLog, partition: int, offset: int, value: bytes) -> None:
-        really(ledger, partition, offset, value)
+    def spy(ledger: KafkaDecisionLog, offset: int, value: bytes) -> None:
+        really(ledger, offset, value)
         offsets.append(offset)
 
     monkeypatch.setattr(KafkaDecisionLog, "_read_back", spy)
@@ -181,7 +181,7 @@ def spied_read_backs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def work_of(play: Play, batch: int, *, driver_epoch: int, counter: int = 1, committed_through: int = -1) -> Work:
-    """What a driver of ``driver_epoch`` would give its tasks."""
+    """The work that a driver of ``driver_epoch`` gives its tasks."""
     return Work(
         batch=play.batch(batch),
         attempt=Attempt(driver_epoch, counter),

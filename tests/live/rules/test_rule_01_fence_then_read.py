@@ -1,7 +1,7 @@
-"""Rule 1: fence, leave a record, read up to that record, then act.
+"""Rule 1: fence, append a record, read up to that record, then act.
 
-Else: B reads "N undecided", A decides N and commits T1, B aborts T2: torn batch. Or B reads an isolated old leader,
-misses decision N and writes it again.
+Otherwise B reads "N undecided", A decides N and commits T1, B aborts T2: a torn batch. Or B reads from an isolated old
+leader, misses decision N and writes the batch again.
 """
 
 from __future__ import annotations
@@ -35,10 +35,8 @@ def seen(*batches: list[list[str]]) -> Counter[str]:
 
 
 @pytest.mark.parametrize("died_at", ["driver.decided", "driver.committed"])
-def test_a_decision_between_the_successors_look_and_its_fence_is_seen_and_not_written_again(
-    play: Play, died_at: str
-) -> None:
-    """Catches acting on the read-only look: `initialize_state` with `view = fold(self._log.inspect())` kept from before."""
+def test_a_decision_between_the_successors_inspection_and_its_fence_is_found(play: Play, died_at: str) -> None:
+    """Fails if a driver acts on what it inspected before it fenced."""
     first, second = play.driver(), play.driver()
     first.process(play.batch(0), Tasks(play, ZERO))
     replay = Tasks(play, ONE)
@@ -49,25 +47,25 @@ def test_a_decision_between_the_successors_look_and_its_fence_is_seen_and_not_wr
     assert play.visible() == seen(ZERO, ONE)
 
 
-def test_an_acquisition_that_is_repeated_does_not_fence_a_newer_driver(play: Play) -> None:
-    """The coordinator acquires the deciding log, then each sink, and the log may be the sink's own.
+def test_a_repeated_acquisition_does_not_fence_a_newer_driver(play: Play) -> None:
+    """The coordinator acquires the deciding log, then each sink, and the log may be a sink's own.
 
-    Catches `acquire` without its look at the run.
+    Fails if `acquire` ignores that it already holds the log for this run.
     """
     claim = Claim(query_id=play.batch(0).query_id, run="a run", deciding_log=play.sink.ledger)
-    with contextlib.closing(play.sink.create_decision_log()) as overtaken:
-        driver_epoch = overtaken.acquire(claim)
+    with contextlib.closing(play.sink.create_decision_log()) as fenced:
+        driver_epoch = fenced.acquire(claim)
         successor = play.driver()
         successor.process(play.batch(0), Tasks(play, ZERO))
-        assert overtaken.acquire(claim) == driver_epoch
+        assert fenced.acquire(claim) == driver_epoch
         successor.process(play.batch(1), Tasks(play, ONE))
         with pytest.raises(FencedError):
-            overtaken.write([(0, b"decision")])
+            fenced.write([(0, b"decision")])
     assert play.visible() == seen(ZERO, ONE)
 
 
-def test_a_driver_that_was_taken_over_from_while_it_prepared_decides_nothing(play: Play) -> None:
-    """Catches a missing fence: a driver's transactional id of its own (`<sink>.driver` made unique per run)."""
+def test_a_driver_fenced_while_it_prepared_decides_nothing(play: Play) -> None:
+    """Fails if each run has its own driver id, so that nobody is fenced."""
     first, second = play.driver(), play.driver()
     successor = Tasks(play, [["b says a0"], ["b says c0"]])
     with pytest.raises(FencedError), at("driver.confirmed", lambda: second.process(play.batch(0), successor)):
@@ -77,11 +75,11 @@ def test_a_driver_that_was_taken_over_from_while_it_prepared_decides_nothing(pla
     assert play.open_transactions() == ()
 
 
-def test_what_a_fenced_driver_had_prepared_never_becomes_visible_even_before_its_successor_writes(play: Play) -> None:
-    """The same mutation, at its worst moment: A is about to decide, B has acquired the sink and has not decided yet."""
+def test_a_fenced_drivers_rows_never_become_visible_even_before_its_successor_writes(play: Play) -> None:
+    """A is about to decide when B has acquired the sink and not decided yet. Fails if each run has its own driver id."""
     first, second = play.driver(), play.driver()
 
-    def the_first_goes_on() -> None:
+    def let_the_first_decide() -> None:
         with pytest.raises(FencedError):
             transaction.decide(prepared)
         assert play.visible() == Counter()
@@ -89,14 +87,14 @@ def test_what_a_fenced_driver_had_prepared_never_becomes_visible_even_before_its
     run = first.initialize_state(play.batch(0))
     transaction = BatchTransaction(run, play.batch(0), Tasks(play, ZERO))
     prepared = transaction.prepare(Step.WRITE)
-    with at("driver.acquired", the_first_goes_on):
+    with at("driver.acquired", let_the_first_decide):
         second.process(play.batch(0), Tasks(play, ONE))
     assert play.visible() == seen(ONE)
     assert play.open_transactions() == ()
 
 
-def test_a_decision_whose_transaction_is_open_at_the_acquisition_is_aborted_and_its_driver_told(play: Play) -> None:
-    """The same mutation: the record is written but uncommitted, so B cannot read it and must have ended it."""
+def test_a_pending_decision_is_aborted_by_the_acquisition_and_its_driver_fenced(play: Play) -> None:
+    """The record is written but uncommitted: B cannot read it and must end it. Fails if each run has its own driver id."""
     first, second = play.driver(), play.driver()
     successor = Tasks(play, ONE)
     with pytest.raises(FencedError), at("driver.deciding", lambda: second.process(play.batch(0), successor)):
@@ -105,8 +103,8 @@ def test_a_decision_whose_transaction_is_open_at_the_acquisition_is_aborted_and_
     assert play.visible() == seen(ONE)
 
 
-def test_a_driver_that_has_decided_may_finish_beside_its_successor_and_then_decides_no_more(play: Play) -> None:
-    """Both commit the same decision: nothing is torn, nothing doubled, and only the successor goes on."""
+def test_a_driver_may_commit_its_decision_beside_its_successor_but_decide_no_more(play: Play) -> None:
+    """Both commit the same decision: nothing is torn or doubled, and only the successor continues."""
     first, second = play.driver(), play.driver()
     replay = Tasks(play, ZERO)
     with at("driver.decided", lambda: second.process(play.batch(0), replay)):
@@ -118,15 +116,15 @@ def test_a_driver_that_has_decided_may_finish_beside_its_successor_and_then_deci
     assert play.visible() == seen(ZERO, ONE)
 
 
-def test_a_reader_that_cannot_reach_its_own_acquisition_record_does_not_act_on_the_part_it_sees(
+def test_a_driver_that_cannot_read_up_to_its_own_acquisition_does_not_act(
     kafka: KafkaService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A foreign open transaction hides A's decision from B's fetches, as an isolated old leader would.
+    """A foreign open transaction hides A's decision from B, as an isolated old leader would.
 
-    Catches reading to the last stable offset only: `KafkaDecisionLog.read` with `until=None`.
+    Fails if reading stops at the last stable offset.
     """
-    monkeypatch.setattr(decision_log, "_SLOW_COMMIT_S", math.inf)  # rule 12 would read A's decision back
-    with playing(kafka, tmp_path, timeout_ms=1_500) as play:
+    monkeypatch.setattr(decision_log, "_SLOW_COMMIT_S", math.inf)  # otherwise A's decision would be read back (rule 12)
+    with playing(kafka, tmp_path, timeout_ms=4_000) as play:
         first, second = play.driver(), play.driver()
         first.process(play.batch(0), Tasks(play, ZERO))
         foreign = play.open_foreign(f"somebody-{play.name}", play.sink.ledger, 0)
@@ -135,7 +133,7 @@ def test_a_reader_that_cannot_reach_its_own_acquisition_record_does_not_act_on_t
         with pytest.raises(RetriableError, match="could not be read up to"):
             second.process(play.batch(1), replay)
         assert (replay.prepared, replay.evaluated) == (0, 0)
-        assert play.visible() == seen(ZERO)  # and A's prepared transactions are left as they were
+        assert play.visible() == seen(ZERO)  # and A's prepared transactions stay as they are
         assert len(play.open_transactions()) == 2
 
         foreign.abort_transaction(10)
@@ -144,8 +142,8 @@ def test_a_reader_that_cannot_reach_its_own_acquisition_record_does_not_act_on_t
         assert play.visible() == seen(ZERO, ONE)
 
 
-def test_a_refused_start_leaves_the_healthy_driver_driving(play: Play) -> None:
-    """Catches fencing first: `acquire` before the read-only checks."""
+def test_a_refused_start_does_not_fence_the_healthy_driver(play: Play) -> None:
+    """Fails if `acquire` comes before the read-only checks."""
     healthy = play.driver()
     healthy.process(play.batch(0), Tasks(play, ZERO))
     with pytest.raises(Exception, match="belongs to query"):

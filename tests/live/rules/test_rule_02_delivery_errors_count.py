@@ -1,6 +1,6 @@
-"""Rule 2: delivery errors count; a vote needs none, an empty queue, and every row enqueued.
+"""Rule 2: delivery errors count; a vote needs no error, an empty queue, and every row enqueued.
 
-Else a partial transaction, which librdkafka itself refuses to commit, is committed from outside.
+Otherwise a partial transaction, which librdkafka itself refuses to commit, is committed from outside.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HUGE = "x" * 2_000_000
 
 
 def with_output(play: Play, config: Mapping[str, str]) -> None:
-    """The query's output is a topic with these settings, one partition: its rows go in one request."""
+    """Give the query an output topic with these settings and one partition, so that its rows share a request."""
     play.topic = create_topic(play.bootstrap_servers, f"{play.name}-picky", partitions=1, config=config)
     object.__setattr__(play.sink, "topic", play.topic)
 
@@ -41,7 +41,7 @@ def without_keys(rows: list[str]) -> pa.RecordBatch:
 
 
 def require_no_vote(play: Play, error: type[TwoPhaseCommitError], refused: pa.RecordBatch) -> None:
-    """Good rows, refused ones, good ones again: no handle, and what is open can be ended by nobody as a commit."""
+    """Write good rows, refused ones, good ones again: there must be no handle, and nobody can commit the transaction."""
     driver = play.driver()
     driver.initialize_state(play.batch(0))
     writer = writer_of(play, work_of(play, 0, driver_epoch=driver.log_epoch), 0)
@@ -60,31 +60,31 @@ def require_no_vote(play: Play, error: type[TwoPhaseCommitError], refused: pa.Re
     found = play.found(left_open)
     writer.close()
 
-    # Nobody can publish what is left, not even with the producer id and epoch of the broken transaction.
+    # Nobody can publish the rest, not even with the producer id and epoch of the broken transaction.
     assert until(lambda: left_open not in play.open_transactions())
     assert play.end(found, commit=True) != "NONE"
     assert play.visible() == Counter()
 
 
-def test_a_record_larger_than_its_topic_takes_is_no_vote(play: Play) -> None:
-    """The broker refuses it after `produce()` has taken it. Catches `_require_no_errors` emptied."""
+def test_a_record_above_its_topics_limit_prevents_the_vote(play: Play) -> None:
+    """The broker refuses it after `produce()` accepted it. Fails if delivery errors are ignored."""
     with_output(play, {"max.message.bytes": "10000"})
     require_no_vote(play, BadRecordError, record_batch([LARGE]))
 
 
-def test_a_record_that_the_broker_finds_invalid_is_no_vote(play: Play) -> None:
-    """A compacted topic wants a key. Catches `_require_no_errors` emptied."""
+def test_a_record_that_the_broker_rejects_prevents_the_vote(play: Play) -> None:
+    """A compacted topic requires a key. Fails if delivery errors are ignored."""
     with_output(play, {"cleanup.policy": "compact"})
     require_no_vote(play, BadRecordError, without_keys(["no key"]))
 
 
-def test_a_record_that_the_client_refuses_is_no_vote(play: Play) -> None:
-    """It is never sent, so no delivery report speaks of it. Catches a `produce()` whose error is logged and passed over."""
+def test_a_record_that_the_client_rejects_prevents_the_vote(play: Play) -> None:
+    """It is never sent, so it has no delivery report. Fails if an error of `produce()` is only logged."""
     require_no_vote(play, BadRecordError, record_batch([HUGE]))
 
 
-def test_a_batch_with_a_refused_record_is_never_decided_and_nothing_of_it_is_visible(play: Play) -> None:
-    """The whole flow: one task votes, the other cannot. Catches the same, where it would publish half a task."""
+def test_a_batch_with_a_rejected_record_is_never_decided_or_visible(play: Play) -> None:
+    """One task votes, the other cannot. Fails if half a task is published."""
     with_output(play, {"max.message.bytes": "10000"})
     driver = play.driver()
     with pytest.raises(BadRecordError, match=r"max\.message\.bytes"):
@@ -96,12 +96,12 @@ def test_a_batch_with_a_refused_record_is_never_decided_and_nothing_of_it_is_vis
     assert play.visible() == Counter("abcd")
 
 
-def test_records_that_nobody_acknowledged_are_no_vote(
+def test_unacknowledged_records_prevent_the_vote(
     kafka: KafkaService, local_kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker stops answering before the flush. Catches `left` ignored and `_written_to` that waits for nothing."""
+    """The broker stops answering before the flush. Fails if the writer votes with records still in its queue."""
     monkeypatch.setattr(kafka_writer, "_ABORT_TIMEOUT_MS", 100)
-    with playing(kafka, tmp_path, timeout_ms=1_500) as play:
+    with playing(kafka, tmp_path, timeout_ms=4_000) as play:
         driver = play.driver()
         driver.initialize_state(play.batch(0))
         writer = writer_of(play, work_of(play, 0, driver_epoch=driver.log_epoch), 0)

@@ -1,7 +1,7 @@
 """Rule 3: confirm before deciding.
 
-Else: ended by somebody between last row and marker, then reopened by the marker at the same epoch: the marker "proves"
-aborted rows.
+Otherwise somebody ends the transaction between its last row and its marker, the marker reopens it at the same epoch, and
+then "proves" aborted rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def end_what_has_rows(play: Play, *, commit: bool) -> None:
-    """Somebody ends the one open transaction as soon as the broker has its rows, at its own producer id and epoch."""
+    """End the only open transaction from outside once the broker has its rows, at its own producer id and epoch."""
 
     def has_rows() -> bool:
         return any(
@@ -41,7 +41,7 @@ def end_what_has_rows(play: Play, *, commit: bool) -> None:
     found = play.found(tid)
     assert play.end(found, commit=commit) == "NONE"
     assert until(lambda: play.describe(tid).state.startswith("Complete"))
-    assert play.describe(tid).producer_epoch == found.producer_epoch  # transactions V1: the epoch stays
+    assert play.describe(tid).producer_epoch == found.producer_epoch  # transactions V1 keep the epoch
 
 
 def only_attempt(play: Play) -> int:
@@ -50,8 +50,8 @@ def only_attempt(play: Play) -> int:
     return decision.attempt.counter
 
 
-def test_a_transaction_that_was_aborted_before_its_marker_and_reopened_by_it_is_not_decided(play: Play) -> None:
-    """Same id, producer id, epoch, and Ongoing: only the partitions tell. Catches `missing` dropped from `why_not`."""
+def test_a_transaction_aborted_before_its_marker_and_reopened_by_it_is_not_decided(play: Play) -> None:
+    """Id, producer id, epoch and state are the same; only the partitions differ. Fails if missing partitions are accepted."""
     with at("task.written", lambda: end_what_has_rows(play, commit=False)):
         play.driver().process(play.batch(0), Tasks(play, ROWS))
     assert only_attempt(play) == 2
@@ -59,8 +59,8 @@ def test_a_transaction_that_was_aborted_before_its_marker_and_reopened_by_it_is_
     assert play.open_transactions() == ()
 
 
-def test_a_transaction_that_was_ended_after_its_handle_is_not_decided(play: Play) -> None:
-    """Catches `why_not` without `state` and without `missing` (either refuses it): a decided batch would be lost."""
+def test_a_transaction_ended_after_its_handle_is_not_decided(play: Play) -> None:
+    """Fails if both the state and the partitions of a transaction are ignored: a decided batch would be lost."""
 
     class Ended(Tasks):
         def prepare(self, work: Work) -> list[TaskReport]:
@@ -74,12 +74,12 @@ def test_a_transaction_that_was_ended_after_its_handle_is_not_decided(play: Play
     assert play.visible() == VISIBLE
 
 
-def test_a_transaction_of_a_newer_producer_with_the_same_id_and_partitions_is_not_taken_for_the_voted_one(
+def test_a_transaction_of_a_newer_producer_with_the_same_id_is_not_confirmed(
     play: Play,
 ) -> None:
-    """The handle's writer is fenced, and the newcomer's transaction looks the same but for its epoch.
+    """The handle's writer is fenced, and the new transaction differs only in its epoch.
 
-    Catches `(producer_id, producer_epoch)` dropped from `why_not`, or taken from the same call.
+    Fails if the producer id and epoch are not compared with the handle's.
     """
     newcomers = []
 
@@ -104,8 +104,8 @@ def test_a_transaction_of_a_newer_producer_with_the_same_id_and_partitions_is_no
 
 
 @pytest.mark.parametrize("wrong", ["producer_id", "producer_epoch"])
-def test_a_handle_with_another_producer_than_the_broker_knows_is_refused(play: Play, wrong: str) -> None:
-    """The same mutation, each half of the identity by itself."""
+def test_a_handle_with_a_wrong_producer_id_or_epoch_is_refused(play: Play, wrong: str) -> None:
+    """Fails if either half of the identity is not compared."""
 
     class Confirmed(Tasks):
         def prepare(self, work: Work) -> list[TaskReport]:
@@ -123,8 +123,8 @@ def test_a_handle_with_another_producer_than_the_broker_knows_is_refused(play: P
     assert play.visible() == VISIBLE
 
 
-def test_one_handle_that_cannot_be_confirmed_voids_the_whole_attempt(play: Play) -> None:
-    """Else the others would be decided without it. And the void attempt's transactions hold back no reader."""
+def test_one_unconfirmed_handle_fails_the_whole_attempt(play: Play) -> None:
+    """Otherwise the others would be decided without it. The failed attempt's transactions must not hold back readers."""
 
     class OneFenced(Tasks):
         def prepare(self, work: Work) -> list[TaskReport]:
@@ -141,18 +141,18 @@ def test_one_handle_that_cannot_be_confirmed_voids_the_whole_attempt(play: Play)
     assert play.visible() == VISIBLE
 
 
-def test_a_batch_whose_transactions_could_expire_before_their_commit_is_not_decided(
+def test_a_batch_whose_transactions_could_expire_before_the_commit_is_not_decided(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A clock that stands 15 minutes further when the tasks have voted. Catches `left_ms` not compared in `confirm`."""
-    clock = itertools.chain([0.0], itertools.repeat(900 - play.sink._settings.reserve_ms / 1000 + 1))
+    """The clock jumps 15 minutes while the tasks vote. Fails if `confirm` ignores the time that is left."""
+    clock = itertools.chain([0.0], itertools.repeat(900 - play.sink.reserve_ms / 1000 + 1))
     driver = play.driver()
     driver.initialize_state(play.batch(0))
     monkeypatch.setattr(batch_transaction, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     tasks = Tasks(play, ROWS)
     with pytest.raises(PrepareTimeoutError, match=r"raise kafka\.transaction\.timeout\.ms"):
         driver.process(play.batch(0), tasks)
-    assert tasks.prepared == 1  # as long again: no further attempt
+    assert tasks.prepared == 1  # another attempt would take as long
     assert play.decisions() == []
     assert play.open_transactions() == ()
     assert play.visible() == Counter()

@@ -1,7 +1,7 @@
 """Rule 4: only proof counts.
 
-NONE to an EndTxn at a confirmed (producer id, epoch) proves the commit. Any other answer proves nothing: then the marker
-decides, and its absence only in front of a barrier and only where nothing was deleted.
+NONE as the answer to EndTxn at a confirmed (producer id, epoch) proves the commit. No other answer proves anything; then the
+marker decides. Its absence is a proof only in front of a barrier, and only where nothing was deleted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from integration.services.kafka import LocalKafka
-from sinks.kafka import decision_log, marker_search
+from sinks.kafka import decision_log, markers
 from sinks.kafka import reader as kafka_reader
 from sinks.kafka.reports import NO_ANSWER
 from sinks.kafka.transactions import TransactionClient
@@ -23,8 +23,8 @@ from tests.live.pipeline import Tasks
 from tests.live.rules.batches import ROWS, VISIBLE, WithOrphan
 from tests.live.rules.schedules import Play, at, crash, playing, until
 from tests.live.services import KafkaService, chosen
+from twopc.attempt import Evidence
 from twopc.errors import CommitBlockedError, DecisionLogDamagedError, RetriableError
-from twopc.handle import Evidence
 from twopc.participants import Participants
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def play(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
 
 
 def initialise_again(play: Play, batch: int = 0) -> list[str]:
-    """Somebody initialises every id of a batch again: no EndTxn for it is answered NONE any more."""
+    """Initialise every id of a batch from outside, so that no EndTxn for it is answered NONE any more."""
     handles = play.decided(batch)
     for handle in handles:
         play.fence(handle.transactional_id)
@@ -52,15 +52,15 @@ def initialise_again(play: Play, batch: int = 0) -> list[str]:
 
 
 def delete_before_end(play: Play, partitions: Sequence[int]) -> None:
-    """Somebody deletes the records of some of the ledger's partitions (kafka-delete-records)."""
+    """Delete the records of some ledger partitions from outside (kafka-delete-records)."""
     admin = AdminClient({"bootstrap.servers": play.bootstrap_servers})
     where = [TopicPartition(play.sink.ledger, partition, -1) for partition in partitions]
     for future in admin.delete_records(where).values():
         future.result()
 
 
-def test_a_commit_that_is_refused_is_proven_by_the_marker_and_not_written_again(play: Play) -> None:
-    """Committed, and every EndTxn says "fenced". Catches a refusal taken for a loss (`commit` noting ABORTED)."""
+def test_a_refused_commit_is_proven_by_its_marker(play: Play) -> None:
+    """The transaction is committed, and every EndTxn answers "fenced". Fails if a refusal counts as a loss."""
     crash(play.driver(), play, 0, ROWS, "driver.committed")
     initialise_again(play)
     replay = Tasks(play, ROWS)
@@ -70,8 +70,8 @@ def test_a_commit_that_is_refused_is_proven_by_the_marker_and_not_written_again(
     assert play.visible() == VISIBLE
 
 
-def test_a_transaction_without_a_marker_before_the_barrier_is_lost_and_written_anew(play: Play) -> None:
-    """Aborted after the decision, and every EndTxn says the same "fenced". Catches a refusal taken for a commit."""
+def test_a_transaction_without_a_marker_before_the_barrier_is_lost_and_rewritten(play: Play) -> None:
+    """The transaction is aborted, and every EndTxn answers "fenced", too. Fails if a refusal counts as a commit."""
     crash(play.driver(), play, 0, ROWS, "driver.decided")
     initialise_again(play)
     replay = Tasks(play, ROWS)
@@ -81,16 +81,14 @@ def test_a_transaction_without_a_marker_before_the_barrier_is_lost_and_written_a
     assert play.visible() == VISIBLE
 
 
-def test_a_marker_behind_an_open_transaction_is_not_taken_for_an_absent_one(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An orphan of an earlier driver epoch hides marker and barrier; it is swept, and the marker is found.
+def test_a_marker_behind_an_orphans_open_transaction_is_found(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An orphan of an earlier driver epoch hides marker and barrier; it is swept, and then the marker is found.
 
-    Catches `evidence` that does not sweep: the query could not go on before the orphan has timed out.
+    Fails if `evidence` does not sweep: the query could not continue before the orphan times out.
     """
     first = play.driver()
     with at("driver.committed", lambda: initialise_again(play)), at("driver.swept", lambda: None):
-        monkeypatch.setattr(Participants, "sweep", lambda *_: None)  # it dies before
+        monkeypatch.setattr(Participants, "sweep", lambda *_: None)  # as if it had died before
         first.process(play.batch(0), WithOrphan(play, ROWS))
     monkeypatch.undo()
     assert len(play.open_transactions()) == 1
@@ -102,14 +100,13 @@ def test_a_marker_behind_an_open_transaction_is_not_taken_for_an_absent_one(
 
 
 @pytest.mark.parametrize("slow_commit_s", [math.inf, 0.0], ids=["quick_broker", "slow_broker"])
-def test_a_marker_hidden_by_a_transaction_that_is_not_ours_to_end_blocks_the_commit(
+def test_a_marker_hidden_by_a_foreign_open_transaction_blocks_the_commit(
     play: Play, monkeypatch: pytest.MonkeyPatch, slow_commit_s: float
 ) -> None:
-    """Unknown is neither committed nor lost.
+    """Unknown means neither committed nor lost.
 
-    Catches `_read_to_barrier` that reads to the last stable offset (`last=None`), and UNKNOWN turned into ABORTED when
-    the time is over (`search`). On a slow broker a barrier that cannot be read back is hidden, not in doubt: catches
-    `write` reading it back while `_search` lets that error through.
+    Fails if markers are only read up to the last stable offset, or if unknown becomes lost after the timeout. On a slow broker,
+    fails if a barrier that cannot be read back raises an error instead of being hidden.
     """
     monkeypatch.setattr(decision_log, "_SLOW_COMMIT_S", slow_commit_s)
     crash(play.driver(), play, 0, ROWS, "driver.decided")
@@ -117,23 +114,25 @@ def test_a_marker_hidden_by_a_transaction_that_is_not_ours_to_end_blocks_the_com
     foreign = play.open_foreign(f"somebody-{play.name}", play.sink.ledger, hidden.marker_partition)
     play.fence(hidden.transactional_id)
     replay = Tasks(play, ROWS)
-    with pytest.raises(CommitBlockedError) as blocked:
+    reason = rf"{play.sink.ledger}/{hidden.marker_partition} cannot be read.* an open transaction hides it"
+    with pytest.raises(CommitBlockedError, match=reason) as blocked:
         play.driver().process(play.batch(0), replay)
     assert blocked.value.transactions == (hidden.transaction,)
     assert (replay.prepared, replay.evaluated) == (0, 0)
 
     foreign.abort_transaction(10)
-    play.driver().process(play.batch(0), replay)  # now it is proven lost, the other one committed
+    play.driver().process(play.batch(0), replay)  # now one is proven lost, the other one committed
     assert play.visible() == VISIBLE
 
 
-def test_deleted_markers_are_not_taken_for_absent_ones(play: Play) -> None:
-    """Committed, but its proof was deleted. Catches `earliest > start` passed over: the batch would be written twice."""
+def test_a_deleted_marker_is_not_an_absent_one(play: Play) -> None:
+    """The transaction is committed, but its proof was deleted. Fails if deletions are ignored: the batch would be doubled."""
     crash(play.driver(), play, 0, ROWS, "driver.committed")
     initialise_again(play)
     delete_before_end(play, [handle.marker_partition for handle in play.decided(0)])
     replay = Tasks(play, ROWS)
-    with pytest.raises(CommitBlockedError) as blocked:
+    reason = rf"markers in {play.sink.ledger}/[0-9] were deleted.*kafka\.transaction\.timeout\.ms=900000"
+    with pytest.raises(CommitBlockedError, match=reason) as blocked:
         play.driver().process(play.batch(0), replay)
     assert len(blocked.value.transactions) == 2
     assert (replay.prepared, replay.evaluated) == (0, 0)
@@ -142,7 +141,7 @@ def test_deleted_markers_are_not_taken_for_absent_ones(play: Play) -> None:
 
 
 def test_markers_of_proven_batches_may_be_deleted(play: Play) -> None:
-    """The other side of it: what lies below a decision's own beginning is not missed."""
+    """Only records above the decision's own scan start are needed."""
     first = play.driver()
     first.process(play.batch(0), Tasks(play, ROWS))
     delete_before_end(play, [handle.marker_partition for handle in play.decided(0)])
@@ -155,7 +154,7 @@ def test_markers_of_proven_batches_may_be_deleted(play: Play) -> None:
 
 
 def delete_before_barrier(play: Play) -> None:
-    """As :func:`delete_before_end`, but for the last record of each partition of markers and its commit."""
+    """As :func:`delete_before_end`, but keep the last record of each marker partition and its commit."""
     admin = AdminClient({"bootstrap.servers": play.bootstrap_servers})
     partitions = [handle.marker_partition for handle in play.decided(0)]
     ends = kafka_reader.offsets(admin, play.sink.ledger, partitions, OffsetSpec.latest(), timeout_ms=10_000)
@@ -165,10 +164,10 @@ def delete_before_barrier(play: Play) -> None:
         future.result()
 
 
-def test_markers_that_are_deleted_while_they_are_looked_for_are_not_taken_for_absent_ones(play: Play) -> None:
-    """The partition began early enough when it was asked; then only the barrier is left.
+def test_a_marker_deleted_during_the_search_is_not_an_absent_one(play: Play) -> None:
+    """The partition starts early enough when the search begins; then only the barrier is left.
 
-    Catches `auto.offset.reset` other than `error`, and `read` returning what it has when `start` is gone.
+    Fails if the reader skips over deleted records, or returns what it has when its start is deleted.
     """
     crash(play.driver(), play, 0, [["a"]], "driver.committed")
     initialise_again(play)
@@ -180,10 +179,8 @@ def test_markers_that_are_deleted_while_they_are_looked_for_are_not_taken_for_ab
     assert play.visible() == Counter("a")
 
 
-def test_markers_that_cannot_be_looked_for_are_not_taken_for_absent_ones(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Committed, its EndTxn refused, and the leader of the markers silent. Catches `_search` that calls that ABORTED."""
+def test_a_marker_that_cannot_be_searched_for_is_not_an_absent_one(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Committed, EndTxn refused, and the markers' leader is silent. Fails if a failed search counts as an abort."""
 
     def silent(*_: object, **__: object) -> dict[int, int]:
         raise RetriableError("no answer")
@@ -192,8 +189,8 @@ def test_markers_that_cannot_be_looked_for_are_not_taken_for_absent_ones(
     initialise_again(play)
     replay = Tasks(play, ROWS)
     with monkeypatch.context() as patch:
-        patch.setattr(marker_search, "offsets", silent)
-        with pytest.raises(CommitBlockedError):
+        patch.setattr(markers, "offsets", silent)
+        with pytest.raises(CommitBlockedError, match="cannot be read: no answer"):
             play.driver().process(play.batch(0), replay)
     play.driver().process(play.batch(0), replay)
     assert (replay.prepared, replay.evaluated) == (0, 1)
@@ -201,8 +198,8 @@ def test_markers_that_cannot_be_looked_for_are_not_taken_for_absent_ones(
     assert play.visible() == VISIBLE
 
 
-def test_who_looks_for_a_proof_ends_nothing_that_may_still_be_decided(play: Play) -> None:
-    """Catches `evidence` that sweeps its own driver epoch: what is prepared beside the one that is asked for."""
+def test_looking_for_evidence_ends_no_transaction_of_the_same_driver(play: Play) -> None:
+    """Fails if `evidence` sweeps its own driver epoch, with transactions that may still be decided."""
 
     class Looked(Tasks):
         def prepare(self, work: Work) -> list[TaskReport]:
@@ -217,10 +214,10 @@ def test_who_looks_for_a_proof_ends_nothing_that_may_still_be_decided(play: Play
     assert play.visible() == VISIBLE
 
 
-def test_a_truncated_decision_log_is_damage_and_not_an_empty_log(play: Play) -> None:
-    """Somebody deletes the decisions. Catches `fold` without its look at where the log starts: all written twice.
+def test_a_truncated_decision_log_is_damage(play: Play) -> None:
+    """The decisions are deleted from outside. Fails if the log's start is ignored: every batch would be written again.
 
-    A new driver, in another process, has seen none of it; the one that drives goes on.
+    A new driver has seen none of them and must stop; the running driver continues.
     """
     first = play.driver()
     first.process(play.batch(0), Tasks(play, ROWS))
@@ -231,12 +228,12 @@ def test_a_truncated_decision_log_is_damage_and_not_an_empty_log(play: Play) -> 
             play.driver().process(play.batch(0), replay)
     assert (replay.prepared, replay.evaluated) == (0, 0)
     assert play.visible() == VISIBLE
-    first.process(play.batch(1), Tasks(play, [["d"]]))  # nobody has acquired the sink since
+    first.process(play.batch(1), Tasks(play, [["d"]]))  # no other driver has acquired the sink
     assert play.visible() == Counter("abcd")
 
 
 def lose_answers(monkeypatch: pytest.MonkeyPatch, count: float) -> list[str]:
-    """EndTxn requests arrive, and the answers to the first ``count`` are lost. Returns what is asked, as it is asked."""
+    """Lose the answers to the first ``count`` EndTxn requests, which do arrive. The list of requests grows as they are made."""
     asked: list[str] = []
     really = TransactionClient.end
 
@@ -249,19 +246,17 @@ def lose_answers(monkeypatch: pytest.MonkeyPatch, count: float) -> list[str]:
     return asked
 
 
-def test_a_commit_whose_answer_was_lost_is_asked_again_until_it_is_proven(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Catches NO_ANSWER that is not asked again: without a marker search each would be in doubt."""
+def test_an_unanswered_commit_is_repeated_until_it_is_proven(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if a missing answer is final: the marker search is disabled here."""
     asked = lose_answers(monkeypatch, 3)
-    monkeypatch.setattr("sinks.kafka.marker_search.search", lambda *_, **__: pytest.fail("the answer proves it"))
+    monkeypatch.setattr("sinks.kafka.markers.search", lambda *_, **__: pytest.fail("the answer proves it"))
     play.driver().process(play.batch(0), Tasks(play, ROWS))
     assert len(asked) >= 4
     assert play.visible() == VISIBLE
 
 
-def test_a_commit_that_is_never_answered_is_proven_by_its_markers(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Catches silence taken for a loss, or for success."""
+def test_an_unanswered_commit_is_proven_by_its_marker(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if a missing answer counts as a loss or as a success."""
     lose_answers(monkeypatch, math.inf)
     tasks = Tasks(play, ROWS)
     play.driver().process(play.batch(0), tasks)
@@ -272,19 +267,19 @@ def test_a_commit_that_is_never_answered_is_proven_by_its_markers(play: Play, mo
 
 @pytest.fixture(scope="module")
 def impatient() -> Iterator[KafkaService]:
-    """A broker that looks for transactions which have timed out ten times a second."""
+    """A broker that looks for expired transactions ten times a second."""
     if chosen() == "docker":
-        pytest.skip("starts a broker of its own")
+        pytest.skip("starts its own broker")
     with LocalKafka(properties={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}) as broker:
         yield KafkaService(broker.bootstrap_servers)
 
 
-def test_a_decided_batch_whose_transactions_timed_out_is_proven_lost_and_written_anew(
+def test_a_decided_batch_whose_transactions_timed_out_is_proven_lost_and_rewritten(
     impatient: KafkaService, tmp_path: Path
 ) -> None:
-    """The broker itself aborts them while no driver runs; its answer alone does not tell. The same mutations.
+    """The broker aborts them while no driver runs; its answer to EndTxn alone proves nothing.
 
-    They live for 8 s: a busy machine has to prepare them within three quarters of that.
+    The timeout is 8 s; a busy machine has to prepare the transactions within three quarters of that.
     """
     with playing(impatient, tmp_path, options={"kafka.transaction.timeout.ms": 8_000}) as play:
         crash(play.driver(), play, 0, ROWS, "driver.decided")

@@ -1,6 +1,6 @@
 """Rule 5: one producer, one transaction, one epoch.
 
-Else: B re-sends COMMIT for N at (producer id, epoch) while A already writes N+1 there: half of N+1 published.
+Otherwise B repeats COMMIT for N at (producer id, epoch) while A already writes N+1 there: half of N+1 is published.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class FailsFirst(Tasks):
-    """Keeps every handle; its first attempt at a batch is void."""
+    """Keeps every handle; its first attempt at a batch fails."""
 
     def __init__(self, play: Play, batch: int, kept: list[KafkaHandle]) -> None:
         super().__init__(play, rows_of(batch))
@@ -37,10 +37,10 @@ class FailsFirst(Tasks):
         return tasks
 
 
-def test_no_producer_id_and_epoch_ever_serves_two_transactions(play: Play) -> None:
-    """Five batches of two tasks, each written twice, by one worker: ids come back, epochs do not.
+def test_two_transactions_never_share_a_producer_id_and_epoch(play: Play) -> None:
+    """One worker writes five batches of two tasks twice each: it reuses ids, but never epochs.
 
-    Catches a used producer that is kept and made ready again by its own `commit_transaction()` (`make_ready`).
+    Fails if a producer is kept after its transaction and used again at the same epoch.
     """
     kept: list[KafkaHandle] = []
     driver = play.driver()
@@ -48,14 +48,14 @@ def test_no_producer_id_and_epoch_ever_serves_two_transactions(play: Play) -> No
         driver.process(play.batch(batch), FailsFirst(play, batch, kept))
     ids = {handle.transactional_id for handle in kept}
     assert len({(handle.producer_id, handle.producer_epoch) for handle in kept}) == len(kept) == 20
-    assert len(ids) < len(kept), "ids were not used again, so nothing was tested"
+    assert len(ids) < len(kept), "no id was used again, so nothing was tested"
     assert play.visible() == seen(5)
 
 
-def test_a_late_commit_of_an_earlier_batch_changes_nothing_of_the_one_that_is_open(play: Play) -> None:
-    """Every COMMIT that was ever sent is sent again while the next batch's transactions are open.
+def test_a_late_commit_of_an_earlier_batch_does_not_touch_the_open_one(play: Play) -> None:
+    """Every earlier COMMIT is sent again while the next batch's transactions are open.
 
-    Catches the same: it would be answered NONE, and publish what the batch has written so far.
+    Fails if a producer is used twice: the commit would succeed, and publish what the batch has written so far.
     """
     sent: list[KafkaHandle] = []
     met = 0
@@ -77,18 +77,18 @@ def test_a_late_commit_of_an_earlier_batch_changes_nothing_of_the_one_that_is_op
         driver.process(play.batch(batch), Tasks(play, rows_of(batch), between=send_again))
         sent += play.decided(batch)
         assert play.visible() == seen(batch + 1)
-    assert met > 0, "no id was open again while a commit for it came late"
+    assert met > 0, "no id was open again when an old commit for it arrived"
 
 
-def test_a_late_commit_publishes_nothing_of_a_batch_that_then_dies(play: Play) -> None:
-    """The same mutation where it does its harm: the driver dies before it decides, and the batch is written anew."""
+def test_a_late_commit_publishes_nothing_of_an_undecided_batch(play: Play) -> None:
+    """The driver dies before its decision, and the batch is written again. Fails if a producer is used twice."""
     driver = play.driver()
     for batch in range(4):
         driver.process(play.batch(batch), Tasks(play, rows_of(batch)))
     sent = [handle for batch in range(4) for handle in play.decided(batch)]
     crash(driver, play, 4, rows_of(4), "driver.confirmed")
     opened = play.open_transactions()
-    assert {handle.transactional_id for handle in sent} & set(opened), "nothing was tested"
+    assert {handle.transactional_id for handle in sent} & set(opened), "no id was used again, so nothing was tested"
     for handle in sent:
         play.end(handle, commit=True)
     assert play.open_transactions() == opened
@@ -98,9 +98,9 @@ def test_a_late_commit_publishes_nothing_of_a_batch_that_then_dies(play: Play) -
 
 
 def test_an_id_is_not_initialised_again_before_its_batch_is_proven(play: Play) -> None:
-    """A worker goes on with batches that its driver has not proven yet: every prepared transaction stays as it is.
+    """A worker takes batches that its driver has not proven yet: every prepared transaction stays as it is.
 
-    Catches `_free_sequence` without `batch <= committed_through`: the next producer would abort a prepared transaction.
+    Fails if ids become free before their batch is proven: the next producer would abort a prepared transaction.
     """
     driver = play.driver()
     driver.initialize_state(play.batch(0))
@@ -109,25 +109,25 @@ def test_an_id_is_not_initialised_again_before_its_batch_is_proven(play: Play) -
         for batch in range(2)
         for task in range(3)
     ]
-    play.forget_worker()  # and with it, whatever it was making
+    play.forget_worker()  # and with it, the producers it was preparing
     for handle in handles:
         found = play.describe(handle.transactional_id)
         assert (found.state, found.producer_epoch) == ("Ongoing", handle.producer_epoch)
 
 
-def test_two_producers_made_ready_together_never_share_an_id(play: Play) -> None:
-    """A worker whose pool ran low gets an empty task of the next batch, and makes several producers ready at once.
+def test_producers_prepared_together_never_share_an_id(play: Play) -> None:
+    """A worker whose pool runs low gets an empty task of the next batch, and prepares several producers at once.
 
-    Catches `_free_sequence` that forgets what `replenish` has just reserved: the second would fence the first.
+    Fails if the pool hands out an id twice before the first producer is ready: the second would fence the first.
     """
     driver = play.driver()
     driver.initialize_state(play.batch(0))
     work = work_of(play, 1, driver_epoch=driver.log_epoch, committed_through=0)
     writer_of(play, work, 0)  # makes the pool
-    pool: ProducerPool = producer_pool._pools[play.name][2]
+    pool: ProducerPool = producer_pool._pools[play.name]
     for _ in range(3):
         pool.take(0, committed_through=-1)
-    writer_of(play, work, 0).close()  # an empty task: its batch has taken nothing
+    writer_of(play, work, 0).close()  # an empty task uses no producer
     assert pool._making is not None
     pool._making.join()
     assert len({ready.transactional_id for ready in pool._ready}) == len(pool._ready) == 3
@@ -136,10 +136,10 @@ def test_two_producers_made_ready_together_never_share_an_id(play: Play) -> None
     assert play.visible() == Counter("abc")
 
 
-def test_a_worker_keeps_no_producer_over_a_new_driver_epoch(play: Play) -> None:
-    """The same Python worker serves the next driver: its ids carry the new driver epoch from the first task on.
+def test_a_worker_keeps_no_producer_for_a_new_driver_epoch(play: Play) -> None:
+    """The same Python worker serves the next driver: its ids have the new driver epoch from the first task on.
 
-    Catches `pool_for` that looks at the sink's name only: a paused former driver's sweep would abort the successor.
+    Fails if a pool is chosen by the sink's name only: the sweep of the former driver, if it wakes, would abort them.
     """
     first, second = play.driver(), play.driver()
     first.process(play.batch(0), Tasks(play, rows_of(0)))

@@ -1,7 +1,7 @@
 """Rule 6: one writer, one end.
 
-Before its handle is handed over a worker may abort its own transaction; after that it ends nothing: a generator's
-`finally: abort()` would abort what is decided. And two attempts of one task never share an id.
+A worker may abort its own transaction before it hands over its handle; afterwards it ends nothing. Otherwise a generator's
+`finally: abort()` aborts a decided transaction. And two attempts of one task never share an id.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def first_work(play: Play) -> Work:
     return work_of(play, 0, driver_epoch=driver.log_epoch)
 
 
-def test_a_writer_that_has_handed_over_ends_nothing_however_it_is_closed(play: Play) -> None:
-    """Catches `hand_over` that does nothing (state stays PREPARED, producer stays): `close` would abort."""
+def test_a_writer_ends_nothing_after_the_handover_however_it_is_closed(play: Play) -> None:
+    """Fails if `hand_over` changes nothing: `close` would abort."""
     work = first_work(play)
     writer = writer_of(play, work, 0)
     writer.write_rows(record_batch(["a"]))
@@ -50,8 +50,8 @@ def test_a_writer_that_has_handed_over_ends_nothing_however_it_is_closed(play: P
 
 
 @pytest.mark.parametrize("voted", [False, True], ids=["rows_written", "handle_made"])
-def test_a_writer_that_is_closed_before_it_hands_over_aborts_its_own_transaction(play: Play, *, voted: bool) -> None:
-    """The task failed or was cancelled: its rows hold back no reader. Catches a `close` that leaves it open."""
+def test_a_writer_closed_before_the_handover_aborts_its_own_transaction(play: Play, *, voted: bool) -> None:
+    """The task failed or was cancelled, and must not hold back readers. Fails if `close` leaves the transaction open."""
     work = first_work(play)
     writer = writer_of(play, work, 0)
     writer.write_rows(record_batch(["a"]))
@@ -67,7 +67,7 @@ def test_a_writer_that_is_closed_before_it_hands_over_aborts_its_own_transaction
 
 
 class Generators(Tasks):
-    """Each task is a generator, as in Spark's Python worker: it may be closed long after its handle has left it."""
+    """Each task is a generator, as in Spark's Python worker; it may be closed long after it has returned its handle."""
 
     def __init__(self, play: Play, rows: Sequence[Sequence[str]]) -> None:
         super().__init__(play, rows)
@@ -91,7 +91,7 @@ class Generators(Tasks):
             assert handle is not None
             writer.hand_over()
             yield handle
-            raise AssertionError("nobody asks for more")
+            raise AssertionError("the generator must not be resumed")
         finally:
             writer.close()
 
@@ -100,8 +100,8 @@ class Generators(Tasks):
             running.close()
 
 
-def test_a_task_that_is_closed_after_the_decision_aborts_nothing_of_what_was_decided(play: Play) -> None:
-    """Catches the same: the decided batch would be lost between decision and commit, and written anew."""
+def test_a_task_closed_after_the_decision_aborts_nothing(play: Play) -> None:
+    """Fails if `hand_over` changes nothing: the batch would be lost between decision and commit, and rewritten."""
     tasks = Generators(play, ROWS)
     with at("driver.decided", tasks.close):
         play.driver().process(play.batch(0), tasks)
@@ -126,10 +126,10 @@ class Speculative(Tasks):
         return accepted
 
 
-def test_of_two_attempts_of_a_task_only_the_accepted_one_becomes_visible(play: Play) -> None:
-    """Speculation. Catches ids that are not unique per worker (`ProducerPool._worker` constant).
+def test_only_the_accepted_one_of_two_attempts_of_a_task_becomes_visible(play: Play) -> None:
+    """Speculation. Fails if ids are not unique per worker.
 
-    The second attempt would initialise the first one's id, and abort what it has prepared.
+    The second attempt would initialise the first one's id, and abort its prepared transaction.
     """
     tasks = Speculative(play, ROWS)
     with at("driver.decided", lambda: len(play.open_transactions()) == 4 or pytest.fail("an attempt was ended")):

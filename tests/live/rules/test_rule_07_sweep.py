@@ -1,6 +1,6 @@
-"""Rule 7: sweep by InitProducerId, never by EndTxn; only ids of a driver epoch up to one's own, never a driver's.
+"""Rule 7: sweep by InitProducerId, never by EndTxn; only tasks' ids, and only of driver epochs up to one's own.
 
-Else a paused loser wakes and aborts the winner's prepared transactions, or a living writer reopens what was swept.
+Otherwise a paused driver wakes and aborts its successor's prepared transactions, or a living writer reopens a swept one.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 
 def wake_and_fail(driver: Coordinator, play: Play, batch: int) -> None:
-    """A driver that was paused wakes, and its next batch fails: it sweeps what its attempt may have left open."""
+    """Wake a paused driver and fail its next batch, so that it sweeps its attempt."""
     with pytest.raises(InjectedFault):
         driver.process(play.batch(batch), Tasks(play, [["late"]], between=lambda _: die()))
 
 
-def test_a_paused_loser_that_wakes_and_sweeps_does_not_hurt_what_the_winner_has_prepared(play: Play) -> None:
-    """Catches `epoch < below` dropped from `sweep`: the winner's confirmed transactions would be aborted."""
+def test_a_fenced_driver_that_wakes_does_not_sweep_its_successors_transactions(play: Play) -> None:
+    """Fails if the sweep ignores the driver epoch: the successor's confirmed transactions would be aborted."""
     loser, winner = play.driver(), play.driver()
     loser.process(play.batch(0), Tasks(play, [["zero"]]))
     play.forget_worker()
@@ -56,8 +56,8 @@ def test_a_paused_loser_that_wakes_and_sweeps_does_not_hurt_what_the_winner_has_
     assert play.visible() == VISIBLE + Counter(["zero"])
 
 
-def test_a_paused_loser_that_wakes_and_sweeps_does_not_end_the_winners_decision(play: Play) -> None:
-    """The decision's record is written, its transaction open. Catches `<sink>.driver` not told from a task's id."""
+def test_a_fenced_driver_that_wakes_does_not_sweep_its_successors_decision(play: Play) -> None:
+    """The decision's record is written, its transaction open. Fails if the driver's id counts as a task's id."""
     loser, winner = play.driver(), play.driver()
     loser.process(play.batch(0), Tasks(play, [["zero"]]))
 
@@ -72,8 +72,8 @@ def test_a_paused_loser_that_wakes_and_sweeps_does_not_end_the_winners_decision(
     assert play.visible() == VISIBLE + Counter(["zero", "two"])
 
 
-def test_an_orphan_of_the_own_driver_epoch_is_swept_right_after_the_decision(play: Play) -> None:
-    """Else it would hold back every reader of the output. Catches `below=self._driver_epoch` in `recover_and_abort`."""
+def test_an_orphan_of_the_same_driver_epoch_is_swept_right_after_the_decision(play: Play) -> None:
+    """Otherwise it would hold back readers. Fails if the sweep spares its own driver epoch after the decision."""
     tasks = WithOrphan(play, ROWS)
     play.driver().process(play.batch(0), tasks)
     assert play.open_transactions() == ()
@@ -82,8 +82,8 @@ def test_an_orphan_of_the_own_driver_epoch_is_swept_right_after_the_decision(pla
     assert play.visible() == VISIBLE
 
 
-def test_a_new_driver_sweeps_what_a_dead_one_had_not_decided(play: Play) -> None:
-    """Catches an acquisition without a sweep: readers of the output would wait until it times out."""
+def test_a_new_driver_sweeps_undecided_transactions_of_a_dead_one(play: Play) -> None:
+    """Fails if acquiring does not sweep: readers of the output would wait until the transactions time out."""
     crash(play.driver(), play, 0, [["x"], ["y"]], "driver.confirmed")
     assert len(play.open_transactions()) == 2
     with at("driver.recovered", lambda: play.open_transactions() == () or pytest.fail("not swept")):
@@ -91,19 +91,19 @@ def test_a_new_driver_sweeps_what_a_dead_one_had_not_decided(play: Play) -> None
     assert play.visible() == VISIBLE
 
 
-def test_an_id_that_has_served_a_decided_batch_is_swept_when_it_serves_an_undecided_one(play: Play) -> None:
-    """Else its open transaction hides the markers, and a start waits until it times out. Catches sparing by the id alone."""
+def test_an_id_of_a_decided_batch_is_swept_when_it_serves_an_undecided_one(play: Play) -> None:
+    """Otherwise its open transaction hides markers until it times out. Fails if the sweep spares by the id alone."""
     play.driver().process(play.batch(0), Tasks(play, [["zero"]]))
     [handle] = play.decided(0)
-    # As its worker does in batch 1, since batch 0 is proven.
+    # Its worker may do this in batch 1, because batch 0 is proven.
     play.open_foreign(handle.transactional_id, play.sink.ledger, handle.marker_partition)
     play.driver().process(play.batch(1), Tasks(play, [["one"]]))
     assert play.open_transactions() == ()
     assert play.visible() == Counter(["zero", "one"])
 
 
-def test_the_writer_of_a_swept_transaction_is_fenced_wherever_it_is(play: Play) -> None:
-    """A zombie writes on after the sweep. Catches a sweep by EndTxn(abort): the zombie would reopen at its epoch."""
+def test_the_writer_of_a_swept_transaction_is_fenced(play: Play) -> None:
+    """A zombie keeps writing after the sweep. Fails if the sweep uses EndTxn: the zombie would reopen at its epoch."""
     driver = play.driver()
     driver.initialize_state(play.batch(0))
     zombie = writer_of(play, work_of(play, 0, driver_epoch=driver.log_epoch), 1)
@@ -121,7 +121,7 @@ def test_the_writer_of_a_swept_transaction_is_fenced_wherever_it_is(play: Play) 
 
 
 def make_unreachable(monkeypatch: pytest.MonkeyPatch, transactional_id: str) -> None:
-    """The coordinator of one transaction does not answer commits, and does not get them."""
+    """Drop all commits of one transaction, without an answer."""
     really = TransactionClient.end
 
     def end(client: TransactionClient, identities: Sequence[ProducerIdentity], **how: Any) -> dict[str, str]:
@@ -132,11 +132,11 @@ def make_unreachable(monkeypatch: pytest.MonkeyPatch, transactional_id: str) -> 
     monkeypatch.setattr(TransactionClient, "end", end)
 
 
-def test_what_is_decided_and_not_yet_committed_is_spared(
+def test_a_decided_uncommitted_transaction_is_not_swept(
     kafka: KafkaService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of two commits goes unanswered over a restart. Catches `tid not in spared` dropped: a torn batch."""
-    with playing(kafka, tmp_path, timeout_ms=1_500) as play:
+    """One of two commits goes unanswered across a restart. Fails if the sweep spares no decided id: a torn batch."""
+    with playing(kafka, tmp_path, timeout_ms=4_000) as play:
         crash(play.driver(), play, 0, ROWS, "driver.decided")
         spared = play.decided(0)[1]
         with monkeypatch.context() as patch:
@@ -150,8 +150,8 @@ def test_what_is_decided_and_not_yet_committed_is_spared(
         assert play.visible() == VISIBLE
 
 
-def test_a_sink_whose_name_begins_with_this_ones_is_left_alone(kafka: KafkaService, tmp_path: Path) -> None:
-    """The sink "orders" sweeps while "orders-eu" has prepared. Catches a prefix without the dot in `prefix_of`."""
+def test_a_sink_whose_name_begins_with_this_sinks_name_is_not_swept(kafka: KafkaService, tmp_path: Path) -> None:
+    """The sink "orders" sweeps while "orders-eu" has prepared. Fails if the listed prefix does not end with a dot."""
     with playing(kafka, tmp_path / "orders") as orders:
         eu = f"{orders.name}-eu"
         with playing(kafka, tmp_path / "eu", name=eu) as orders_eu:
@@ -164,10 +164,10 @@ def test_a_sink_whose_name_begins_with_this_ones_is_left_alone(kafka: KafkaServi
         assert orders.visible() == VISIBLE + Counter(["zero"])
 
 
-def test_an_incomplete_sweep_is_reported_and_repeated_and_fails_no_decided_batch(
+def test_an_incomplete_sweep_is_reported_and_repeated_and_fails_no_batch(
     play: Play, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A broker does not answer the listing after batch 0. Catches an incomplete listing that is not repeated."""
+    """A broker does not answer the listing after batch 0. Fails if an incomplete listing is not repeated."""
     driver = play.driver()
     driver.initialize_state(play.batch(0))
     tasks = WithOrphan(play, ROWS)
@@ -199,9 +199,9 @@ AS_ANN = {
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[LocalKafka]:
-    """A broker with access control; everybody may do everything on the plain listener."""
+    """A broker with access control. On the plain listener, everybody may do everything."""
     if chosen() == "docker":
-        pytest.skip("starts a broker of its own")
+        pytest.skip("starts its own broker")
     with LocalKafka(properties=SECURED, listeners={"SECURED": "SASL_PLAINTEXT"}) as broker:
         yield broker
 
@@ -216,12 +216,12 @@ def allow_all(broker: LocalKafka, *resources: tuple[ResourceType, str]) -> None:
         future.result()
 
 
-def test_a_driver_that_may_not_describe_its_transactional_ids_is_refused_before_it_fences_anybody(
+def test_a_driver_without_describe_on_its_transactional_ids_is_refused_before_it_fences(
     guarded: LocalKafka, tmp_path: Path
 ) -> None:
-    """The listing would leave its orphans out without a word. Catches the probe dropped from `KafkaCommitter.inspect`.
+    """The broker would silently omit its orphans from the listing. Fails if `inspect` does not check this right.
 
-    It has every other right, and for its driver's id even that one.
+    The driver has every other right, and for its driver id even this one.
     """
     with playing(KafkaService(guarded.bootstrap_servers), tmp_path) as play:
         healthy = play.driver()

@@ -1,7 +1,7 @@
 """Rule 8: an empty task opens no transaction and has no handle; it reports zero rows and its checksum.
 
-The schedule that breaks it: an empty task is given a transaction like any other. librdkafka's ``begin_transaction()``
-tells the broker nothing, so the coordinator says Empty, never Ongoing, and a batch with one empty task is never decided.
+Otherwise an empty task is given a transaction, too. librdkafka's ``begin_transaction()`` sends the broker nothing, so the
+coordinator reports Empty, never Ongoing, and a batch with one empty task can never be decided.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ def markers(play: Play) -> int:
     return everything - len(play._records())
 
 
-def test_only_the_tasks_with_rows_have_a_transaction_and_a_handle(play: Play) -> None:
-    """Rule 8. Caught mutation: ``SinkWriter.snapshot_state`` begins and prepares what is EMPTY (it has a marker then)."""
+def test_only_tasks_with_rows_have_a_transaction_and_a_handle(play: Play) -> None:
+    """Fails if ``SinkWriter.snapshot_state`` begins and prepares an EMPTY transaction, which then has a marker."""
     seen: list[tuple[str, ...]] = []
     with at("driver.prepared", lambda: seen.append(play.open_transactions())):
         play.driver().process(play.batch(0), Tasks(play, [[], ["a", "b"], [], ["c"], []]))
@@ -35,8 +35,8 @@ def test_only_the_tasks_with_rows_have_a_transaction_and_a_handle(play: Play) ->
     assert play.visible() == {"a": 1, "b": 1, "c": 1}
 
 
-def test_a_batch_whose_tasks_are_all_empty_is_one_decision_without_handles_and_the_next_goes_on(play: Play) -> None:
-    """Rule 8. Caught mutations: as above; and a batch without a handle that is not decided (batch 1 is then a gap)."""
+def test_a_batch_of_empty_tasks_is_one_decision_without_handles(play: Play) -> None:
+    """Fails as above, or if a batch without handles is not decided: batch 1 would then follow a gap."""
     driver, empty = play.driver(), Tasks(play, [[], [], []])
     seen: list[tuple[str, ...]] = []
     with at("driver.prepared", lambda: seen.append(play.open_transactions())):
@@ -50,8 +50,8 @@ def test_a_batch_whose_tasks_are_all_empty_is_one_decision_without_handles_and_t
     assert play.visible() == {"a": 1}
 
 
-def test_a_batch_without_any_task_is_decided_and_a_restart_finds_it_done(play: Play) -> None:
-    """Rule 8. Caught mutation: a batch without handles is not recorded (the restart would prepare it again)."""
+def test_a_batch_without_tasks_is_decided_and_a_restart_finds_it_done(play: Play) -> None:
+    """Fails if a batch without handles is not recorded: the restart would prepare it again."""
     play.driver().process(play.batch(0), Tasks(play, []))
     restarted, again = play.driver(), Tasks(play, [])
     restarted.process(play.batch(0), again)
@@ -61,9 +61,9 @@ def test_a_batch_without_any_task_is_decided_and_a_restart_finds_it_done(play: P
     assert play.visible() == {"a": 1}
 
 
-def test_record_batches_without_rows_begin_nothing(play: Play) -> None:
-    """Rule 8. Caught mutation: ``SinkWriter.write_rows`` without its look at ``num_rows`` (Arrow gives such batches)."""
-    play.driver().process(play.batch(0), Tasks(play, [[]]))  # makes the ledger
+def test_record_batches_without_rows_open_no_transaction(play: Play) -> None:
+    """Fails if ``SinkWriter.write_rows`` ignores ``num_rows``; Arrow does produce such batches."""
+    play.driver().process(play.batch(0), Tasks(play, [[]]))  # creates the ledger
     writer = writer_of(play, work_of(play, 1, driver_epoch=0), 0)
     for _ in range(3):
         writer.write_rows(record_batch([]))

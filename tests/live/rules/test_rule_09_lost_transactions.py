@@ -1,8 +1,7 @@
-"""Rule 9: a decided transaction that is proven lost is repaired, and only with the rows that were decided.
+"""Rule 9: a decided transaction that is proven lost is repaired, with exactly the rows that were decided.
 
-The schedule that breaks it: a driver decides and dies; before the restart some or all of the decided transactions time
-out (or are ended by somebody). Shrugged off, their rows are missing for ever; written anew without a check, rows that
-are in come a second time.
+Otherwise a driver decides and dies, and before the restart some or all of the decided transactions time out or are ended from
+outside. If that is ignored, their rows are missing for good; if the batch is rewritten unchecked, committed rows are doubled.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 ROWS = (("a", "b"), ("c",), ("d", "e"))
 ONCE = dict.fromkeys("abcde", 1)
-#: The broker looks for transactions that are over their time every 10 s.
+#: The broker looks for expired transactions every 10 s.
 TIMED_OUT_WITHIN_S = 40
 
 
@@ -46,7 +45,7 @@ def commit(play: Play, handle: KafkaHandle) -> None:
 
 
 def decide_and_die(play: Play, *lost: int) -> list[KafkaHandle]:
-    """Batch 0 is decided, its driver is dead. The lost ones are ended as a time-out does it, the others are committed."""
+    """Decide batch 0 and kill its driver. The lost transactions are ended as by a timeout, the others are committed."""
     crash(play.driver(), play, 0, ROWS, "driver.decided")
     decided = play.decided(0)
     for partition, handle in enumerate(decided):
@@ -54,10 +53,10 @@ def decide_and_die(play: Play, *lost: int) -> list[KafkaHandle]:
     return decided
 
 
-def test_what_is_lost_in_every_task_is_written_anew_as_a_new_attempt(play: Play) -> None:
-    """Rule 9. Caught mutation: the case "all lost" evaluates instead of rewriting (the loss is shrugged off)."""
+def test_a_batch_with_every_transaction_lost_is_rewritten_as_a_new_attempt(play: Play) -> None:
+    """Fails if a batch that is lost in every task is only evaluated."""
     lost = decide_and_die(play, 0, 1, 2)
-    # No questions: with nothing of it visible, other rows in other tasks are as good.
+    # Nothing of the batch is visible, so other rows in other tasks are fine.
     replay = Tasks(play, [["e", "d", "c"], ["b", "a"]])
     play.driver().process(play.batch(0), replay)
     assert play.visible() == ONCE
@@ -68,8 +67,8 @@ def test_what_is_lost_in_every_task_is_written_anew_as_a_new_attempt(play: Play)
     assert {handle.uuid for handle in lost}.isdisjoint(handle.uuid for handle in play.decided(0))
 
 
-def test_only_the_lost_ones_are_written_again_when_the_replay_gives_the_same_rows(play: Play) -> None:
-    """Rule 9. Caught mutations: the case "some lost" rewrites (doubles a, b) or evaluates (c, d and e stay lost)."""
+def test_only_lost_tasks_are_written_again_if_the_replay_has_the_same_rows(play: Play) -> None:
+    """Fails if a partly lost batch is rewritten (doubles a, b) or only evaluated (c, d and e stay lost)."""
     decided = decide_and_die(play, 1, 2)
     play.driver().process(play.batch(0), Tasks(play, ROWS))
     assert play.visible() == ONCE
@@ -78,8 +77,8 @@ def test_only_the_lost_ones_are_written_again_when_the_replay_gives_the_same_row
     assert {handle.uuid for handle in decided}.isdisjoint(handle.uuid for handle in play.handles(repair.tasks))
 
 
-def test_the_repair_is_on_record_before_any_of_it_is_visible(play: Play) -> None:
-    """Rule 9. Caught mutation: ``_decide_repair`` commits the new transactions before it writes its record."""
+def test_the_repair_is_recorded_before_any_of_it_is_visible(play: Play) -> None:
+    """Fails if the new transactions are committed before the repair's record."""
     decide_and_die(play, 2)
     seen: list[tuple[int, dict[str, int]]] = []
 
@@ -93,10 +92,10 @@ def test_the_repair_is_on_record_before_any_of_it_is_visible(play: Play) -> None
 
 
 @pytest.mark.parametrize("point", ["driver.decided", "driver.committed"])
-def test_a_crash_after_the_repair_record_does_not_repair_again(point: str, play: Play) -> None:
-    """Rule 9. Caught mutation: ``log_view._merge`` returns the decision as it was.
+def test_a_crash_after_the_repairs_record_does_not_repeat_the_repair(point: str, play: Play) -> None:
+    """Fails if folding the log ignores the repair.
 
-    The replaced handle stays lost for ever, so that each restart would write its rows again.
+    The replaced transaction stays lost for good, so each restart would write its rows again.
     """
     decide_and_die(play, 1)
     crash(play.driver(), play, 0, ROWS, point)
@@ -108,8 +107,8 @@ def test_a_crash_after_the_repair_record_does_not_repair_again(point: str, play:
     driver.process(play.batch(1), Tasks(play, [["f"]]))
 
 
-def test_a_crash_before_the_repair_record_repairs_anew(play: Play) -> None:
-    """Rule 9. Caught mutation: the repair's transactions are committed before its record is (c would come twice)."""
+def test_a_crash_before_the_repairs_record_repeats_the_repair(play: Play) -> None:
+    """Fails if the repair's transactions are committed before its record: c would be doubled."""
     decide_and_die(play, 1)
     crash(play.driver(), play, 0, ROWS, "driver.deciding")
     play.driver().process(play.batch(0), Tasks(play, ROWS))
@@ -117,8 +116,8 @@ def test_a_crash_before_the_repair_record_repairs_anew(play: Play) -> None:
     assert repaired(play) == [[1]]
 
 
-def test_a_repair_that_is_lost_in_its_turn_is_repaired_from_the_decided_rows(play: Play) -> None:
-    """Rule 9. Caught mutation: a repair record replaces the whole decision, whose other tasks are then forgotten."""
+def test_a_lost_repair_is_repaired_with_the_decided_rows(play: Play) -> None:
+    """Fails if a repair record replaces the whole decision, and with it the other tasks."""
     decide_and_die(play, 0)
     crash(play.driver(), play, 0, ROWS, "driver.decided")
     (again,) = play.handles(repairs(play)[0].tasks)
@@ -133,13 +132,13 @@ def test_a_repair_that_is_lost_in_its_turn_is_repaired_from_the_decided_rows(pla
 OTHER_ROWS = {
     "a row moved to another task": (("a",), ("c", "b"), ("d", "e")),
     "the lost row changed": (("a", "b"), ("x",), ("d", "e")),
-    "a row that is in changed": (("a", "x"), ("c",), ("d", "e")),
+    "a committed row changed": (("a", "x"), ("c",), ("d", "e")),
     "one more task": (("a", "b"), ("c",), ("d", "e"), ("c",)),
 }
 
 
-def test_other_rows_task_by_task_are_in_doubt_until_a_restart_gives_the_decided_rows(play: Play) -> None:
-    """Rule 9. Caught mutations: ``repair.match_rows`` checks nothing, or only the lost tasks, or only counts."""
+def test_a_replay_with_other_rows_is_in_doubt_until_a_restart_replays_the_decided_rows(play: Play) -> None:
+    """Fails if the replay is not checked at all, or only its lost tasks, or only its row counts."""
     decided = decide_and_die(play, 1)
     for case, rows in OTHER_ROWS.items():
         with pytest.raises(InDoubtError, match=r"staging=True.*Nothing more was written") as caught:
@@ -165,12 +164,10 @@ def staged_below(location: Path, play: Play) -> Callable[[int, Sequence[str]], s
 
 
 @pytest.mark.parametrize("lost", [(1,), (0, 1, 2)], ids=["some", "all"])
-def test_what_was_staged_is_published_from_the_staged_rows_whatever_the_plan_gives(
-    lost: tuple[int, ...], play: Play, tmp_path: Path
-) -> None:
-    """Rule 9. Caught mutations: the case "lost, but staged" goes by the plan; or it is published without a record.
+def test_staged_rows_are_published_whatever_the_replay_has(lost: tuple[int, ...], play: Play, tmp_path: Path) -> None:
+    """Fails if the replay's rows are written instead (x), or if nothing records the publication.
 
-    The one gives x; with the other, a crash right after it publishes twice.
+    Without the record, a crash right after it publishes twice.
     """
     staging = Staging(str(tmp_path / "staging"))
     first = Tasks(play, ROWS, stage=staged_below(tmp_path / "staging", play))
@@ -183,13 +180,15 @@ def test_what_was_staged_is_published_from_the_staged_rows_whatever_the_plan_giv
     replay = Tasks(play, [["x"]])
     play.driver(staging=staging).process(play.batch(0), replay)
     assert play.visible() == ONCE
-    assert (replay.prepared, replay.evaluated) == (0, 1)  # a stateful plan needs its state version
+    assert (replay.prepared, replay.evaluated) == (0, 1)  # evaluated, because a stateful plan needs its state version
     assert repaired(play) == [list(lost)]
-    assert not any(staging.has(str(task.staged)) for task in play.decisions()[0].tasks), "proven: it is dropped"
+    assert not any(staging.has(str(task.staged)) for task in play.decisions()[0].tasks), (
+        "proven slices should be deleted"
+    )
 
 
-def test_staged_rows_that_are_gone_are_in_doubt_like_any_other(play: Play, tmp_path: Path) -> None:
-    """Rule 9. Caught mutation: ``repair.all_staged`` does not look whether the slices are there."""
+def test_losing_transactions_and_their_staged_rows_is_in_doubt(play: Play, tmp_path: Path) -> None:
+    """Fails if the slices are not looked for."""
     staging = Staging(str(tmp_path / "staging"))
     first = Tasks(play, ROWS, stage=staged_below(tmp_path / "staging", play))
     with pytest.raises(InjectedFault), at("driver.decided", die):
@@ -202,8 +201,8 @@ def test_staged_rows_that_are_gone_are_in_doubt_like_any_other(play: Play, tmp_p
     assert play.visible() == {"a": 1, "b": 1, "d": 1, "e": 1}
 
 
-def test_the_brokers_own_time_out_is_repaired(kafka: KafkaService, tmp_path: Path) -> None:
-    """Rule 9. Caught mutation: EndTxn's answer to a timed-out transaction is taken for a commit, or nothing follows it."""
+def test_a_transaction_timed_out_by_the_broker_is_repaired(kafka: KafkaService, tmp_path: Path) -> None:
+    """Fails if EndTxn's answer for a timed-out transaction counts as a commit, or has no consequence."""
     with playing(kafka, tmp_path, options={"kafka.transaction.timeout.ms": "6000"}) as play:
         crash(play.driver(), play, 0, [["a"], ["b"]], "driver.decided")
         in_time, late = play.decided(0)

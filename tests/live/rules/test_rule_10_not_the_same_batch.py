@@ -1,8 +1,8 @@
 """Rule 10: the same batch id is not the same batch.
 
-The schedules that break it: a checkpoint is copied, restored from a backup, rewound, deleted, or lived without the sink.
-Its next batch id is one that the ledger has decided (skipped: its rows are lost) or has not (written: rows come twice).
-A start that will be refused must not fence a healthy driver, and must leave the ledger as it was.
+Otherwise a checkpoint is copied, restored from a backup, rewound, deleted, or used without the sink. The ledger may have decided
+its next batch id, so its rows are skipped and lost, or may not, so its rows are doubled. A start that must be refused must not
+fence a healthy driver, and must leave the ledger unchanged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OLD_FILES = ["/in/a.csv", "/in/b.csv"]
 
 
 def everything_in(play: Play, partition: int = 0) -> tuple[tuple[int, int], list[tuple[int, bytes | None]]]:
-    """A ledger partition as it lies there: start, end (aborted records and control records count), and each record."""
+    """A ledger partition as stored: start, end (aborted and control records count), and each record."""
     with closing(consumer_of(play.bootstrap_servers, isolation="read_uncommitted")) as consumer:
         low, high = consumer.get_watermark_offsets(TopicPartition(play.sink.ledger, partition), timeout=10)
         records = read_to_end(consumer, play.sink.ledger, [partition])
@@ -42,7 +42,7 @@ def everything_in(play: Play, partition: int = 0) -> tuple[tuple[int, int], list
 
 
 def elsewhere(play: Play, tmp_path: Path, overrides: Overrides | None = None) -> Coordinator:
-    """A driver with another checkpoint directory and the same sink."""
+    """A driver with the same sink and another checkpoint directory."""
     settings = Settings(overrides=overrides or Overrides())
     driver = Coordinator([play.sink], LocalFiles(tmp_path / "elsewhere" / "twopc"), settings=settings)
     opened.append(driver)
@@ -50,23 +50,26 @@ def elsewhere(play: Play, tmp_path: Path, overrides: Overrides | None = None) ->
 
 
 def history(batch: int, offsets: str, *, before: str | None, query_id: str) -> Batch:
-    """A checkpoint at ``batch`` whose own files say ``offsets`` of it and ``before`` of the one before it."""
+    """A checkpoint at ``batch`` with ``offsets`` for it, and ``before`` for the batch before it."""
     known = {batch: (offsets,)} | ({} if before is None else {batch - 1: (before,)})
     return Batch(query_id, batch, known[batch], known.get)
 
 
-#: The ledger has decided batches 0 to 2 with the offsets "offset-<batch>"; name -> (batch, its offsets, those before).
+#: The ledger has decided batches 0 to 2 with offsets "offset-<batch>"; name -> (batch, its offsets, those before it).
 REFUSED: dict[str, tuple[int, str, str | None]] = {
-    "copied, the decided batch planned anew": (2, "offset-2'", "offset-1"),
-    "copied, the next batch after another history": (3, "offset-3", "offset-2'"),
-    "copied, the batch before the next one is not there": (3, "offset-3", None),
+    "copied, the decided batch has other offsets": (2, "offset-2'", "offset-1"),
+    "copied, the batch before the next has other offsets": (3, "offset-3", "offset-2'"),
+    "copied, the batch before the next is missing": (3, "offset-3", None),
     "rewound": (1, "offset-1", "offset-0"),
     "gap": (4, "offset-4", "offset-3"),
 }
 
 
-def test_another_history_of_the_same_checkpoint_is_refused_and_harms_nobody(play: Play, tmp_path: Path) -> None:
-    """Rule 10. Caught mutations: offsets are not compared; no check before the acquisition (the healthy one is fenced)."""
+WAYS_OUT = r"end_query_id='query-\w+'|resume_at_batch=4;"
+
+
+def test_another_history_of_a_checkpoint_is_refused_and_the_running_query_continues(play: Play, tmp_path: Path) -> None:
+    """Fails if offsets are not compared, or only after the acquisition, which fences the running query."""
     healthy = play.driver()
     for batch in range(3):
         healthy.process(play.batch(batch), Tasks(play, [[f"{batch}"]]))
@@ -74,7 +77,7 @@ def test_another_history_of_the_same_checkpoint_is_refused_and_harms_nobody(play
     engine = Tasks(play, [["intruder"]])
     for case, (batch, offsets, prior) in REFUSED.items():
         checkpoint = history(batch, offsets, before=prior, query_id=play.query_id)
-        with pytest.raises(RefusedStartError, match=rf"batch {batch}\b.*end_query_id='{play.query_id}'") as caught:
+        with pytest.raises(RefusedStartError, match=rf"batch {batch}\b.*({WAYS_OUT})") as caught:
             elsewhere(play, tmp_path).process(checkpoint, engine)
         assert caught.value.case == case.split(",")[0]
         assert everything_in(play) == before, case
@@ -84,8 +87,33 @@ def test_another_history_of_the_same_checkpoint_is_refused_and_harms_nobody(play
     assert play.visible() == {"0": 1, "1": 1, "2": 1, "3": 1}
 
 
-def test_the_same_history_is_let_through_wherever_its_checkpoint_lies(play: Play, tmp_path: Path) -> None:
-    """Rule 10, the other side: equal offsets of the decided batch and of the one before the next are not refused."""
+def test_a_gap_is_accepted_at_the_batch_that_the_refusal_names_and_at_no_other(play: Play) -> None:
+    """Rule 10. Caught mutations: any gap is accepted once the setting is there; the begin record ends the query itself."""
+    play.driver().process(play.batch(0), Tasks(play, [["0"]]))
+    play.offsets[3] = ("offset-3",)
+    with pytest.raises(
+        RefusedStartError, match=r"resume_at_batch=4;.*expire meanwhile \(kafka.transaction.timeout.ms\)"
+    ):
+        play.driver().process(play.batch(4), Tasks(play, [["4"]]))
+    named = Settings(overrides=Overrides(resume_at_batch=4))
+    crash(play.driver(named), play, 4, [["4"]], "driver.decided")
+    play.driver(named).process(play.batch(4), Tasks(play, [["other"]]))
+    play.driver(named).process(play.batch(5), Tasks(play, [["5"]]))
+    play.offsets[7] = ("offset-7",)
+    for gap in (7, 8):
+        with pytest.raises(RefusedStartError, match=f"resume_at_batch={gap};"):
+            play.driver(named).process(play.batch(gap), Tasks(play, [["lost"]]))
+    play.driver().process(play.batch(6), Tasks(play, [["6"]]))
+    assert play.visible() == {"0": 1, "4": 1, "5": 1, "6": 1}
+    begins = [record for record in play._records() if isinstance(record, Begin)]
+    assert [(begin.first_batch, begin.prior_offsets, begin.ends) for begin in begins] == [
+        (0, (), None),
+        (4, ("offset-3",), None),
+    ]
+
+
+def test_the_same_history_is_accepted_from_another_directory(play: Play, tmp_path: Path) -> None:
+    """Equal offsets of the decided batch, and of the batch before the next one, are not refused."""
     healthy = play.driver()
     for batch in range(2):
         healthy.process(play.batch(batch), Tasks(play, [[f"{batch}"]]))
@@ -96,8 +124,8 @@ def test_the_same_history_is_let_through_wherever_its_checkpoint_lies(play: Play
     assert play.visible() == {"0": 1, "1": 1, "2": 1}
 
 
-def test_a_new_query_under_a_used_name_is_refused_and_harms_nobody(play: Play, tmp_path: Path) -> None:
-    """Rule 10. Caught mutations: the query id is not compared (batch 0 would be "rewound"); no check before the acquisition."""
+def test_a_new_query_under_a_used_name_is_refused_and_the_running_query_continues(play: Play, tmp_path: Path) -> None:
+    """Fails if query ids are not compared (batch 0 would be "rewound"), or only after the acquisition."""
     healthy = play.driver()
     healthy.process(play.batch(0), Tasks(play, [["0"]]))
     before = everything_in(play)
@@ -112,8 +140,8 @@ def test_a_new_query_under_a_used_name_is_refused_and_harms_nobody(play: Play, t
     assert play.visible() == {"0": 1, "1": 1}
 
 
-def test_end_query_finishes_the_old_decision_and_records_the_end(play: Play, tmp_path: Path) -> None:
-    """Rule 10. Caught mutations: the old query's decided batch is swept, not finished; the begin record names no end."""
+def test_end_query_id_commits_the_old_decision_and_records_the_end(play: Play, tmp_path: Path) -> None:
+    """Fails if the old query's decided batch is swept, or if the begin record does not name the ended query."""
     crash(play.driver(), play, 0, [["a"], ["b"]], "driver.decided")
     new = elsewhere(play, tmp_path, Overrides(end_query_id=play.query_id))
     new.process(history(0, "offset-0", before=None, query_id="new"), Tasks(play, [["n"]]))
@@ -122,8 +150,8 @@ def test_end_query_finishes_the_old_decision_and_records_the_end(play: Play, tmp
     assert [(begin.query_id, begin.ends) for begin in begins] == [(play.query_id, None), ("new", play.query_id)]
 
 
-def test_an_ended_query_is_refused_for_ever_and_harms_nobody(play: Play, tmp_path: Path) -> None:
-    """Rule 10. Caught mutation: ``locate`` does not look at the ended ones (an override would bring the query back)."""
+def test_an_ended_query_is_refused_for_good(play: Play, tmp_path: Path) -> None:
+    """Fails if ended queries are ignored: an override would bring the query back."""
     play.driver().process(play.batch(0), Tasks(play, [["0"]]))
     new = elsewhere(play, tmp_path, Overrides(end_query_id=play.query_id))
     new.process(history(0, "offset-0", before=None, query_id="new"), Tasks(play, [["n"]]))
@@ -137,7 +165,7 @@ def test_an_ended_query_is_refused_for_ever_and_harms_nobody(play: Play, tmp_pat
             play.driver(Settings(overrides=overrides)).process(play.batch(1), Tasks(play, [["1"]]))
         assert caught.value.case == "ended query"
     assert everything_in(play) == before
-    # The override that is left on lets nobody else in either.
+    # An override that stays set admits no other query.
     with pytest.raises(RefusedStartError, match="end_query_id='new'"):
         elsewhere(play, tmp_path, Overrides(end_query_id=play.query_id)).process(
             history(0, "offset-0", before=None, query_id="third"), Tasks(play, [["t"]])
@@ -146,8 +174,8 @@ def test_an_ended_query_is_refused_for_ever_and_harms_nobody(play: Play, tmp_pat
     assert play.visible() == {"0": 1, "n": 1, "m": 1}
 
 
-def test_a_checkpoint_that_lived_before_the_sink_is_refused_and_leaves_no_trace(play: Play, tmp_path: Path) -> None:
-    """Rule 10. Caught mutations: any batch may be the first; the ledger or the binding is made before the check."""
+def test_a_checkpoint_older_than_the_sink_is_refused_and_leaves_no_trace(play: Play, tmp_path: Path) -> None:
+    """Fails if any batch may be the first, or if the ledger or the binding is created before the check."""
     topics = len(play.outsider._connection.admin.list_topics())
     for overrides in (Overrides(), Overrides(adopt_query_id="another one's")):
         with pytest.raises(RefusedStartError, match=f"adopt_query_id='{play.query_id}'") as caught:
@@ -158,8 +186,8 @@ def test_a_checkpoint_that_lived_before_the_sink_is_refused_and_leaves_no_trace(
     assert play.visible() == {}
 
 
-def test_adopt_query_takes_it_over_where_it_is_and_guards_from_there_on(play: Play, tmp_path: Path) -> None:
-    """Rule 10. Caught mutation: the begin record has no prior offsets (a copy could then replay the batch before it)."""
+def test_adopt_query_id_continues_at_the_adopted_batch_and_guards_it(play: Play, tmp_path: Path) -> None:
+    """Fails if the begin record has no prior offsets: a copy could then replay the batch before it."""
     adopting = Settings(overrides=Overrides(adopt_query_id=play.query_id))
     play.offsets[6] = ("offset-6",)
     driver = play.driver(adopting)
@@ -177,7 +205,7 @@ def test_adopt_query_takes_it_over_where_it_is_and_guards_from_there_on(play: Pl
 
 
 class SparkCheckpoint:
-    """The files of a query over a directory of files, as Spark 4.0 lays them down (``{"logOffset":n}``)."""
+    """The checkpoint of a query over a directory of files, as Spark 4.0 writes it (``{"logOffset":n}``)."""
 
     def __init__(self, root: Path, query: str) -> None:
         self.root = root
@@ -189,7 +217,7 @@ class SparkCheckpoint:
         path.write_text(text)
 
     def plan(self, batch: int, files: dict[int, list[str]], *, compacted: int | None = None) -> None:
-        """``offsets/<batch>``, and the source's own log: ``files`` by its counter, up to ``compacted`` in one file."""
+        """Write ``offsets/<batch>`` and the source's log: ``files`` by counter, those up to ``compacted`` in one file."""
         plain = {counter: entries for counter, entries in files.items() if compacted is None or counter > compacted}
         for counter, paths in plain.items():
             self._write(f"sources/0/{counter}", "\n".join(["v1", *self._entries(counter, paths)]))
@@ -212,8 +240,8 @@ class SparkCheckpoint:
 
 
 @pytest.mark.parametrize("compacted", [None, 0], ids=["plain", "compacted since"])
-def test_an_equal_counter_over_other_files_is_another_batch(compacted: int | None, play: Play, tmp_path: Path) -> None:
-    """Rule 10. Caught mutation: ``checkpoint_source`` gives the bare counter (``/in/other.csv`` would be skipped)."""
+def test_an_equal_counter_with_other_files_is_another_batch(compacted: int | None, play: Play, tmp_path: Path) -> None:
+    """Fails if only the counter is compared: ``/in/other.csv`` would be skipped."""
     original = SparkCheckpoint(tmp_path / "original", play.query_id)
     original.plan(0, {0: OLD_FILES})
     healthy = play.driver()
@@ -245,10 +273,10 @@ def lists_its_files_in_another_order(checkpoint: SparkCheckpoint) -> None:
 @pytest.mark.parametrize(
     "change", [compacts_into_its_own_file, compacts_into_a_later_file, lists_its_files_in_another_order]
 )
-def test_compaction_of_the_sources_log_changes_no_batch(
+def test_compacting_the_sources_log_changes_no_batch(
     change: Callable[[SparkCheckpoint], Any], play: Play, tmp_path: Path
 ) -> None:
-    """Rule 10. Caught mutation: the digest reads ``sources/0/<n>`` only, or takes the whole compact file."""
+    """Fails if the digest only reads ``sources/0/<n>``, or takes the whole compacted file."""
     checkpoint = SparkCheckpoint(tmp_path / "original", play.query_id)
     checkpoint.plan(0, {0: OLD_FILES})
     play.driver().process(checkpoint.batch(0), Tasks(play, [["a", "b"]]))

@@ -1,7 +1,7 @@
 """Rule 11: the decision log cannot move.
 
-The schedule that breaks it: batch N is decided, then the sink is renamed, pointed to another cluster, or its ledger is
-deleted and made anew. The log that the restart finds is empty, so it writes N a second time.
+Otherwise batch N is decided, then the sink is renamed, pointed to another cluster, or its ledger is deleted and recreated. The
+restart finds an empty log and writes N again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from sinks.kafka import ledger_topic as kafka_ledger_topic
+from sinks.kafka.ledger_topic import ABSENT, LedgerTopic
 from sinks.kafka.transactions import TransactionClient
 from tests.live.pipeline import Tasks, opened
 from tests.live.rules.schedules import Play, at, crash, die, playing, until
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def pair(kafka: KafkaService, tmp_path: Path) -> Iterator[tuple[Play, Play]]:
-    """Two sinks of one checkpoint, in the order of their names."""
+    """Two sinks of one checkpoint, ordered by name."""
     tail = uuid.uuid4().hex[:10]
     with (
         playing(kafka, tmp_path / "checkpoint", name=f"a{tail}") as first,
@@ -51,19 +51,19 @@ def admin(play: Play) -> AdminClient:
 
 
 def topic_id(play: Play, topic: str) -> str:
-    return kafka_ledger_topic.topic_id(admin(play), topic, timeout_ms=10_000)
+    return LedgerTopic(admin(play), topic, timeout_ms=10_000).identity()
 
 
 def delete_ledger(play: Play) -> None:
     client, ledger = admin(play), play.sink.ledger
     client.delete_topics([ledger])[ledger].result()
-    assert until(lambda: topic_id(play, ledger) == kafka_ledger_topic.ABSENT)
+    assert until(lambda: topic_id(play, ledger) == ABSENT)
 
 
 def create_decision_log(play: Play) -> None:
     def created() -> bool:
         try:
-            kafka_ledger_topic.ensure(admin(play), play.sink.ledger, timeout_ms=10_000)
+            LedgerTopic(admin(play), play.sink.ledger, timeout_ms=10_000).ensure()
         except KafkaException:
             return False
         return True
@@ -72,7 +72,7 @@ def create_decision_log(play: Play) -> None:
 
 
 def driver_of(play: Play, sinks: Sequence[KafkaSink], *, add_sink: str | None = None) -> Coordinator:
-    """A driver over the play's checkpoint with other sinks than the play's own."""
+    """A driver on the play's checkpoint with other sinks than the play's own."""
     opened.append(Coordinator(sinks, LocalFiles(play.root / "twopc"), settings=Settings(add_sink=add_sink)))
     return opened[-1]
 
@@ -82,13 +82,13 @@ def bindings(play: Play) -> list[dict[str, Any]]:
 
 
 def fed(plays: Sequence[Play], rows: Sequence[Sequence[str]]) -> Tasks:
-    """An engine that feeds several sinks in one pass."""
+    """An engine that writes the same rows into several sinks."""
     return Tasks(plays[0], rows, sinks=[play.sink for play in plays])
 
 
 @pytest.mark.parametrize("keeps_its_ledger", [False, True])
-def test_a_renamed_sink_is_refused_and_harms_nobody(keeps_its_ledger: bool, play: Play) -> None:  # noqa: FBT001
-    """Rule 11. Caught mutation: ``Binding.check`` compares nothing: batch 0 is then written a second time."""
+def test_a_renamed_sink_is_refused_and_the_running_query_continues(keeps_its_ledger: bool, play: Play) -> None:  # noqa: FBT001
+    """Fails if ``Binding.check`` compares nothing: batch 0 would be written again."""
     healthy = play.driver()
     healthy.process(play.batch(0), Tasks(play, [["0"]]))
     renamed = dataclasses.replace(
@@ -100,14 +100,16 @@ def test_a_renamed_sink_is_refused_and_harms_nobody(keeps_its_ledger: bool, play
     assert caught.value.case == "binding"
     assert (engine.prepared, engine.evaluated) == (0, 0)
     if not keeps_its_ledger:
-        assert topic_id(play, renamed.ledger) == kafka_ledger_topic.ABSENT
+        assert topic_id(play, renamed.ledger) == ABSENT
     assert len(play.acquisitions()) == 1
     healthy.process(play.batch(1), Tasks(play, [["1"]]))
     assert play.visible() == {"0": 1, "1": 1}
 
 
-def test_another_cluster_is_refused_and_harms_nobody(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule 11. Caught mutation: ``KafkaCommitter.binding`` leaves the cluster's id out."""
+def test_another_cluster_is_refused_and_the_running_query_continues(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails if ``KafkaCommitter.binding`` omits the cluster's id."""
     healthy = play.driver()
     healthy.process(play.batch(0), Tasks(play, [["0"]]))
     engine = Tasks(play, [["0"]])
@@ -121,20 +123,20 @@ def test_another_cluster_is_refused_and_harms_nobody(play: Play, monkeypatch: py
     assert play.visible() == {"0": 1, "1": 1}
 
 
-def test_a_deleted_ledger_is_refused_and_not_made_anew(play: Play) -> None:
-    """Rule 11. Caught mutations: ``Binding.check`` compares nothing, or comes after the acquisition (which creates it)."""
+def test_a_deleted_ledger_is_refused_and_not_recreated(play: Play) -> None:
+    """Fails if ``Binding.check`` compares nothing, or only comes after the acquisition, which creates the ledger."""
     play.driver().process(play.batch(0), Tasks(play, [["0"]]))
     delete_ledger(play)
     engine = Tasks(play, [["0"]])
     with pytest.raises(RefusedStartError, match=play.sink.ledger):
         play.driver().process(play.batch(0), engine)
     assert (engine.prepared, engine.evaluated) == (0, 0)
-    assert topic_id(play, play.sink.ledger) == kafka_ledger_topic.ABSENT
+    assert topic_id(play, play.sink.ledger) == ABSENT
     assert play.visible() == {"0": 1}
 
 
-def test_a_ledger_that_was_made_anew_under_its_name_is_refused(play: Play) -> None:
-    """Rule 11. Caught mutation: the ledger's identity is its name (``KafkaDecisionLog.identity``) and not the topic's id."""
+def test_a_ledger_recreated_under_its_name_is_refused(play: Play) -> None:
+    """Fails if the ledger's identity is its name instead of the topic's id."""
     play.driver().process(play.batch(0), Tasks(play, [["0"]]))
     delete_ledger(play)
     create_decision_log(play)
@@ -146,8 +148,8 @@ def test_a_ledger_that_was_made_anew_under_its_name_is_refused(play: Play) -> No
     assert play.visible() == {"0": 1}
 
 
-def test_a_ledger_that_is_made_anew_during_the_acquisition_is_refused(play: Play) -> None:
-    """Rule 11. Caught mutation: the binding is checked before the acquisition only, not again behind it."""
+def test_a_ledger_recreated_during_the_acquisition_is_refused(play: Play) -> None:
+    """Fails if the binding is only checked before the acquisition, and not again after it."""
     play.driver().process(play.batch(0), Tasks(play, [["0"]]))
     engine = Tasks(play, [["0"]])
 
@@ -162,7 +164,7 @@ def test_a_ledger_that_is_made_anew_during_the_acquisition_is_refused(play: Play
 
 
 def test_the_binding_is_written_with_the_first_decision_and_not_before(play: Play) -> None:
-    """Rule 11. Caught mutations: ``bind`` in ``initialize_state`` (a start leaves a trace), or after the decision."""
+    """Fails if a start already binds, or if the binding follows the decision."""
     seen: dict[str, int] = {}
 
     def look(point: str) -> None:
@@ -188,8 +190,8 @@ def test_the_binding_is_written_with_the_first_decision_and_not_before(play: Pla
     }
 
 
-def test_a_driver_that_died_undecided_has_bound_nothing(play: Play) -> None:
-    """Rule 11. Caught mutation: ``bind`` in ``initialize_state`` (the sink could not be renamed after the failed start)."""
+def test_a_driver_that_died_before_its_decision_has_bound_nothing(play: Play) -> None:
+    """Fails if a start already binds: the sink could not be renamed after the failed start."""
     crash(play.driver(), play, 0, [["0"]], "driver.recovered")
     with playing_renamed(play) as renamed:
         renamed.driver().process(renamed.batch(0), Tasks(renamed, [["0"]]))
@@ -197,8 +199,8 @@ def test_a_driver_that_died_undecided_has_bound_nothing(play: Play) -> None:
         assert renamed.visible() == {"0": 1}
 
 
-def test_of_two_first_drivers_with_different_sinks_one_decides(play: Play) -> None:
-    """Rule 11. Caught mutation: ``bind`` does not look at what it lost to (the batch is then written by both)."""
+def test_of_two_first_drivers_with_different_sinks_only_one_decides(play: Play) -> None:
+    """Fails if ``bind`` ignores a binding that another driver wrote first: both would write the batch."""
     with playing_renamed(play) as other:
         with (
             at("driver.confirmed", lambda: other.driver().process(other.batch(0), Tasks(other, [["other"]]))),
@@ -227,8 +229,8 @@ class playing_renamed:  # noqa: N801 - a context manager
         self._renamed.close()
 
 
-def test_the_order_of_the_sinks_changes_nothing(pair: tuple[Play, Play]) -> None:
-    """Rule 11. Caught mutation: the coordinator takes sinks in the order given: another ledger would decide."""
+def test_the_order_of_the_sinks_does_not_matter(pair: tuple[Play, Play]) -> None:
+    """Fails if the order of the arguments chooses the deciding log."""
     first, second = pair
     driver_of(first, [second.sink, first.sink]).process(first.batch(0), fed(pair, [["0"]]))
     restarted, replay = driver_of(first, [first.sink, second.sink]), fed(pair, [["0"]])
@@ -242,8 +244,8 @@ def test_the_order_of_the_sinks_changes_nothing(pair: tuple[Play, Play]) -> None
 
 
 @pytest.mark.parametrize("kept", [0, 1], ids=["the deciding one is kept", "the deciding one is removed"])
-def test_a_removed_sink_is_refused_and_harms_nobody(kept: int, pair: tuple[Play, Play]) -> None:
-    """Rule 11. Caught mutation: ``Binding.check`` does not look for sinks that are gone (0 would be written anew)."""
+def test_a_removed_sink_is_refused_and_the_running_query_continues(kept: int, pair: tuple[Play, Play]) -> None:
+    """Fails if ``Binding.check`` ignores missing sinks: batch 0 would be written again."""
     healthy = driver_of(pair[0], [play.sink for play in pair])
     healthy.process(pair[0].batch(0), fed(pair, [["0"]]))
     engine = fed([pair[kept]], [["0"]])
@@ -254,31 +256,29 @@ def test_a_removed_sink_is_refused_and_harms_nobody(kept: int, pair: tuple[Play,
     assert pair[0].visible() == pair[1].visible() == {"0": 1, "1": 1}
 
 
-@pytest.mark.parametrize("bound", [0, 1], ids=["it sorts behind", "it sorts before the deciding one"])
-def test_a_sink_joins_only_by_its_name_in_add_sink_and_moves_no_decision(bound: int, pair: tuple[Play, Play]) -> None:
-    """Rule 11. Caught mutations: new sinks are let in; the log is chosen by order once a sink sorts before it."""
+@pytest.mark.parametrize("bound", [0, 1], ids=["new one sorts last", "new one sorts first"])
+def test_a_sink_joins_only_if_add_sink_names_it_and_the_deciding_log_stays(bound: int, pair: tuple[Play, Play]) -> None:
+    """Fails if new sinks are always accepted, or if the log is chosen again when a new sink sorts first."""
     old, new = pair[bound], pair[1 - bound]
     healthy = driver_of(old, [old.sink])
     healthy.process(old.batch(0), fed([old], [["0"]]))
     for add_sink in (None, old.name):
         with pytest.raises(RefusedStartError, match=f"add_sink='{new.name}'"):
             driver_of(old, [old.sink, new.sink], add_sink=add_sink).process(old.batch(1), fed(pair, [["1"]]))
-    assert topic_id(new, new.sink.ledger) == kafka_ledger_topic.ABSENT
+    assert topic_id(new, new.sink.ledger) == ABSENT
     healthy.process(old.batch(1), fed([old], [["1"]]))
     driver_of(old, [old.sink, new.sink], add_sink=new.name).process(old.batch(2), fed(pair, [["2"]]))
     assert [sorted(binding["sinks"]) for binding in bindings(old)] == [[old.name], sorted([old.name, new.name])]
     assert {binding["log"] for binding in bindings(old)} == {old.sink.ledger}
-    # It is recorded: the next run needs no setting any more.
+    # The binding has it now, so the next run needs no setting.
     driver_of(old, [old.sink, new.sink]).process(old.batch(3), fed(pair, [["3"]]))
     assert [decision.batch_id for decision in old.decisions()] == [0, 1, 2, 3]
     assert old.visible() == {"0": 1, "1": 1, "2": 1, "3": 1}
     assert new.visible() == {"2": 1, "3": 1}
 
 
-def test_a_sink_whose_decisions_another_query_keeps_elsewhere_is_refused_and_harms_nobody(
-    pair: tuple[Play, Play], tmp_path: Path
-) -> None:
-    """Rules 10 and 11. Caught mutation: without ``_require_no_other_master`` what is decided for the sink is swept."""
+def test_a_sink_whose_decisions_are_in_another_querys_log_is_refused(pair: tuple[Play, Play], tmp_path: Path) -> None:
+    """Rules 10 and 11. Fails if a start does not check the sink's last owner: decided transactions would be swept."""
     with pytest.raises(InjectedFault), at("driver.decided", die):
         driver_of(pair[0], [play.sink for play in pair]).process(pair[0].batch(0), fed(pair, [["0"]]))
     intruder = Coordinator([pair[1].sink], LocalFiles(tmp_path / "elsewhere" / "twopc"))

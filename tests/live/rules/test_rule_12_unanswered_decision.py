@@ -1,8 +1,7 @@
-"""Rule 12: a decision whose commit is not answered is neither failed nor decided anew; only a restart reads it.
+"""Rule 12: a decision whose commit is not answered has neither failed nor may it be repeated; only a restart resolves it.
 
-The schedule that breaks it: the broker commits the decision, its answer is lost. Taken for a failure, the batch is
-decided (or swept) a second time. The other one: librdkafka sends EndTxn again inside ``commit_transaction()``, a
-successor has aborted the record in between, and the retry reports success.
+Otherwise the broker commits the decision, its answer is lost, and the batch is decided again or swept. Or librdkafka repeats
+EndTxn inside ``commit_transaction()``, a successor has aborted the record in between, and the retry reports success.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 ROWS = (("a",), ("b",))
 ONCE = {"a": 1, "b": 1}
-#: After a pause the controller has to let the broker in again.
+#: After a pause, the controller has to admit the broker again.
 BACK_WITHIN_S = 30
 
 
@@ -43,7 +42,7 @@ def play(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
 
 
 class Unanswered:
-    """The driver's producer behind a network that loses the first ``losses`` calls to commit."""
+    """The driver's producer behind a network that loses the first ``losses`` commits."""
 
     def __init__(self, producer: Producer, losses: float) -> None:
         self._producer = producer
@@ -60,16 +59,16 @@ class Unanswered:
 
 
 def lose_commits(driver: Coordinator, play: Play, losses: float = float("inf")) -> None:
-    """The driver has acquired the sink; from here on its commits are lost."""
+    """Acquire the sink, then lose the driver's commits."""
     driver.initialize_state(play.batch(0))
     log: Any = driver.log
     log._producer._producer = Unanswered(log._producer._producer, losses)
 
 
 def decided(play: Play) -> int | None:
-    """How many decisions there are; None while the broker is not back in service.
+    """The number of decisions; None while the broker is not back in service.
 
-    Reads are answered first; the controller needs seconds more before it answers what a start asks.
+    Reads are answered first; the controller needs some seconds more before it answers what a start asks.
     """
     committer = play.sink.create_committer()
     try:
@@ -82,9 +81,9 @@ def decided(play: Play) -> int | None:
 
 
 def restart(play: Play, engine: Tasks) -> None:
-    """Start a driver on batch 0, and again while the broker is not back: after a pause its controller comes and goes.
+    """Start a driver on batch 0; repeat while the broker is not back, since its controller comes and goes after a pause.
 
-    Such a start fails with an error that says so, before it has fenced anybody.
+    Such a start fails before it fences anybody, with an error that says so.
     """
     deadline = time.monotonic() + BACK_WITHIN_S
     while True:
@@ -101,10 +100,10 @@ def give_up_soon(monkeypatch: pytest.MonkeyPatch, milliseconds: int = 500) -> No
     monkeypatch.setattr(driver_producer, "_DRIVER_TRANSACTION_TIMEOUT_MS", milliseconds)
 
 
-def test_a_commit_that_a_hanging_broker_does_not_answer_is_in_doubt_until_a_restart_finds_it_decided(
+def test_a_restart_resolves_a_decision_that_a_hanging_broker_did_not_answer(
     play: Play, local_kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule 12. Caught mutations: the silence is a RetriableError; ``process`` forgets its doubt and decides again."""
+    """Fails if a missing answer is a RetriableError, or if ``process`` forgets its doubt and decides again."""
     driver, engine = play.driver(), Tasks(play, ROWS)
     driver.initialize_state(play.batch(0))
     give_up_soon(monkeypatch)
@@ -113,7 +112,7 @@ def test_a_commit_that_a_hanging_broker_does_not_answer_is_in_doubt_until_a_rest
             driver.process(play.batch(0), engine)
     finally:
         local_kafka.resume()
-    # The request was on its way all the time: the broker finds it when it goes on.
+    # The request is still on its way: the broker reads it when it continues.
     assert until(lambda: decided(play) == 1, BACK_WITHIN_S)
     with pytest.raises(DecisionInDoubtError):
         driver.process(play.batch(0), engine)
@@ -126,10 +125,10 @@ def test_a_commit_that_a_hanging_broker_does_not_answer_is_in_doubt_until_a_rest
     assert play.visible() == ONCE
 
 
-def test_a_driver_in_doubt_decides_nothing_more_and_leaves_its_successor_alone(
+def test_a_driver_in_doubt_decides_nothing_more_and_does_not_disturb_its_successor(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule 12. Caught mutations: as above; or the doubtful driver initialises again (its successor is then fenced)."""
+    """Fails as above, or if the driver in doubt initialises its producer again, which fences its successor."""
     doubtful = play.driver()
     lose_commits(doubtful, play)
     give_up_soon(monkeypatch)
@@ -138,7 +137,7 @@ def test_a_driver_in_doubt_decides_nothing_more_and_leaves_its_successor_alone(
     monkeypatch.undo()
     successor, replay = play.driver(), Tasks(play, ROWS)
     successor.process(play.batch(0), replay)
-    assert (replay.prepared, replay.evaluated) == (1, 0)  # it was not decided: the restart found out, and wrote it
+    assert (replay.prepared, replay.evaluated) == (1, 0)  # it was not decided, so the restart wrote it
     again = Tasks(play, ROWS)
     for batch in (0, 1):
         with pytest.raises(DecisionInDoubtError):
@@ -150,7 +149,7 @@ def test_a_driver_in_doubt_decides_nothing_more_and_leaves_its_successor_alone(
 
 
 def test_a_retriable_error_repeats_the_commit_and_not_the_decision(play: Play) -> None:
-    """Rule 12. Caught mutation: ``_commit`` raises at the first error (the batch would be in doubt), or writes anew."""
+    """Fails if the first error puts the batch in doubt, or if it writes the decision again."""
     driver, engine = play.driver(), Tasks(play, ROWS)
     lose_commits(driver, play, losses=3)
     driver.process(play.batch(0), engine)
@@ -158,10 +157,10 @@ def test_a_retriable_error_repeats_the_commit_and_not_the_decision(play: Play) -
     assert play.visible() == ONCE
 
 
-def test_a_broker_that_hangs_for_a_while_is_waited_for_and_its_answer_is_read_back(
+def test_the_commit_waits_for_a_hanging_broker_and_reads_its_record_back(
     play: Play, local_kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule 12. Caught mutations: the commit's time is that of one request; a slow commit is taken at its word."""
+    """Fails if the commit only waits for the time of one request, or if a slow commit is trusted without reading back."""
     read_back = spied_read_backs(monkeypatch)
     resume = threading.Timer(1.0, local_kafka.resume)
     driver, engine = play.driver(), Tasks(play, ROWS)
@@ -182,8 +181,8 @@ def test_a_broker_that_hangs_for_a_while_is_waited_for_and_its_answer_is_read_ba
     assert play.visible() == ONCE
 
 
-def test_a_slow_commit_is_read_back_and_found(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule 12. Caught mutation: ``_read_back`` expects another record than the one that was written, or never ends."""
+def test_a_slow_commit_is_read_back(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if reading back expects another record than the written one, or never ends."""
     read_back = spied_read_backs(monkeypatch)
     monkeypatch.setattr(decision_log, "_SLOW_COMMIT_S", -1)
     driver = play.driver()
@@ -195,15 +194,13 @@ def test_a_slow_commit_is_read_back_and_found(play: Play, monkeypatch: pytest.Mo
     assert play.visible() == ONCE
 
 
-def test_a_commit_that_reports_success_for_a_record_that_was_aborted_is_found_out(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rule 12. Caught mutation: a slow commit is not read back: rows of an undecided batch are published, then doubled."""
+def test_a_commit_that_succeeds_for_an_aborted_record_is_detected(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if a slow commit is not read back: rows of an undecided batch would be published, then doubled."""
     fenced = play.driver()
     fenced.initialize_state(play.batch(0))
     with monkeypatch.context() as patched:
         patched.setattr(decision_log, "_SLOW_COMMIT_S", -1)
-        # The worst case of a resent EndTxn: a newer driver has acquired the sink, and the call returns without an error.
+        # The worst case of a repeated EndTxn: a newer driver has acquired the sink, and the call returns without an error.
         patched.setattr(DriverProducer, "_commit", lambda *_: play.fence(f"{play.name}.driver"))
         with pytest.raises(FencedError, match="was aborted, although its commit succeeded"):
             fenced.process(play.batch(0), Tasks(play, ROWS))
@@ -215,10 +212,10 @@ def test_a_commit_that_reports_success_for_a_record_that_was_aborted_is_found_ou
     assert play.visible() == ONCE
 
 
-def test_a_commit_that_cannot_be_read_back_is_in_doubt_and_not_decided_again(
+def test_a_commit_that_cannot_be_read_back_is_in_doubt(
     play: Play, local_kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule 12. Caught mutation: the failing read-back passes on its RetriableError ("nothing was written")."""
+    """Fails if the failed read-back raises a RetriableError, as if nothing had been written."""
     driver, engine = play.driver(), Tasks(play, ROWS)
     driver.initialize_state(play.batch(0))
     really = DriverProducer._commit
@@ -245,15 +242,15 @@ def test_a_commit_that_cannot_be_read_back_is_in_doubt_and_not_decided_again(
     assert play.visible() == ONCE
 
 
-def test_a_driver_that_was_overtaken_while_it_decided_is_fenced_and_has_decided_nothing(play: Play) -> None:
-    """Rule 12. Caught mutation: a fenced commit is repeated as if it were unanswered, or taken for a doubt."""
-    overtaken, successor = play.driver(), play.driver()
+def test_a_driver_fenced_while_it_decides_has_decided_nothing(play: Play) -> None:
+    """Fails if a fenced commit is repeated as an unanswered one, or counts as in doubt."""
+    fenced, successor = play.driver(), play.driver()
 
-    def overtake() -> None:
+    def acquire() -> None:
         successor.process(play.batch(0), Tasks(play, [["b"], ["a"]]))
 
-    with at("driver.deciding", overtake), pytest.raises(FencedError):
-        overtaken.process(play.batch(0), Tasks(play, ROWS))
+    with at("driver.deciding", acquire), pytest.raises(FencedError):
+        fenced.process(play.batch(0), Tasks(play, ROWS))
     assert len(play.decisions()) == 1
     successor.process(play.batch(1), Tasks(play, [["c"]]))
     assert play.visible() == {**ONCE, "c": 1}

@@ -1,7 +1,7 @@
 """Rule 13: names that cannot collide.
 
-The schedules that break it: a driver that dies undecided leaves no record, so the next one counts from the same number;
-two attempts of one task stage under one name, and the loser overwrites the rows of the one that was accepted.
+Otherwise a driver that dies undecided leaves no record, so the next one starts at the same number. Or two attempts of one task
+stage under one name, and the loser overwrites the accepted rows.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 
 def markers(play: Play) -> list[Marker]:
-    """Every marker in the ledger, of transactions however they ended."""
+    """Every marker in the ledger, whether its transaction was committed or aborted."""
     values = committed(play.bootstrap_servers, play.sink.ledger, isolation="read_uncommitted").elements()
     return [msgspec.json.decode(value, type=Marker) for value in values if value.startswith("{")]
 
 
 class Speculating:
-    """An engine that runs two attempts of each task, staged both, and accepts the second."""
+    """An engine that runs and stages two attempts of each task, and accepts the second."""
 
     def __init__(self, play: Play, rows: Sequence[Sequence[str]], staging: Path | None = None) -> None:
         self._play = play
@@ -59,7 +59,7 @@ class Speculating:
         self.evaluated += 1
 
     def _task(self, work: Work, partition: int, rows: Sequence[str]) -> TaskReport:
-        # Both write at the same time; the loser has other rows, and ends last.
+        # Both write at the same time; the loser has other rows and ends last.
         slices = [self._slice(work) for _ in range(2)]
         accepted = self._stage(slices[1], rows)
         refused = self._stage(slices[0], [f"loser-{row}" for row in rows])
@@ -86,8 +86,8 @@ class Speculating:
         return writer.close()
 
 
-def test_attempts_never_repeat_over_restarts_that_decided_nothing(play: Play) -> None:
-    """Rule 13. Caught mutation: an attempt is a counter from 1 on, without the driver epoch."""
+def test_attempts_never_repeat_over_restarts_without_a_decision(play: Play) -> None:
+    """Fails if an attempt is a counter that starts at 1, without the driver epoch."""
     rows = [["a"], ["b"]]
     for _ in range(3):
         crash(play.driver(), play, 0, rows, "driver.confirmed")
@@ -102,7 +102,7 @@ def test_attempts_never_repeat_over_restarts_that_decided_nothing(play: Play) ->
 
 
 def test_attempts_of_one_driver_never_repeat(play: Play) -> None:
-    """Rule 13. Caught mutation: the counter does not count (each attempt of a driver would have the same name)."""
+    """Fails if the counter does not increase: all attempts of a driver would have one name."""
     engine = Speculating(play, [["a"]])
     engine.failures = 2
     driver = play.driver()
@@ -114,8 +114,8 @@ def test_attempts_of_one_driver_never_repeat(play: Play) -> None:
     assert play.visible() == {"a": 1, "b": 1}
 
 
-def test_two_attempts_of_one_task_share_no_transaction_and_only_the_accepted_one_is_seen(play: Play) -> None:
-    """Rule 13. Caught mutation: the handle of an attempt is named by (batch, attempt, task) and not by a UUID."""
+def test_two_attempts_of_a_task_share_no_transaction_and_only_the_accepted_one_is_visible(play: Play) -> None:
+    """Fails if an attempt's handle is named by (batch, attempt, task) instead of a UUID."""
     engine = Speculating(play, [["a"], ["b"]])
     play.driver().process(play.batch(0), engine)
     losers, winners = zip(*engine.handles, strict=True)
@@ -126,12 +126,14 @@ def test_two_attempts_of_one_task_share_no_transaction_and_only_the_accepted_one
     assert play.visible() == {"a": 1, "b": 1}
 
 
-def test_two_attempts_of_one_task_share_no_slice_and_the_accepted_one_is_published(play: Play, tmp_path: Path) -> None:
-    """Rule 13. Caught mutation: a slice is named by its task or batch (the loser's rows would be published)."""
+def test_two_attempts_of_a_task_share_no_slice_and_only_the_accepted_one_is_published(
+    play: Play, tmp_path: Path
+) -> None:
+    """Fails if a slice is named by its task or batch: the loser's rows would be published."""
     location = tmp_path / "staging"
     staging = Staging(str(location))
     engine = Speculating(play, [["a"], ["b"]], location)
-    engine.failures = 1  # an attempt that fails as a whole has staged, too
+    engine.failures = 1  # an attempt that fails as a whole stages, too
     with pytest.raises(InjectedFault), at("driver.decided", die):
         play.driver(staging=staging).process(play.batch(0), engine)
     names = [name for pair in engine.staged for name in pair]
@@ -142,11 +144,11 @@ def test_two_attempts_of_one_task_share_no_slice_and_the_accepted_one_is_publish
         play.fence(handle.transactional_id)
     play.driver(staging=staging).process(play.batch(0), Tasks(play, [["x"]]))
     assert play.visible() == {"a": 1, "b": 1}
-    assert not any(staging.has(str(name)) for name in names), "proven: the losers' slices are dropped as well"
+    assert not any(staging.has(str(name)) for name in names), "the losers' slices are dropped with the proven batch"
 
 
-def test_a_dead_drivers_slices_are_not_those_of_its_successor(play: Play, tmp_path: Path) -> None:
-    """Rule 13. Caught mutation: slices lie below the batch alone (settling it would drop a later driver's, too)."""
+def test_a_dead_drivers_slices_are_not_its_successors(play: Play, tmp_path: Path) -> None:
+    """Fails if slices are only named by batch: releasing them would drop a later driver's slices, too."""
     location = tmp_path / "staging"
     staging = Staging(str(location))
     dead = Speculating(play, [["a"]], location)
@@ -157,6 +159,6 @@ def test_a_dead_drivers_slices_are_not_those_of_its_successor(play: Play, tmp_pa
         play.driver(staging=staging).process(play.batch(0), living)
     assert {name for pair in dead.staged for name in pair}.isdisjoint(name for pair in living.staged for name in pair)
     (_, accepted), *_ = dead.staged
-    staging.release(int(str(accepted).partition("/")[0]), 0)  # a paused loser wakes
+    staging.release(int(str(accepted).partition("/")[0]), 0)  # the fenced driver wakes
     assert not any(staging.has(str(name)) for pair in dead.staged for name in pair)
     assert all(staging.has(str(name)) for pair in living.staged for name in pair)

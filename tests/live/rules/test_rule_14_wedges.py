@@ -1,8 +1,8 @@
-"""Rule 14: what would lose decisions, or come back for ever, is refused or warned of by the name of its setting.
+"""Rule 14: a setting that would lose decisions or block the query for good is refused or warned about by name.
 
-The schedules that break it: retention deletes the ledger and the next start finds an empty one; a batch that takes
-longer than its transactions live is replayed for ever; a decision over the record limit can never be written; a ledger
-that only grows takes longer to read with each restart.
+Otherwise retention deletes the ledger, and the next start finds an empty one; a batch that takes longer than its transactions
+live is replayed forever; a decision above the record limit can never be written; a ledger that only grows takes longer to
+read with each restart.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from sinks.kafka import ledger_topic as kafka_ledger_topic
 from sinks.kafka.decision_log import KafkaDecisionLog
-from sinks.kafka.ledger_topic import MARKER_PARTITIONS, TRANSACTION_LOG
+from sinks.kafka.ledger_topic import MARKER_PARTITIONS, TRANSACTION_LOG, LedgerTopic
 from sinks.kafka.reader import offsets
 from tests.live.pipeline import Tasks, create_topic, opened
 from tests.live.rules.schedules import Play, at, crash, die, playing, until
@@ -61,7 +60,7 @@ def alter(admin: AdminClient, topic: str, setting: str, value: str | None) -> No
     admin.incremental_alter_configs([resource])[resource].result()
 
     def took_effect() -> bool:
-        found = kafka_ledger_topic._settings(admin, topic, 10_000)[setting]
+        found = LedgerTopic(admin, topic, timeout_ms=10_000)._settings(topic)[setting]
         return found == value if value is not None else found != "true"
 
     assert until(took_effect)
@@ -80,10 +79,10 @@ def alter(admin: AdminClient, topic: str, setting: str, value: str | None) -> No
         ("unclean.leader.election.enable", "true", "a stale leader could lose decisions"),
     ],
 )
-def test_a_ledger_that_could_lose_decisions_is_refused_by_the_settings_name(
+def test_a_ledger_that_could_lose_decisions_is_refused_by_its_setting(
     setting: str, value: str, effect: str, play: Play
 ) -> None:
-    """Rule 14. Caught mutation: ``kafka_ledger_topic.require_safe`` does not look at the setting."""
+    """Fails if ``LedgerTopic.require_safe`` does not check the setting."""
     create_topic(play.bootstrap_servers, play.sink.ledger, 1 + MARKER_PARTITIONS, {**SAFE, setting: value})
     engine = Tasks(play, [["a"]])
     with pytest.raises(ConfigurationError, match=rf"{play.sink.ledger} has .*{setting}={value}.*{effect}"):
@@ -92,10 +91,10 @@ def test_a_ledger_that_could_lose_decisions_is_refused_by_the_settings_name(
     assert play._records() == []
 
 
-def test_a_setting_that_was_changed_since_is_refused_at_the_start_and_harms_nobody(
+def test_a_changed_setting_is_refused_at_the_start_and_the_running_query_continues(
     play: Play, admin: AdminClient
 ) -> None:
-    """Rule 14. Caught mutation: settings are looked at when the ledger is made, and not at each start."""
+    """Fails if settings are only checked when the ledger is created, and not at each start."""
     healthy = play.driver()
     healthy.process(play.batch(0), Tasks(play, [["0"]]))
     alter(admin, play.sink.ledger, "retention.ms", "86400000")
@@ -108,7 +107,7 @@ def test_a_setting_that_was_changed_since_is_refused_at_the_start_and_harms_nobo
 
 
 def test_a_second_sinks_ledger_is_checked_before_the_first_one_is_acquired(kafka: KafkaService, tmp_path: Path) -> None:
-    """Rule 14. Caught mutation: ``KafkaCommitter.inspect`` leaves the check to `acquire` (the first one is fenced)."""
+    """Fails if ``KafkaCommitter.inspect`` leaves the check to `acquire`: the first sink's driver would be fenced."""
     tail = uuid.uuid4().hex[:10]
     with playing(kafka, tmp_path, name=f"a{tail}") as first, playing(kafka, tmp_path, name=f"b{tail}") as second:
         create_topic(
@@ -122,8 +121,8 @@ def test_a_second_sinks_ledger_is_checked_before_the_first_one_is_acquired(kafka
 
 
 def test_a_transaction_log_with_unclean_leaders_is_refused(play: Play, admin: AdminClient) -> None:
-    """Rule 14. Caught mutation: ``require_safe`` looks at the ledger only."""
-    play.driver().process(play.batch(0), Tasks(play, [["0"]]))  # it is there from the first transaction on
+    """Fails if ``require_safe`` only checks the ledger."""
+    play.driver().process(play.batch(0), Tasks(play, [["0"]]))  # the first transaction creates the transaction log
     setting = "unclean.leader.election.enable"
     alter(admin, TRANSACTION_LOG, setting, "true")
     try:
@@ -134,33 +133,33 @@ def test_a_transaction_log_with_unclean_leaders_is_refused(play: Play, admin: Ad
     play.driver().process(play.batch(1), Tasks(play, [["1"]]))
 
 
-def test_one_copy_is_warned_of_below_min_insync_replicas_2_and_not_above(
+def test_a_single_copy_is_warned_about_only_below_min_insync_replicas_2(
     play: Play, admin: AdminClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Rule 14. Caught mutation: the warning is missing, or comes always."""
+    """Fails if the warning is missing, or always logged."""
     with caplog.at_level(logging.WARNING, "sinks.kafka.ledger_topic"):
         play.driver().initialize_state(play.batch(0))
         warned = [text for text in caplog.messages if "min.insync.replicas" in text]
         assert any(text.startswith(f"{play.sink.ledger} has min.insync.replicas=1") for text in warned)
         caplog.clear()
         safe = create_topic(play.bootstrap_servers, f"{play.name}-safe", 2, {**SAFE, "min.insync.replicas": "2"})
-        kafka_ledger_topic.require_safe(admin, safe, timeout_ms=10_000)
+        LedgerTopic(admin, safe, timeout_ms=10_000).require_safe()
     assert not any(text.startswith(safe) for text in caplog.messages)
 
 
-# -- decisions over the record limit -----------------------------------------------------------------------------------
+# -- decisions above the record limit ----------------------------------------------------------------------------------
 
 LARGE = ("x" * 2_500_000,)
 
 
 def frames(play: Play) -> int:
-    """Records in partition 0, committed or not; the markers begin with a brace, a decision's parts do not."""
+    """Records in partition 0, committed or not. Markers begin with a brace; the parts of a decision do not."""
     found = committed(play.bootstrap_servers, play.sink.ledger, isolation="read_uncommitted").elements()
     return sum(not value.startswith(("{", "barrier")) for value in found)
 
 
-def test_a_decision_over_the_record_limit_is_written_in_parts_and_read_as_one(play: Play) -> None:
-    """Rule 14. Caught mutation: a record is one frame, whatever its size (the broker and the client refuse it)."""
+def test_a_decision_above_the_record_limit_is_written_in_parts_and_read_as_one(play: Play) -> None:
+    """Fails if a record is one frame whatever its size: broker and client would refuse it."""
     play.driver().process(play.batch(0, offsets=LARGE), Tasks(play, [["a"]]))
     assert frames(play) == 1 + 1 + 3  # acquisition, begin, the decision's parts
     assert [decision.offsets for decision in play.decisions()] == [LARGE]
@@ -171,8 +170,8 @@ def test_a_decision_over_the_record_limit_is_written_in_parts_and_read_as_one(pl
     assert play.visible() == {"a": 1, "b": 1}
 
 
-def test_a_ledger_with_a_lower_limit_than_usual_gets_smaller_parts(kafka: KafkaService, tmp_path: Path) -> None:
-    """Rule 14. Caught mutations: the parts have one size; or a batch holds several; or the rows' options hold for them."""
+def test_a_ledger_with_a_lower_record_limit_gets_smaller_parts(kafka: KafkaService, tmp_path: Path) -> None:
+    """Fails if parts have a fixed size, if a batch contains several, or if the options for rows apply to them."""
     options = {"kafka.message.max.bytes": "20000", "kafka.queue.buffering.max.kbytes": "100"}
     with playing(kafka, tmp_path, options=options) as play:
         create_topic(
@@ -184,8 +183,8 @@ def test_a_ledger_with_a_lower_limit_than_usual_gets_smaller_parts(kafka: KafkaS
         assert play.visible() == {"a": 1, "b": 1}
 
 
-def test_parts_whose_transaction_was_not_committed_are_no_decision(play: Play) -> None:
-    """Rule 14. Caught mutation: the parts go in one transaction each (some would be there after the crash)."""
+def test_parts_of_an_uncommitted_transaction_are_no_decision(play: Play) -> None:
+    """Fails if each part has its own transaction: some would be there after the crash."""
     with pytest.raises(InjectedFault), at("driver.deciding", die):
         play.driver().process(play.batch(0, offsets=LARGE), Tasks(play, [["a"]]))
     assert frames(play) == 1 + 1 + 3
@@ -197,7 +196,7 @@ def test_parts_whose_transaction_was_not_committed_are_no_decision(play: Play) -
 
 
 def write_parts(play: Play, wanted: slice) -> None:
-    """Some parts of a decision of batch 1, in the ledger."""
+    """Write some parts of a decision of batch 1 to the ledger."""
     play.driver().process(play.batch(0), Tasks(play, [["a"]]))
     (decided,) = play.decisions()
     parts = encode(msgspec.structs.replace(decided, batch_id=1, offsets=("y" * 900,)), max_bytes=600)
@@ -208,8 +207,8 @@ def write_parts(play: Play, wanted: slice) -> None:
     assert producer.flush(10) == 0
 
 
-def test_a_set_that_lacks_its_last_parts_is_no_decision(play: Play) -> None:
-    """Rule 14: all parts are one transaction, so nobody was told. Caught mutation: ``decode`` takes it for damage."""
+def test_a_decision_without_its_last_parts_is_ignored(play: Play) -> None:
+    """All parts are in one transaction, so nobody has seen this decision. Fails if ``decode`` reports damage."""
     write_parts(play, slice(0, 2))
     engine = Tasks(play, [["b"]])
     play.driver().process(play.batch(1), engine)
@@ -220,27 +219,25 @@ def test_a_set_that_lacks_its_last_parts_is_no_decision(play: Play) -> None:
 
 
 @pytest.mark.parametrize("wanted", [slice(1, None), slice(0, None, 2)], ids=["without the first", "without the second"])
-def test_a_set_that_has_lost_other_parts_is_damage_and_neither_a_decision_nor_nothing(
-    wanted: slice, play: Play
-) -> None:
-    """Rule 14. Caught mutation: ``decode`` skips it."""
+def test_a_decision_without_other_parts_is_damage(wanted: slice, play: Play) -> None:
+    """Fails if ``decode`` skips it."""
     write_parts(play, wanted)
     before = frames(play)
     engine = Tasks(play, [["b"]])
     with pytest.raises(DecisionLogDamagedError):
         play.driver().process(play.batch(1), engine)
     assert (engine.prepared, engine.evaluated) == (0, 0)
-    assert frames(play) == before, "nobody was fenced for it"
+    assert frames(play) == before, "a damaged log must fence nobody"
     assert play.visible() == {"a": 1}
 
 
 # -- batches that take too long ----------------------------------------------------------------------------------------
 
 
-def test_a_batch_longer_than_its_transactions_live_fails_by_the_settings_name_and_is_not_tried_again(
+def test_a_batch_that_outlives_its_transactions_fails_once_and_names_the_setting(
     kafka: KafkaService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule 14. Caught mutation: ``confirm`` does not look at the time that is left (or its error is retriable)."""
+    """Fails if ``confirm`` ignores the time that is left, or if its error is retriable."""
     with playing(kafka, tmp_path, options={"kafka.transaction.timeout.ms": "60000"}) as play:
         now = [0.0]
         monkeypatch.setattr(batch_transaction, "time", SimpleNamespace(monotonic=lambda: now[0]))
@@ -249,7 +246,7 @@ def test_a_batch_longer_than_its_transactions_live_fails_by_the_settings_name_an
             play.driver().process(play.batch(0), engine)
         assert engine.prepared == 1
         assert play.decisions() == []
-        assert play.open_transactions() == ()  # swept: readers of the output do not wait for the time-out
+        assert play.open_transactions() == ()  # swept, so readers do not wait for the timeout
         in_time = Tasks(play, [["a"]], between=lambda _: now.append(now.pop() + 44))
         play.driver().process(play.batch(0), in_time)
         assert play.visible() == {"a": 1}
@@ -258,10 +255,10 @@ def test_a_batch_longer_than_its_transactions_live_fails_by_the_settings_name_an
 # -- the output's partitions -------------------------------------------------------------------------------------------
 
 
-def test_a_changed_partition_count_of_the_output_is_warned_of(
+def test_a_changed_partition_count_of_the_output_is_warned_about(
     play: Play, admin: AdminClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Rule 14. Caught mutation: ``KafkaCommitter.initialize_state`` does not compare with the decision's count."""
+    """Fails if the count is not compared with the decision's."""
     play.driver().process(play.batch(0), Tasks(play, [["0"]]))
     with caplog.at_level(logging.WARNING, "sinks.kafka.committer"):
         play.driver().process(play.batch(1), Tasks(play, [["1"]]))
@@ -282,10 +279,10 @@ def starts(play: Play, admin: AdminClient) -> dict[int, int]:
     return offsets(admin, play.sink.ledger, partitions, OffsetSpec.earliest(), timeout_ms=10_000)
 
 
-def test_the_ledger_is_truncated_behind_the_kept_batches_and_a_restart_still_recovers(
+def test_the_ledger_is_truncated_below_the_kept_batches_and_a_restart_still_recovers(
     play: Play, admin: AdminClient
 ) -> None:
-    """Rule 14. Caught mutations: nothing is truncated; too much is (what is kept is then damaged, or a gap)."""
+    """Fails if nothing is truncated, or too much: kept batches would be damaged or have a gap."""
     driver = play.driver(KEEP)
     sizes, kept = [], []
     for batch in range(11):
@@ -294,13 +291,13 @@ def test_the_ledger_is_truncated_behind_the_kept_batches_and_a_restart_still_rec
         kept.append(len(play.decisions()))
     assert max(kept) <= 2 * KEEP.keep_batches
     assert min(kept[KEEP.keep_batches :]) >= KEEP.keep_batches
-    assert max(sizes) <= 2 * KEEP.keep_batches + 3  # and an acquisition, begin or truncation
+    assert max(sizes) <= 2 * KEEP.keep_batches + 3  # plus an acquisition, a begin or a truncation
     truncation = max(record.log_start for record in play._records() if isinstance(record, Truncation))
     found = starts(play, admin)
     assert found[0] == truncation > 0
     assert found[1] > 0
     assert found[2] > 0
-    assert [found[partition] for partition in range(3, 1 + MARKER_PARTITIONS)] == [0] * 6  # no task, no marker
+    assert [found[partition] for partition in range(3, 1 + MARKER_PARTITIONS)] == [0] * 6  # no tasks, so no markers
     replay = Tasks(play, [["10"], ["10'"]])
     restarted = play.driver(KEEP)
     restarted.process(play.batch(10), replay)
@@ -310,13 +307,13 @@ def test_the_ledger_is_truncated_behind_the_kept_batches_and_a_restart_still_rec
     assert play.visible() == {**expected, "11": 1}
 
 
-def test_what_is_kept_is_still_proven_by_its_markers_behind_a_truncation(play: Play) -> None:
-    """Rule 14. Caught mutation: ``forget`` deletes the markers of what is kept (the restart would be blocked for ever)."""
+def test_kept_batches_are_still_proven_by_their_markers_after_a_truncation(play: Play) -> None:
+    """Fails if ``forget`` deletes markers of kept batches: the restart would be blocked for good."""
     driver = play.driver(Settings(keep_batches=1))
     for batch in range(3):
         driver.process(play.batch(batch), Tasks(play, [[f"{batch}"], [f"{batch}'"]]))
     for handle in play.decided(2):
-        play.fence(handle.transactional_id)  # as a worker does that uses the id again: EndTxn proves nothing any more
+        play.fence(handle.transactional_id)  # as a worker that reuses the id does; EndTxn proves nothing afterwards
     restarted, replay = play.driver(Settings(keep_batches=1)), Tasks(play, [["2"], ["2'"]])
     restarted.process(play.batch(2), replay)
     assert (replay.prepared, replay.evaluated) == (0, 1)
@@ -329,10 +326,10 @@ def test_what_is_kept_is_still_proven_by_its_markers_behind_a_truncation(play: P
 
 
 @pytest.mark.parametrize("dies_at", ["truncate", "forget"])
-def test_a_crash_between_the_truncation_record_and_the_truncation_is_no_damage(
+def test_a_crash_between_the_truncations_record_and_the_truncation_is_no_damage(
     dies_at: str, play: Play, admin: AdminClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule 14. Caught mutation: what lies below a recorded truncation must be gone (or still be there) to be read."""
+    """Fails if reading requires that records below a recorded truncation are deleted, or that they still exist."""
     driver = play.driver(KEEP)
     for batch in range(3):
         driver.process(play.batch(batch), Tasks(play, [[f"{batch}"]]))
@@ -359,8 +356,8 @@ def test_a_crash_between_the_truncation_record_and_the_truncation_is_no_damage(
     assert play.visible() == {f"{batch}": 1 for batch in range(7)}
 
 
-def test_what_somebody_else_has_truncated_is_damage_and_not_an_empty_ledger(play: Play, admin: AdminClient) -> None:
-    """Rule 14. Caught mutation: ``fold`` does not compare the log's start with the recorded one (0 comes twice)."""
+def test_a_foreign_truncation_is_damage(play: Play, admin: AdminClient) -> None:
+    """Fails if ``fold`` does not compare the log's start with the recorded one: batch 0 would be doubled."""
     play.driver().process(play.batch(0), Tasks(play, [["0"]]))
     (where,) = admin.delete_records([TopicPartition(play.sink.ledger, 0, -1)]).values()
     where.result()

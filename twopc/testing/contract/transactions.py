@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from twopc.attempt import Evidence
 from twopc.errors import FencedError, RetriableError
-from twopc.handle import Evidence
 from twopc.testing.contract.drivers import Driver
 
 if TYPE_CHECKING:

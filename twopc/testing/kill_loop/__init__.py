@@ -9,8 +9,18 @@ See docs/test-your-sink.md.
 """
 
 from twopc.testing.kill_loop.kills import Kill, Moment
-from twopc.testing.kill_loop.loop import QueryFailedError, kill_loop
+from twopc.testing.kill_loop.loop import KillLoop, QueryFailedError, kill_loop
 from twopc.testing.kill_loop.outcome import Outcome
 from twopc.testing.kill_loop.records import Files, KafkaTopic, Source
 
-__all__ = ["Files", "KafkaTopic", "Kill", "Moment", "Outcome", "QueryFailedError", "Source", "kill_loop"]
+__all__ = [
+    "Files",
+    "KafkaTopic",
+    "Kill",
+    "KillLoop",
+    "Moment",
+    "Outcome",
+    "QueryFailedError",
+    "Source",
+    "kill_loop",
+]

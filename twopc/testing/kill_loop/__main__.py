@@ -33,10 +33,7 @@ def _function(target: str) -> Any:
 def _session(run: Run) -> SparkSession:
     from pyspark.sql import SparkSession  # noqa: PLC0415 - its gateway must not start before the environment is right
 
-    builder = SparkSession.builder
-    for name, value in run.spark.items():
-        builder = builder.config(name, value)
-    session: SparkSession = builder.getOrCreate()
+    session: SparkSession = SparkSession.builder.config(map=dict(run.spark)).getOrCreate()
     session.sparkContext.setLogLevel("WARN")
     return session
 

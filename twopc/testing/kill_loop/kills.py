@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class Moment(Enum):
-    """When a query is killed. All but the last work with any sink."""
+    """When a query is killed. All but POINT work with any sink."""
 
-    #: The function of ``foreachBatch`` has returned and Spark has not noted the batch as done: Spark will replay it.
+    #: The function of ``foreachBatch`` has returned, Spark has not yet noted the batch as done: Spark will replay it.
     AFTER = "after"
     #: One task of the batch is held before its end, until others have written their rows or had the time to.
     DURING = "during"
@@ -22,6 +22,8 @@ class Moment(Enum):
     BEFORE = "before"
     #: Some time after a task of the batch has begun.
     RANDOM = "random"
+    #: The output has grown by some records. Nothing in the query's processes waits for this kill.
+    OUTSIDE = "outside"
     #: A crash point of this toolkit.
     POINT = "point"
 
@@ -30,6 +32,8 @@ class Moment(Enum):
 ALWAYS_SHOWS = (Moment.AFTER, Moment.DURING)
 _DRAWN = (Moment.AFTER, Moment.DURING, Moment.BEFORE, Moment.RANDOM, Moment.RANDOM)
 _LONGEST_DELAY_S = 1.5
+#: A run gets about so many batches, so that its kill finds its moment.
+BATCHES_A_KILL = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,23 +42,43 @@ class Kill:
 
     Attributes:
         moment: when.
-        point: the crash point, with :attr:`Moment.POINT`.
-        batch: at which batch of the run, 1 or 2, with BEFORE and AFTER.
+        point: the crash point, with POINT.
+        passage: at which passage of the point, or at which batch of the run, with POINT, BEFORE and AFTER.
         delay_s: how long after the task has begun, with RANDOM.
+        progress: by which share of the run's first batches the output has grown, with OUTSIDE.
+        records: the same in records; the loop computes it.
     """
 
     moment: Moment
     point: str = ""
-    batch: int = 1
+    passage: int = 1
     delay_s: float = 0.0
+    progress: float = 0.0
+    records: int = 1
+
+    @property
+    def fault(self) -> str:
+        """What arms its crash point, for :func:`twopc.testing.crash_points.arm_from`; "" for all other moments."""
+        return f"{self.point}@{self.passage}=kill" if self.point else ""
+
+    def fitted(self, records: int, batch_rows: int) -> Kill:
+        """The same kill, moved so that a run that gets so many new records reaches it."""
+        first_batches = min(records, BATCHES_A_KILL * batch_rows)
+        return replace(
+            self,
+            passage=min(self.passage, max(1, records // batch_rows)),
+            records=max(1, int(self.progress * first_batches)),
+        )
 
     def __str__(self) -> str:
         """As it is reported."""
-        if self.moment is Moment.POINT:
-            return self.point
         if self.moment is Moment.RANDOM:
             return f"random+{self.delay_s:.2f}s"
-        return self.moment.value if self.moment is Moment.DURING else f"{self.moment.value}@{self.batch}"
+        if self.moment is Moment.OUTSIDE:
+            return f"outside@{self.records}"
+        return (
+            self.moment.value if self.moment is Moment.DURING else f"{self.point or self.moment.value}@{self.passage}"
+        )
 
 
 def planned(seed: int, count: int, *, moments: Sequence[Moment], crash_points: Sequence[str]) -> list[Kill]:
@@ -67,4 +91,4 @@ def planned(seed: int, count: int, *, moments: Sequence[Moment], crash_points: S
 
 
 def _kill(moment: Moment, chance: random.Random) -> Kill:
-    return Kill(moment=moment, batch=chance.randint(1, 2), delay_s=chance.uniform(0, _LONGEST_DELAY_S))
+    return Kill(moment=moment, passage=chance.randint(1, BATCHES_A_KILL), delay_s=chance.uniform(0, _LONGEST_DELAY_S))

@@ -3,42 +3,39 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import random
 import sys
 import time
-from collections import Counter
-from dataclasses import dataclass, field
+from collections import deque
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from integration.services import ServiceError
 from integration.services.java import java_home
 from integration.services.query_processes import QueryProcesses
-from integration.services.spark_class_data import driver_flags
-from twopc.testing.checkers.rows import not_once, out_of_order
-from twopc.testing.crash_points import DAEMON_MODULE
-from twopc.testing.kill_loop.kills import ALWAYS_SHOWS, Kill, Moment, planned
-from twopc.testing.kill_loop.outcome import Outcome
-from twopc.testing.kill_loop.records import Files, key_of
-from twopc.testing.kill_loop.run import Run
+from twopc.testing.kill_loop.kills import ALWAYS_SHOWS, BATCHES_A_KILL, Kill, Moment, planned
+from twopc.testing.kill_loop.outcome import judge
+from twopc.testing.kill_loop.records import KEYS, Files
+from twopc.testing.kill_loop.run import Run, pickled, settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from twopc.testing.kill_loop.outcome import Outcome
     from twopc.testing.kill_loop.records import Source
 
 _KILLED: Final = 128 + 9
-_POLL_S: Final = 0.05
-#: A run has two batches. Spark starts in 5 s on a quiet machine, and a batch takes a second.
-_BATCHES: Final = 2
-_RUN_TIMEOUT_S: Final = 300
+_POLL_S: Final = 0.02
+#: Longest time without a finished batch. Spark starts in 5 s on a quiet machine, and a batch takes a second.
+_STUCK_S: Final = 300
 #: How long the other tasks of a held batch have to show their rows.
 _SETTLE_S: Final = 5.0
 _LOG_LINES: Final = 40
 _WORKER_DIED: Final = "Python worker exited unexpectedly"
 
 
-class QueryFailedError(RuntimeError):
+class QueryFailedError(ServiceError):
     """The query under test ended, or hung, by itself. The message has the end of its log."""
 
 
@@ -80,156 +77,190 @@ def kill_loop(  # noqa: PLR0913 - all but the first two by name, most of them wi
         QueryFailedError: the query ended, or hung, by itself.
         ValueError: neither ``foreach_batch`` nor ``query`` was given, or both; or too few rows.
     """
-    target = foreach_batch if query is None else query
-    if target is None or (foreach_batch is not None and query is not None):
-        raise ValueError("kill_loop() takes foreach_batch=… or query=…, one of them")
-    if rows < _BATCHES * (kills + 1) * 2:
-        raise ValueError(f"kill_loop(rows={rows}, kills={kills}): give at least {_BATCHES * (kills + 1) * 2} rows")
+    if rows < BATCHES_A_KILL * (kills + 1) * 2:
+        raise ValueError(
+            f"kill_loop(rows={rows}, kills={kills}): give at least {BATCHES_A_KILL * (kills + 1) * 2} rows"
+        )
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
-    directory.mkdir(parents=True, exist_ok=True)
-    loop = _Loop(
+    loop = KillLoop(
         read=read,
-        directory=directory,
-        target=target if isinstance(target, str) else _pickled(target, directory),
-        is_query=query is not None,
+        foreach_batch=foreach_batch,
+        query=query,
         source=source or Files(directory / "input"),
-        batch_rows=rows // (kills + 1) // _BATCHES,
-        spark={**_settings(directory), **(spark or {})},
-        java_home=str(java_home()),
+        directory=directory,
+        rows=rows,
+        batch_rows=rows // (kills + 1) // BATCHES_A_KILL,
+        spark=spark or {},
     )
     print(f"kill_loop: seed {seed}, logs in {directory}", flush=True)  # noqa: T201 - pytest shows it with a failure
-    began = time.monotonic()
-    for kill in planned(seed, kills, moments=moments, crash_points=crash_points):
-        loop.feed(_BATCHES * loop.batch_rows)
-        (loop.kills if loop.run(kill) else loop.missed).append(str(kill))
-    loop.feed(rows - loop.fed)
-    loop.run(None)
-    return loop.outcome(seed, time.monotonic() - began)
+    loop.run(planned(seed, kills, moments=moments, crash_points=crash_points))
+    return loop.outcome(seed)
 
 
-def _pickled(function: Callable[..., Any], directory: Path) -> str:
-    """Pickle by value: a test module cannot be imported by name in another process."""
-    cloudpickle: Any = importlib.import_module("pyspark.cloudpickle")  # it has no types
-    module = sys.modules.get(getattr(function, "__module__", None) or type(function).__module__)
-    if module is not None:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        pickled = cloudpickle.dumps(function)
-    finally:
-        if module is not None:
-            cloudpickle.unregister_pickle_by_value(module)
-    path = directory / "function.pickle"
-    path.write_bytes(pickled)
-    return str(path)
+@dataclass(kw_only=True)
+class KillLoop:
+    """A query that is fed, killed and restarted until it has processed all its input. See :func:`kill_loop`.
 
+    Attributes:
+        read, foreach_batch, query, directory, rows, spark: see :func:`kill_loop`.
+        source: where the query reads.
+        batch_rows: how many of them a batch has.
+        keys: how many keys the source's records have.
+        java_home: the Java to run on.
+        written: how much the output has grown, visible or not; by default what ``read`` returns is counted.
+        insists: replace a kill whose moment never came by one from outside, and an earlier one each time.
+        on_batch: called with the id of the batch that Spark has just finished.
+        on_kill: called after each kill, with how it is reported.
+        kills: the kills that happened.
+        missed: the kills whose moment never came.
+        seconds: how long all runs took.
+    """
 
-def _settings(directory: Path) -> dict[str, str]:
-    return {
-        "spark.master": "local[2]",
-        "spark.app.name": "kill_loop",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"{driver_flags()} -Djava.io.tmpdir={directory} -Dderby.system.home={directory}",
-        "spark.local.dir": str(directory),
-        "spark.sql.warehouse.dir": str(directory / "warehouse"),
-        "spark.sql.shuffle.partitions": "2",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.python.daemon.module": DAEMON_MODULE,
-    }
-
-
-@dataclass
-class _Loop:
     read: Callable[[], Iterable[int | str | bytes]]
-    directory: Path
-    target: str
-    is_query: bool
+    foreach_batch: str | Callable[..., None] | None = None
+    query: str | Callable[..., Any] | None = None
     source: Source
+    directory: Path
+    rows: int
     batch_rows: int
-    spark: dict[str, str]
-    java_home: str
+    keys: int = KEYS
+    spark: Mapping[str, str] = field(default_factory=dict)
+    java_home: str = field(default_factory=lambda: str(java_home()))
+    written: Callable[[], int] | None = None
+    insists: bool = False
+    on_batch: Callable[[int], object] = lambda _: None
+    on_kill: Callable[[str], object] = lambda _: None
     kills: list[str] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)
-    fed: int = 0
+    seconds: float = 0.0
+    _fed: int = 0
     _runs: int = 0
+    _target: str = ""
 
-    def feed(self, count: int) -> None:
+    def __post_init__(self) -> None:
+        function = self.foreach_batch if self.query is None else self.query
+        if function is None or (self.foreach_batch is not None and self.query is not None):
+            raise ValueError("kill_loop() takes foreach_batch=… or query=…, one of them")
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._target = function if isinstance(function, str) else pickled(function, self.directory)
+
+    def run(self, kills: Sequence[Kill]) -> None:
+        """Process all rows, with these kills on the way. Each kill's run gets its share of the rows.
+
+        Raises:
+            QueryFailedError: the query ended, or hung, by itself; or all rows were processed before every kill happened.
+        """
+        began = time.monotonic()
+        waiting = deque(kills)
+        while waiting:
+            share = (self.rows - self._fed) // (len(waiting) + 1)
+            if not share:
+                raise QueryFailedError(
+                    f"The query finished before {len(waiting)} of {len(kills)} kills could happen. Use more rows."
+                )
+            self._feed(share)
+            kill = waiting.popleft().fitted(share, self.batch_rows)
+            if step := self._run_once(kill):
+                self.kills.append(step)
+                self.on_kill(step)
+            elif self.insists:
+                waiting.appendleft(Kill(moment=Moment.OUTSIDE, progress=kill.progress / 2))
+            else:
+                self.missed.append(str(kill))
+        self._feed(self.rows - self._fed)
+        self._run_once(None)
+        self.seconds = time.monotonic() - began
+
+    def outcome(self, seed: int) -> Outcome:
+        """Compare what was fed with what is there."""
+        return judge(
+            self._fed,
+            map(int, self.read()),
+            keys=self.keys,
+            seed=seed,
+            kills=self.kills,
+            missed=self.missed,
+            seconds=self.seconds,
+        )
+
+    def _feed(self, count: int) -> None:
         """Add so many records, a batch at a time."""
-        for first in range(self.fed, self.fed + count, self.batch_rows):
-            self.source.feed(range(first, min(first + self.batch_rows, self.fed + count)))
-        self.fed += count
+        for first in range(self._fed, self._fed + count, self.batch_rows):
+            self.source.feed(range(first, min(first + self.batch_rows, self._fed + count)))
+        self._fed += count
 
-    def run(self, kill: Kill | None) -> bool:
-        """One run of the query, to its end or to the kill. Whether it was killed."""
+    def _run_once(self, kill: Kill | None) -> str:
+        """Run the query to its end or to the kill; returns how it was killed, "" if it was not."""
         self._runs += 1
         log, reached = self.directory / f"run-{self._runs}.log", self.directory / f"run-{self._runs}.reached"
         run = Run(
             reader=self.source.reader(self.batch_rows),
-            target=self.target,
-            is_query=self.is_query,
+            target=self._target,
+            is_query=self.query is not None,
             checkpoint=str(self.directory / "checkpoint"),
             scratch=str(self.directory),
-            spark=self.spark,
+            spark={**settings(self.directory), **self.spark},
             java_home=self.java_home,
             path=[path or str(Path.cwd()) for path in sys.path],
             kill=kill,
             reached=str(reached),
         )
         with QueryProcesses(run.command(), log=log, cwd=self.directory) as processes:
-            code = self._watch(processes, kill, reached)
-        text = log.read_text(errors="replace")
-        if code is None:
-            raise QueryFailedError(f"the query did not end within {_RUN_TIMEOUT_S} s. {_tail(text)}")
-        if kill is not None and (code == _KILLED or (kill.point.startswith("task.") and _WORKER_DIED in text)):
-            return True
-        if code != 0:
-            raise QueryFailedError(f"the query ended by itself, with exit code {code}. {_tail(text)}")
-        return False
+            step = self._watch(processes, kill, log, reached)
+            code = processes.exit_code
+        if code == 0:
+            return ""
+        if kill is not None and (code == _KILLED or (kill.point.startswith("task.") and _WORKER_DIED in _text(log))):
+            return step or str(kill)
+        raise QueryFailedError(f"The query failed with exit code {code}. {_tail(log)}")
 
-    def _watch(self, processes: QueryProcesses, kill: Kill | None, reached: Path) -> int | None:
-        """Wait for the end, or bring it about at the moment of the kill; returns the exit code, None if it hangs."""
-        before, deadline = self._visible(), time.monotonic() + _RUN_TIMEOUT_S
-        while processes.exit_code is None and time.monotonic() < deadline:
-            if kill is not None and reached.exists():
-                self._settle(kill, before)
+    def _watch(self, processes: QueryProcesses, kill: Kill | None, log: Path, reached: Path) -> str:
+        """Wait for the end, or bring it about at the moment of the kill; returns how the query was killed from here."""
+        before, finished, deadline = self._written(), -1, time.monotonic() + _STUCK_S
+        while True:
+            is_over = processes.exit_code is not None  # before the last look at the checkpoint
+            if (latest := self._finished_batch()) > finished:
+                finished, deadline = latest, time.monotonic() + _STUCK_S
+                self.on_batch(finished)
+            if is_over:
+                return ""
+            if time.monotonic() > deadline:
+                raise QueryFailedError(f"The query has not finished a batch for {_STUCK_S} s. {_tail(log)}")
+            if kill is not None and (step := self._due(kill, before, reached)):
                 processes.kill()
+                return step
             time.sleep(_POLL_S)
-        return processes.exit_code
 
-    def _settle(self, kill: Kill, before: int) -> None:
-        if kill.moment is Moment.RANDOM:
-            time.sleep(kill.delay_s)
+    def _due(self, kill: Kill, before: int, reached: Path) -> str:
+        """Return how a kill whose moment has come is reported, "" before it."""
+        if kill.moment is Moment.OUTSIDE:
+            grown = self._written() - before
+            return str(replace(kill, records=grown)) if grown >= kill.records else ""
+        if not reached.exists():
+            return ""
+        time.sleep(kill.delay_s if kill.moment is Moment.RANDOM else 0)
         deadline = time.monotonic() + _SETTLE_S
-        while kill.moment is Moment.DURING and self._visible() == before and time.monotonic() < deadline:
+        while kill.moment is Moment.DURING and self._written() == before and time.monotonic() < deadline:
             time.sleep(_POLL_S)
+        return str(kill)
 
-    def _visible(self) -> int:
+    def _finished_batch(self) -> int:
+        """The last batch that Spark has noted as done, -1 before the first."""
+        commits = (self.directory / "checkpoint").glob("commits/*")
+        return max((int(path.name) for path in commits if path.name.isdecimal()), default=-1)
+
+    def _written(self) -> int:
+        if self.written is not None:
+            return self.written()
         with contextlib.suppress(Exception):  # there is no output yet, or it is locked: read again at the end
             return len(list(self.read()))
         return 0
 
-    def outcome(self, seed: int, seconds: float) -> Outcome:
-        """Compare what was fed with what is there."""
-        found = [int(row) for row in self.read()]
-        wrong = {what: [v.evidence for v in not_once(range(self.fed), found) if v.what == what] for what in _WRONG}
-        return Outcome(
-            seed=seed,
-            given=self.fed,
-            found=Counter(found).total(),
-            lost=tuple(row for (row,) in wrong["lost"]),
-            duplicated=dict(wrong["duplicated"]),
-            made_up=tuple(row for row, _ in wrong["made up"]),
-            out_of_order=tuple(v.evidence[1] for v in out_of_order(found, key_of)),
-            kills=tuple(self.kills),
-            missed=tuple(self.missed),
-            seconds=seconds,
-        )
+
+def _text(log: Path) -> str:
+    return log.read_text(errors="replace")
 
 
-_WRONG: Final = ("lost", "duplicated", "made up")
-
-
-def _tail(text: str) -> str:
-    lines = text.splitlines()
+def _tail(log: Path) -> str:
+    lines = _text(log).splitlines()
     return "\n".join([f"The end of its log ({len(lines)} lines):", *lines[-_LOG_LINES:]])

@@ -51,10 +51,10 @@ class Gate:
 
 
 def stand_still(reached: str) -> None:
-    """Say that the moment has come, and wait for SIGKILL.
+    """Report that the moment has come, and wait for SIGKILL.
 
     Raises:
-        RuntimeError: nobody killed this process.
+        RuntimeError: this process was not killed.
     """
     Path(reached).touch()
     time.sleep(_HELD_S)
@@ -81,10 +81,10 @@ def wrap_foreach_batch(kill: Kill, reached: str) -> None:
         def called(frame: DataFrame, batch_id: int) -> None:
             nonlocal calls
             calls += 1
-            if calls == kill.batch and kill.moment is Moment.BEFORE:
+            if calls == kill.passage and kill.moment is Moment.BEFORE:
                 stand_still(reached)
             function(frame, batch_id)
-            if calls == kill.batch:
+            if calls == kill.passage:
                 stand_still(reached)
 
         wrapped: DataStreamWriter = original(writer, called)

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from twopc.testing.kill_loop.records import KEYS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 _SHOWN = 5
 
@@ -77,3 +84,45 @@ class Outcome:
 
 def _some(rows: tuple[int, ...]) -> str:
     return ", ".join(map(str, rows[:_SHOWN])) + (", …" if len(rows) > _SHOWN else "")
+
+
+def judge(  # noqa: PLR0913 - all but the first two by name, with defaults
+    given: int,
+    found: Iterable[int],
+    *,
+    keys: int = KEYS,
+    seed: int = 0,
+    kills: Sequence[str] = (),
+    missed: Sequence[str] = (),
+    seconds: float = 0.0,
+) -> Outcome:
+    """Compare the records 0 to ``given - 1`` with those found. Takes one byte a record, and more for what is wrong."""
+    seen, greatest = bytearray(given), [-1] * keys
+    again: Counter[int] = Counter()
+    made_up, out_of_order = [], []
+    count = 0
+    for number in found:
+        count += 1
+        if not 0 <= number < given:
+            made_up.append(number)
+            continue
+        if seen[number]:
+            again[number] += 1
+        seen[number] = 1
+        key = number % keys
+        if number < greatest[key]:
+            out_of_order.append(number)
+        else:
+            greatest[key] = number
+    return Outcome(
+        seed=seed,
+        given=given,
+        found=count,
+        lost=tuple(number for number in range(given) if not seen[number]),
+        duplicated={number: 1 + repeats for number, repeats in again.items()},
+        made_up=tuple(dict.fromkeys(made_up)),
+        out_of_order=tuple(out_of_order),
+        kills=tuple(kills),
+        missed=tuple(missed),
+        seconds=seconds,
+    )

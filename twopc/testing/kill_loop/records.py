@@ -10,6 +10,8 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
+from integration.services import ServiceError
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -18,13 +20,15 @@ KEYS: Final = 10
 TASKS: Final = 2
 SCHEMA: Final = "number BIGINT, key STRING, value STRING"
 _TIMEOUT_S: Final = 30
+#: A producer's queue holds 100,000 records.
+_QUEUED: Final = 50_000
 #: Spark reads files in the order of their modification times, which here do not depend on a clock.
 _EPOCH_S: Final = 1_600_000_000
 
 
-def key_of(number: int) -> str:
+def key_of(number: int, keys: int = KEYS) -> str:
     """The key of a record."""
-    return f"key-{number % KEYS}"
+    return f"key-{number % keys}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,26 +85,38 @@ class Files:
 
 @dataclass
 class KafkaTopic:
-    """A topic of two partitions, created when it is first fed."""
+    """A topic, created when it is first fed. Record n is in partition ``n % keys % partitions``, so a key is in one."""
 
     bootstrap_servers: str
     topic: str
+    partitions: int = TASKS
+    keys: int = KEYS
     _created: bool = field(default=False, repr=False)
 
     def feed(self, numbers: range) -> None:
         """See :class:`Source`.
 
         Raises:
-            RuntimeError: the broker did not take every record.
+            ServiceError: the broker did not take every record.
         """
         from confluent_kafka import Producer  # noqa: PLC0415 - files do without Kafka
 
-        self._create()
-        producer = Producer({"bootstrap.servers": self.bootstrap_servers})
+        self.create()
+        refused: list[object] = []
+        # Idempotent: a retry of this producer must not write a record twice.
+        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "enable.idempotence": True, "log_level": 0})
         for number in numbers:
-            producer.produce(self.topic, str(number), key_of(number), partition=number % TASKS)
-        if producer.flush(_TIMEOUT_S):
-            raise RuntimeError(f"{self.bootstrap_servers} did not take every record of {self.topic}")
+            producer.produce(
+                self.topic,
+                str(number),
+                key_of(number, self.keys),
+                partition=number % self.keys % self.partitions,
+                on_delivery=lambda error, _: refused.append(error) if error else None,
+            )
+            while len(producer) >= _QUEUED:
+                producer.poll(0.1)
+        if producer.flush(_TIMEOUT_S) or refused:
+            raise ServiceError(f"{self.bootstrap_servers} did not take every record of {self.topic}: {refused[:1]}")
 
     def reader(self, batch_rows: int) -> Reader:
         """See :class:`Source`."""
@@ -114,10 +130,11 @@ class KafkaTopic:
         columns = (f"CAST({value} AS BIGINT) AS number", "CAST(key AS STRING) AS key", f"{value} AS value")
         return Reader(format="kafka", options=options, columns=columns)
 
-    def _create(self) -> None:
-        from confluent_kafka.admin import AdminClient, NewTopic  # noqa: PLC0415 - the same
+    def create(self) -> None:
+        """Create the topic, unless this object has done so."""
+        from confluent_kafka.admin import AdminClient, NewTopic  # noqa: PLC0415 - files do without Kafka
 
         if not self._created:
             admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
-            admin.create_topics([NewTopic(self.topic, TASKS, -1)])[self.topic].result(_TIMEOUT_S)
+            admin.create_topics([NewTopic(self.topic, self.partitions, -1)])[self.topic].result(_TIMEOUT_S)
         self._created = True

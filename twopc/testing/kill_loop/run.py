@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from integration.services.class_data import driver_flags
 from twopc.testing import crash_points
-from twopc.testing.kill_loop.kills import Kill, Moment
-from twopc.testing.kill_loop.records import Reader  # noqa: TC001 - msgspec reads annotations when it runs
+from twopc.testing.kill_loop.kills import Kill  # noqa: TC001 - msgspec reads annotations when it runs
+from twopc.testing.kill_loop.records import Reader  # noqa: TC001 - the same
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +55,6 @@ class Run:
     def environment(self) -> dict[str, str]:
         """The process's environment, without the user's own Spark settings: the result must not depend on them."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
-        is_point = self.kill is not None and self.kill.moment is Moment.POINT
         return {
             **inherited,
             "PYSPARK_PYTHON": sys.executable,
@@ -57,5 +63,38 @@ class Run:
             "JAVA_HOME": self.java_home,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "TMPDIR": self.scratch,
-            crash_points.VARIABLE: f"{self.kill.point}=kill" if self.kill and is_point else "",
+            crash_points.VARIABLE: self.kill.fault if self.kill else "",
         }
+
+
+def pickled(function: Callable[..., Any], directory: Path) -> str:
+    """Pickle a function by value, as a test module cannot be imported by name in another process; returns the file."""
+    cloudpickle: Any = importlib.import_module("pyspark.cloudpickle")  # it has no types
+    module = sys.modules.get(getattr(function, "__module__", None) or type(function).__module__)
+    if module is not None:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        content = cloudpickle.dumps(function)
+    finally:
+        if module is not None:
+            cloudpickle.unregister_pickle_by_value(module)
+    path = directory / "function.pickle"
+    path.write_bytes(content)
+    return str(path)
+
+
+def settings(directory: Path) -> dict[str, str]:
+    """Settings of a Spark session on this machine that keeps everything in a directory."""
+    return {
+        "spark.master": "local[2]",
+        "spark.app.name": "kill_loop",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": f"{driver_flags()} -Djava.io.tmpdir={directory} -Dderby.system.home={directory}",
+        "spark.local.dir": str(directory),
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.python.daemon.module": crash_points.DAEMON_MODULE,
+    }

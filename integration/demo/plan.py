@@ -1,0 +1,37 @@
+"""Which kills a run gets: at named steps of the protocol and while it writes, drawn from a seed."""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from twopc.crash_points import POINTS
+from twopc.testing.kill_loop import Kill, Moment
+
+#: Every fourth kill comes from outside, between the named steps.
+_OUTSIDE_SHARE: Final = 0.25
+_EARLIEST, _LATEST = 0.02, 0.9
+_ONCE_A_RUN: Final = ("driver.inspected", "driver.acquired", "driver.recovered")
+_LATEST_PASSAGE: Final = 2
+
+
+def outside_kills(seed: int, count: int) -> list[Kill]:
+    """Kills from outside only: they work with any sink."""
+    chance = random.Random(f"outside {seed}")  # noqa: S311 - chaos, not cryptography
+    return [_outside(chance) for _ in range(count)]
+
+
+def protocol_kills(seed: int, count: int) -> list[Kill]:
+    """Kills at steps of the protocol, none twice before each has had its turn, and some from outside."""
+    chance = random.Random(f"protocol {seed}")  # noqa: S311 - chaos, not cryptography
+    kills = [_outside(chance) for _ in range(round(count * _OUTSIDE_SHARE))]
+    while len(kills) < count:
+        for point in chance.sample(POINTS, min(len(POINTS), count - len(kills))):
+            passage = 1 if point in _ONCE_A_RUN else chance.randint(1, _LATEST_PASSAGE)
+            kills.append(Kill(moment=Moment.POINT, point=point, passage=passage))
+    chance.shuffle(kills)
+    return kills
+
+
+def _outside(chance: random.Random) -> Kill:
+    return Kill(moment=Moment.OUTSIDE, progress=chance.uniform(_EARLIEST, _LATEST))

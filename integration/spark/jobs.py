@@ -1,0 +1,96 @@
+"""What happens to a Spark job: it takes too long, or it fails."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import threading
+from typing import TYPE_CHECKING, Final
+
+from twopc import errors
+from twopc.errors import ConfigurationError, FatalError, RetriableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark import SparkContext
+
+_CANCEL_AGAIN_S: Final = 0.5
+#: From a worker to the driver the name of an error's class travels, the class does not.
+_OURS: Final = re.compile(r"twopc\.errors\.(?P<name>\w+): (?P<message>.*)")
+
+
+@contextlib.contextmanager
+def cancelled_after(context: SparkContext, tag: str, timeout_ms: float | None) -> Iterator[Callable[[], bool]]:
+    """Give the jobs that the body starts a tag, and cancel them once the time is over; None sets no limit.
+
+    Yields:
+        whether the time is over.
+    """
+    # A tag, not a job group: the job group is the query's run id, by which query.stop() cancels.
+    expired, done = threading.Event(), threading.Event()
+
+    def expire(timeout_s: float) -> None:
+        is_done = done.wait(timeout_s)
+        while not is_done:
+            expired.set()
+            # Repeated: before the plan's first job, and between two of them, there is nothing to cancel.
+            context.cancelJobsWithTag(tag)
+            is_done = done.wait(_CANCEL_AGAIN_S)
+
+    context.addJobTag(tag)
+    if timeout_ms is not None:
+        threading.Thread(target=expire, args=(timeout_ms / 1000,), daemon=True).start()
+    try:
+        yield expired.is_set
+    finally:
+        done.set()
+        context.removeJobTag(tag)
+
+
+def named_error(name: str, message: str) -> Exception:
+    """An error of the class ``name`` of ``twopc.errors``; FatalError for any other, as a sink may have its own."""
+    return getattr(errors, name, FatalError)(message)
+
+
+def translated(error: Exception) -> Exception:
+    """The error with which Spark ended a job, as the error that a task raised; unchanged where it is none of ours."""
+    text = str(error)
+    ours = _OURS.search(text)
+    if ours is not None:
+        found = named_error(ours["name"], ours["message"])
+        return found if isinstance(found, (RetriableError, FatalError)) else error
+    if "ModuleNotFoundError" in text or "PYTHON_VERSION_MISMATCH" in text:
+        return ConfigurationError(
+            "the Python workers cannot import this toolkit, so nothing was written: set PYSPARK_PYTHON "
+            f"(spark.pyspark.python) to an environment that has it, like {sys.executable} here, and ship the same one to "
+            f"all executors. Spark's error: {_last_error_line(text)}"
+        )
+    return error
+
+
+def slow_batch_advice(location: str, batch_id: int, *, is_undecided: bool) -> str:
+    """What helps a batch that takes too long, besides a higher limit.
+
+    Args:
+        location: of the checkpoint.
+        batch_id: the batch.
+        is_undecided: whether Spark may plan it anew: it is not decided, and every batch before it is proven.
+    """
+    advice = (
+        "Or give the query more cores. Smaller batches alone do not help: Spark replays the rows that it has planned"
+    )
+    if not is_undecided:
+        return f"{advice}. Do not delete the plan of the batch: a decision depends on it"
+    offsets = f"{location}/offsets/{batch_id}"
+    return (
+        f"{advice}. If the limit is fixed and the source is Kafka, let Spark plan the batch anew; that loses nothing, because "
+        f"the batch is not decided: stop the query, delete {offsets} (the newest file there) and "
+        f"{location}/offsets/.{batch_id}.crc if it exists, set a smaller maxOffsetsPerTrigger, and restart"
+    )
+
+
+def _last_error_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if "Error" in line]
+    return lines[-1] if lines else text[:500]

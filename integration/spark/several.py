@@ -1,0 +1,142 @@
+"""``each({"orders": a, "audit": b}, batch_id)``: several DataFrames of one batch, each for its own sinks, in one decision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pyspark.sql import DataFrame
+
+from twopc.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twopc.sink import TwoPhaseCommitSink
+
+    #: One DataFrame for all sinks; or one for each sink, by its name, None for a sink that is to get nothing.
+    Frames = DataFrame | Mapping[str, DataFrame | None]
+
+
+class SinkFrame(NamedTuple):
+    """A DataFrame and the sinks that take it.
+
+    Attributes:
+        name: tells the DataFrames of a batch apart, in every replay: the first of its sinks' names, in alphabetical order.
+            Empty where there is only one for all.
+        frame: the DataFrame.
+        sinks: at least one.
+    """
+
+    name: str
+    frame: DataFrame
+    sinks: tuple[TwoPhaseCommitSink[Any], ...]
+
+
+def by_frame(frames: Frames, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id: int) -> list[SinkFrame]:
+    """Group the sinks by the DataFrame that they take; a DataFrame that is given twice is evaluated once.
+
+    Args:
+        frames: what the user gave.
+        sinks: all sinks but that for dead letters, which takes the bad rows of every DataFrame.
+        batch_id: for messages.
+
+    Raises:
+        ConfigurationError: a sink has no DataFrame, a name is no sink's, or a value is no DataFrame.
+    """
+    given = frames.values() if isinstance(frames, Mapping) else (frames,)
+    if any(type(one).__module__.startswith("pyspark.sql.connect.") for one in given):
+        raise ConfigurationError(
+            f"batch {batch_id} has a DataFrame of Spark Connect, which gives no access to the driver: exactly_once() needs it. "
+            "Nothing was written. Run the query in a classic session: SparkSession.builder.master(…) instead of "
+            ".remote('sc://…'), with SPARK_REMOTE and SPARK_CONNECT_MODE_ENABLED unset and spark.api.mode=classic"
+        )
+    if isinstance(frames, DataFrame):
+        return [SinkFrame("", frames, tuple(sinks))]
+    if not isinstance(frames, Mapping):
+        raise ConfigurationError(f"batch {batch_id} is {_described(frames)}: {_USAGE}. Nothing was written")
+    names = {sink.name for sink in sinks}
+    if unknown := sorted(str(name) for name in frames if name not in names):
+        raise ConfigurationError(
+            f"batch {batch_id} has a DataFrame for {unknown[0]!r}, but the sinks are {', '.join(sorted(names))}. "
+            "Nothing was written"
+        )
+    if missing := sorted(names - set(frames)):
+        raise ConfigurationError(
+            f"batch {batch_id} has no DataFrame for sink {missing[0]!r}: add one, or {missing[0]!r}: None if nothing is to be "
+            "written to it. Nothing was written"
+        )
+    taken: dict[int, list[TwoPhaseCommitSink[Any]]] = {}
+    for sink in sorted(sinks, key=lambda sink: sink.name):
+        if frames[sink.name] is not None:
+            taken.setdefault(id(frames[sink.name]), []).append(sink)
+    if not taken:
+        raise ConfigurationError(
+            f"batch {batch_id} has None for every sink: give at least one a DataFrame, such as batch.limit(0), so that Spark "
+            "evaluates the batch. Nothing was written"
+        )
+    return [_sink_frame(frames[group[0].name], group, batch_id) for group in taken.values()]
+
+
+_ONE_CALL: Final = (
+    "Write a batch with one call: a dictionary with a DataFrame for each sink's name, such as "
+    'each({"orders": orders, "audit": audit}, batch_id), or orders.unionByName(more) where both go to one sink'
+)
+_USAGE: Final = "call it with a DataFrame, or with a dictionary that has a DataFrame for each sink's name"
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call for a batch.
+
+    Attributes:
+        run_id: of the run of the query that Spark made the call in.
+        batch_id: the batch.
+        frames: the DataFrames; None once the call has succeeded.
+    """
+
+    run_id: str | None
+    batch_id: int
+    frames: tuple[DataFrame, ...] | None
+
+
+def require_one_call(call: Call, last: Call | None) -> None:
+    """Require that a batch is written by one call: what a second one brings would be taken for a replay, and lost.
+
+    A run never repeats a batch that it has finished: Spark replays only what an earlier run left unfinished
+    (``MicroBatchExecution``). A call that failed may be repeated with the same DataFrames.
+
+    Raises:
+        ConfigurationError: the same run has called for this batch before, with other DataFrames or with success.
+    """
+    if last is None or (call.run_id, call.batch_id) != (last.run_id, last.batch_id):
+        return
+    if last.frames is None:
+        raise ConfigurationError(
+            f"this is the second call for batch {call.batch_id}: its rows are not written, and no restart will write them. The "
+            f"rows of the first call are visible. {_ONE_CALL}. Correct the function, write this call's rows of batch "
+            f"{call.batch_id} by other means, and restart"
+        )
+    if len(call.frames or ()) != len(last.frames) or not all(map(_same, call.frames or (), last.frames)):
+        raise ConfigurationError(
+            f"this call for batch {call.batch_id} has other DataFrames than the first one, which failed: its rows are not "
+            f"written. {_ONE_CALL}. Correct the function, and restart"
+        )
+
+
+def _same(frame: DataFrame, other: DataFrame) -> bool:
+    return frame is other or frame.sameSemantics(other)
+
+
+def _sink_frame(frame: Any, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id: int) -> SinkFrame:
+    name = sinks[0].name
+    if not isinstance(frame, DataFrame):
+        raise ConfigurationError(
+            f"batch {batch_id} has {_described(frame)} for sink {name!r}: {_USAGE}. Nothing was written"
+        )
+    return SinkFrame(name, frame, tuple(sinks))
+
+
+def _described(value: object) -> str:
+    return f"a {type(value).__name__}"

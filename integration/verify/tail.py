@@ -1,0 +1,55 @@
+"""A topic that is read piece by piece: each read resumes where the last one ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from integration.verify.cluster import Bounds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from confluent_kafka import Message
+
+    from integration.verify.cluster import Cluster
+
+
+@dataclass
+class Tail:
+    """What is still to be read of a topic."""
+
+    bounds: Bounds = field(default_factory=lambda: Bounds({}, {}, {}))  #: the latest
+    records: int = 0  #: how many were read so far
+    starts_late: bool = False  #: whether records had been deleted before the first read
+    skipped: bool = False  #: whether records were deleted later, before they were read
+    _positions: dict[int, int] = field(default_factory=dict)
+
+    def update(self, bounds: Bounds) -> None:
+        """Read up to these bounds next."""
+        if not self._positions:
+            self.starts_late = any(bounds.starts.values())
+        self.bounds = bounds
+        for partition, start in bounds.starts.items():
+            if self._positions.setdefault(partition, start) < start:
+                self._positions[partition] = start
+                self.skipped = True
+
+    @property
+    def unread(self) -> int:
+        """Number of offsets still to read; some hold no record."""
+        return sum(max(0, end - self._positions[partition]) for partition, end in self.bounds.stable.items())
+
+    def read_new(self, cluster: Cluster, topic: str) -> Iterator[list[Message]]:
+        """Yield the records up to the last stable offsets.
+
+        Raises:
+            TwoPhaseCommitError: not everything could be read; the next call resumes.
+        """
+        positions = self._positions
+        for messages in cluster.read(topic, positions, self.bounds.stable):
+            self.records += len(messages)
+            # Now, not at the end: after an error the next call resumes here and yields nothing twice.
+            positions.update({message.partition() or 0: (message.offset() or 0) + 1 for message in messages})
+            yield messages
+        positions.update({partition: max(end, positions[partition]) for partition, end in self.bounds.stable.items()})

@@ -1,0 +1,134 @@
+"""What the driver does with the tasks' transactions: confirm (rule 3), commit (rule 4), abort, and sweep (rule 7)."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from sinks.kafka.handle import ProducerIdentity, driver_epoch_of, id_prefix
+from sinks.kafka.reports import CONCURRENT, FENCED, NONE, NOT_FINAL, until_final
+from twopc.crash_points import crash_point, is_armed
+from twopc.errors import PrepareTimeoutError, RetriableError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from sinks.kafka.handle import KafkaHandle
+    from sinks.kafka.reports import Description
+    from sinks.kafka.settings import KafkaSettings
+    from sinks.kafka.transactions import TransactionClient
+
+logger = logging.getLogger(__name__)
+
+
+def confirm(client: TransactionClient, settings: KafkaSettings, handles: Sequence[KafkaHandle], age_ms: float) -> None:
+    """Check what the tasks voted with: every transaction is whole, open, and lives long enough.
+
+    Raises:
+        PrepareTimeoutError: too little of the transactions' time is left.
+        RetriableError: a transaction is not whole or not open.
+    """
+    lives_ms = settings.transaction_timeout_ms
+    if lives_ms - age_ms < settings.reserve_ms:
+        raise PrepareTimeoutError(
+            f"sink {settings.name!r}: preparing took {age_ms:.0f} ms, its transactions live {lives_ms} ms. Nothing of this "
+            "attempt is visible or decided. To give it more time, raise kafka.transaction.timeout.ms and the brokers' "
+            "transaction.max.timeout.ms"
+        )
+    descriptions = client.describe([handle.transactional_id for handle in handles])
+    for handle in handles:
+        reason = why_not(handle, descriptions[handle.transactional_id], settings.ledger)
+        if reason:
+            raise RetriableError(f"{handle.transaction} cannot be decided: {reason}")
+
+
+def why_not(handle: KafkaHandle, found: Description, ledger: str) -> str | None:
+    """Why a handle cannot be decided; None when it can."""
+    if found.error != NONE:
+        return f"its coordinator reports {found.error}"
+    if found.state != "Ongoing":
+        return f"it is {found.state}, not Ongoing: it timed out, or another process ended it"
+    if not found.is_of(handle):
+        return (
+            f"the coordinator has producer {found.producer_id} epoch {found.producer_epoch}, the writer had "
+            f"{handle.producer_id} epoch {handle.producer_epoch}"
+        )
+    missing = (handle.topic_partitions() | {f"{ledger}:{handle.marker_partition}"}) - found.partitions
+    if missing:
+        return (
+            f"the coordinator's transaction lacks {', '.join(sorted(missing))}: it was ended and begun again meanwhile"
+        )
+    return None
+
+
+def end_all(client: TransactionClient, handles: Sequence[KafkaHandle], *, timeout_ms: float) -> dict[KafkaHandle, str]:
+    """Commit transactions, all in flight together: NONE proves a commit, an error's name proves nothing."""
+    by_id = {handle.transactional_id: handle for handle in handles}
+
+    def end(ids: Sequence[str]) -> dict[str, str]:
+        return client.end([by_id[tid].identity for tid in ids])
+
+    if is_armed("driver.committing"):  # a test stops after the first
+        until_final([handles[0].transactional_id], end, timeout_ms=timeout_ms)
+        crash_point("driver.committing")
+    reports = until_final(by_id, end, timeout_ms=timeout_ms)
+    return {by_id[tid]: report for tid, report in reports.items()}
+
+
+def await_visible(client: TransactionClient, committed: Sequence[KafkaHandle], *, timeout_ms: float) -> None:
+    """Wait until readers see committed transactions: the coordinator reports NONE before the partitions have the commit.
+
+    Nothing is in doubt here. A partition without a leader shows its rows when it has one again.
+    """
+    by_id = {handle.transactional_id: handle for handle in committed}
+
+    def look(ids: Sequence[str]) -> dict[str, str]:
+        return {tid: _visibility(by_id[tid], found) for tid, found in client.describe(ids).items()}
+
+    reports = until_final(by_id, look, timeout_ms=timeout_ms)
+    late = [by_id[tid].transaction for tid, report in reports.items() if report in NOT_FINAL]
+    if late:
+        logger.warning("committed, but not readable yet in every partition: %s", ", ".join(late))
+
+
+def _visibility(handle: KafkaHandle, found: Description) -> str:
+    """CONCURRENT while the commit has not reached every partition of the transaction."""
+    return CONCURRENT if found.is_of(handle) and found.state == "PrepareCommit" else found.error
+
+
+def sweep(client: TransactionClient, settings: KafkaSettings, *, spared: Collection[KafkaHandle], below: int) -> None:
+    """Fence every open transaction of the sink's tasks of driver epochs under ``below``, except the ``spared``.
+
+    An incomplete sweep is logged.
+    """
+    listing = client.list_open(id_prefix(settings.name))
+    candidates = [
+        tid for tid in listing.transactional_ids if (epoch := driver_epoch_of(tid)) is not None and epoch < below
+    ]
+    # Fenced, and spared, at the epoch that it has now: the worker may use an id again before the sweep reaches it, and
+    # an id whose decided transaction is proven may serve a later batch, which nobody has decided.
+    opened = [
+        ProducerIdentity(tid, found.producer_id, found.producer_epoch)
+        for tid, found in client.describe(candidates).items()
+        if found.error == NONE
+    ]
+    kept = {handle.identity for handle in spared}
+    orphans = [identity for identity in opened if identity not in kept]
+    if orphans:
+        named = ", ".join(orphan.transactional_id for orphan in orphans)
+        logger.warning("sweeping transactions that nobody has decided: %s", named)
+        crash_point("driver.sweeping")
+    unfenced = fence(client, orphans, timeout_ms=settings.timeout_ms)
+    if unfenced or len(opened) < len(candidates) or not listing.complete:
+        logger.warning("the sweep of sink %r is incomplete; the next batch repeats it", settings.name)
+
+
+def fence(client: TransactionClient, identities: Sequence[ProducerIdentity], *, timeout_ms: float) -> list[str]:
+    """Abort the transactions and stop their writers. Returns the ids for which that is not proven.
+
+    By InitProducerId rather than EndTxn, so that the writer is stopped, too, wherever it still runs (rule 7).
+    """
+    by_id = {identity.transactional_id: identity for identity in identities}
+    reports = until_final(by_id, lambda ids: client.fence([by_id[tid] for tid in ids]), timeout_ms=timeout_ms)
+    done = FENCED | {NONE}
+    return [tid for tid, report in reports.items() if report not in done]

@@ -1,0 +1,180 @@
+"""The part of a store's client that does not depend on the store: retries until answered, errors as this project's."""
+
+from __future__ import annotations
+
+import re
+import time
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from sinks.retry import repeating
+from twopc.errors import ConfigurationError, RetriableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from tenacity import RetryCallState
+    from tenacity.wait import wait_base
+
+    from twopc.errors import TwoPhaseCommitError
+
+CallT = TypeVar("CallT")
+
+
+Remedy = tuple[re.Pattern[str], type["TwoPhaseCommitError"], str]
+"""A pattern of an error's class and text, the class to raise, and what to do: the last sentence of the message."""
+
+
+def remedies(*given: tuple[str, type[TwoPhaseCommitError], str]) -> tuple[Remedy, ...]:
+    """Compile the patterns; the first that fits an error counts."""
+    return tuple((re.compile(pattern), error, advice) for pattern, error, advice in given)
+
+
+class StoreClient(ABC, Generic[CallT]):
+    """Connections of one process, opened when they are needed.
+
+    Attributes:
+        system: the store's name, for messages.
+        oldest: the oldest versions that it works with, for messages.
+        failures: every error that a call may raise or be answered with.
+        remedies: what to do about them.
+        limits: how much is sent together, in the units of :meth:`_sizes`.
+        backoff: the pauses between retries.
+    """
+
+    system: ClassVar[str]
+    oldest: ClassVar[str]
+    failures: ClassVar[tuple[type[Exception], ...]]
+    remedies: ClassVar[Sequence[Remedy]]
+    limits: ClassVar[Sequence[int]]
+    backoff: ClassVar[wait_base]
+
+    def __init__(self, *, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+
+    def execute(self, calls: Sequence[CallT], *, retry_if: Callable[[Any], bool] | None = None) -> list[Any]:
+        """Execute calls that may be repeated, in their order within one atomic place of the store.
+
+        Retries those that ``retry_if`` names, by default after transient errors, until no call is answered for the timeout:
+        every answer restarts it.
+
+        Returns:
+            the last answer to each; an error is an answer.
+        """
+        answers: list[Any] = [TimeoutError("not sent")] * len(calls)
+        retry_if = retry_if or self.is_transient
+        pending: list[int] = list(range(len(calls)))
+        deadline = time.monotonic() + self._timeout_s
+
+        def is_over(_: object = None) -> bool:
+            return time.monotonic() > deadline
+
+        def execute_pending() -> list[int]:
+            nonlocal pending, deadline
+            left: list[int] = []
+            for window in self._windows(calls, pending):
+                self._execute(calls, window, answers)
+                unanswered = [at for at in window if retry_if(answers[at])]
+                if len(unanswered) < len(window):
+                    deadline = time.monotonic() + self._timeout_s
+                left += unanswered
+                if left and is_over():
+                    break
+            pending = left
+            return left
+
+        def pause_s(state: RetryCallState) -> float:
+            return min(self.backoff(state), max(0.0, deadline - time.monotonic()))
+
+        def recover(_: RetryCallState) -> None:
+            self._recover([calls[at] for at in pending], [answers[at] for at in pending])
+
+        repeating(stop=is_over, backoff=pause_s, before_sleep=recover)(execute_pending)
+        return answers
+
+    def _windows(self, calls: Sequence[CallT], places: Sequence[int]) -> Iterator[list[int]]:
+        """What is sent together: up to each of ``limits``; a call beyond one of them alone."""
+        window: list[int] = []
+        used: Sequence[int] = [0] * len(self.limits)
+        for place in places:
+            size = self._sizes(calls[place])
+            grown = [before + more for before, more in zip(used, size, strict=True)]
+            if window and any(total > limit for total, limit in zip(grown, self.limits, strict=True)):
+                yield window
+                window, grown = [], list(size)
+            window.append(place)
+            used = grown
+        if window:
+            yield window
+
+    def execute_one(self, call: CallT) -> Any:
+        """Execute one call; raises one of ``failures``."""
+        return checked(self.execute([call]))[0]
+
+    def translate(self, error: Exception, what: str) -> TwoPhaseCommitError:
+        """The error to raise for a failure before the decision; its message begins with ``what``: sink and step."""
+        text = f"{what}: {str(error) or type(error).__name__}"
+        searched = f"{getattr(error, 'kind', type(error).__name__)} {error}"
+        for pattern, kind, advice in self.remedies:
+            if pattern.search(searched):
+                return kind(f"{text}. {advice}")
+        if self.is_transient(error):
+            return RetriableError(text)
+        return ConfigurationError(f"{text}. {self.system} rejects the call: check that it is {self.oldest} or newer")
+
+    def _execute(self, calls: Sequence[CallT], window: Sequence[int], answers: list[Any]) -> None:
+        by_server: dict[Any, list[tuple[int, Any]]] = {}
+        failure: Exception | None = None
+        deadline = time.monotonic() + self._timeout_s
+        for at in window:
+            if failure is not None and time.monotonic() > deadline:
+                answers[at] = failure  # the same silence, which no further call needs to wait for
+                continue
+            try:
+                server, place = self._find(calls[at], answers[at])
+            except self.failures as error:
+                answers[at] = failure = error
+                continue
+            by_server.setdefault(server, []).append((at, place))
+        for server, mine in by_server.items():
+            try:
+                self._send(server, calls, mine, answers)
+            except self.failures as error:
+                for at, _ in mine:
+                    answers[at] = error
+
+    @staticmethod
+    @abstractmethod
+    def is_transient(answer: object) -> bool:
+        """Whether an answer is an error that a retry may clear."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connections."""
+
+    @abstractmethod
+    def _sizes(self, call: CallT) -> Sequence[int]:
+        """What a call counts towards each of ``limits``."""
+
+    @abstractmethod
+    def _find(self, call: CallT, last: Any) -> tuple[Any, Any]:
+        """The server to send a call to, given its last answer, and its place there."""
+
+    @abstractmethod
+    def _send(self, server: Any, calls: Sequence[CallT], mine: Sequence[tuple[int, Any]], answers: list[Any]) -> None:
+        """Send calls to one server, each given by its position and place, and fill in the answers, which hold the last ones."""
+
+    @abstractmethod
+    def _recover(self, calls: Sequence[CallT], answers: Sequence[Any]) -> None:
+        """Before a retry of these calls: find out again where they belong."""
+
+
+AnswersT = TypeVar("AnswersT", bound="Collection[Any]")
+
+
+def checked(answers: AnswersT) -> AnswersT:
+    """The answers; raises the first that is an error."""
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+    return answers

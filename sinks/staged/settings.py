@@ -1,0 +1,69 @@
+"""The arguments that all staged sinks have, and how any argument is checked."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+
+from twopc.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sinks.staged.client import StoreClient
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
+
+
+class RowMapping(Protocol):
+    """What becomes of a row."""
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The columns that it needs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagedSettings(ABC):
+    """What a writer and a committer have to know. The sink's class documents the arguments.
+
+    Attributes:
+        positive: the arguments that must be positive numbers.
+
+    Raises:
+        ConfigurationError: names the argument, and what to give instead.
+    """
+
+    positive: ClassVar[tuple[str, ...]] = ("chunk_rows", "chunk_bytes", "timeout_ms")
+
+    name: str
+    mapping: RowMapping
+    chunk_rows: int = 1_000
+    chunk_bytes: int
+    timeout_ms: int
+
+    def __post_init__(self) -> None:
+        self._require(_NAME.fullmatch(self.name), "name", "use 1 to 100 letters, digits, '_' or '-'")
+        for argument in self.positive:
+            self._require(getattr(self, argument) > 0, argument, "give a positive number")
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """See :class:`TwoPhaseCommitSink`: the columns that the mapping names."""
+        return self.mapping.columns
+
+    @abstractmethod
+    def create_client(self) -> StoreClient[Any]:
+        """A client of the caller's own, not yet connected."""
+
+    @abstractmethod
+    def objections(self, found: Any) -> Iterator[tuple[bool, str]]:
+        """What may be wrong with a store that says this about itself, and what to set. Stop at the first that is."""
+
+    def _require(self, is_valid: object, argument: str, advice: str) -> None:
+        if not is_valid:
+            field = self.__dataclass_fields__[argument]
+            shown = repr(getattr(self, argument)) if field.repr else "…"  # it may hold a password
+            raise ConfigurationError(f"{type(self).__name__}({argument}={shown}): {advice}")

@@ -1,0 +1,91 @@
+"""The executor's side of a staged sink: a task's rows become an immutable slice that nobody reads."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from sinks.staged.slices import StagedHandleT, entry_of
+from twopc.crash_points import crash_point
+from twopc.writer import SinkWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from sinks.staged.client import StoreClient
+    from twopc.attempt import TaskAttempt
+
+logger = logging.getLogger(__name__)
+
+
+class StagedWriter(SinkWriter[StagedHandleT]):
+    """See :class:`SinkWriter`. Rows have the DataFrame's own columns; the mapping picks those it needs."""
+
+    def __init__(self, task: TaskAttempt, sink: str, client: StoreClient[Any]) -> None:
+        self._task = task
+        self._sink = sink
+        self._client = client
+        self._uuid = uuid.uuid4().hex
+        self._entry = entry_of(task.driver_epoch, self._uuid)
+        self._rows = 0
+
+    def begin_transaction(self) -> None:
+        """See :class:`SinkWriter`. The sweep finds a slice only by its entry, so the entry comes first."""
+        self._register()
+        crash_point("task.began")
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """See :class:`SinkWriter`. Rows are staged at once: memory is that of one Arrow batch."""
+        self._stage(rows)
+        self._rows += rows.num_rows
+
+    def pre_commit(self) -> StagedHandleT:
+        """See :class:`SinkWriter`: the store has acknowledged every chunk already."""
+        crash_point("task.written")
+        crash_point("task.flushed")
+        return self._handle()
+
+    def abort(self) -> None:
+        """See :class:`SinkWriter`."""
+        failed = [answer for answer in self._remove() if isinstance(answer, Exception)]
+        if failed:
+            logger.warning(
+                "sink %r: slice %s was not removed; the driver's sweep will remove it. No data is at risk: %s",
+                self._sink,
+                self._entry,
+                failed[0],
+            )
+
+    def close(self) -> None:
+        """See :class:`SinkWriter`."""
+        super().close()
+        self._client.close()
+
+    def _execute(self, calls: Sequence[Any], what: str) -> list[Any]:
+        """The answers to calls; an error ends the task."""
+        answers = self._client.execute(calls)
+        for answer in answers:
+            if isinstance(answer, Exception):
+                step = f"sink {self._sink!r}, {what} slice {self._entry}"
+                raise self._client.translate(answer, step) from answer
+        return answers
+
+    @abstractmethod
+    def _register(self) -> None:
+        """List the slice."""
+
+    @abstractmethod
+    def _stage(self, rows: pa.RecordBatch) -> None:
+        """Write rows to the slice."""
+
+    @abstractmethod
+    def _handle(self) -> StagedHandleT:
+        """What the driver needs to apply the slice."""
+
+    @abstractmethod
+    def _remove(self) -> list[Any]:
+        """Remove the slice and its entry; the store's answers."""

@@ -1,0 +1,97 @@
+"""Rule 9, the way out: a decided batch that nothing can complete is given up by name, and what is visible of it stays.
+
+The schedule that breaks it: every start finds the same doubt and stops, also that of a new checkpoint, and the query never
+runs again; or a setting left in the code gives up what a restart would have completed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.live.pipeline import Tasks, opened
+from tests.live.rules.batches import ROWS, VISIBLE
+from tests.live.rules.schedules import Play, crash, playing
+from tests.live.rules.test_rule_04_proof import delete_before_end, initialise_again
+from tests.live.rules.test_rule_09_lost_transactions import decide_and_die
+from twopc.batch import Batch, Overrides
+from twopc.coordinator import Coordinator
+from twopc.errors import CommitBlockedError, InDoubtError
+from twopc.files import LocalFiles
+from twopc.settings import Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.live.services import KafkaService
+
+
+def named_setting(error: object) -> Settings:
+    """The override that an error names, exactly as it stands there."""
+    (batch,) = set(re.findall(r"restart with abandon_batch=(\d+):", str(error)))
+    return Settings(overrides=Overrides(abandon_batch=int(batch)))
+
+
+def test_what_was_lost_and_left_behind_is_given_up_with_the_setting_that_the_error_names(play: Play) -> None:
+    """Rule 9. Caught mutations: the setting gives up any batch (``is_abandoned``), or its record is not read again."""
+    decide_and_die(play, 1)
+    for _ in range(2):
+        with pytest.raises(InDoubtError, match="cannot replay") as caught:
+            play.driver().process(play.batch(1), Tasks(play, [["f"]]))
+    setting = named_setting(caught.value)
+    crash(play.driver(setting), play, 1, [["f"]], "driver.prepared")
+    play.driver().process(play.batch(1), Tasks(play, [["f"]]))  # it is on record: the setting is not needed any more
+    play.driver(setting).process(play.batch(2), Tasks(play, [["g"]]))
+    assert play.visible() == dict.fromkeys("abdefg", 1)
+    assert play.open_transactions() == ()
+
+
+def test_other_rows_are_evaluated_without_being_written_once_the_batch_is_given_up(play: Play) -> None:
+    """Rule 9. Caught mutation: a batch that was given up is written again (a, b, d and e come twice)."""
+    decide_and_die(play, 1)
+    with pytest.raises(InDoubtError, match="other rows") as caught:
+        play.driver().process(play.batch(0), Tasks(play, [["x"]]))
+    driver, replay = play.driver(named_setting(caught.value)), Tasks(play, [["x"]])
+    driver.process(play.batch(0), replay)
+    assert (replay.prepared, replay.evaluated) == (0, 1)
+    driver.process(play.batch(1), Tasks(play, [["f"]]))
+    assert play.visible() == dict.fromkeys("abdef", 1)
+
+
+def test_a_new_checkpoint_gets_past_the_expired_batch_of_the_query_that_it_ends(play: Play, tmp_path: Path) -> None:
+    """Rule 9. The way out of a refused checkpoint, taken after the old decision's transactions have expired."""
+    decide_and_die(play, 1)
+    new = Batch("new", 0, ("offset-0",), lambda _: None)
+    ending = Overrides(end_query_id=play.query_id)
+
+    def start(overrides: Overrides) -> None:
+        opened.append(Coordinator([play.sink], LocalFiles(tmp_path / "new"), settings=Settings(overrides=overrides)))
+        opened[-1].process(new, Tasks(play, [["n"]]))
+
+    with pytest.raises(InDoubtError) as caught:
+        start(ending)
+    start(replace(ending, abandon_batch=named_setting(caught.value).overrides.abandon_batch))
+    assert play.visible() == dict.fromkeys("abden", 1)
+
+
+@pytest.mark.parametrize("batch", [0, 1], ids=["replayed", "left behind"])
+def test_deleted_markers_block_until_the_user_gives_the_batch_up(
+    batch: int, kafka: KafkaService, tmp_path: Path
+) -> None:
+    """Rule 9. Committed, and nothing shows it any more. Caught mutations: BLOCKED whatever is set, or evaluated as if proven."""
+    with playing(kafka, tmp_path, timeout_ms=3_000) as play:
+        crash(play.driver(), play, 0, ROWS, "driver.committed")
+        partitions = sorted({handle.marker_partition for handle in play.decided(0)})
+        initialise_again(play)
+        delete_before_end(play, partitions)
+        with pytest.raises(CommitBlockedError, match=r"markers were deleted.*restart with abandon_batch=0:") as caught:
+            play.driver().process(play.batch(batch), Tasks(play, [["d"]]))
+        driver = play.driver(named_setting(caught.value))
+        driver.process(play.batch(batch), Tasks(play, [["d"]]))
+        driver.process(play.batch(batch + 1), Tasks(play, [["e"]]))
+        assert play.visible() == VISIBLE + Counter("de" if batch else "e")
+        assert play.plans() == ["write", "write", "write"][: 2 + batch]

@@ -1,0 +1,69 @@
+"""Rule 13: a ledger belongs to one sink. Two sinks that share one are refused before either of them writes or fences."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.live.pipeline import Query, Tasks, opened
+from tests.live.rules.schedules import Play, playing
+from twopc.coordinator import Coordinator
+from twopc.errors import ConfigurationError
+from twopc.files import LocalFiles
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sinks.kafka import KafkaSink
+    from tests.live.services import KafkaService
+
+
+def test_two_sinks_of_one_query_with_the_same_ledger_are_refused_until_one_of_them_has_its_own(
+    play: Play, tmp_path: Path
+) -> None:
+    """Rule 13. Caught mutation: ``Participants.bindings`` compares nothing (the first restart is refused for ever)."""
+    other = Query(play.bootstrap_servers, tmp_path)
+    elsewhere = play.bootstrap_servers.replace("127.0.0.1", "localhost")  # the same cluster by another name
+    sharing = dataclasses.replace(other.sink, bootstrap_servers=elsewhere, ledger_topic=play.sink.ledger)
+
+    def start(second: KafkaSink, batch: int) -> Tasks:
+        sinks = [play.sink, second]
+        driver = Coordinator(sinks, LocalFiles(tmp_path / "twopc"))
+        opened.append(driver)
+        engine = Tasks(play, [[f"{batch}"]], sinks=sinks)
+        driver.process(play.batch(batch), engine)
+        return engine
+
+    with pytest.raises(ConfigurationError, match=f"same decision log {play.sink.ledger}.*remove ledger_topic"):
+        start(sharing, 0)
+    assert play._records() == []
+    as_told = dataclasses.replace(sharing, ledger_topic=None)
+    assert start(as_told, 0).prepared == 1
+    assert start(as_told, 1).prepared == 1
+    assert play.visible() == other.visible() == {"0": 1, "1": 1}
+
+
+def test_a_sink_that_is_given_another_sinks_ledger_is_refused_and_fences_nobody(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
+    """Rule 13. Caught mutation: ``KafkaDecisionLog.inspect`` accepts every acquired record."""
+    name = f"b{uuid.uuid4().hex[:10]}"
+    with playing(kafka, tmp_path / "a") as owner:
+        healthy = owner.driver()
+        healthy.process(owner.batch(0), Tasks(owner, [["0"]]))
+        with playing(kafka, tmp_path / "b", name=name, ledger_topic=owner.sink.ledger) as guest:
+            engine = Tasks(guest, [["x"]])
+            refusal = rf"{owner.sink.ledger} belongs to sink '{owner.name}'.*Remove ledger_topic from sink '{name}'"
+            with pytest.raises(ConfigurationError, match=refusal):
+                guest.driver().process(guest.batch(0), engine)
+            assert engine.prepared == 0
+            assert len(owner.acquisitions()) == 1
+            healthy.process(owner.batch(1), Tasks(owner, [["1"]]))
+            guest.sink = dataclasses.replace(guest.sink, ledger_topic=None)
+            guest.driver().process(guest.batch(0), Tasks(guest, [["x"]]))
+            assert guest.visible() == {"x": 1}
+        owner.driver().process(owner.batch(2), Tasks(owner, [["2"]]))
+        assert owner.visible() == {"0": 1, "1": 1, "2": 1}

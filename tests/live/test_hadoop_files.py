@@ -1,0 +1,52 @@
+"""Checkpoint files through Hadoop keep the contract of local ones; tested on ``file:``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from integration.spark.hadoop_files import HadoopFiles
+from tests.live.spark_support import spark
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+__all__ = ["spark"]
+
+
+@pytest.fixture
+def files(spark: SparkSession, tmp_path: Path) -> HadoopFiles:
+    context: Any = spark.sparkContext
+    return HadoopFiles(context._gateway, context._jsc.hadoopConfiguration(), tmp_path.as_uri())
+
+
+def test_reading_what_is_absent_finds_nothing(files: HadoopFiles) -> None:
+    assert (files.read("x/y"), files.names("x")) == (None, [])
+    files.remove("x/y")
+
+
+def test_the_first_put_wins_and_is_never_overwritten(files: HadoopFiles) -> None:
+    assert files.put_if_absent("x/y", b"first")
+    assert not files.put_if_absent("x/y", b"second")
+    assert files.read("x/y") == b"first"
+    assert files.names("x") == ["y"]
+
+
+def test_the_sessions_hadoop_configuration_holds_for_every_request(spark: SparkSession, tmp_path: Path) -> None:
+    """Credentials in ``spark.hadoop.*`` are in no other configuration. Here a umask shows which one was used."""
+    context: Any = spark.sparkContext
+    configuration = context._jvm.org.apache.hadoop.conf.Configuration(context._jsc.hadoopConfiguration())
+    configuration.set("fs.file.impl.disable.cache", "true")
+    configuration.set("fs.permissions.umask-mode", "077")
+    HadoopFiles(context._gateway, configuration, tmp_path.as_uri()).put_if_absent("x", b"1")
+    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_removed_name_can_be_put_again(files: HadoopFiles) -> None:
+    files.put_if_absent("x", b"1")
+    files.remove("x")
+    files.remove("x")
+    assert files.put_if_absent("x", b"2")

@@ -1,0 +1,96 @@
+"""A query that stops is started again with the setting that its error names, copied from there, and continues."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from sinks.kafka.handle import ProducerIdentity
+from sinks.kafka.transactions import TransactionClient
+from tests.live.file_query import BATCHES, Query, kafka_sink, values
+from tests.live.rules.schedules import until
+from tests.live.spark_support import spark
+from twopc.testing import crash_points
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from integration.spark import ExactlyOnce
+    from sinks.kafka import KafkaSink
+    from tests.live.services import KafkaService
+
+__all__ = ["spark"]
+
+
+def named_settings(message: str) -> dict[str, Any]:
+    return {name: int(batch) for name, batch in set(re.findall(r"(resume_at_batch|abandon_batch)=(\d+)", message))}
+
+
+def expire(sink: KafkaSink) -> None:
+    """End one of the sink's open transactions, as a broker does when its time is over."""
+    with contextlib.closing(TransactionClient(sink.committing_config())) as client:
+        name, *_ = client.list_open(f"{sink.name}.").transactional_ids
+        assert until(lambda: client.fence([ProducerIdentity(name)])[name] == "NONE")
+
+
+def test_a_function_that_skips_empty_batches_resumes_with_the_setting_that_the_error_names(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    sink = kafka_sink(kafka.bootstrap_servers)
+
+    def skip_empty(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
+        def write(batch: DataFrame, batch_id: int) -> None:
+            if not batch.isEmpty():
+                each(batch, batch_id)
+
+        return write
+
+    query = Query(spark, tmp_path, (sink,), function=skip_empty)
+    for rows in (BATCHES[0], []):  # one by one: files of the same moment come in any order
+        query.feed(*rows)
+        query.run()
+    query.feed(*BATCHES[1])
+    message = query.refused()
+    query.settings = named_settings(message)
+    assert query.settings == {"resume_at_batch": 2}
+    query.function = lambda each: each  # as the message says
+    query.run()
+    for rows in ([], BATCHES[2]):
+        query.feed(*rows)
+        query.run()
+    assert values(sink) == Counter(str(row["n"]) for rows in BATCHES for row in rows)
+
+
+def test_a_lost_batch_that_a_function_let_spark_pass_is_given_up_with_the_setting_that_the_error_names(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    """That Spark has moved on proves nothing: the function has swallowed the error."""
+    sink = kafka_sink(kafka.bootstrap_servers)
+
+    def swallow(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
+        def write(batch: DataFrame, batch_id: int) -> None:
+            with contextlib.suppress(crash_points.InjectedFault):
+                each(batch, batch_id)
+
+        return write
+
+    query = Query(spark, tmp_path, (sink,), function=swallow)
+    query.feed(*BATCHES[0])
+    crash_points.arm_from("driver.decided=raise")
+    query.run()
+    crash_points.disarm()
+    expire(sink)
+    query.feed(*BATCHES[1])
+    message = query.refused()
+    assert "InDoubtError" in message and "cannot replay" in message
+    query.settings = named_settings(message)
+    assert query.settings == {"abandon_batch": 0}
+    query.run()
+    query.feed(*BATCHES[2])
+    query.run()
+    assert values(sink) == Counter(str(row["n"]) for rows in BATCHES[1:] for row in rows)

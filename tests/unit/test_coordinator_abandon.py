@@ -1,0 +1,136 @@
+"""A decided batch that nothing can complete is given up when the user names it, and only then (rule 9)."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from tests.unit.coordinator_support import DRIVER_POINTS, OTHER, die_at, records
+from tests.unit.fake_sink import PARTITIONS, QUERY_ID, Cluster, Crash, FakeCommitter, all_rows, rows_of
+from twopc import crash_points
+from twopc.attempt import Evidence
+from twopc.batch import Overrides
+from twopc.errors import CommitBlockedError, InDoubtError
+from twopc.records import Begin
+from twopc.settings import Settings
+from twopc.testing.crash_points import arm
+
+
+def abandoning(batch: int, *, end: str | None = None) -> Settings:
+    return Settings(overrides=Overrides(abandon_batch=batch, end_query_id=end))
+
+
+def lose_some(cluster: Cluster) -> list[int]:
+    """Batch 0 is decided, one of its transactions is lost; returns the rows that stay visible."""
+    die_at(cluster, cluster.start(), "driver.committing", 0)
+    cluster.store.expire(1)
+    return all_rows(0)[:4]
+
+
+def abandoned(cluster: Cluster) -> list[int]:
+    begins = [record for record in records(cluster, Begin) if isinstance(record, Begin)]
+    return [begin.first_batch - 1 for begin in begins if begin.abandons]
+
+
+def test_a_loss_that_was_left_behind_is_given_up_by_the_setting_that_the_error_names(cluster: Cluster) -> None:
+    kept = lose_some(cluster)
+    with pytest.raises(InDoubtError, match="restart with abandon_batch=0:"):
+        cluster.start().run(1)
+    cluster.start(settings=abandoning(0)).run(1, 2)
+    assert cluster.store.visible() == sorted(kept + all_rows(1, 2))
+    assert abandoned(cluster) == [0]
+    cluster.start().run(2, 3)
+    assert cluster.store.visible() == sorted(kept + all_rows(1, 2, 3))
+
+
+def test_a_new_checkpoint_may_give_up_what_the_query_that_it_ends_has_lost(cluster: Cluster) -> None:
+    """The way out of most refusals is a new checkpoint: it must not end in the old query's doubt."""
+    kept = lose_some(cluster)
+    ending = Settings(overrides=Overrides(end_query_id=QUERY_ID))
+    with pytest.raises(InDoubtError, match="restart with abandon_batch=0:"):
+        cluster.start(settings=ending).run(0, query_id=OTHER)
+    query = cluster.start(settings=abandoning(0, end=QUERY_ID))
+    query.engine.rows = rows_of(7)
+    query.run(0, query_id=OTHER)
+    assert cluster.store.visible() == sorted(kept + all_rows(7))
+    assert [begin.ends for begin in records(cluster, Begin) if isinstance(begin, Begin)] == [None, None, QUERY_ID]
+    assert abandoned(cluster) == [0]
+
+
+def test_a_replay_with_other_rows_is_evaluated_only_once_its_batch_is_given_up(cluster: Cluster) -> None:
+    kept = lose_some(cluster)
+    query = cluster.start()
+    query.engine.rows = {0: [999]}
+    with pytest.raises(InDoubtError, match="restart with abandon_batch=0:"):
+        query.run(0)
+    query = cluster.start(settings=abandoning(0))
+    query.engine.rows = {0: [999]}
+    query.run(0)
+    assert (query.engine.evaluated, query.engine.works) == (1, [])
+    cluster.start().run(0, 1)
+    assert cluster.store.visible() == sorted(kept + all_rows(1))
+
+
+@pytest.mark.parametrize("batch", [0, 1], ids=["replayed", "left behind"])
+def test_what_can_never_be_proven_is_given_up_and_holds_nobody_back(
+    batch: int, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    die_at(cluster, cluster.start(), "driver.decided", 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(FakeCommitter, "commit", lambda _, handles, __: dict.fromkeys(handles, Evidence.UNKNOWN))
+        with pytest.raises(CommitBlockedError, match="restart with abandon_batch=0:"):
+            cluster.start().run(batch)
+        assert len(cluster.store.pending()) == PARTITIONS
+        die_at(
+            cluster, cluster.start(settings=abandoning(0)), "driver.swept" if batch == 0 else "driver.prepared", batch
+        )
+    cluster.start().run(batch, batch + 1)
+    assert cluster.store.visible() == all_rows(*range(1, batch + 2))
+    assert (cluster.store.pending(), abandoned(cluster)) == ([], [0])
+
+
+@pytest.mark.parametrize("staging", [True, False])
+def test_a_setting_that_gives_up_a_batch_does_not_give_up_what_can_be_written_again(
+    *, staging: bool, cluster: Cluster
+) -> None:
+    die_at(cluster, cluster.start(staging=staging), "driver.decided", 0)
+    cluster.store.expire()
+    cluster.start(staging=staging, settings=abandoning(0)).run(0, 1)
+    assert cluster.store.visible() == all_rows(0, 1)
+    assert abandoned(cluster) == []
+
+
+def test_a_setting_left_in_the_code_gives_up_no_other_batch(cluster: Cluster) -> None:
+    left_on = abandoning(0)
+    running = cluster.start(settings=left_on)
+    running.run(0, 1)
+    die_at(cluster, running, "driver.committing", 2)
+    cluster.store.expire(1)
+    with pytest.raises(InDoubtError, match="abandon_batch=2:"):
+        cluster.start(settings=left_on).run(3)
+    cluster.start(settings=left_on).run(2, 3)
+    assert cluster.store.visible() == all_rows(0, 1, 2, 3)
+    assert abandoned(cluster) == []
+
+
+def test_a_batch_is_not_given_up_by_the_run_that_decides_it(cluster: Cluster) -> None:
+    """A commit that is slow for once must stop the query, whatever somebody has left in the code."""
+    cluster.store.unreachable = True
+    with pytest.raises(CommitBlockedError):
+        cluster.start(settings=abandoning(0)).run(0)
+    assert abandoned(cluster) == []
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["replayed", "left behind"])
+@pytest.mark.parametrize("point", DRIVER_POINTS)
+def test_a_crash_while_a_batch_is_given_up_ends_as_without_it(point: str, first: int, cluster: Cluster) -> None:
+    kept = lose_some(cluster)
+    arm(point, cluster.world.crash)
+    with contextlib.suppress(Crash):
+        cluster.start(settings=abandoning(0)).run(first)
+    crash_points.disarm()
+    cluster.start(settings=abandoning(0)).run(*range(first, 3))
+    assert cluster.store.visible() == sorted(kept + all_rows(1, 2))
+    assert abandoned(cluster) == [0]
+    assert cluster.store.pending() == []

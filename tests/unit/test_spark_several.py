@@ -1,0 +1,31 @@
+"""What the callable refuses before it looks at a batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import DataFrame
+
+from integration.spark.several import by_frame
+from tests.unit.fake_sink import FakeSink, World
+from twopc.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class ConnectFrame(DataFrame):
+    """Stands for ``pyspark.sql.connect.dataframe.DataFrame``, which cannot be imported without grpc."""
+
+    __module__ = "pyspark.sql.connect.dataframe"
+
+    def __new__(cls) -> Self:
+        return object.__new__(cls)
+
+
+@pytest.mark.parametrize("of_sink", [False, True])
+def test_spark_connect_is_refused_by_its_name_with_the_way_out(*, of_sink: bool) -> None:
+    frame = ConnectFrame()
+    with pytest.raises(ConfigurationError, match=r"Spark Connect.*Nothing was written.*classic session"):
+        by_frame({"fake": frame} if of_sink else frame, [FakeSink(World(), "fake")], 0)

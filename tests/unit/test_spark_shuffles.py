@@ -1,0 +1,173 @@
+"""Only rows of the same shuffles are decided (rule 6): M1 writes a shuffle, M2 reads it and writes another, R reads that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from integration.spark import shuffles
+from integration.spark.shuffles import Job, Shuffles, StageAttempt
+from twopc.errors import FatalError, RetriableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+M1, M2, RESULT = range(3)
+RDDS = {M1: (1,), M2: (2,), RESULT: (3,)}
+
+
+def attempts_at(stage: int, count: int = 1, *, of: int | None = None, status: str = "COMPLETE") -> list[StageAttempt]:
+    """Attempts at a stage that does what stage ``of`` does: by default itself."""
+    kind = stage if of is None else of
+    return [StageAttempt(status, stage, RDDS[kind], 9 * (kind != M1), 9 * (kind != RESULT))] * count
+
+
+def plain() -> dict[int, list[StageAttempt]]:
+    return {stage: attempts_at(stage) for stage in RDDS}
+
+
+@dataclass
+class Store:
+    """Spark's status store: the jobs of each tag, and of the query's function under the tag ``""``."""
+
+    jobs: dict[str, list[Job]]
+    stages: dict[int, list[StageAttempt]] = field(default_factory=plain)
+    cached: set[int] = field(default_factory=set)
+    unreported: Iterator[list[Job]] = field(default_factory=lambda: iter(()))
+    looked_closer: bool = False
+
+    def jobs_with_tag(self, tag: str) -> list[Job]:
+        return next(self.unreported, self.jobs[tag])
+
+    def jobs_of_group(self, group: str | None, *, after: int) -> list[Job]:
+        assert group == "run"
+        return sorted(
+            (job for jobs in self.jobs.values() for job in jobs if job.job_id > after), key=lambda job: job.job_id
+        )
+
+    def last_attempt(self, stage: int) -> int | None:
+        return len(self.stages[stage]) - 1 if stage in self.stages else None
+
+    def attempts(self, stage: int) -> list[StageAttempt]:
+        self.looked_closer = True
+        return self.stages.get(stage, [])
+
+    def cached_rdds(self) -> set[int]:
+        return self.cached
+
+
+ONE_JOB = {"a": [Job(0, (M1, M2, RESULT), is_over=True)]}
+
+
+def watching(store: Store) -> Shuffles:
+    return Shuffles(store, "run")  # type: ignore[arg-type]
+
+
+def test_a_batch_of_stages_that_ran_once_is_decided_without_a_closer_look() -> None:
+    store = Store(ONE_JOB)
+    watching(store).check("a", {RESULT})
+    assert not store.looked_closer
+
+
+def test_a_stage_that_read_a_shuffle_and_ran_again_stops_the_query_and_every_later_call_of_the_run() -> None:
+    watched = watching(Store(ONE_JOB, {**plain(), M2: attempts_at(M2, 2)}))
+    with pytest.raises(FatalError, match=r"Spark ran stage 1 again.*restart the query"):
+        watched.check("a", {RESULT})
+    with pytest.raises(FatalError, match="Spark ran stage 1 again"):
+        watched.require_unmixed()
+
+
+def test_it_stops_the_query_also_where_the_result_stage_ran_again() -> None:
+    store = Store(ONE_JOB, {**plain(), M2: attempts_at(M2, 2), RESULT: attempts_at(RESULT, 2)})
+    with pytest.raises(FatalError):
+        watching(store).check("a", {RESULT})
+
+
+def test_a_stage_without_a_shuffle_as_its_input_may_run_again() -> None:
+    watching(Store(ONE_JOB, {**plain(), M1: attempts_at(M1, 3)})).check("a", {RESULT})
+
+
+def test_a_result_stage_that_ran_again_is_repeated_and_the_repetition_is_decided() -> None:
+    store = Store(ONE_JOB, {**plain(), RESULT: attempts_at(RESULT, 2)})
+    watched = watching(store)
+    with pytest.raises(RetriableError, match=r"stage 2 was run again \(attempt 1\)"):
+        watched.check("a", {RESULT})
+    store.jobs = {**ONE_JOB, "b": [Job(1, (3, 4, 5), is_over=True, skipped=8)]}
+    store.stages |= {
+        3: attempts_at(3, of=M1, status="SKIPPED"),
+        4: attempts_at(4, of=M2, status="SKIPPED"),
+        5: [StageAttempt("COMPLETE", 5, (6,), 9, 0)],
+    }
+    watched.check("b", {5})
+
+
+def test_a_result_stage_that_cached_its_rows_and_ran_again_stops_the_query() -> None:
+    """The cache keeps what it read of the first shuffle, for the repetition, too."""
+    store = Store(ONE_JOB, {**plain(), RESULT: attempts_at(RESULT, 2)}, cached={3})
+    with pytest.raises(FatalError):
+        watching(store).check("a", {RESULT})
+
+
+def later_job(m1: str, m2: str) -> dict[int, list[StageAttempt]]:
+    return {
+        **plain(),
+        3: attempts_at(3, of=M1, status=m1),
+        4: attempts_at(4, of=M2, status=m2),
+        5: [StageAttempt("COMPLETE", 5, (6,), 9, 0)],
+    }
+
+
+def test_a_shuffle_that_an_earlier_job_of_the_function_wrote_and_mixed_stops_the_query() -> None:
+    """``df.count()`` before the call: its job has no tag of ours, and the batch's own job skips the stage."""
+    stages = {**later_job("SKIPPED", "SKIPPED"), M2: attempts_at(M2, 2)}
+    jobs = {"": ONE_JOB["a"], "b": [Job(1, (3, 4, 5), is_over=True, skipped=8)]}
+    with pytest.raises(FatalError, match="Spark ran stage 1 again"):
+        watching(Store(jobs, stages)).check("b", {5})
+
+
+def test_a_shuffle_of_an_earlier_job_that_is_completed_by_a_later_one_stops_the_query() -> None:
+    """An executor died between the two: each stage has one attempt, with some of its tasks."""
+    jobs = {"": ONE_JOB["a"], "b": [Job(1, (3, 4, 5), is_over=True, missing=4)]}
+    with pytest.raises(FatalError, match="Spark ran stage"):
+        watching(Store(jobs, later_job("COMPLETE", "COMPLETE"))).check("b", {5})
+
+
+def test_what_an_earlier_job_of_the_function_wrote_once_is_decided_without_a_closer_look() -> None:
+    store = Store(
+        {"": ONE_JOB["a"], "b": [Job(1, (3, 4, 5), is_over=True, skipped=8)]}, later_job("SKIPPED", "SKIPPED")
+    )
+    watching(store).check("b", {5})
+    assert not store.looked_closer
+
+
+def test_jobs_of_a_batch_that_was_checked_are_not_checked_again() -> None:
+    store = Store(ONE_JOB)
+    watched = watching(store)
+    watched.check("a", {RESULT})
+    store.stages = {**later_job("SKIPPED", "SKIPPED"), M2: attempts_at(M2, 2)}
+    store.jobs = {**ONE_JOB, "b": [Job(1, (3, 4, 5), is_over=True, skipped=8)]}
+    watched.check("b", {5})
+
+
+def test_the_end_of_a_job_is_waited_for() -> None:
+    store = Store(ONE_JOB, unreported=iter([[], [Job(0, (M1, M2, RESULT), is_over=False, missing=1)]]))
+    watching(store).check("a", {RESULT})
+    assert next(store.unreported, None) is None
+
+
+SETTINGS = "spark.ui.retainedJobs, spark.ui.retainedStages .* and spark.scheduler.listenerbus.eventqueue.capacity"
+
+
+def test_a_job_that_spark_does_not_report_stops_the_query_at_once_and_names_the_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shuffles, "_STATUS_TIMEOUT_S", 0.01)
+    with pytest.raises(FatalError, match=f"the end of the job of stage 2.*{SETTINGS}"):
+        watching(Store({"a": []})).check("a", {RESULT})
+
+
+def test_a_stage_that_spark_has_forgotten_stops_the_query_and_names_the_settings() -> None:
+    with pytest.raises(FatalError, match=f"does not have stage 1.*{SETTINGS}"):
+        watching(Store(ONE_JOB, {stage: attempts_at(stage) for stage in (M1, RESULT)})).check("a", {RESULT})

@@ -1,0 +1,53 @@
+"""Translating a store's errors: known errors get a remedy, transient ones a retry; for the rest the store is blamed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from redis import exceptions
+
+from sinks.hbase.client import HBaseClient
+from sinks.hbase.cluster import Cluster
+from sinks.hbase.errors import AbsentTableError, RemoteError
+from sinks.redis.client import RedisClient, Safety
+from twopc.errors import BadRecordError, ConfigurationError, RetriableError, TwoPhaseCommitError
+
+if TYPE_CHECKING:
+    import redis
+
+    from sinks.staged.client import StoreClient
+
+
+def _nowhere() -> redis.Redis:
+    raise AssertionError("no test connects")
+
+
+REDIS = RedisClient(_nowhere, timeout_ms=1, safety=Safety())
+HBASE = HBaseClient(Cluster("h:1", user="u", timeout_s=1), timeout_s=1)
+
+
+@pytest.mark.parametrize(
+    ("client", "error", "kind", "words"),
+    [
+        (REDIS, exceptions.AuthenticationError("invalid username-password pair"), ConfigurationError, "user and password"),
+        (REDIS, exceptions.ConnectionError("Error 13. Permission denied."), ConfigurationError, "docs/redis.md"),
+        (REDIS, exceptions.OutOfMemoryError("used memory > 'maxmemory'"), RetriableError, "raise maxmemory"),
+        (REDIS, exceptions.MovedError("1 h:1"), RetriableError, "1 h:1"),
+        (REDIS, exceptions.MasterDownError("link with MASTER is down"), RetriableError, "MASTER"),
+        (REDIS, exceptions.ResponseError("unknown command"), ConfigurationError, "Redis 6.2, Valkey 7.2 or newer"),
+        (HBASE, AbsentTableError("there is no table 't'"), ConfigurationError, "Create it"),
+        (HBASE, RemoteError("o.a.h.AccessDeniedException", "no\n at x"), ConfigurationError, "no. Give .*docs/hbase.md"),
+        (HBASE, RemoteError("o.a.h.NotServingRegionException", ""), RetriableError, "NotServingRegionException"),
+        (HBASE, RemoteError("o.a.h.DoNotRetryIOException", "exceeds limit of 10"), BadRecordError, "maxsize"),
+        (HBASE, RemoteError("o.a.h.Odd", "boom"), ConfigurationError, "HBase rejects the call: .*2.4 or newer"),
+        (HBASE, TimeoutError(), RetriableError, "TimeoutError"),
+    ],
+)  # fmt: skip
+def test_a_store_error_is_translated_with_a_remedy(
+    client: StoreClient[object], error: Exception, kind: type[TwoPhaseCommitError], words: str
+) -> None:
+    found = client.translate(error, "sink 's', staging")
+    assert type(found) is kind
+    with pytest.raises(kind, match=rf"(?s)^sink 's', staging: .*{words}"):
+        raise found
