@@ -157,12 +157,9 @@ class KafkaDecisionLog(DecisionLog):
         def read_stable() -> list[Row]:
             left_ms = max(1.0, (deadline - time.monotonic()) * 1000)
             end = self._offset(OffsetSpec.latest(), committed=True, timeout_ms=left_ms)
-            rows = None
-            if end > offset:
-                rows = self.reader.read(self.name, DRIVER_PARTITION, offset, None, end=end, timeout_ms=left_ms)
-            if rows is None:
+            if end <= offset:
                 raise RetriableError(f"it was not stable within {self._timeout_ms} ms")
-            return rows
+            return list(self.reader.rows(self.name, DRIVER_PARTITION, offset, None, end=end, timeout_ms=left_ms))
 
         retry = retrying(is_retriable, timeout_s=self._timeout_ms / 1000, backoff=wait_fixed(_READ_BACK_PAUSE_S))
         try:

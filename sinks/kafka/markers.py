@@ -119,10 +119,5 @@ def _read_to_barrier(log: KafkaDecisionLog, partition: int, start: int, timeout_
     def is_barrier(row: Row) -> bool:
         return row.value == barrier
 
-    rows = log.reader.read(log.name, partition, start, is_barrier, timeout_ms=timeout_ms)
-    if rows is None:
-        raise RetriableError(
-            f"no record of this driver is visible within {timeout_ms:.0f} ms: a broker does not respond, the partition has too "
-            "few replicas in sync, or an open transaction hides it"
-        )
+    rows = log.reader.rows(log.name, partition, start, is_barrier, timeout_ms=timeout_ms)
     return {row.key for row in rows if row.key is not None}

@@ -85,22 +85,6 @@ class CommittedReader:
         self._consumer = Consumer({**connection, **COMMITTED, "fetch.error.backoff.ms": "50"})
         self._walk: object = None
 
-    def read(  # noqa: PLR0913 - the parts of a fetch
-        self,
-        topic: str,
-        partition: int,
-        start: int,
-        last: Callable[[Row], bool] | None,
-        *,
-        timeout_ms: float,
-        end: int = 0,
-    ) -> list[Row] | None:
-        """As :meth:`rows`, all at once; None where it raises a RetriableError."""
-        try:
-            return list(self.rows(topic, partition, start, last, timeout_ms=timeout_ms, end=end))
-        except RetriableError:
-            return None
-
     def rows(  # noqa: PLR0913 - the parts of a fetch
         self,
         topic: str,

@@ -104,8 +104,8 @@ BUGS: Final = (
             Edit(_MARKERS, "    log.write([(partition, barrier)])\n", ""),
             Edit(
                 _MARKERS,
-                "log.reader.read(log.name, partition, start, is_barrier, ",
-                "log.reader.read(log.name, partition, start, None, ",
+                "log.reader.rows(log.name, partition, start, is_barrier, ",
+                "log.reader.rows(log.name, partition, start, None, ",
             ),
         ),
     ),

@@ -38,7 +38,7 @@ class Partition:
     """Partition 0 as readers see it; its last stable offset advances with each request."""
 
     def __init__(self, *rows: Row, stable: tuple[int, ...] = (OFFSET + 3,)) -> None:
-        self._rows, self._stable = rows, list(stable)
+        self._held, self._stable = rows, list(stable)
         self.requests = 0
         self.read_to: list[int] = []
 
@@ -48,9 +48,9 @@ class Partition:
             return {0: OFFSET + 3}
         return {0: self._stable.pop(0) if len(self._stable) > 1 else self._stable[0]}
 
-    def read(self, _topic: str, _partition: int, start: int, *_: Any, end: int, **__: Any) -> list[Row]:
+    def rows(self, _topic: str, _partition: int, start: int, *_: Any, end: int, **__: Any) -> list[Row]:
         self.read_to.append(end)
-        return [row for row in self._rows if start <= row.offset < self._stable[0]]
+        return [row for row in self._held if start <= row.offset < self._stable[0]]
 
     def close(self) -> None: ...
 

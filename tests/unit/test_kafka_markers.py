@@ -12,7 +12,7 @@ from sinks.kafka import markers
 from sinks.kafka.handle import KafkaHandle
 from sinks.kafka.reader import Row
 from twopc.attempt import Evidence
-from twopc.errors import ConfigurationError
+from twopc.errors import ConfigurationError, RetriableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,20 +29,20 @@ class Log:
     admin = None
 
     def __init__(self, *rows: Row, hidden: bool = False) -> None:
-        self._rows = list(rows)
+        self._held = list(rows)
         self._hidden = hidden
-        self.reader = SimpleNamespace(read=self._read)
+        self.reader = SimpleNamespace(rows=self._rows)
 
     def write(self, values: list[tuple[int, bytes]]) -> int:
         [(_, barrier)] = values
-        self._rows.append(Row(START + 10, None, barrier))
+        self._held.append(Row(START + 10, None, barrier))
         return START + 10
 
-    def _read(
-        self, _topic: str, _partition: int, start: int, last: Callable[[Row], bool], **_: Any
-    ) -> list[Row] | None:
-        found = [row for row in self._rows if row.offset >= start]
-        return found if any(map(last, found)) and not self._hidden else None
+    def _rows(self, _topic: str, _partition: int, start: int, last: Callable[[Row], bool], **_: Any) -> list[Row]:
+        found = [row for row in self._held if row.offset >= start]
+        if self._hidden or not any(map(last, found)):
+            raise RetriableError("nothing came")
+        return found
 
 
 def search(log: Any, monkeypatch: pytest.MonkeyPatch, *, earliest: int = 0) -> Evidence:

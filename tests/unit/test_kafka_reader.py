@@ -57,10 +57,10 @@ def _fake_consumer(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     Consumer.messages = ()
 
 
-def read(*messages: Row | int, up_to: Row | None = BARRIER, end: int = 0) -> list[Row] | None:
+def read(*messages: Row | int, up_to: Row | None = BARRIER, end: int = 0) -> list[Row]:
     Consumer.messages = messages
     last = None if up_to is None else (lambda row: row == up_to)
-    return CommittedReader({}).read("t", 1, 3, last, timeout_ms=TIMEOUT_MS, end=end)
+    return list(CommittedReader({}).rows("t", 1, 3, last, timeout_ms=TIMEOUT_MS, end=end))
 
 
 def test_a_reader_reads_committed_records_and_never_skips_deleted_ones() -> None:
@@ -79,18 +79,21 @@ def test_a_read_without_such_a_record_ends_at_the_end_of_the_partition() -> None
 
 def test_an_end_below_the_known_one_comes_from_a_lagging_broker() -> None:
     assert read(ROW, END, BARRIER, END, up_to=None, end=6) == [ROW, BARRIER]
-    assert read(ROW, END, up_to=None, end=6) is None
+    with pytest.raises(RetriableError, match="up to its end"):
+        read(ROW, END, up_to=None, end=6)
 
 
 @pytest.mark.parametrize("messages", [(), (ROW,), (ROW, END)], ids=["silence", "a part", "the end"])
-def test_an_incomplete_read_returns_nothing(messages: tuple[Row | int, ...]) -> None:
-    assert read(*messages) is None
+def test_an_incomplete_read_is_an_error(messages: tuple[Row | int, ...]) -> None:
+    with pytest.raises(RetriableError, match="up to the expected record"):
+        read(*messages)
 
 
 @pytest.mark.parametrize("gone", [DELETED, KafkaError.OFFSET_OUT_OF_RANGE])
 @pytest.mark.parametrize("up_to", [BARRIER, None])
 def test_a_deleted_start_is_not_an_empty_partition(gone: int, up_to: Row | None) -> None:
-    assert read(gone, BARRIER, END, up_to=up_to) is None
+    with pytest.raises(RetriableError, match="the record at offset 3 was deleted"):
+        read(gone, BARRIER, END, up_to=up_to)
 
 
 def test_a_transient_error_is_ignored_and_a_permanent_one_raised() -> None:
