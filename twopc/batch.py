@@ -49,7 +49,7 @@ class Overrides:
     Attributes:
         adopt_query_id: the id of this query, whose checkpoint is older than the sink.
         end_query_id: the id of the query that this one may end and replace.
-        resume_at_batch: the batch behind a gap: those before it have no rows for the sinks, or were written by other means.
+        resume_at_batch: the batch behind a gap: those before it have no rows for the sinks, or were written in another way.
         abandon_batch: the last decided batch, if nothing can complete it: what is visible of it stays, the rest is given up.
     """
 

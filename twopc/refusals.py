@@ -58,8 +58,8 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
         Position.GAP: (
             f"the checkpoint is at batch {at}, but the last batch decided in {log} is {highest}. The batches in between ran "
             "without this sink, or the log was replaced. Call exactly_once's object for every batch, even an empty one. If the "
-            f"batches in between have no rows for this sink, or were written by other means, pass resume_at_batch={at}; "
-            f"otherwise their rows are missing: restore the checkpoint of batch {highest}, or write them by other means first"
+            f"batches in between have no rows for this sink, or were written in another way, pass resume_at_batch={at}; "
+            f"otherwise their rows are missing: restore the checkpoint of batch {highest}, or write them in another way first"
         ),
         Position.NEW_QUERY: (
             f"{log} belongs to query {other}, but this is query {mine}. Its checkpoint was deleted, or another query uses the "
@@ -67,7 +67,7 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
         ),
         Position.UNADOPTED: (
             f"the checkpoint is at batch {at}, but {log} has no record of it. The checkpoint is older than this sink, or the "
-            f"sink was renamed. If the batches before {at} were written by other means, pass adopt_query_id={mine!r}; "
+            f"sink was renamed. If the batches before {at} were written in another way, pass adopt_query_id={mine!r}; "
             "otherwise give the sink its former name"
         ),
         Position.ENDED: (

@@ -196,7 +196,7 @@ class RegisterLog(DecisionLog):
             # A healthy driver may have truncated meanwhile, or the listing was taken halfway through: look again.
         raise DecisionLogDamagedError(
             f"{self._where()}: {f'registers {missing[:5]} are' if missing else 'every register is'} missing. Nothing was "
-            "written. Restore them from a backup of the checkpoint; without them nobody knows what was decided"
+            "written. Restore them from a backup of the checkpoint; without them it is unknown what was decided"
         )
 
     def _load(self, number: int) -> list[LogEntry] | None:

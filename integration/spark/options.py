@@ -24,7 +24,7 @@ class Options:
         staging_location: where; by default beside the checkpoint. A path that the driver and every worker share.
         adopt_query_id: the id of a query that ran before it had this sink; the sink joins at the query's current batch.
         end_query_id: the id of the query that this one replaces under the same sink name.
-        resume_at_batch: the batch behind a gap: those before it have no rows for the sinks, or were written by other means.
+        resume_at_batch: the batch behind a gap: those before it have no rows for the sinks, or were written in another way.
         abandon_batch: the last decided batch, if nothing can complete it: what is visible of it stays, the rest is given up.
         add_sink: the name of a sink that joins a checkpoint which was bound without it.
         max_attempts: how often a batch is prepared before its error stops the query.

@@ -192,16 +192,16 @@ class Shuffles:
 
 
 _MIXED: Final = (
-    "Spark ran stage {stage} again, because it lost some of that stage's output (an executor died, for example). The output that "
-    "is left may come from another shuffle than the new one, so rows could be missing or twice. Nothing of the batch is "
-    "decided or visible. A retry would use the same shuffle files: restart the query; it computes the batch anew"
+    "Spark ran stage {stage} again, because it lost some of that stage's output (an executor died, for example). The new "
+    "output may not fit what is left of the old one, so rows could be missing or doubled. Nothing of the batch is decided or "
+    "visible. Restart the query: it computes the whole batch anew. A retry without a restart would use the same shuffle files"
 )
 
 
 def _unreported(what: str) -> FatalError:
     return FatalError(
-        f"Spark's status store does not have {what}, so nobody knows whether a stage ran twice and mixed two shuffles. Nothing "
-        "of the batch is decided or visible. Spark kept too few jobs and stages, or its listener bus dropped events (Spark's log "
-        "says so). Raise spark.ui.retainedJobs, spark.ui.retainedStages (default: 1000 each) and "
+        f"Spark's status store does not have {what}. So it cannot be checked whether a stage ran twice and mixed the rows of two "
+        "shuffles. Nothing of the batch is decided or visible. Spark kept too few jobs and stages, or its listener bus dropped "
+        "events (Spark's log says so). Raise spark.ui.retainedJobs, spark.ui.retainedStages (default: 1000 each) and "
         "spark.scheduler.listenerbus.eventqueue.capacity (default: 10000), and restart the query"
     )

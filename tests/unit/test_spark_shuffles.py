@@ -73,7 +73,7 @@ def test_a_batch_of_stages_that_ran_once_is_decided_without_a_closer_look() -> N
 
 def test_a_stage_that_read_a_shuffle_and_ran_again_stops_the_query_and_every_later_call_of_the_run() -> None:
     watched = watching(Store(ONE_JOB, {**plain(), M2: attempts_at(M2, 2)}))
-    with pytest.raises(FatalError, match=r"Spark ran stage 1 again.*restart the query"):
+    with pytest.raises(FatalError, match=r"Spark ran stage 1 again.*Restart the query"):
         watched.check("a", {RESULT})
     with pytest.raises(FatalError, match="Spark ran stage 1 again"):
         watched.require_unmixed()

@@ -145,7 +145,7 @@ def batch_of(batch: int, query_id: str = QUERY_ID) -> Batch:
 
 
 class DecidingFiles(LocalFiles):
-    """A checkpoint's files that pass ``driver.deciding``: the decision is written, nobody knows of it yet."""
+    """A checkpoint's files that pass ``driver.deciding``: the decision is written, and its writer is not told yet."""
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """See :class:`twopc.files.Files`."""
