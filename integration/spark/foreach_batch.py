@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyspark
 
 from integration.spark import checkpoint
+from integration.spark.connect import require_classic_mode
 from integration.spark.engine import SparkEngine
 from integration.spark.frame import arrange
 from integration.spark.hadoop_files import open_files
@@ -54,8 +55,9 @@ def exactly_once(
         settings: the others.
 
     Raises:
-        ConfigurationError: an argument is missing, unknown or contradicts another.
+        ConfigurationError: an argument is missing, unknown or contradicts another; or this process uses Spark Connect.
     """
+    require_classic_mode()
     options = checked_options(sinks, str(checkpoint_location), {"staging": staging, **settings})
     if not pyspark.__version__.startswith(tuple(f"{version}." for version in _PROVEN_SPARKS)):
         logger.warning(

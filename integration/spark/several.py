@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame
 
+from integration.spark.connect import require_classic_frame
 from twopc.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -43,15 +44,11 @@ def by_frame(frames: Frames, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id:
         batch_id: for messages.
 
     Raises:
-        ConfigurationError: a sink has no DataFrame, a name is no sink's, or a value is no DataFrame.
+        ConfigurationError: a sink has no DataFrame, a name is no sink's, or a value is no DataFrame of a classic session.
     """
     given = frames.values() if isinstance(frames, Mapping) else (frames,)
-    if any(type(one).__module__.startswith("pyspark.sql.connect.") for one in given):
-        raise ConfigurationError(
-            f"batch {batch_id} has a DataFrame of Spark Connect, which gives no access to the driver: exactly_once() needs it. "
-            "Nothing was written. Run the query in a classic session: SparkSession.builder.master(…) instead of "
-            ".remote('sc://…'), with SPARK_REMOTE and SPARK_CONNECT_MODE_ENABLED unset and spark.api.mode=classic"
-        )
+    for one in given:
+        require_classic_frame(one, batch_id)
     if isinstance(frames, DataFrame):
         return [SinkFrame("", frames, tuple(sinks))]
     if not isinstance(frames, Mapping):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import DataFrame
 
+from integration.spark import exactly_once
 from integration.spark.several import by_frame
 from tests.unit.fake_sink import FakeSink, World
 from twopc.errors import ConfigurationError
@@ -22,6 +23,12 @@ class ConnectFrame(DataFrame):
 
     def __new__(cls) -> Self:
         return object.__new__(cls)
+
+
+def test_a_process_of_spark_connect_is_refused_before_it_has_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")  # PySpark sets it with the first session of Spark Connect
+    with pytest.raises(ConfigurationError, match=r"this process uses Spark Connect.*classic session"):
+        exactly_once(FakeSink(World(), "fake"), checkpoint_location="of-a-query")
 
 
 @pytest.mark.parametrize("of_sink", [False, True])
