@@ -57,9 +57,7 @@ def fake(request: pytest.FixtureRequest) -> Case:
         yield
         world.store().unreachable = False
 
-    return Case(
-        FakeSink(world), numbers, world.store().visible, crash, silence, is_outside=False, may_be_overtaken=False
-    )
+    return Case(FakeSink(world), numbers, world.store().visible, crash, silence, is_outside=False, notices_copies=False)
 
 
 def guide(request: pytest.FixtureRequest) -> Case:
@@ -98,7 +96,7 @@ def kafka(request: pytest.FixtureRequest) -> Case:
         return sorted(int(value) for value in committed(service.bootstrap_servers, topic).elements())
 
     silence = _pausing(service.local, lambda: _has_controller(service))
-    return Case(sink, rows, visible, silence=silence, may_be_overtaken=False)
+    return Case(sink, rows, visible, silence=silence, notices_copies=False)
 
 
 def _has_controller(service: KafkaService) -> bool:

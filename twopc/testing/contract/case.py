@@ -38,7 +38,7 @@ class Case:
         crash: ends this process, as far as the sink and everything made from it can tell. Raises :class:`Crash`.
         silence: makes the outside world stop answering while the context lasts; None where that is not possible.
         is_outside: whether a prepared transaction outlives the process that prepared it. False skips that test.
-        may_be_overtaken: whether the sink notices drivers on copies of a checkpoint (``has_newer_decision``). False skips
+        notices_copies: whether the sink notices drivers on copies of a checkpoint (``has_newer_decision``). False skips
             those tests; a sink with a decision log of its own does not need them.
     """
 
@@ -48,7 +48,7 @@ class Case:
     crash: Callable[[], None] = die
     silence: Callable[[], AbstractContextManager[None]] | None = None
     is_outside: bool = True
-    may_be_overtaken: bool = True
+    notices_copies: bool = True
 
 
 def numbers(values: Sequence[int]) -> pa.RecordBatch:

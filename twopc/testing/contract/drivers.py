@@ -166,7 +166,7 @@ class Query:
 
     def run(self, *batches: int, settings: Settings | None = None) -> Engine:
         """Start a run and process these batches."""
-        return self.go_on(self.start(settings), *batches)
+        return self.continue_with(self.start(settings), *batches)
 
     def start(self, settings: Settings | None = None) -> Coordinator:
         """Start a run that does not end."""
@@ -174,7 +174,7 @@ class Query:
         opened.append(coordinator)
         return coordinator
 
-    def go_on(self, coordinator: Coordinator, *batches: int) -> Engine:
+    def continue_with(self, coordinator: Coordinator, *batches: int) -> Engine:
         """Process the next batches of a run."""
         engine = Engine(self._case)
         for batch in batches:

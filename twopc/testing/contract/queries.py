@@ -39,9 +39,7 @@ class QueryContract:
         query.run(1, 2)
         assert case.visible() == all_rows(0, 1, 2)
 
-    def test_every_row_is_visible_once_after_a_crash_in_the_midst_of_its_first_commit(
-        self, case: Case, tmp_path: Path
-    ) -> None:
+    def test_every_row_is_visible_once_after_a_crash_during_its_first_commit(self, case: Case, tmp_path: Path) -> None:
         # Not after an earlier batch: the restart commits that one again, and would pass the point then.
         query = Query(case, tmp_path)
         crash_points.arm("driver.committing", case.crash)
@@ -53,7 +51,7 @@ class QueryContract:
         assert case.visible() == all_rows(0, 1)
 
     @pytest.mark.parametrize("point", ["driver.prepared", "driver.confirmed", "driver.decided", "driver.committing"])
-    def test_an_attempt_whose_answer_was_lost_is_finished_or_made_anew(
+    def test_every_row_is_visible_once_after_an_answer_was_lost_at(
         self, point: str, case: Case, tmp_path: Path
     ) -> None:
         query = Query(case, tmp_path)
@@ -68,67 +66,67 @@ class QueryContract:
     # -- copies of the checkpoint ------------------------------------------------------------------------------------------
 
     @pytest.fixture
-    def overtaken(self, case: Case) -> Case:
+    def noticing(self, case: Case) -> Case:
         """A sink whose decisions are in the checkpoint, and that notices drivers on copies of it."""
-        if not case.may_be_overtaken:
-            pytest.skip("this sink does not notice copies of a checkpoint (Case.may_be_overtaken)")
+        if not case.notices_copies:
+            pytest.skip("this sink does not notice copies of a checkpoint (Case.notices_copies)")
         return case
 
     @pytest.mark.parametrize("before", [0, 1, 2])
     def test_an_older_copy_of_the_checkpoint_writes_nothing_and_fences_nobody(
-        self, before: int, overtaken: Case, tmp_path: Path
+        self, before: int, noticing: Case, tmp_path: Path
     ) -> None:
-        query = Query(overtaken, tmp_path)
+        query = Query(noticing, tmp_path)
         running = query.start()
-        query.go_on(running, *range(before))
+        query.continue_with(running, *range(before))
         copy = query.copied(tmp_path / "copy")
-        query.go_on(running, before)
+        query.continue_with(running, before)
         with pytest.raises(RefusedStartError, match="shows a later batch than this checkpoint"):
             copy.run(before)
-        query.go_on(running, before + 1)
-        assert overtaken.visible() == all_rows(*range(before + 2))
+        query.continue_with(running, before + 1)
+        assert noticing.visible() == all_rows(*range(before + 2))
 
-    def test_a_copy_is_left_behind_while_it_starts(self, overtaken: Case, tmp_path: Path) -> None:
-        query = Query(overtaken, tmp_path)
+    def test_a_copy_that_falls_behind_while_it_starts_is_refused(self, noticing: Case, tmp_path: Path) -> None:
+        query = Query(noticing, tmp_path)
         running = query.start()
-        query.go_on(running, 0)
+        query.continue_with(running, 0)
         copy = query.copied(tmp_path / "copy")
 
-        def go_on() -> None:
-            query.go_on(running, 1)
+        def write_meanwhile() -> None:
+            query.continue_with(running, 1)
 
-        crash_points.arm("driver.inspected", go_on)
+        crash_points.arm("driver.inspected", write_meanwhile)
         with pytest.raises(RefusedStartError, match="shows a later batch than this checkpoint"):
             copy.run(1)
-        assert overtaken.visible() == all_rows(0, 1)
+        assert noticing.visible() == all_rows(0, 1)
 
-    def test_of_two_copies_only_the_one_that_went_on_may_start_again(self, overtaken: Case, tmp_path: Path) -> None:
-        """The other one had decided, and was overtaken before it could commit."""
-        query = Query(overtaken, tmp_path)
+    def test_only_the_copy_that_wrote_last_may_start_again(self, noticing: Case, tmp_path: Path) -> None:
+        """The other one had decided, and was fenced before it could commit."""
+        query = Query(noticing, tmp_path)
         query.run(0)
         copy = query.copied(tmp_path / "copy")
 
-        def go_on_elsewhere() -> None:
+        def run_elsewhere() -> None:
             copy.run(1)
 
-        crash_points.arm("driver.decided", go_on_elsewhere)
+        crash_points.arm("driver.decided", run_elsewhere)
         with pytest.raises(FencedError):
             query.run(1)
-        assert overtaken.visible() == all_rows(0, 1)
+        assert noticing.visible() == all_rows(0, 1)
         with pytest.raises(RefusedStartError):
             query.run(1)
         copy.run(2)
-        assert overtaken.visible() == all_rows(0, 1, 2)
+        assert noticing.visible() == all_rows(0, 1, 2)
 
     def test_a_query_that_ended_another_may_crash_before_its_first_decision(
-        self, overtaken: Case, tmp_path: Path
+        self, noticing: Case, tmp_path: Path
     ) -> None:
         """What the former query has decided says nothing about the new one's checkpoint."""
-        Query(overtaken, tmp_path).run(0)
-        new = Query(overtaken, tmp_path / "new", query_id="query-b")
+        Query(noticing, tmp_path).run(0)
+        new = Query(noticing, tmp_path / "new", query_id="query-b")
         ends = Settings(overrides=Overrides(end_query_id=QUERY_ID))
-        crash_points.arm("driver.prepared", overtaken.crash)
+        crash_points.arm("driver.prepared", noticing.crash)
         with pytest.raises(Crash):
             new.run(0, settings=ends)
         new.run(0, 1)
-        assert set(overtaken.visible()) == set(all_rows(0, 1))
+        assert set(noticing.visible()) == set(all_rows(0, 1))

@@ -65,7 +65,7 @@ class TransactionContract:
         assert Driver(case.sink).committer.initialize_state([handle], scan_start) == {handle: Evidence.COMMITTED}
         assert case.visible() == ROWS
 
-    def test_what_was_aborted_never_becomes_visible(self, case: Case) -> None:
+    def test_aborted_rows_never_become_visible(self, case: Case) -> None:
         driver = Driver(case.sink)
         scan_start = driver.begin()
         handle = driver.prepare(case.rows(ROWS))
@@ -107,7 +107,7 @@ class TransactionContract:
         assert pickle.loads(pickle.dumps(handle)) == handle  # noqa: S301 - our own
         assert case.sink.decode_handle(json.loads(json.dumps(case.sink.encode_handle(handle)))) == handle
 
-    def test_another_process_commits_what_a_dead_one_has_prepared(self, case: Case) -> None:
+    def test_another_process_commits_what_a_dead_one_prepared(self, case: Case) -> None:
         if not case.is_outside:
             pytest.skip("what this sink prepares ends with its process (Case.is_outside)")
         spawn = multiprocessing.get_context("spawn")
@@ -130,7 +130,7 @@ class TransactionContract:
         assert again >= first.driver_epoch
         assert Driver(case.sink).driver_epoch > again
 
-    def test_the_sweep_ends_what_nobody_decided_and_spares_the_rest(self, case: Case) -> None:
+    def test_the_sweep_ends_undecided_transactions_only(self, case: Case) -> None:
         driver = Driver(case.sink)
         scan_start = driver.begin()
         decided, orphan = driver.prepare(case.rows(ROWS)), driver.prepare(case.rows(OTHERS), partition=1)
@@ -140,7 +140,7 @@ class TransactionContract:
         assert found == {decided: Evidence.COMMITTED, orphan: Evidence.ABORTED}
         assert case.visible() == ROWS
 
-    def test_an_overtaken_driver_that_wakes_sweeps_nothing_of_its_successor(self, case: Case) -> None:
+    def test_a_fenced_driver_that_wakes_up_sweeps_nothing_of_its_successor(self, case: Case) -> None:
         loser, winner = Driver(case.sink), Driver(case.sink)
         scan_start = winner.begin()
         handle = winner.prepare(case.rows(ROWS))
@@ -148,7 +148,7 @@ class TransactionContract:
         assert winner.commit([handle], scan_start) == [Evidence.COMMITTED]
         assert case.visible() == ROWS
 
-    def test_an_overtaken_driver_that_wakes_applies_nothing_again(self, case: Case) -> None:
+    def test_a_fenced_driver_that_wakes_up_applies_nothing_again(self, case: Case) -> None:
         loser = Driver(case.sink)
         scan_start = loser.begin()
         handle = loser.prepare(case.rows(ROWS))
