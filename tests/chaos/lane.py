@@ -8,6 +8,7 @@ steps. This process has no client and no thread, so that it can fork.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -23,6 +24,7 @@ from sinks.kafka.transactions import TransactionClient
 from tests.chaos.processes import STRUCK, await_change, drive, fork, serve_tasks
 from tests.chaos.query import Query
 from twopc.errors import FencedError
+from twopc.log_view import fold
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -133,12 +135,16 @@ class Lane:
         assert await_change(fork(self._end_some)).code == 0
 
     def _end_some(self) -> bool:
-        client = TransactionClient(self.query.sink.committing_config())
-        listed = client.list_open(f"{self.query.name}.").transactional_ids
-        tasks = [name for name in listed if not name.endswith(".driver")]
-        for transactional_id in tasks[self.chance.choice((0, 0, 1)) :]:  # all of them are lost, or all but one
-            while client.fence([ProducerIdentity(transactional_id)])[transactional_id] != "NONE":
-                pass
+        sink = self.query.sink
+        with contextlib.closing(sink.create_decision_log()) as ledger:
+            decision = fold(ledger.inspect()).decision
+        assert decision is not None
+        handles = [sink.decode_handle(task.handles[sink.name]) for task in decision.tasks if task.handles]
+        spared = self.chance.choice((0, 0, 1)) if len(handles) > 1 else 0  # all of them are lost, or all but one
+        with contextlib.closing(TransactionClient(sink.committing_config())) as client:
+            for transactional_id in (handle.transactional_id for handle in handles[spared:]):
+                while client.fence([ProducerIdentity(transactional_id)])[transactional_id] != "NONE":
+                    pass
         return False
 
 
