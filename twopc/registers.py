@@ -140,8 +140,8 @@ class RegisterLog(DecisionLog):
             dropped = found == data and self._is_dropped(number)
         except Exception as error:
             raise DecisionInDoubtError(
-                f"{self._where(number)}: it is not known whether this decision was written ({failure or error}). Restart the "
-                "query when the file system answers, it reads what became of it"
+                f"{self._where(number)}: it is not known whether this decision was written ({failure or error}). No data is "
+                "lost. Restart the query when the file system answers; it reads the outcome"
             ) from error
         if found is None and failure is not None:
             raise RetriableError(f"{self._where(number)} could not be written: {failure}") from failure
@@ -162,7 +162,8 @@ class RegisterLog(DecisionLog):
                 if isinstance(record, Acquired):
                     driver = f"{record.driver} (run {record.run})"
         return FencedError(
-            f"{self._where(number)}: {driver} owns this checkpoint now. This run must stop; it has decided nothing since"
+            f"{self._where(number)}: {driver} owns this checkpoint now, so this run can decide nothing more. No data is at "
+            "risk; stop this run"
         )
 
     def _require_own(self) -> _Own:

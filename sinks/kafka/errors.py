@@ -69,7 +69,8 @@ def translate(error: KafkaException | SystemError | KafkaError, doing: str) -> T
     inner = error_of(error)
     if is_fenced(inner):
         return FencedError(
-            f"{doing}: {inner.str()}: a newer driver or task has initialised the transactional id, or the transaction timed out"
+            f"{doing}: {inner.str()}: a newer driver or task has initialised the transactional id, or the transaction timed out. "
+            "Nothing of it is visible. Restart the query, unless a newer driver is meant to run"
         )
     text = f"{doing}: {inner.str()} ({inner.name()})"
     if inner.code() in _BAD_RECORD:
