@@ -157,7 +157,7 @@ def crash(driver: Coordinator, play: Query, batch: int, rows: Sequence[Sequence[
         driver.process(play.batch(batch), Tasks(play, rows))
 
 
-def until(condition: Callable[[], bool], seconds: float = 10) -> bool:
+def until(condition: Callable[[], bool], seconds: float = 30) -> bool:
     """Ask repeatedly until the condition holds; False if it does not in time."""
     deadline = time.monotonic() + seconds
     while not condition():
