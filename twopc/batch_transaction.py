@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from twopc import refusals, repair
 from twopc.attempt import Evidence
-from twopc.batch import Position, locate
+from twopc.batch import Batch, Position, locate
 from twopc.crash_points import crash_point
 from twopc.engine import Work
 from twopc.errors import RetriableError
@@ -23,10 +23,7 @@ from twopc.recovery import Outcome, Step, lookup
 from twopc.state import BatchState, move
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from twopc.attempt import Attempt, TaskKey
-    from twopc.batch import Batch
     from twopc.engine import Engine
     from twopc.errors import InDoubtError
     from twopc.participants import Handles, ScanStart
@@ -98,7 +95,7 @@ class BatchTransaction:
         if step is Step.REPAIR:
             prepared = self._replay_lost()
         elif step is Step.PUBLISH:
-            prepared = self._attempt(step, only_tasks=self._run.lost)
+            prepared = self._attempt_repeatedly(step, only_tasks=self._run.lost)
         else:
             prepared = self._attempt_repeatedly(step, only_tasks=None)
         if self.state is BatchState.COMMITTED:
@@ -140,22 +137,21 @@ class BatchTransaction:
         """Have the rows written and pre-committed once, and confirm every handle; after an error, end what is open."""
         run = self._run
         handles: Handles = {}
+        batch, slices = self._source_of(step)
         work = Work(
-            batch=self._batch,
+            batch=batch,
             attempt=run.next_attempt(),
             driver_epochs=run.driver_epochs,
             committed_through=run.committed_through,
             only_tasks=only_tasks,
             timeout_ms=self._participants.prepare_timeout_ms,
+            slices=slices,
         )
         began = time.monotonic()
         try:
             scan_start = self._participants.begin_attempt()
-            if step is Step.PUBLISH:
-                reports = self._publish(work)
-            else:
-                reports = self._engine.prepare(work)
-                self._is_evaluated = True
+            reports = self._engine.prepare(work)
+            self._is_evaluated |= not slices
             tasks = tuple(sorted(reports, key=lambda task: task.partition))
             handles = self._participants.decode(tasks)
             crash_point("driver.prepared")
@@ -166,12 +162,13 @@ class BatchTransaction:
             raise
         return Prepared(step, work.attempt, tasks, handles, scan_start)
 
-    def _publish(self, work: Work) -> Sequence[TaskReport]:
-        """Write the staged rows in this process, whatever the plan would give today."""
-        staging = self._run.setup.staging
-        if staging is None:
-            raise AssertionError("nothing was staged")
-        return repair.publish(self._run.decision, work, staging, self._participants.sinks)
+    def _source_of(self, step: Step) -> tuple[Batch, tuple[TaskReport, ...]]:
+        """The batch that the tasks write, and the staged slices that they read instead of evaluating it."""
+        if step is not Step.PUBLISH:
+            return self._batch, ()
+        decision = self._run.decision  # of this batch, or of the one before
+        lost = Batch(decision.query_id, decision.batch_id, decision.offsets, self._batch.offsets_of)
+        return lost, repair.slices_of(decision, self._run.lost)
 
     # -- the commit point, and phase two -------------------------------------------------------------------------------
 

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import pyarrow as pa
+    from collections.abc import Sequence
 
     from twopc.attempt import Attempt, TaskKey
     from twopc.batch import Batch
@@ -24,6 +22,8 @@ class Work:
         committed_through: the highest batch of which this driver has proven every transaction; -1: none.
         only_tasks: write these transactions only, but evaluate and report every task (rule 9); None writes all.
         timeout_ms: how long pre-commit may take in all; None where no sink's transactions expire.
+        slices: the decided tasks whose transactions are written again from the rows that they have staged (rule 9): one task for
+            each, with its partition, and the batch is not evaluated. Empty unless staged rows are published.
     """
 
     batch: Batch
@@ -32,13 +32,14 @@ class Work:
     committed_through: int
     only_tasks: frozenset[TaskKey] | None
     timeout_ms: float | None
+    slices: tuple[TaskReport, ...] = ()
 
 
 class Engine(Protocol):
     """Runs the tasks of a batch."""
 
     def prepare(self, work: Work) -> Sequence[TaskReport]:
-        """Evaluate the batch once, pre-commit every task, and return the reports of the accepted task attempts.
+        """Evaluate the batch once, or read ``work.slices``; pre-commit every task; return the accepted attempts' reports.
 
         Raises:
             RetriableError: the attempt is void; a new one may succeed.
@@ -52,14 +53,11 @@ class Engine(Protocol):
 class StagedRows(Protocol):
     """The rows that tasks keep until their transactions are proven (``staging=True``): a slice a task attempt.
 
-    A task's report names its slice.
+    A task's report names its slice. The engine's tasks write and read it.
     """
 
     def has(self, name: str) -> bool:
         """Whether the slice is there, whole."""
-
-    def read(self, name: str, sink: str) -> Iterator[pa.RecordBatch]:
-        """Its rows, as that sink's writer takes them. Memory does not grow with the slice."""
 
     def release(self, driver_epoch: int, batch_id: int) -> None:
         """Drop what this driver and earlier ones staged up to ``batch_id``: it is proven. Best effort, raises nothing."""

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from twopc.attempt import TaskAttempt
-
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    import pyarrow as pa
+    from collections.abc import Collection, Mapping, Sequence
 
     from twopc.attempt import TaskKey
-    from twopc.engine import StagedRows, Work
+    from twopc.engine import StagedRows
     from twopc.records import Decision, TaskReport
-    from twopc.sink import TwoPhaseCommitSink
 
 
 def match_rows(
@@ -62,47 +57,14 @@ def as_decided(replayed: Sequence[TaskReport], found: Mapping[int, int]) -> tupl
     return tuple(sorted(renamed, key=lambda task: task.partition))
 
 
+def slices_of(decision: Decision, lost: Collection[TaskKey]) -> tuple[TaskReport, ...]:
+    """The decided tasks that have lost transactions, without their handles."""
+    partitions = {partition for _, partition in lost}
+    return tuple(msgspec.structs.replace(task, handles={}) for task in decision.tasks if task.partition in partitions)
+
+
 def all_staged(decision: Decision | None, lost: Collection[TaskKey], staging: StagedRows | None) -> bool:
     """Whether everything that was lost can be written from staged rows."""
     if decision is None or not lost or staging is None:
         return False
-    partitions = {partition for _, partition in lost}
-    return all(
-        task.staged is not None and staging.has(task.staged) for task in decision.tasks if task.partition in partitions
-    )
-
-
-def publish(
-    decision: Decision, work: Work, staging: StagedRows, sinks: Mapping[str, TwoPhaseCommitSink[Any]]
-) -> tuple[TaskReport, ...]:
-    """Pre-commit the wanted transactions of a decision again from the staged rows; returns the repaired tasks."""
-    repaired = []
-    for task in decision.tasks:
-        handles = {}
-        for name in sorted(name for name, partition in work.only_tasks or () if partition == task.partition):
-            identity = TaskAttempt(
-                query_id=decision.query_id,
-                batch_id=decision.batch_id,
-                attempt=work.attempt,
-                partition=task.partition,
-                driver_epoch=work.driver_epochs[name],
-                committed_through=work.committed_through,
-            )
-            handles[name] = _publish_one(sinks[name], identity, staging.read(str(task.staged), name))
-        if handles:
-            repaired.append(msgspec.structs.replace(task, handles=handles))
-    return tuple(repaired)
-
-
-def _publish_one(
-    sink: TwoPhaseCommitSink[Any], identity: TaskAttempt, rows: Iterator[pa.RecordBatch]
-) -> dict[str, Any]:
-    writer = sink.create_writer(identity)
-    try:
-        for batch in rows:
-            writer.write_rows(batch)
-        handle = writer.snapshot_state(identity.batch_id)
-        writer.hand_over()
-    finally:
-        writer.close()
-    return sink.encode_handle(handle)
+    return all(task.staged is not None and staging.has(task.staged) for task in slices_of(decision, lost))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from integration.spark.frame import Rows
 from integration.spark.jobs import cancelled_after, named_error, translated
 from integration.spark.task import PrepareTask, TaskResult
 from twopc.errors import PrepareTimeoutError
@@ -14,23 +15,38 @@ from twopc.errors import PrepareTimeoutError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from integration.spark.frame import Rows
     from integration.spark.shuffles import Shuffles
     from integration.spark.staging import Staging
     from twopc.engine import Work
     from twopc.records import TaskReport
+    from twopc.sink import TwoPhaseCommitSink
 
 _RESULT: Final = "result binary"
 _EXPIRY: Final = "kafka.transaction.timeout.ms and the brokers' transaction.max.timeout.ms"
 
 
 class SparkEngine:
-    """See :class:`twopc.engine.Engine`."""
+    """See :class:`twopc.engine.Engine`.
+
+    Args:
+        batch: its DataFrames.
+        sinks: all of the query's, also those that get nothing of this batch.
+        shuffles: of this run of the query.
+        staging: where the tasks keep their rows, if they do.
+        timeout_ms: how long an attempt may take, if the user has set a limit.
+    """
 
     def __init__(
-        self, batch: Sequence[Rows], shuffles: Shuffles, staging: Staging | None, *, timeout_ms: float | None
+        self,
+        batch: Sequence[Rows],
+        sinks: tuple[TwoPhaseCommitSink[Any], ...],
+        shuffles: Shuffles,
+        staging: Staging | None,
+        *,
+        timeout_ms: float | None,
     ) -> None:
         self._batch = batch
+        self._sinks = sinks
         self._shuffles = shuffles
         self._context = batch[0].source.sparkSession.sparkContext
         self._staging = staging
@@ -42,7 +58,10 @@ class SparkEngine:
             rows.source.write.format("noop").mode("overwrite").save()
 
     def prepare(self, work: Work) -> list[TaskReport]:
-        """See :class:`Engine`. One job for each DataFrame, in turn: the first one fills the cache of a common parent."""
+        """See :class:`Engine`. One job for each DataFrame, in turn: the first one fills the cache of a common parent.
+
+        One job, with a task for each, publishes staged slices.
+        """
         limits = [limit for limit in (work.timeout_ms, self._timeout_ms) if limit is not None]
         timeout_ms = min(limits, default=None)
         reports: list[TaskReport] = []
@@ -50,7 +69,7 @@ class SparkEngine:
         tag = f"twopc-{uuid.uuid4().hex}"
         self._shuffles.require_unmixed()
         with cancelled_after(self._context, tag, timeout_ms) as is_cancelled:
-            for rows in self._batch:
+            for rows in self._jobs(work):
                 task = self._task(rows, work, first_task=len(reports))
                 try:
                     results = _run(rows, task)
@@ -69,6 +88,13 @@ class SparkEngine:
             self._staging.require_visible(report.staged for report in reports if report.staged is not None)
         return reports
 
+    def _jobs(self, work: Work) -> Sequence[Rows]:
+        if not work.slices:
+            return self._batch
+        count = len(work.slices)
+        one_each = self._batch[0].source.sparkSession.range(0, count, 1, numPartitions=count)
+        return [Rows("", one_each, self._sinks, one_each, {})]
+
     def _task(self, rows: Rows, work: Work, *, first_task: int) -> PrepareTask:
         return PrepareTask(
             sinks=rows.sinks,
@@ -80,8 +106,9 @@ class SparkEngine:
             only_tasks=work.only_tasks,
             frame=rows.name,
             first_task=first_task,
-            staging=None if self._staging is None else self._staging.location,
+            staging=self._staging,
             views=rows.views,
+            slices=work.slices,
         )
 
 

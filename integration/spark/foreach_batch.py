@@ -108,7 +108,8 @@ class ExactlyOnce:
         rows = [self._arrange(one) for one in frames]
         try:
             coordinator, shuffles = self._of_run(context, staging)
-            engine = SparkEngine(rows, shuffles, staging, timeout_ms=self._options.prepare_timeout_ms)
+            timeout_ms = self._options.prepare_timeout_ms
+            engine = SparkEngine(rows, self._participants, shuffles, staging, timeout_ms=timeout_ms)
             try:
                 coordinator.process(batch, engine)
             except PrepareTimeoutError as error:

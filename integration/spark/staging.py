@@ -81,7 +81,7 @@ class SliceWriter:
 
 
 class Staging:
-    """The driver's view of the staged slices; see ``twopc.engine.StagedRows``.
+    """The staged slices, for the driver (see ``twopc.engine.StagedRows``) and for the tasks that publish them.
 
     Args:
         location: this query's own directory.
@@ -91,7 +91,11 @@ class Staging:
     def __init__(self, location: str, former: str | None = None) -> None:
         self.location = location
         self._filesystem, self._root = open_location(location)
+        self._arguments = location, former
         self._former = None if former is None else open_location(former)[1]
+
+    def __reduce__(self) -> tuple[type[Staging], tuple[str, str | None]]:
+        return Staging, self._arguments  # each process opens the location itself
 
     def has(self, name: str) -> bool:
         """See :class:`StagedRows`."""
@@ -117,7 +121,7 @@ class Staging:
             )
 
     def read(self, name: str, sink: str) -> Iterator[pa.RecordBatch]:
-        """See :class:`StagedRows`."""
+        """The rows of a slice, as that sink's writer takes them. Memory does not grow with the slice."""
         path = self._found(name) or f"{self._root}/{name}"
         with self._filesystem.open_input_file(path) as source, pa.ipc.open_file(source) as reader:
             view = views_in(reader.schema)[sink]

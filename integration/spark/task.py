@@ -23,6 +23,7 @@ from twopc.records import TaskReport
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from integration.spark.staging import Staging
     from integration.spark.views import View
     from twopc.attempt import TaskKey
     from twopc.sink import TwoPhaseCommitSink
@@ -51,13 +52,14 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class PrepareTask:
-    """What every task of an attempt does: write its rows into all sinks and pre-commit. Pickled by Spark.
+    """What every task of an attempt does: write its rows, or those of its slice, and pre-commit. Pickled by Spark.
 
     Attributes:
         frame: the name of the DataFrame, where the batch has several.
         first_task: the number of its first task in the batch.
         staging: where the rows are kept until they are proven; None keeps none.
-        views: by sink name, its columns. For all other fields see :class:`twopc.engine.Work`.
+        views: by sink name, its columns.
+        slices: what each task reads instead of its rows. For all other fields see :class:`twopc.engine.Work`.
     """
 
     sinks: tuple[TwoPhaseCommitSink[Any], ...]
@@ -69,18 +71,21 @@ class PrepareTask:
     only_tasks: frozenset[TaskKey] | None
     frame: str
     first_task: int
-    staging: str | None
+    staging: Staging | None
     views: dict[str, View]
+    slices: tuple[TaskReport, ...]
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """``mapInArrow``'s function: takes one task's rows, gives one row with the :class:`TaskResult`."""
         context = TaskContext.get()
         if context is None:
             raise AssertionError("a task has a context")
-        stage, partition = context.stageId(), self.first_task + context.partitionId()
+        stage, number = context.stageId(), context.partitionId()
+        decided = self.slices[number] if self.slices else None
+        partition = decided.partition if decided else self.first_task + number
         writers = self._create_writers(partition)
         try:
-            report = self._prepare(partition, batches, writers)
+            report = self._publish(decided, batches, writers) if decided else self._prepare(partition, batches, writers)
             for writer in writers.values():
                 writer.hand_over()
             result = TaskResult(stage=stage, report=report)
@@ -126,11 +131,7 @@ class PrepareTask:
                 staged.write(rows)
             for name, writer in writers.items():
                 writer.write_rows(self.views[name].of(rows))
-        handles = {
-            sink.name: sink.encode_handle(handle)
-            for sink in self.sinks
-            if sink.name in writers and (handle := writers[sink.name].snapshot_state(self.batch_id)) is not None
-        }
+        handles = self._pre_commit(writers)
         return TaskReport(
             partition=partition,
             rows=row_count,
@@ -140,10 +141,30 @@ class PrepareTask:
             frame=self.frame,
         )
 
+    def _publish(
+        self, decided: TaskReport, batches: Iterable[pa.RecordBatch], writers: dict[str, SinkWriter[Any]]
+    ) -> TaskReport:
+        """Write what a decided task has staged, whatever the plan would give today (rule 9)."""
+        if self.staging is None:
+            raise AssertionError("nothing was staged")
+        for _ in batches:
+            pass  # Spark's row for this task says nothing, but it must be read
+        for name, writer in writers.items():
+            for rows in self.staging.read(str(decided.staged), name):
+                writer.write_rows(rows)
+        return msgspec.structs.replace(decided, handles=self._pre_commit(writers))
+
+    def _pre_commit(self, writers: dict[str, SinkWriter[Any]]) -> dict[str, dict[str, Any]]:
+        return {
+            sink.name: sink.encode_handle(handle)
+            for sink in self.sinks
+            if sink.name in writers and (handle := writers[sink.name].snapshot_state(self.batch_id)) is not None
+        }
+
     def _create_slice(self) -> SliceWriter | None:
         if self.staging is None:
             return None
-        return SliceWriter(self.staging, self.attempt.driver_epoch, self.batch_id, self.views)
+        return SliceWriter(self.staging.location, self.attempt.driver_epoch, self.batch_id, self.views)
 
 
 def _as_row(value: bytes) -> pa.RecordBatch:

@@ -131,8 +131,8 @@ class Engine:
 
     def prepare(self, work: Work) -> list[TaskReport]:
         self._jobs.append(len(self._jobs))
-        rows = self._query.split(work.batch.batch_id, work.attempt)
-        waiting = list(range(len(rows)))
+        rows = self._slices(work) or dict(enumerate(self._query.split(work.batch.batch_id, work.attempt)))
+        waiting = list(rows)
         running = dict[Any, int]()
         tried_again = set[int]()
         found: dict[int, TaskReport] = {}
@@ -154,6 +154,18 @@ class Engine:
             if not self._writers or time.monotonic() > deadline:
                 raise RetriableError("every writer is lost or stopped")
         return list(found.values())
+
+    def _slices(self, work: Work) -> dict[int, list[bytes]]:
+        """The rows that are published again, if this is no ordinary attempt."""
+        staging = Staging(str(self._query.staging))
+        return {
+            task.partition: [
+                bytes(value)
+                for part in staging.read(str(task.staged), self._query.sink.name)
+                for value in part.column("value")
+            ]
+            for task in work.slices
+        }
 
     def _take(self, writer: Any, running: dict[Any, int], waiting: list[int], found: dict[int, TaskReport]) -> None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from integration.spark.staging import Staging
     from twopc.engine import StagedRows, Work
     from twopc.settings import Settings
 
@@ -75,7 +77,7 @@ class Query:
 
 
 class Tasks:
-    """An engine with the given rows per task.
+    """An engine with the given rows per task, or with those that are staged.
 
     It writes them into ``sinks``, by default into the query's own. ``between`` is called after each task has its handles and
     before the next task runs, with the task's partition.
@@ -89,21 +91,30 @@ class Tasks:
         sinks: Sequence[KafkaSink] = (),
         between: Callable[[int], None] = lambda _: None,
         stage: Callable[[int, Sequence[str]], str] | None = None,
+        staging: Staging | None = None,
     ) -> None:
         self._query = query
         self._rows = rows
         self._sinks = sinks
         self._between = between
         self._stage = stage
+        self._staging = staging
         self.prepared = 0
         self.evaluated = 0
 
     def prepare(self, work: Work) -> list[TaskReport]:
+        if self._staging is not None and work.slices:
+            return [self._publish(self._staging, work, decided) for decided in work.slices]
         self.prepared += 1
         return [self._task(work, partition, rows) for partition, rows in enumerate(self._rows)]
 
     def evaluate(self) -> None:
         self.evaluated += 1
+
+    def _publish(self, staging: Staging, work: Work, decided: TaskReport) -> TaskReport:
+        rows = list(staging.read(str(decided.staged), self._query.name))
+        handles = prepare_all(self._sinks or [self._query.sink], work, decided.partition, rows)
+        return msgspec.structs.replace(decided, handles=handles)
 
     def _task(self, work: Work, partition: int, rows: Sequence[str]) -> TaskReport:
         handles = prepare_all(self._sinks or [self._query.sink], work, partition, [record_batch(rows)])

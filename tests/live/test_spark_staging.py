@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 
 from integration.spark import staging
+from sinks.kafka import KafkaSink
 from tests.live.spark_support import Pipeline, spark
+from tests.live.test_spark_recovery import decide_and_lose
+from twopc.records import Repair
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,3 +57,22 @@ def test_a_staging_location_that_the_workers_do_not_share_is_refused_before_the_
     assert not pipeline.visible()
     pipeline.run(spark)
     pipeline.require_exactly_once()
+
+
+def test_a_lost_batch_is_published_by_tasks_side_by_side_like_the_batch_itself(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    """One process would need longer than the transactions live, at every start, where the batch is large."""
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="unstable", settings={"staging": True})
+    pipeline.feed(60)
+    decide_and_lose(pipeline, spark, but=0)
+    pipeline.run(spark)
+    pipeline.require_exactly_once()
+    options = pipeline.options
+    with closing(
+        KafkaSink(name=options.name, bootstrap_servers=options.bootstrap_servers).create_decision_log()
+    ) as ledger:
+        (repair,) = [record for _, record in ledger.inspect().entries if isinstance(record, Repair)]
+    ids = [str(task.handles[options.name]["transactional_id"]) for task in repair.tasks]
+    assert len(ids) == options.partitions
+    assert len({name.split(".")[2] for name in ids}) == 2, "the session runs two tasks at a time, each in its worker"

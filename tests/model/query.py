@@ -24,8 +24,6 @@ from twopc.records import TaskReport
 from twopc.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from twopc.engine import Work
 
 OUTPUT: Final = "out"
@@ -102,10 +100,6 @@ class Staging:
 
     def has(self, name: str) -> bool:
         return self._simulation.request("file", lambda: name in self._slices)
-
-    def read(self, name: str, sink: str) -> Iterator[pa.RecordBatch]:
-        del sink  # there is only one
-        yield record_batch(self._simulation.request("file", lambda: self._slices[name]))
 
     def release(self, driver_epoch: int, batch: int) -> None:
         def drop() -> None:
@@ -218,9 +212,12 @@ class Engine:
         states.add(self._batch)
 
     def prepare(self, work: Work) -> list[TaskReport]:
-        rows = self._query.split(self._batch)
+        kept = self._query.kept.staged
+        staged = {task.partition: str(task.staged) for task in work.slices}
+        rows = self._simulation.request("file", lambda: {place: kept[name] for place, name in staged.items()})
+        rows = rows or dict(enumerate(self._query.split(self._batch)))
         job = _Job(self._run, work, rows)
-        for partition in range(len(rows)):
+        for partition in rows:
             job.attempt(partition)
             if self._query.speculates and self._simulation.chance.random() < _SPECULATED:
                 job.attempt(partition)
@@ -229,16 +226,17 @@ class Engine:
         job.cancelled = True
         if job.error is not None:
             raise job.error
-        self._write_state()
+        if not work.slices:
+            self._write_state()
         return [job.accepted[partition] for partition in sorted(job.accepted, reverse=True)]
 
 
 class _Job:
     """The tasks of one attempt. Tasks that are still running when it ends keep running."""
 
-    def __init__(self, run: Run, work: Work, rows: list[list[int]]) -> None:
+    def __init__(self, run: Run, work: Work, rows: dict[int, list[int]]) -> None:
         self._run, self._work, self._rows = run, work, rows
-        self._tries = [0] * len(rows)
+        self._tries = dict.fromkeys(rows, 0)
         self._running: list[int] = []
         self.accepted: dict[int, TaskReport] = {}
         self.error: TwoPhaseCommitError | None = None

@@ -26,7 +26,7 @@ from twopc.testing.contract.drivers import DecidingFiles
 from twopc.writer import SinkWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from twopc.attempt import Claim, TaskAttempt
@@ -220,10 +220,6 @@ class FakeStaging:
     def has(self, name: str) -> bool:
         return name in self._world.staged
 
-    def read(self, name: str, sink: str) -> Iterator[pa.RecordBatch]:
-        del sink  # every sink gets the same rows
-        yield record_batch(self._world.staged[name])
-
     def release(self, driver_epoch: int, batch: int) -> None:
         self.released.append((driver_epoch, batch))
 
@@ -248,6 +244,8 @@ class FakeEngine:
         if self.failures:
             raise self.failures.pop(0)
         planned = rows_of(work.batch.batch_id) if self.rows is None else self.rows
+        if work.slices:
+            planned = {task.partition: self._sinks[0].world.staged[str(task.staged)] for task in work.slices}
         # Reverse order: real tasks finish out of order.
         return [self._run_task(work, partition, planned[partition]) for partition in reversed(planned)]
 
@@ -256,7 +254,7 @@ class FakeEngine:
 
     def _run_task(self, work: Work, partition: int, rows: list[int]) -> TaskReport:
         handles = prepare_all(self._sinks, work, partition, [record_batch(rows)])
-        staged = f"{work.batch.batch_id}-{partition}-{len(self.works)}" if self._staging else None
+        staged = f"{work.batch.batch_id}-{partition}-{len(self.works)}" if self._staging and not work.slices else None
         if staged:
             self._sinks[0].world.staged[staged] = rows
         return TaskReport(partition=partition, rows=len(rows), checksum=sum(rows), handles=handles, staged=staged)

@@ -154,7 +154,9 @@ def test_staged_rows_are_published_whatever_the_replay_has(lost: int | None, clu
     query.engine.rows = {0: [999]}
     query.run(0)
     assert cluster.store.visible() == all_rows(0)
-    assert (query.engine.evaluated, query.engine.works) == (1, [])
+    assert query.engine.evaluated == 1
+    (work,) = query.engine.works
+    assert {task.partition for task in work.slices} == {partition for _, partition in work.only_tasks or ()}
 
 
 def test_staged_rows_are_published_even_if_spark_has_moved_past_the_batch(cluster: Cluster) -> None:
@@ -164,6 +166,7 @@ def test_staged_rows_are_published_even_if_spark_has_moved_past_the_batch(cluste
     query.run(1)
     assert cluster.store.visible() == all_rows(0, 1)
     assert query.engine.evaluated == 0
+    assert [(work.batch.batch_id, len(work.slices)) for work in query.engine.works] == [(0, 3), (1, 0)]
 
 
 def test_staged_rows_are_not_published_if_one_slice_is_missing(cluster: Cluster) -> None:
@@ -179,7 +182,7 @@ def test_staged_rows_are_not_published_if_one_slice_is_missing(cluster: Cluster)
 def test_a_failed_publication_leaves_nothing_pending(cluster: Cluster) -> None:
     die_at(cluster, cluster.start(staging=True), "driver.decided", 0)
     cluster.store.expire()
-    cluster.store.refused_confirmations = 1
+    cluster.store.refused_confirmations = 3
     with pytest.raises(RetriableError):
         cluster.start(staging=True).run(0)
     assert cluster.store.pending() == []

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.fake_sink import FakeHandle, FakeSink, FakeStaging, World, batch_of
+from tests.unit.fake_sink import FakeHandle, FakeStaging, World
 from twopc.attempt import Attempt, Evidence
-from twopc.crash_points import arm
-from twopc.engine import Work
 from twopc.records import Decision, TaskReport
 from twopc.refusals import OTHER_ROWS, in_doubt
-from twopc.repair import all_staged, as_decided, match_rows, publish
-
-if TYPE_CHECKING:
-    from twopc.attempt import TaskKey
+from twopc.repair import all_staged, as_decided, match_rows, slices_of
 
 
 def task(partition: int, *, rows: int = 2, checksum: int = 7, staged: bool = True) -> TaskReport:
@@ -122,36 +115,5 @@ def test_nothing_is_staged_without_a_decision_a_loss_and_a_slice(world: World) -
     assert not all_staged(unstaged, LOST, staging)
 
 
-def _publish(world: World, lost: frozenset[TaskKey], *names: str) -> tuple[TaskReport, ...]:
-    work = Work(
-        batch=batch_of(4),
-        attempt=Attempt(9, 1),
-        driver_epochs=dict.fromkeys(names or ("fake",), 9),
-        committed_through=3,
-        only_tasks=lost,
-        timeout_ms=None,
-    )
-    return publish(DECISION, work, FakeStaging(world), {name: FakeSink(world, name) for name in names or ("fake",)})
-
-
-def test_only_lost_tasks_are_prepared_again_from_staged_rows(world: World) -> None:
-    (report,) = _publish(world, LOST)
-    ((name, transaction),) = world.store().transactions.items()
-    assert (transaction.state, transaction.rows, transaction.driver_epoch) == ("prepared", [1, 11], 9)
-    assert report == msgspec.structs.replace(DECISION.tasks[1], handles={"fake": {"transaction": name}})
-
-
-def test_each_sink_gets_only_the_tasks_that_it_lost(world: World) -> None:
-    reports = _publish(world, frozenset({("one", 0), ("two", 0), ("two", 2)}), "one", "two")
-    assert [(report.partition, sorted(report.handles)) for report in reports] == [(0, ["one", "two"]), (2, ["two"])]
-    assert [t.rows for t in world.store("two").transactions.values()] == [[0, 10], [2, 12]]
-
-
-def test_a_failed_publication_aborts_its_own_transaction(world: World) -> None:
-    def fail() -> None:
-        raise OSError("unplugged")
-
-    arm("task.flushed", fail)
-    with pytest.raises(OSError, match="unplugged"):
-        _publish(world, LOST)
-    assert [t.state for t in world.store().transactions.values()] == ["aborted"]
+def test_slices_are_those_of_the_lost_tasks_without_the_handles_that_are_lost() -> None:
+    assert slices_of(DECISION, LOST) == (msgspec.structs.replace(DECISION.tasks[1], handles={}),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +13,22 @@ import pyarrow as pa
 import pytest
 
 from integration.spark import task
+from integration.spark.staging import Staging
 from integration.spark.task import PrepareTask, TaskResult
 from integration.spark.views import CHECKSUM, View
 from sinks.kafka import KafkaSink
 from sinks.redis import RedisSink
 from sinks.redis.mappings import IncrBy
+from tests.unit.coordinator_support import fail
 from tests.unit.fake_sink import FakeSink, FakeWriter, World
 from twopc.attempt import Attempt
+from twopc.crash_points import arm
 from twopc.errors import BadRecordError, RetriableError
+from twopc.testing.crash_points import InjectedFault
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from twopc.records import TaskReport
 
 STAGE, PARTITION = 7, 1
@@ -47,7 +54,12 @@ def given(*rows: tuple[int | None, int]) -> pa.RecordBatch:
     return pa.record_batch({"0": pa.array(values, pa.int64()), CHECKSUM: pa.array(hashes, pa.int64())})
 
 
-def task_of(*sinks: Any, only_tasks: frozenset[tuple[str, int]] | None = None, bad_rows: str = "") -> PrepareTask:
+def task_of(
+    *sinks: Any,
+    only_tasks: frozenset[tuple[str, int]] | None = None,
+    bad_rows: str = "",
+    staging: Staging | None = None,
+) -> PrepareTask:
     return PrepareTask(
         sinks=sinks,
         query_id="a",
@@ -58,8 +70,9 @@ def task_of(*sinks: Any, only_tasks: frozenset[tuple[str, int]] | None = None, b
         only_tasks=only_tasks,
         frame="",
         first_task=0,
-        staging=None,
+        staging=staging,
         views={sink.name: View(columns=VALUES.columns, of_bad_rows=sink.name == bad_rows) for sink in sinks},
+        slices=(),
     )
 
 
@@ -107,6 +120,37 @@ def test_a_task_writes_only_what_was_requested_and_reports_all_rows(world: World
 def test_a_handed_over_transaction_outlives_its_task(world: World) -> None:
     reported(task_of(FakeSink(world)), given((1, 5)))
     assert [one.state for one in world.store().transactions.values()] == ["prepared"]
+
+
+def publishing(tmp_path: Path, *sinks: FakeSink, lost: frozenset[tuple[str, int]]) -> PrepareTask:
+    """A task that publishes the slice of partition 5: it is the second one that was lost."""
+    made = task_of(*sinks, staging=Staging(str(tmp_path)))
+    staged = reported(replace(made, only_tasks=frozenset()), given((1, 5), (2, 6)))
+    slices = tuple(msgspec.structs.replace(staged, partition=partition) for partition in (2, 5))
+    return replace(made, only_tasks=lost, slices=slices, views={})
+
+
+def test_a_task_publishes_the_rows_of_its_slice_under_its_decided_number(world: World, tmp_path: Path) -> None:
+    made = publishing(tmp_path, FakeSink(world), lost=frozenset({("fake", 5)}))
+    report = reported(made, given((99, 7)))
+    ((name, transaction),) = world.store().transactions.items()
+    assert (transaction.state, transaction.rows) == ("prepared", [1, 2])
+    assert report == msgspec.structs.replace(made.slices[1], handles={"fake": {"transaction": name}})
+
+
+def test_each_sink_is_published_only_what_it_lost(world: World, tmp_path: Path) -> None:
+    sinks = FakeSink(world, "one"), FakeSink(world, "two")
+    made = publishing(tmp_path, *sinks, lost=frozenset({("one", 2), ("two", 5)}))
+    assert list(reported(made, given((99, 7))).handles) == ["two"]
+    assert not world.store("one").transactions
+
+
+def test_a_failed_publication_aborts_its_own_transaction(world: World, tmp_path: Path) -> None:
+    made = publishing(tmp_path, FakeSink(world), lost=frozenset({("fake", 5)}))
+    arm("task.flushed", fail)
+    with pytest.raises(InjectedFault):
+        reported(made, given((99, 7)))
+    assert {one.state for one in world.store().transactions.values()} == {"aborted"}
 
 
 def test_a_permanent_error_is_returned_and_any_other_is_left_to_spark(

@@ -124,8 +124,9 @@ def test_a_task_stages_screened_rows(tmp_path: Path) -> None:
         only_tasks=frozenset(),
         frame="",
         first_task=0,
-        staging=str(tmp_path),
+        staging=Staging(str(tmp_path)),
         views=VIEWS,
+        slices=(),
     )
     rows = batch((b"a", "x", 1), (b"b", None, 2)).append_column(CHECKSUM, pa.array([1, 2], pa.int64()))
     report = task._prepare(0, iter([rows]), {})

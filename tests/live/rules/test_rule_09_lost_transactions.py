@@ -176,8 +176,8 @@ def test_staged_rows_are_published_whatever_the_replay_has(lost: tuple[int, ...]
     for partition, handle in enumerate(play.decided(0)):
         play.fence(handle.transactional_id) if partition in lost else commit(play, handle)
     with pytest.raises(InjectedFault), at("driver.committed", die):
-        play.driver(staging=staging).process(play.batch(0), Tasks(play, [["x"]]))
-    replay = Tasks(play, [["x"]])
+        play.driver(staging=staging).process(play.batch(0), Tasks(play, [["x"]], staging=staging))
+    replay = Tasks(play, [["x"]], staging=staging)
     play.driver(staging=staging).process(play.batch(0), replay)
     assert play.visible() == ONCE
     assert (replay.prepared, replay.evaluated) == (0, 1)  # evaluated, because a stateful plan needs its state version

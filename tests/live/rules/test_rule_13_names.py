@@ -142,7 +142,7 @@ def test_two_attempts_of_a_task_share_no_slice_and_only_the_accepted_one_is_publ
     assert [task.staged for task in decision.tasks] == [accepted for _, accepted in engine.staged[2:]]
     for handle in play.decided(0):
         play.fence(handle.transactional_id)
-    play.driver(staging=staging).process(play.batch(0), Tasks(play, [["x"]]))
+    play.driver(staging=staging).process(play.batch(0), Tasks(play, [["x"]], staging=staging))
     assert play.visible() == {"a": 1, "b": 1}
     assert not any(staging.has(str(name)) for name in names), "the losers' slices are dropped with the proven batch"
 
