@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -11,7 +12,7 @@ import msgspec
 from twopc.attempt import Attempt  # noqa: TC001 - msgspec reads annotations when it runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from twopc.attempt import Claim
 
@@ -125,13 +126,22 @@ class LogEntry(NamedTuple):
     record: Record
 
 
+@dataclass(frozen=True)
+class Entries:
+    """Read again each time that they are walked: the log of many tasks and batches is too large to hold."""
+
+    walk: Callable[[], Iterator[LogEntry]]
+
+    def __iter__(self) -> Iterator[LogEntry]:
+        return self.walk()
+
+
 class LogContents(NamedTuple):
     """The whole log as one reader saw it.
 
     Attributes:
         start: the lowest offset that the store still has.
-        entries: in order. A store may read them again each time that they are walked, and raise what :meth:`DecisionLog.read`
-            raises meanwhile: the log of many tasks and batches is too large to hold.
+        entries: in order. Walking them may raise what :meth:`DecisionLog.read` raises.
     """
 
     start: int

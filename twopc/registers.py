@@ -19,15 +19,16 @@ import re
 import sys
 import time
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from twopc.codec import decode, encode
 from twopc.decision_log import DecisionLog
 from twopc.errors import DecisionInDoubtError, DecisionLogDamagedError, FencedError, RetriableError
-from twopc.records import Acquired, LogContents, LogEntry, Record, truncated_to
+from twopc.records import Acquired, Entries, LogContents, LogEntry, Record, truncated_to
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from twopc.attempt import Claim
     from twopc.files import Files
@@ -62,6 +63,7 @@ class RegisterLog(DecisionLog):
     def __init__(self, files: Files) -> None:
         self._files = files
         self._own: _Own | None = None
+        self._start, self._searched = 0, -1  # the newest truncation among the registers up to the second number
 
     def identity(self) -> str:
         """See :class:`DecisionLog`. Empty until a driver acquires the log; a bound checkpoint never is."""
@@ -178,27 +180,46 @@ class RegisterLog(DecisionLog):
         return sorted(int(name) for name in names if _NUMBER.fullmatch(name))
 
     def _contents(self, own: _Own | None) -> LogContents:
-        """Read from the newest down to the recorded truncation; what lies below counts as deleted."""
+        """What lies at or above the recorded truncation; the rest counts as deleted."""
         missing: list[int] = []
         for _ in range(_TRIES):
             numbers = self._numbers()
             if own is not None and max(numbers, default=-1) > own.last:
                 raise self._fenced(own.last + 1)
             last = max(numbers, default=-1) if own is None else own.driver_epoch
-            found: dict[int, list[LogEntry]] = {}
-            floor = 0
-            for number in reversed(numbers):
-                if floor <= number <= last and (entries := self._load(number)) is not None:
-                    found[number] = entries
-                    floor = max(floor, truncated_to(entries))
-            missing = [number for number in range(floor, last + 1) if number not in found]
-            if not missing and (found or self._files.read(_IDENTITY) is None):
-                return LogContents(floor, tuple(entry for number in sorted(found) for entry in found[number]))
-            # A healthy driver may have truncated meanwhile, or the listing was taken halfway through: look again.
+            try:
+                start = self._recorded_start([number for number in numbers if number <= last])
+            except RetriableError:
+                continue  # a healthy driver may have truncated meanwhile
+            missing = sorted(set(range(start, last + 1)).difference(numbers))
+            if not missing and (numbers or self._files.read(_IDENTITY) is None):
+                return LogContents(start, Entries(partial(self._entries, start, last)))
+            # The listing may have been taken halfway through a truncation: look again.
         raise DecisionLogDamagedError(
             f"{self._where()}: {f'registers {missing[:5]} are' if missing else 'every register is'} missing. Nothing was "
             "written. Restore them from a backup of the checkpoint; without them it is unknown what was decided"
         )
+
+    def _recorded_start(self, numbers: Sequence[int]) -> int:
+        """What the newest truncation says; only the registers above it are read, each once in the life of this object."""
+        for number in reversed(numbers):
+            if number <= self._searched:
+                break
+            if found := max((truncated_to([entry]) for entry in self._entries(number, number)), default=0):
+                self._start = found
+                break
+        self._searched = max(numbers, default=-1)
+        return self._start
+
+    def _entries(self, first: int, last: int) -> Iterator[LogEntry]:
+        for number in range(first, last + 1):
+            entries = self._load(number)
+            if entries is None:
+                raise RetriableError(
+                    f"{self._where(number)} was deleted while it was read: another driver has truncated the log. Nothing was "
+                    "written; restart the query"
+                )
+            yield from entries
 
     def _load(self, number: int) -> list[LogEntry] | None:
         data = self._files.read(_file(number))

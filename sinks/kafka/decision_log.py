@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
 import time
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -16,7 +18,7 @@ from sinks.kafka.errors import is_retriable, translate
 from sinks.kafka.ledger_topic import ABSENT, DRIVER_PARTITION, LedgerTopic
 from sinks.kafka.reader import CommittedReader, Row, offsets
 from sinks.retry import retrying
-from twopc.codec import decoding, encode
+from twopc.codec import decode, decoding, encode
 from twopc.decision_log import DecisionLog
 from twopc.errors import (
     ConfigurationError,
@@ -25,10 +27,10 @@ from twopc.errors import (
     FencedError,
     RetriableError,
 )
-from twopc.records import Acquired, LogContents, Record
+from twopc.records import Acquired, Entries, LogContents, Record, truncated_to
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
     from sinks.kafka.settings import KafkaSettings
     from twopc.attempt import Claim
@@ -45,20 +47,13 @@ _BATCH_OVERHEAD_BYTES: Final = 1_000
 #: back (rule 12).
 _SLOW_COMMIT_S: Final = RETRY_BACKOFF_MS / 2 / 1000
 _READ_BACK_PAUSE_S: Final = 0.005
+#: A longer ledger is searched for its newest truncation, this many offsets at a time to begin with. Shorter is what is left of
+#: a ledger that is truncated (200 decisions, each with its control record).
+_PART: Final = 512
 #: How long a connected broker may be silent, for example paused, or on a lost host: by then another one leads or
 #: coordinates. librdkafka's default is a minute, the whole life of the driver's transaction.
 _SILENCE_MS: Final = 10_000
 _SHORTEST_SILENCE_MS: Final = 2_000
-
-
-@dataclass(frozen=True)
-class _Entries:
-    """Read again each time that they are walked."""
-
-    walk: Callable[[], Iterator[LogEntry]]
-
-    def __iter__(self) -> Iterator[LogEntry]:
-        return self.walk()
 
 
 class KafkaDecisionLog(DecisionLog):
@@ -146,7 +141,7 @@ class KafkaDecisionLog(DecisionLog):
                 future.result()
             except KafkaException as error:
                 doing = f"deleting old records of {where.topic}/{where.partition}, which needs the right Delete"
-                text = "%s. Until this succeeds the ledger grows, and each start takes longer"
+                text = "%s. Until this succeeds the ledger grows"
                 logger.warning(text, translate(error, doing))
 
     def _read_back(self, offset: int, value: bytes) -> None:
@@ -178,8 +173,24 @@ class KafkaDecisionLog(DecisionLog):
 
     def contents(self, until: int | None, *, whoever: bool = False) -> LogContents:
         """The ledger up to the record at ``until``, or to its end; ``whoever``: even if it belongs to another sink."""
-        start = self._offset(OffsetSpec.earliest(), committed=False, timeout_ms=self._timeout_ms)
-        return LogContents(start, _Entries(lambda: self._entries(start, until, whoever=whoever)))
+        start = self._recorded_start(self._offset(OffsetSpec.earliest(), committed=False, timeout_ms=self._timeout_ms))
+        return LogContents(start, Entries(lambda: self._entries(start, until, whoever=whoever)))
+
+    def _recorded_start(self, earliest: int) -> int:
+        """Where a long ledger was truncated to by its newest truncation, even if nobody may delete what lies below.
+
+        The truncation is nearer to the end than to such a beginning: it is searched backwards, in growing parts.
+        """
+        upper = end = self._offset(OffsetSpec.latest(), committed=True, timeout_ms=self._timeout_ms)
+        part = _PART
+        while end - earliest > _PART and upper > earliest:
+            lower = max(earliest, upper - part)
+            with contextlib.closing(self._rows(lower, None)) as rows:
+                found = max(map(_truncated_by, itertools.takewhile(partial(_is_below, upper), rows)), default=0)
+            if found > 0:
+                return max(found, earliest)
+            upper, part = lower, 2 * part
+        return earliest
 
     def _entries(self, start: int, until: int | None, *, whoever: bool) -> Iterator[LogEntry]:
         owner = ""
@@ -193,13 +204,16 @@ class KafkaDecisionLog(DecisionLog):
     def _frames(self, start: int, until: int | None) -> Iterator[tuple[int, bytes]]:
         last = None if until is None else (lambda row: row.offset >= until)
         offset = -1
-        for row in self.reader.rows(self.name, DRIVER_PARTITION, start, last, timeout_ms=self._timeout_ms):
+        for row in self._rows(start, last):
             offset = row.offset
             yield offset, row.value
         if until is not None and offset != until:
             raise DecisionLogDamagedError(
                 f"the ledger {self.name} lost the record at offset {until}, which this driver has just written"
             )
+
+    def _rows(self, start: int, last: Callable[[Row], bool] | None) -> Generator[Row]:
+        return self.reader.rows(self.name, DRIVER_PARTITION, start, last, timeout_ms=self._timeout_ms)
 
     def _require_own(self, first: Acquired) -> None:
         """Raises a ConfigurationError if the ledger belongs to another sink; older records name none."""
@@ -213,3 +227,14 @@ class KafkaDecisionLog(DecisionLog):
     def _offset(self, spec: OffsetSpec, *, committed: bool, timeout_ms: float) -> int:
         found = offsets(self.admin, self.name, [DRIVER_PARTITION], spec, committed=committed, timeout_ms=timeout_ms)
         return found[DRIVER_PARTITION]
+
+
+def _is_below(offset: int, row: Row) -> bool:
+    return row.offset < offset
+
+
+def _truncated_by(row: Row) -> int:
+    """What a record says that the ledger is truncated to; 0 where it says nothing, or is only a part of a record."""
+    with contextlib.suppress(DecisionLogDamagedError):  # below the truncation, damage does not count
+        return truncated_to(decode([(row.offset, row.value)]))
+    return 0

@@ -14,7 +14,7 @@ from sinks.retry import retrying
 from twopc.errors import ConfigurationError, RetriableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterable, Mapping
 
     from confluent_kafka.admin import AdminClient, OffsetSpec
 
@@ -94,7 +94,7 @@ class CommittedReader:
         *,
         timeout_ms: float,
         end: int = 0,
-    ) -> Iterator[Row]:
+    ) -> Generator[Row]:
         """Yield committed records from ``start`` on, as they come.
 
         Args:

@@ -295,7 +295,7 @@ def test_an_added_sink_does_not_move_the_decisions_into_its_own_log(cluster: Clu
     cluster.world.logs["two"] = LocalFiles(tmp_path / "own")
     cluster.start("one", "two", settings=Settings(add_sink="two")).run(1)
     cluster.start("one", "two").run(1, 2)
-    assert OwnLog(cluster.world.logs["two"]).inspect().entries == ()
+    assert list(OwnLog(cluster.world.logs["two"]).inspect().entries) == []
     assert cluster.world.store("one").visible() == all_rows(0, 1, 2)
     assert cluster.world.store("two").visible() == all_rows(1, 2)
 

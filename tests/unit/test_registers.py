@@ -38,7 +38,7 @@ __all__ = ["files", "log"]
 
 
 def test_an_empty_directory_is_an_empty_log_at_offset_0(files: FaultyFiles) -> None:
-    assert RegisterLog(files).inspect() == (0, ())
+    assert (RegisterLog(files).inspect().start, records(RegisterLog(files))) == (0, [])
     assert fold(RegisterLog(files).inspect()).status is LogStatus.UNDECIDED
 
 
@@ -91,7 +91,7 @@ def test_the_identity_is_kept_until_the_log_is_recreated(log: RegisterLog, files
 
 def test_the_next_driver_creates_an_identity_that_a_crash_left_out(log: RegisterLog, files: FaultyFiles) -> None:
     files.remove("registers/id")
-    assert RegisterLog(files).inspect().entries == log.inspect().entries
+    assert records(RegisterLog(files)) == records(log)
     RegisterLog(files).acquire(claim("two"))
     assert log.identity() != ""
 

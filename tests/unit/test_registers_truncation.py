@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections import Counter
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from tests.unit.registers_support import (
@@ -18,7 +21,7 @@ from tests.unit.registers_support import (
     records,
     truncation,
 )
-from twopc.errors import DecisionLogDamagedError, FencedError
+from twopc.errors import DecisionLogDamagedError, FencedError, RetriableError
 from twopc.files import LocalFiles
 from twopc.log_view import fold
 from twopc.registers import RegisterLog, _pack
@@ -131,6 +134,43 @@ def test_a_reader_overtaken_by_a_truncation_reads_again(log: RegisterLog, files:
     reader_files.before_read = lambda: assert_equal(truncate(log, 5), 7)
     contents = RegisterLog(reader_files).inspect()
     assert (contents.start, [entry.offset for entry in contents.entries]) == (5, [5, 6, 7])
+
+
+def test_a_register_that_is_truncated_while_it_is_read_is_no_damage(log: RegisterLog, files: FaultyFiles) -> None:
+    fill(log, 6)
+    contents = RegisterLog(files).inspect()
+    truncate(log, 5)
+    with pytest.raises(RetriableError, match="another driver has truncated the log"):
+        fold(contents)
+
+
+def test_a_start_holds_one_decision_and_reads_above_the_truncation_only(
+    log: RegisterLog, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole decisions of 5000 tasks are 5 MB each. Nothing below the truncation is read, even if nobody could delete it."""
+    monkeypatch.setattr(files, "remove", lambda _: None)
+    task = decision(0).tasks[0]
+    tasks = tuple(msgspec.structs.replace(task, partition=n) for n in range(500))
+    whole = msgspec.structs.replace(decision(0), tasks=tasks)
+    log.append([BEGIN, whole])
+    for batch in range(1, 60):
+        log.append([msgspec.structs.replace(whole, batch_id=batch)])
+    truncate(log, 31)
+    starting, read = RegisterLog(files), Counter[str]()
+    really = files.read
+    monkeypatch.setattr(files, "read", lambda name: really(name) if read.update([name]) is None else None)
+    tracemalloc.start()
+    try:
+        view = fold(starting.inspect())
+        starting.acquire(claim("next"))
+        assert fold(starting.read()).kept == view.kept
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (view.highest_batch, len(view.kept)) == (59, 30)
+    assert peak_bytes < 20 * len(really(name(40)) or b"")
+    assert min(found for found in read if found != "registers/id") == name(31)
+    assert read[name(40)] == 2, "once to inspect, once to read"
 
 
 # The trap: a fenced driver pauses; a newer driver writes and drops the register that it would write next. It looks free.

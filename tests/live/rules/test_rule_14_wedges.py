@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import uuid
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -25,9 +25,10 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from sinks.kafka import decision_log
 from sinks.kafka.decision_log import KafkaDecisionLog
-from sinks.kafka.ledger_topic import MARKER_PARTITIONS, TRANSACTION_LOG, LedgerTopic
-from sinks.kafka.reader import offsets
+from sinks.kafka.ledger_topic import DRIVER_PARTITION, MARKER_PARTITIONS, TRANSACTION_LOG, LedgerTopic
+from sinks.kafka.reader import CommittedReader, Row, offsets
 from tests.live.pipeline import Tasks, create_topic, opened
 from tests.live.rules.schedules import Play, at, crash, die, playing, until
 from tests.reader import committed
@@ -41,6 +42,7 @@ from twopc.settings import Settings
 from twopc.testing.crash_points import InjectedFault
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.live.services import KafkaService
@@ -305,6 +307,34 @@ def test_the_ledger_is_truncated_below_the_kept_batches_and_a_restart_still_reco
     restarted.process(play.batch(11), Tasks(play, [["11"]]))
     expected = {f"{batch}{mark}": 1 for batch in range(11) for mark in ("", "'")}
     assert play.visible() == {**expected, "11": 1}
+
+
+@pytest.mark.parametrize("deletes", [True, False])
+def test_a_start_reads_what_the_kept_batches_need_even_where_nothing_may_be_deleted(
+    play: Play, monkeypatch: pytest.MonkeyPatch, *, deletes: bool
+) -> None:
+    """Fails if a start reads from the earliest record: without the right Delete that is more every day."""
+    monkeypatch.setattr(decision_log, "_PART", 8)
+    if not deletes:
+        monkeypatch.setattr(KafkaDecisionLog, "delete_before", lambda *_: None)
+    read, really = [0], CommittedReader.rows
+
+    def rows(reader: CommittedReader, topic: str, partition: int, *rest: Any, **more: Any) -> Iterator[Row]:
+        for row in really(reader, topic, partition, *rest, **more):
+            read[0] += partition == DRIVER_PARTITION
+            yield row
+
+    monkeypatch.setattr(CommittedReader, "rows", rows)
+    driver = play.driver(KEEP)
+    counts = []
+    for batch in range(24):
+        driver.process(play.batch(batch), Tasks(play, [[f"{batch}"]]))
+        if batch % 8 == 7:
+            driver, read[0] = play.driver(KEEP), 0
+            driver.process(play.batch(batch), Tasks(play, [[f"{batch}"]]))
+            counts.append(read[0])
+    assert max(counts) <= 20  # two decisions and what is between and around them; all would be 60
+    assert play.visible() == {f"{batch}": 1 for batch in range(24)}
 
 
 def test_kept_batches_are_still_proven_by_their_markers_after_a_truncation(play: Play) -> None:
