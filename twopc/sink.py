@@ -24,7 +24,7 @@ from twopc.attempt import HandleT
 from twopc.errors import SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -88,6 +88,18 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
     def takes_dead_letters(self) -> bool:
         """Whether it can take the rows that other sinks cannot: each as a ``value`` (bytes) with ``headers``."""
         return False
+
+    def beside(self, others: Iterable[TwoPhaseCommitSink[Any]]) -> TwoPhaseCommitSink[HandleT]:
+        """This sink as one of a query's, before anything is written: it may then refuse rows that would damage another.
+
+        Args:
+            others: all of the query's sinks; this one may be among them.
+
+        Raises:
+            ConfigurationError: it would damage another whatever the rows.
+        """
+        del others
+        return self
 
     def choose_columns(self, schema: pa.Schema) -> Sequence[SinkColumn]:
         """Choose the columns of this sink's rows from those of a batch, before the batch is evaluated (driver).

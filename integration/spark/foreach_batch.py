@@ -65,7 +65,10 @@ def exactly_once(
             pyspark.__version__,
             ", ".join(_PROVEN_SPARKS),
         )
-    return ExactlyOnce(sinks, str(checkpoint_location), options)
+    everyone = participants(sinks, options)
+    if options.dead_letter is not None:
+        options = replace(options, dead_letter=options.dead_letter.beside(everyone))
+    return ExactlyOnce([sink.beside(everyone) for sink in sinks], str(checkpoint_location), options)
 
 
 class ExactlyOnce:

@@ -37,6 +37,7 @@ class KafkaSettings:
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold passwords
     ledger_topic: str | None = None
     timeout_ms: int = 30_000
+    other_ledgers: frozenset[str] = field(default=frozenset(), repr=False)
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -101,7 +102,7 @@ class KafkaSettings:
                 )
 
     def _is_reserved(self, topic: str) -> bool:
-        return topic == self.ledger or topic in _INTERNAL or topic.startswith(_LEDGERS)
+        return topic in _INTERNAL | self.other_ledgers | {self.ledger} or topic.startswith(_LEDGERS)
 
     @property
     def client_options(self) -> dict[str, Any]:

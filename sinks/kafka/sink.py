@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from sinks.kafka.handle import KafkaHandle
 from sinks.kafka.producer_pool import PoolKey, pool_for
@@ -12,7 +12,7 @@ from sinks.kafka.writer import KafkaWriter
 from twopc.sink import TwoPhaseCommitSink
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import pyarrow as pa
 
@@ -36,6 +36,8 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
             ``kafka.transaction.timeout.ms`` (default 900000, the brokers' default maximum) limits how long a batch takes.
         ledger_topic: the topic of decisions and markers; by default ``twopc-ledger-<name>``, created if absent.
         timeout_ms: how long one step may wait for the brokers.
+        other_ledgers: topics that no row may go to besides this sink's own ledger and all that are called ``twopc-ledger-…``;
+            :func:`integration.spark.exactly_once` names the ledgers of the query's other sinks.
 
     Raises:
         ConfigurationError: names the argument or option, its value, and what to set.
@@ -55,6 +57,11 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
     def takes_dead_letters(self) -> bool:
         """See :class:`TwoPhaseCommitSink`."""
         return self.topic is not None
+
+    def beside(self, others: Iterable[TwoPhaseCommitSink[Any]]) -> KafkaSink:
+        """See :class:`TwoPhaseCommitSink`: with a ledger of any name, they are known to no sink but their own."""
+        ledgers = {other.ledger for other in others if isinstance(other, KafkaSink)}
+        return replace(self, other_ledgers=self.other_ledgers | ledgers)
 
     def choose_columns(self, schema: pa.Schema) -> Sequence[SinkColumn]:
         """See :class:`TwoPhaseCommitSink`: the columns of Spark's own Kafka writer, and ``timestamp``."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from integration.spark import exactly_once
 from sinks.kafka import KafkaSink
-from twopc.errors import ConfigurationError
+from twopc.errors import BadRecordError, ConfigurationError
 
 
 def test_an_unknown_setting_is_named_with_the_known_ones() -> None:
@@ -53,3 +54,17 @@ def test_a_spark_that_was_not_proven_is_warned_about(
     monkeypatch.setattr("pyspark.__version__", "4.20.1")
     exactly_once(sink, checkpoint_location="/x")
     assert "Spark 4.20.1" in caplog.text and "4.2, 4.3" in caplog.text
+
+
+def test_a_ledger_of_any_name_is_known_to_every_sink_of_the_query() -> None:
+    """A row in it would be read as a damaged decision, at every start of the other sink."""
+    audit = KafkaSink(name="audit", bootstrap_servers="x:1", topic="t", ledger_topic="decisions")
+    by_row = KafkaSink(name="s", bootstrap_servers="x:1")
+    letters = KafkaSink(name="letters", bootstrap_servers="x:1", topic="bad", ledger_topic="letters-decisions")
+    each = exactly_once(by_row, audit, checkpoint_location="/x", on_bad_record="dead_letter", dead_letter=letters)
+    for ledger in ("decisions", "letters-decisions"):
+        by_row.require_topics([ledger])
+        with pytest.raises(BadRecordError, match=f"'{ledger}' in the column 'topic' is a ledger"):
+            each._sinks[0].require_topics([ledger])  # type: ignore[attr-defined]
+    with pytest.raises(ConfigurationError, match=r"topic='decisions'\) is a ledger"):
+        exactly_once(audit, replace(by_row, topic="decisions"), checkpoint_location="/x")
