@@ -59,7 +59,7 @@ class Kind(Enum):
     RECORDS_EXTRA = (
         "records_extra",
         Severity.WARNING,
-    )  #: more records than decided rows: another writer's, or duplicates
+    )  #: more records than decided rows: another writer's
     UNIDENTIFIED = "unidentified", Severity.WARNING  #: an expression finds nothing in these records
     COMMIT_MISSING = (
         "commit_missing",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from integration.verify.findings import Finding, Kind
+from integration.verify.strays import describe_strays
 from integration.verify.transactions import topics_of
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from integration.verify.cluster import Cluster
     from integration.verify.history import BatchId, History
+    from integration.verify.strays import Producers
     from integration.verify.tail import Tail
     from sinks.kafka import KafkaSink
 
@@ -28,6 +30,7 @@ class Expected:
     proven: Mapping[frozenset[str], int]  #: rows of transactions proven visible, the least number of records
     decided: Mapping[frozenset[str], int]  #: rows of all decided transactions, the largest number from this sink
     incomplete: str | None  #: why this is not everything the sink has ever written; None if it is
+    producers: Producers = ()  #: those of all decided transactions
 
     def groups(self, topics: Iterable[str]) -> list[frozenset[str]]:
         """Sets of topics that must be counted together, because transactions wrote to several of them."""
@@ -45,6 +48,7 @@ class Tally:
     _decided: dict[BatchId, Rows] = field(default_factory=dict)
     _proven: dict[BatchId, Rows] = field(default_factory=dict)
     _incomplete: str | None = None
+    _producers: set[tuple[int, int]] = field(default_factory=set)
 
     def record(self, before: History, after: History, sink: KafkaSink, visible: Collection[str]) -> None:
         """Record a check: what was decided before the ends of the output were read, and after."""
@@ -55,6 +59,7 @@ class Tally:
                 for _, encoded in batch.handles(sink.name):
                     handle = sink.decode_handle(encoded)
                     topics = topics_of(handle, sink)
+                    self._producers.add((handle.producer_id, handle.producer_epoch))
                     decided[topics] += handle.rows
                     proven[topics] += handle.rows if handle.uuid in visible else 0
                 self._decided[key] = decided
@@ -78,7 +83,7 @@ class Tally:
 
     def expected(self) -> Expected:
         """How many records the sink should have written by now."""
-        return Expected(_sum(self._proven.values()), _sum(self._decided.values()), self._incomplete)
+        return Expected(_sum(self._proven.values()), _sum(self._decided.values()), self._incomplete, self._producers)
 
 
 def check_count(
@@ -91,6 +96,9 @@ def check_count(
         topics: as they were read.
         expected: how many records.
         sole_writer: whether nothing else writes to the topics.
+
+    Raises:
+        TwoPhaseCommitError: the records that are too many could not be looked for.
     """
     for topic, tail in topics.items():
         if held_back := tail.bounds.held_back:
@@ -110,10 +118,9 @@ def check_count(
             yield Finding(Kind.RECORDS_MISSING, where, text)
         elif count > decided:
             kind = Kind.RECORDS_UNDECIDED if sole_writer else Kind.RECORDS_EXTRA
-            text = (
-                f"{count:,} records for {decided:,} decided rows: another writer, or duplicates; --key finds duplicates"
-            )
-            yield Finding(kind, where, text)
+            ends = {topic: tail.bounds.stable for topic, tail in read.items()}
+            strays = describe_strays(cluster.sink, ends, expected.producers)
+            yield Finding(kind, where, f"{count:,} records for {decided:,} decided rows; {strays}")
 
 
 def _why_not(cluster: Cluster, group: frozenset[str], read: Mapping[str, Tail]) -> str | None:

@@ -126,10 +126,30 @@ def test_duplicates_written_by_others_are_found_and_located(play: Play) -> None:
     assert producer.flush(10) == 0
     report = report_of(play, record_checks=RecordChecks(key=parse("key")), sole_writer=True)
     assert kinds(report) == [Kind.RECORDS_UNDECIDED, Kind.DUPLICATES]
+    assert report.findings[0].text.startswith("4 records for 3 decided rows; 1 of no decided transaction: ")
     assert report.findings[1].text.startswith("1 duplicates")
     assert f"{play.topic}[0]@" in report.findings[1].text
     assert kinds(report_of(play)) == [Kind.RECORDS_EXTRA]
     assert report_of(play).is_ok
+
+
+def test_one_stray_record_of_a_new_key_is_named_by_its_place(play: Play) -> None:
+    """Among aborted records, which nobody reads: of a foreign transaction, and of a batch that was written again."""
+    crash(play.driver(), play, 0, ROWS, "driver.decided")
+    for handle in play.decided(0):
+        play.fence(handle.transactional_id)
+    write(play, ROWS)
+    open_one = play.open_foreign("aborted", play.topic, 1)
+    open_one.abort_transaction(10)
+    places = []
+    producer = Producer({"bootstrap.servers": play.bootstrap_servers})
+    producer.produce(play.topic, b"new", b"new", partition=1, on_delivery=lambda _, sent: places.append(sent.offset()))
+    assert producer.flush(10) == 0
+    committed_one = play.open_foreign("committed", play.topic, 2)
+    committed_one.commit_transaction(10)
+    (finding,) = (one for one in report_of(play).findings if one.kind is Kind.RECORDS_EXTRA)
+    assert f"; 2 of no decided transaction: {play.topic}[1]@{places[0]} (producer id -1)" in finding.text
+    assert f"{play.topic}[2]@" in finding.text
 
 
 def test_missing_numbers_of_a_sequence_are_counted(play: Play) -> None:
@@ -225,6 +245,7 @@ def test_a_committed_transaction_without_a_decision_is_an_error(play: Play) -> N
     assert play.end(play.found(orphan), commit=True) == "NONE"
     report = report_of(play)
     assert kinds(report) == [Kind.UNDECIDED_VISIBLE, Kind.RECORDS_EXTRA]
+    assert "1 of no decided transaction" in report.findings[1].text
     assert report.findings[0].where == "batch 1"
 
 

@@ -127,6 +127,15 @@ PROOF_BUGS: Final[tuple[Bug, ...]] = (
         model=False,
     ),
     one_edit(
+        "verify names aborted records as strays",
+        0,
+        "integration/verify/strays.py",
+        "            if next(iter(batch)).commit:\n",
+        "            if next(iter(batch)):\n",
+        protocol="tests/live/test_verify.py -k stray",
+        model=False,
+    ),
+    one_edit(
         "the user's backoff holds for decisions",
         12,
         _DRIVER,

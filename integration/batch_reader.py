@@ -1,0 +1,71 @@
+"""Read a topic as it is stored, batch by batch. No consumer says which producer wrote a record; a batch does.
+
+Source: https://kafka.apache.org/documentation/#recordbatch
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import kafka.errors as kafka_errors
+from kafka.protocol.consumer import FetchRequest
+from kafka.record import MemoryRecords
+
+from sinks.kafka.broker_connection import BrokerConnection
+from twopc.errors import RetriableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+#: The last version that names topics by their names, and has log start offset and leader epoch.
+_FETCH_VERSION: Final = 11
+_FETCH_BYTES: Final = 16_000_000
+
+
+def read_batches(config: Mapping[str, Any], topic: str) -> Iterator[tuple[int, Any]]:
+    """Yield every partition's number and batches (kafka-python's), from offset 0 up to its high watermark.
+
+    Args:
+        config: kafka-python's connection options.
+        topic: the topic.
+
+    Raises:
+        RetriableError: a leader does not respond, or the first records were deleted.
+    """
+    connection = BrokerConnection(config)
+    try:
+        [described] = connection.admin.describe_topics([topic])
+        for row in described["partitions"]:
+            partition, offset, end = row["partition_index"], 0, 1
+            while offset < end:
+                found = _fetch(connection, topic, partition, row["leader_id"], offset)
+                records, start, end = MemoryRecords(bytes(found.records or b"")), offset, found.high_watermark
+                while (batch := records.next_batch()) is not None:
+                    yield partition, batch
+                    offset = batch.next_offset
+                if offset == start and offset < end:
+                    raise RetriableError(f"{topic}[{partition}] has nothing at offset {offset}, below its end {end}")
+    finally:
+        connection.close()
+
+
+def _fetch(connection: BrokerConnection, topic: str, partition: int, leader: int, offset: int) -> Any:
+    wanted = FetchRequest.FetchTopic.FetchPartition(
+        partition=partition, fetch_offset=offset, partition_max_bytes=_FETCH_BYTES
+    )
+    request = FetchRequest(
+        replica_id=-1,
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=_FETCH_BYTES,
+        isolation_level=0,
+        topics=[FetchRequest.FetchTopic(topic=topic, partitions=[wanted])],
+        max_version=_FETCH_VERSION,
+    )
+    [response] = connection.send_all([(request, leader)])
+    if not isinstance(response, Exception):
+        [found] = response.responses[0].partitions
+        if not found.error_code:
+            return found
+        response = kafka_errors.for_code(found.error_code)()
+    raise RetriableError(f"reading {topic}[{partition}] at offset {offset}: {response!r}") from response
