@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sinks.kafka.handle import ProducerIdentity
 from sinks.kafka.transactions import TransactionClient
-from tests.live.file_query import BATCHES, Query, kafka_sink, values
+from tests.live.file_query import BATCHES, VALUES, Query, kafka_sink, values
 from tests.live.rules.schedules import until
 from tests.live.spark_support import spark
 from twopc.testing import crash_points
@@ -94,3 +94,29 @@ def test_a_lost_batch_that_a_function_let_spark_pass_is_given_up_with_the_settin
     query.feed(*BATCHES[2])
     query.run()
     assert values(sink) == Counter(str(row["n"]) for rows in BATCHES[1:] for row in rows)
+
+
+def test_a_function_that_catches_an_error_and_calls_again_begins_with_recovery(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The failed call has decided and committed nothing. Without recovery the second one cannot prove anything either."""
+    sink = kafka_sink(kafka.bootstrap_servers)
+    caught = list[int]()
+
+    def again(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
+        def write(batch: DataFrame, batch_id: int) -> None:
+            try:
+                each(batch, batch_id)
+            except crash_points.InjectedFault:
+                caught.append(batch_id)
+                each(batch, batch_id)
+
+        return write
+
+    query = Query(spark, tmp_path, (sink,), function=again)
+    for rows in BATCHES:
+        query.feed(*rows)
+    crash_points.arm_from("driver.decided@2=raise")
+    query.run()
+    assert caught == [1]
+    assert values(sink) == VALUES
