@@ -115,6 +115,9 @@ class KafkaDecisionLog(DecisionLog):
         """See :class:`DecisionLog`. Dropping the producer ends no transaction."""
         self._producer = None
         self.reader.close()
+        # librdkafka's admin client ends when nobody has it; an error's traceback may have this object as long as the session.
+        with contextlib.suppress(AttributeError):  # closed before
+            del self.admin, self.topic
 
     def write(self, values: Sequence[tuple[int, bytes]], *, point: str | None = None) -> int:
         """Write ``(partition, value)`` pairs in one committed transaction; returns the first offset, as :meth:`append`.

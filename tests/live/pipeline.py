@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def create_topic(
     bootstrap_servers: str, name: str, partitions: int = 4, config: Mapping[str, str] | None = None
 ) -> str:
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     admin.create_topics([NewTopic(name, partitions, 1, config=dict(config or {}))])[name].result()
     return name
 

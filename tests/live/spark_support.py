@@ -154,7 +154,8 @@ class Pipeline:
         if self.options.topic == f"{name}-out":
             create_topic(bootstrap_servers, f"{name}-out", 4)
         self.given: Counter[str] = Counter()
-        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "partitioner": "murmur2_random"})
+        quiet = {"bootstrap.servers": bootstrap_servers, "log_level": 0}  # it may outlive its broker
+        self._producer = Producer({**quiet, "partitioner": "murmur2_random"})
         self._fed = 0
         self.runs: list[Run] = []
 

@@ -67,7 +67,7 @@ def secured(authority: tuple[Path, Path]) -> Iterator[LocalKafka]:
         "super.users": "User:ANONYMOUS",
     }
     with LocalKafka(listeners={"SECURE": "SASL_SSL"}, properties=properties) as kafka:
-        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
         credential = UserScramCredentialUpsertion(
             USER, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096), PASSWORD.encode()
         )
@@ -100,7 +100,7 @@ def secure_query(kafka: LocalKafka, root: Path, authority: tuple[Path, Path], **
 
 
 def allow(kafka: LocalKafka, *rights: tuple[ResourceType, str, ResourcePatternType, AclOperation]) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
     bindings = [
         AclBinding(kind, name, pattern, f"User:{USER}", "*", operation, AclPermissionType.ALLOW)
         for kind, name, pattern, operation in rights
@@ -203,7 +203,7 @@ def denied(
     kafka: LocalKafka, kind: ResourceType, name: str, pattern: ResourcePatternType, operation: AclOperation
 ) -> Iterator[None]:
     """A right is taken away, and given back."""
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
     what = (kind, name, pattern, f"User:{USER}", "*", operation, AclPermissionType.DENY)
     binding, same = AclBinding(*what), AclBindingFilter(*what)
     admin.create_acls([binding])[binding].result()

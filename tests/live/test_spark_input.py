@@ -385,7 +385,7 @@ def allow(broker: LocalKafka, kind: ResourceType, name: str) -> None:
     """Allow every operation on a resource; a name that ends with a dot is a prefix."""
     pattern = ResourcePatternType.PREFIXED if name.endswith(".") else ResourcePatternType.LITERAL
     rule = AclBinding(kind, name, pattern, "User:app", "*", AclOperation.ALL, AclPermissionType.ALLOW)
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
     for future in admin.create_acls([rule]).values():
         future.result()
 
@@ -393,6 +393,6 @@ def allow(broker: LocalKafka, kind: ResourceType, name: str) -> None:
 def limit_records(pipeline: Pipeline, size: int) -> None:
     entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, str(pipeline.options.topic), incremental_configs=[entry])
-    admin = AdminClient({"bootstrap.servers": pipeline.bootstrap_servers})
+    admin = AdminClient({"bootstrap.servers": pipeline.bootstrap_servers, "log_level": 0})
     for future in admin.incremental_alter_configs([resource]).values():
         future.result()

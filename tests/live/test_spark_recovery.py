@@ -256,7 +256,7 @@ def test_added_partitions_of_the_output_are_warned_about_and_accepted(
     pipeline.feed(20)
     pipeline.run(spark)
     topic = str(pipeline.options.topic)
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
     admin.create_partitions([NewPartitions(topic, 6)])[topic].result()
     pipeline.feed(20)
     with caplog.at_level(logging.WARNING):

@@ -121,7 +121,7 @@ def test_verify_fences_nobody_and_writes_nothing(play: Play) -> None:
 
 def test_duplicates_written_by_others_are_found_and_located(play: Play) -> None:
     write(play, ROWS)
-    producer = Producer({"bootstrap.servers": play.bootstrap_servers})
+    producer = Producer({"bootstrap.servers": play.bootstrap_servers, "log_level": 0})
     producer.produce(play.topic, b"a", b"a", partition=0)
     assert producer.flush(10) == 0
     report = report_of(play, record_checks=RecordChecks(key=parse("key")), sole_writer=True)
@@ -142,7 +142,7 @@ def test_one_stray_record_of_a_new_key_is_named_by_its_place(play: Play) -> None
     open_one = play.open_foreign("aborted", play.topic, 1)
     open_one.abort_transaction(10)
     places = []
-    producer = Producer({"bootstrap.servers": play.bootstrap_servers})
+    producer = Producer({"bootstrap.servers": play.bootstrap_servers, "log_level": 0})
     producer.produce(play.topic, b"new", b"new", partition=1, on_delivery=lambda _, sent: places.append(sent.offset()))
     assert producer.flush(10) == 0
     committed_one = play.open_foreign("committed", play.topic, 2)
@@ -338,7 +338,7 @@ def test_batches_of_a_sink_that_ran_alone_are_not_compared_with_a_shared_ledger(
 
 def test_a_damaged_ledger_is_the_only_finding(play: Play) -> None:
     write(play, ROWS)
-    producer = Producer({"bootstrap.servers": play.bootstrap_servers})
+    producer = Producer({"bootstrap.servers": play.bootstrap_servers, "log_level": 0})
     producer.produce(play.sink.ledger, b"not ours", partition=0)
     assert producer.flush(10) == 0
     assert kinds(report_of(play)) == [Kind.LEDGER_DAMAGED]

@@ -136,6 +136,15 @@ PROOF_BUGS: Final[tuple[Bug, ...]] = (
         model=False,
     ),
     one_edit(
+        "a closed decision log keeps a client",
+        0,
+        _LOG,
+        "            del self.admin, self.topic\n",
+        "            pass\n",
+        protocol="tests/unit/test_kafka_decision_log.py -k closed",
+        model=False,
+    ),
+    one_edit(
         "the user's backoff holds for decisions",
         12,
         _DRIVER,

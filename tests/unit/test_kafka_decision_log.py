@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import tracemalloc
+import weakref
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +107,14 @@ def test_an_unanswered_request_leaves_the_decision_in_doubt(
     monkeypatch.setattr(decision_log, "offsets", silent)
     with pytest.raises(DecisionInDoubtError, match="no answer"):
         log._read_back(OFFSET, b"decision")
+
+
+def test_what_is_closed_leaves_no_client_behind_though_somebody_has_it(log: KafkaDecisionLog) -> None:
+    """PySpark keeps the traceback of a query's error, and with it the log: its admin client would look for brokers for ever."""
+    admin = weakref.ref(log.admin)
+    log.close()
+    assert admin() is None
+    log.close()  # a sink's log is closed by its committer and by its coordinator
 
 
 class Producer:

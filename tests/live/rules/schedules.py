@@ -111,7 +111,12 @@ class Play(Query):
 
     def open_foreign(self, transactional_id: str, topic: str, partition: int) -> Producer:
         """Open a foreign transaction with one record in ``topic``; it holds back readers until it ends."""
-        config = {"bootstrap.servers": self.bootstrap_servers, "transactional.id": transactional_id, "linger.ms": 0}
+        config = {
+            "bootstrap.servers": self.bootstrap_servers,
+            "transactional.id": transactional_id,
+            "linger.ms": 0,
+            "log_level": 0,
+        }
         producer = Producer(config)
         producer.init_transactions(10)
         producer.begin_transaction()

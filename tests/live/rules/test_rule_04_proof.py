@@ -53,7 +53,7 @@ def initialise_again(play: Play, batch: int = 0) -> list[str]:
 
 def delete_before_end(play: Play, partitions: Sequence[int]) -> None:
     """Delete the records of some ledger partitions from outside (kafka-delete-records)."""
-    admin = AdminClient({"bootstrap.servers": play.bootstrap_servers})
+    admin = AdminClient({"bootstrap.servers": play.bootstrap_servers, "log_level": 0})
     where = [TopicPartition(play.sink.ledger, partition, -1) for partition in partitions]
     for future in admin.delete_records(where).values():
         future.result()
@@ -155,7 +155,7 @@ def test_markers_of_proven_batches_may_be_deleted(play: Play) -> None:
 
 def delete_before_barrier(play: Play) -> None:
     """As :func:`delete_before_end`, but keep the last record of each marker partition and its commit."""
-    admin = AdminClient({"bootstrap.servers": play.bootstrap_servers})
+    admin = AdminClient({"bootstrap.servers": play.bootstrap_servers, "log_level": 0})
     partitions = [handle.marker_partition for handle in play.decided(0)]
     ends = kafka_reader.offsets(admin, play.sink.ledger, partitions, OffsetSpec.latest(), timeout_ms=10_000)
     for future in admin.delete_records(

@@ -207,7 +207,7 @@ def guarded() -> Iterator[LocalKafka]:
 
 
 def allow_all(broker: LocalKafka, *resources: tuple[ResourceType, str]) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
     rights = [
         AclBinding(kind, name, ResourcePatternType.LITERAL, "User:ann", "*", AclOperation.ALL, AclPermissionType.ALLOW)
         for kind, name in resources

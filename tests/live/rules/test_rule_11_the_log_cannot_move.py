@@ -47,7 +47,7 @@ def pair(kafka: KafkaService, tmp_path: Path) -> Iterator[tuple[Play, Play]]:
 
 
 def admin(play: Play) -> AdminClient:
-    return AdminClient({"bootstrap.servers": play.bootstrap_servers})
+    return AdminClient({"bootstrap.servers": play.bootstrap_servers, "log_level": 0})
 
 
 def topic_id(play: Play, topic: str) -> str:

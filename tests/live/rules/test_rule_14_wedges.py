@@ -52,7 +52,7 @@ SAFE = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1
 
 @pytest.fixture
 def admin(kafka: KafkaService) -> AdminClient:
-    return AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    return AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
 
 
 def alter(admin: AdminClient, topic: str, setting: str, value: str | None) -> None:
@@ -203,7 +203,7 @@ def write_parts(play: Play, wanted: slice) -> None:
     (decided,) = play.decisions()
     parts = encode(msgspec.structs.replace(decided, batch_id=1, offsets=("y" * 900,)), max_bytes=600)
     assert len(parts) > 2
-    producer = Producer({"bootstrap.servers": play.bootstrap_servers})
+    producer = Producer({"bootstrap.servers": play.bootstrap_servers, "log_level": 0})
     for part in parts[wanted]:
         producer.produce(play.sink.ledger, part, partition=0)
     assert producer.flush(10) == 0
