@@ -96,7 +96,11 @@ def make_ready(
 
 
 def drop_quietly(ready: ReadyProducer, timeout_ms: float) -> None:
-    """Abort a producer's own transaction. Best effort: the sweep ends what stays open."""
+    """Abort a producer's own transaction. Best effort: the sweep ends what stays open.
+
+    librdkafka waits for records that are on their way; without an answer to them the transaction stays open, and the sweep
+    fences them. They must not be purged: the abort would leave the epoch as it is, and brokers before Kafka 3.6 take a record
+    that arrives after it (KAFKA-14402).
+    """
     with suppress(*SERVING):
-        ready.producer.purge()
         ready.producer.abort_transaction(timeout_ms / 1000)

@@ -124,9 +124,6 @@ class Producer:
         self._failed = ""
         self._end(timeout, commit=False)
 
-    def purge(self) -> None:
-        self._queue = {}
-
     def _require_sound(self) -> None:
         if self._failed:
             raise raised(_CODES[self._failed], fatal=True)
