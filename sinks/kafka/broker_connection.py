@@ -62,6 +62,19 @@ class BrokerConnection:
         """The ids of the known brokers."""
         return [broker.node_id for broker in self._manager.cluster.brokers()]
 
+    @property
+    def broker_version(self) -> str:
+        """The version of Kafka whose protocol the broker speaks that was reached first, as kafka-python infers it."""
+        return str(self._manager.broker_version_data.broker_version_str)
+
+    def does_not_know(self, request: Any) -> bool:
+        """Whether that broker has no version of a request that kafka-python has, too."""
+        try:
+            self._manager.broker_version_data.api_version(request)
+        except kafka_errors.IncompatibleBrokerVersion:
+            return True
+        return False
+
     def send_all(self, requests: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Send requests, all in flight together: each to the node that it comes with, or to any broker.
 

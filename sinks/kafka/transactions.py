@@ -19,6 +19,7 @@ from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
 from sinks.kafka.broker_connection import BrokerConnection
 from sinks.kafka.reports import NO_ANSWER, NONE, Description, Listing
+from twopc.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,6 +37,8 @@ _INIT_PRODUCER_ID_VERSION: Final = 4
 #: Of transactions that nobody begins; brokers refuse more than their transaction.max.timeout.ms.
 _FENCING_TIMEOUT_MS: Final = 1_000
 _TRANSACTION_COORDINATOR: Final = 1
+#: Requests that came with Kafka 3.0 (KIP-664).
+_NEEDED: Final = {"DescribeTransactions": DescribeTransactionsRequest, "ListTransactions": ListTransactionsRequest}
 #: Error codes of a broker that does not coordinate the id. NOT_COORDINATOR can follow a successful append, so none of them
 #: reports an outcome.
 _MOVED: Final = frozenset(
@@ -48,11 +51,23 @@ _MOVED: Final = frozenset(
 
 
 class TransactionClient:
-    """A client of a cluster's transaction coordinators. Thread-safe. Raises as :class:`BrokerConnection` does."""
+    """A client of a cluster's transaction coordinators. Thread-safe.
+
+    Raises as :class:`BrokerConnection` does, and ConfigurationError for brokers that are too old.
+    """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._connection = BrokerConnection(config)
         self._nodes: dict[str, int] = {}  # the known coordinators, by transactional id
+        missing = [name for name, request in _NEEDED.items() if self._connection.does_not_know(request)]
+        if missing:
+            version = self._connection.broker_version
+            self.close()
+            raise ConfigurationError(
+                f"the brokers at {', '.join(config['bootstrap_servers'])} speak the protocol of Kafka {version}, which lacks "
+                f"{' and '.join(missing)} (KIP-664): a prepared transaction could not be confirmed, nor found after a crash. "
+                "Nothing was written. Upgrade the brokers: Kafka 3.0 is the oldest version that works"
+            )
 
     def close(self) -> None:
         """Close the connections."""

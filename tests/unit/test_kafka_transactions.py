@@ -7,11 +7,15 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import kafka.errors as kafka_errors
+import pytest
+from kafka.protocol.broker_version_data import BrokerVersionData
 
+from sinks.kafka import transactions
 from sinks.kafka.broker_connection import BrokerConnection
 from sinks.kafka.handle import ProducerIdentity
 from sinks.kafka.reports import NO_ANSWER, NONE
 from sinks.kafka.transactions import TransactionClient
+from twopc.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,3 +64,28 @@ def test_a_coordinator_without_a_successor_is_no_answer() -> None:
     client, manager = client_that_knows({"s.0.a.0": DEAD})
     manager._answer = lambda _request: kafka_errors.KafkaConnectionError()  # type: ignore[method-assign,assignment]
     assert client.end([ProducerIdentity("s.0.a.0", 7, 0)]) == {"s.0.a.0": NO_ANSWER}
+
+
+def connect_to(version: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> TransactionClient:
+    """A client of a broker with the requests of a version, as kafka-python has recorded them."""
+    connection: Any = object.__new__(BrokerConnection)
+    connection._manager = SimpleNamespace(broker_version_data=BrokerVersionData(version))
+    connection.admin = SimpleNamespace(close=lambda: None)
+    monkeypatch.setattr(transactions, "BrokerConnection", lambda _: connection)
+    return TransactionClient({"bootstrap_servers": ["old:9092", "older:9092"]})
+
+
+@pytest.mark.parametrize("version", [(2, 4), (2, 8)])
+def test_a_broker_that_is_too_old_is_refused(version: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real one: `tests/live/test_broker_versions.py`."""
+    reason = (
+        rf"the brokers at old:9092, older:9092 speak the protocol of Kafka {version[0]}\.{version[1]}, which lacks "
+        r"DescribeTransactions and ListTransactions.*Nothing was written.*Kafka 3\.0 is the oldest version that works"
+    )
+    with pytest.raises(ConfigurationError, match=reason):
+        connect_to(version, monkeypatch)
+
+
+@pytest.mark.parametrize("version", [(3, 0), (4, 3)])
+def test_a_broker_that_has_the_requests_is_accepted(version: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    connect_to(version, monkeypatch)
