@@ -25,7 +25,8 @@ from integration.services.ivy import PermanentError, ivy_file, pyspark_jars, run
 from integration.services.java import java_command
 
 DEFAULT_KAFKA_VERSION = "4.3.0"
-LOCKED_KAFKA_VERSIONS = (DEFAULT_KAFKA_VERSION, "3.9.1")
+#: What `make matrix` runs, and 2.8.2, which is refused.
+LOCKED_KAFKA_VERSIONS = ("2.8.2", "3.0.2", "3.3.2", "3.5.2", "3.9.1", "4.0.1", "4.1.1", "4.2.0", DEFAULT_KAFKA_VERSION)
 HBASE_VERSION = "2.6.1"
 
 _ATTEMPTS = 4

@@ -1,12 +1,16 @@
 """A real Kafka broker without Docker: `with LocalKafka() as kafka: ... kafka.bootstrap_servers`.
 
 One KRaft node from the jars of `integration.services.jars`, in a process of its own, on free ports of 127.0.0.1.
+
+The environment variable `TWOPC_KAFKA` chooses its version, and features that a new data directory is formatted with:
+`TWOPC_KAFKA=3.9.1`, or `TWOPC_KAFKA=4.3.0,transaction.version=1`.
 """
 
 from __future__ import annotations
 
 import base64
 import functools
+import os
 import uuid
 from typing import TYPE_CHECKING
 
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LocalKafka", "ServiceError", "new_cluster_id"]
 
+_CHOICE = "TWOPC_KAFKA"
 _NODE_ID = 1
 _CONTROLLER = "CONTROLLER"
 _PLAINTEXT = "PLAINTEXT"
@@ -60,7 +65,7 @@ class LocalKafka(LocalServer):
     """A single node, broker and controller. It ends when this process ends, even by kill -9.
 
     Attributes:
-        version: Kafka version of the broker.
+        version: Kafka version of the broker; a change applies at the next start.
         data_dir: everything the broker writes; `broker.log` in it is the log of the format step and of every run.
         properties: all broker properties except addresses; changes apply at the next start.
     """
@@ -70,7 +75,8 @@ class LocalKafka(LocalServer):
     def __init__(  # noqa: PLR0913 - keyword-only settings, each with a default
         self,
         *,
-        version: str = DEFAULT_KAFKA_VERSION,
+        version: str | None = None,
+        features: Sequence[str] = (),
         data_dir: Path | None = None,
         properties: Mapping[str, str] | None = None,
         listeners: Mapping[str, str] | None = None,
@@ -81,7 +87,8 @@ class LocalKafka(LocalServer):
         """Describe a broker; nothing is started yet.
 
         Args:
-            version: a Kafka version, 3.3 or newer.
+            version: a Kafka version, 3.0 or newer; None: that of `TWOPC_KAFKA`, with its features, else the default.
+            features: for formatting a new data directory, such as "transaction.version=1" (Kafka 4.0 or newer).
             data_dir: see `LocalServer`.
             properties: broker properties that override or add to the defaults, `listeners` included.
             listeners: listeners in addition to PLAINTEXT, name -> security protocol, such as {"SASL": "SASL_PLAINTEXT"}.
@@ -90,9 +97,13 @@ class LocalKafka(LocalServer):
             heap: maximal Java heap (`-Xmx`).
             jvm_flags: further flags of the JVM; None: those for a fast start. Use `()` to measure throughput.
         """
+        if version is None:
+            version, *chosen = os.environ.get(_CHOICE, DEFAULT_KAFKA_VERSION).split(",")
+            features = features or chosen
         self._listeners = {_PLAINTEXT: _PLAINTEXT, **(listeners or {}), _CONTROLLER: _PLAINTEXT}
         super().__init__(f"Kafka {version}", tuple(self._listeners), data_dir)
         self.version = version
+        self._features = [word for feature in features for word in ("--feature", feature)]
         self.properties = {**ONE_NODE_PROPERTIES, **(properties or {})}
         self._cluster_id = cluster_id or new_cluster_id()
         self._heap = heap
@@ -148,7 +159,8 @@ class LocalKafka(LocalServer):
         config.write_text("".join(f"{k}={_escaped(v)}\n" for k, v in self._effective_properties().items()))
         meta = self.data_dir / "logs" / "meta.properties"
         if not meta.exists():
-            self._format([*program, "kafka.tools.StorageTool", "format", "-t", self._cluster_id, "-c", str(config)])
+            command = [*program, "kafka.tools.StorageTool", "format", "-t", self._cluster_id, "-c", str(config)]
+            self._format([*command, *self._features])
         cluster_id = next(line[11:] for line in meta.read_text().splitlines() if line.startswith("cluster.id="))
         admin = AdminClient(
             {

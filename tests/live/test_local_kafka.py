@@ -17,6 +17,7 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from integration.services import server as local_server
+from integration.services.jars import DEFAULT_KAFKA_VERSION
 from integration.services.kafka import LocalKafka, ServiceError
 from integration.services.ports import free_ports
 
@@ -156,6 +157,17 @@ def test_another_version_uses_the_given_directory_and_overridden_listeners(tmp_p
         produce(kafka.bootstrap_servers, topic, 5)
     with LocalKafka(version="3.9.1", data_dir=tmp_path / "kafka") as kafka:
         assert consume(kafka.bootstrap_servers, topic, 5) == [0, 1, 2, 3, 4]
+
+
+def test_the_environment_chooses_the_version_and_the_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TWOPC_KAFKA", "4.1.1,transaction.version=1,group.version=0")
+    chosen = LocalKafka(data_dir=tmp_path)
+    assert chosen.version == "4.1.1"
+    assert chosen._features == ["--feature", "transaction.version=1", "--feature", "group.version=0"]
+    given = LocalKafka(version="3.9.1", data_dir=tmp_path)
+    assert (given.version, given._features) == ("3.9.1", [])
+    monkeypatch.delenv("TWOPC_KAFKA")
+    assert LocalKafka(data_dir=tmp_path).version == DEFAULT_KAFKA_VERSION
 
 
 OWNER = """
