@@ -55,7 +55,7 @@ test: lint  ## static checks, then all tests; ARGS="-k kafka" to choose
 whole: setup  ## the tests that take minutes: every step and plan, several brokers and executors, memory, the baseline
 	$(BIN)/pytest -m whole $(ARGS)
 
-matrix: setup  ## the Kafka sink under Spark, kills included, on every Spark and Python; ARGS="--spark 3.5 --python 3.11"
+matrix: setup  ## the Kafka sink, kills under Spark included, on every Spark, Python and Kafka; ARGS="--spark 3.5", ARGS="--kafka 3.9"
 	$(BIN)/python -m tests.matrix $(ARGS)
 
 docs: setup  ## the documentation as a site, in site/; broken links and other warnings are errors

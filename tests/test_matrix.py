@@ -1,4 +1,4 @@
-"""A sample of `make matrix`: a query killed four times on the oldest Spark, in an environment of its own."""
+"""Samples of `make matrix`: a query killed on the oldest Spark, in an environment of its own, and two rules on an older Kafka."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from tests.matrix.__main__ import ROOT, SPARKS
+from integration.services.jars import LOCKED_KAFKA_VERSIONS
+from tests.matrix.__main__ import KAFKAS, ROOT, SPARKS
 
 OLDEST = SPARKS[0]
 PYTHON = "{}.{}".format(*sys.version_info)
@@ -16,13 +17,29 @@ PYTHON = "{}.{}".format(*sys.version_info)
 @pytest.mark.timeout(900)  # it may have to download that Spark
 @pytest.mark.skipif(PYTHON not in OLDEST.pythons, reason=f"Spark {OLDEST.version} runs on Python {OLDEST.pythons}")
 def test_the_oldest_spark_is_exactly_once() -> None:
-    command = [sys.executable, "-m", "tests.matrix", "--spark", OLDEST.version, "--python", PYTHON]
-    done = subprocess.run(
-        [*command, "--tests", "tests/live/test_spark_versions.py"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run("--spark", OLDEST.version, "--python", PYTHON, "--tests", "tests/live/test_spark_versions.py")
+    assert "1 passed" in done
+
+
+@pytest.mark.timeout(900)  # it may have to download that Kafka
+def test_an_older_kafka_keeps_the_rules() -> None:
+    """Fencing and sweeping, which differ most between brokers; `make matrix` runs every rule on every version."""
+    rules = ("test_rule_01_fence_then_read.py", "test_rule_07_sweep.py")
+    done = run("--kafka", "3.9.1", "--tests", " ".join(f"tests/live/rules/{rule}" for rule in rules))
+    assert "Kafka 3.9.1: " in done
+    assert " passed" in done
+
+
+def test_every_kafka_of_the_matrix_is_locked_and_documented() -> None:
+    versions = {kafka.partition(",")[0] for kafka in KAFKAS}
+    assert versions <= set(LOCKED_KAFKA_VERSIONS)
+    page = (ROOT / "docs/brokers.md").read_text()
+    assert [version for version in versions if f"| {version}" not in page] == []
+
+
+def run(*arguments: str) -> str:
+    """What `make matrix` prints; every test must pass."""
+    command = [sys.executable, "-m", "tests.matrix", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
-    assert "1 passed" in done.stdout
+    return done.stdout

@@ -1,6 +1,7 @@
-"""``python -m tests.matrix``: run tests of the Kafka sink under Spark, kills included, on each supported Spark and Python.
+"""``python -m tests.matrix``: run tests of the Kafka sink, kills under Spark included, on each supported Spark, Python and Kafka.
 
-Each pair has an environment of its own in ``.matrix/``, from the versions in ``uv.lock``. Exit status 1 when a test fails.
+Each pair of Spark and Python has an environment of its own in ``.matrix/``, from the versions in ``uv.lock``. Exit status 1
+when a test fails.
 """
 
 # ruff: noqa: T201 - a command line
@@ -14,10 +15,13 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT: Final = Path(__file__).parents[2]
 #: Sources of files, which every Spark has.
@@ -50,6 +54,40 @@ SPARKS: Final = (
     Spark("4.3.0", "spark-4-3", ("3.11", "3.13"), _FILES),
 )
 
+#: As ``TWOPC_KAFKA`` takes them (``integration/services/kafka.py``). From 4.0 on, the default is transaction.version 2.
+KAFKAS: Final = (
+    "3.0.2",
+    "3.3.2",
+    "3.5.2",
+    "3.9.1",
+    "4.0.1",
+    "4.1.1",
+    "4.2.0",
+    "4.3.0",
+    "4.3.0,transaction.version=1",
+    "4.3.0,transaction.version=0",
+)
+#: The rules, late requests, and a sample of kills under Spark.
+_BROKER: Final = ("tests/live/rules", "tests/nemesis", "tests/live/test_spark_kills.py")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of pytest."""
+
+    title: str
+    interpreter: str | Path
+    tests: tuple[str, ...]
+    kafka: str | None = None
+
+    def run(self) -> subprocess.CompletedProcess[str]:
+        """Run the tests; what they print is captured."""
+        chosen = {} if self.kafka is None else {"TWOPC_KAFKA": self.kafka}
+        command = [self.interpreter, *_PYTEST, *self.tests]
+        return subprocess.run(
+            command, cwd=ROOT, env={**os.environ, **chosen}, capture_output=True, text=True, check=False
+        )
+
 
 def environment(spark: Spark, python: str, uv: str) -> Path:
     """The interpreter of the pair's environment; makes it, or brings it up to date."""
@@ -60,31 +98,37 @@ def environment(spark: Spark, python: str, uv: str) -> Path:
     return target / "bin" / "python"
 
 
+def cells(options: argparse.Namespace) -> Iterator[Cell]:
+    """What to run; an option for Sparks alone leaves the Kafkas out, and the other way round."""
+    tests = tuple(options.tests.split())
+    for spark in SPARKS if options.kafka is None else ():
+        for python in spark.pythons:
+            if spark.version.startswith(options.spark or "") and python.startswith(options.python or ""):
+                interpreter = environment(spark, python, options.uv)
+                yield Cell(f"Spark {spark.version}, Python {python}", interpreter, tests or spark.tests)
+    for kafka in KAFKAS if options.spark is None and options.python is None else ():
+        if kafka.startswith(options.kafka or ""):
+            yield Cell(f"Kafka {kafka}", sys.executable, tests or _BROKER, kafka)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.matrix", description=__doc__)
-    parser.add_argument("--spark", default="", help="versions that begin with this")
-    parser.add_argument("--python", default="", help="versions that begin with this; by default all of each Spark")
-    parser.add_argument("--tests", default="", help="for pytest, instead of each Spark's own")
+    parser.add_argument("--spark", help="versions that begin with this, and no Kafkas")
+    parser.add_argument("--python", help="versions that begin with this, and no Kafkas; by default all of each Spark")
+    parser.add_argument("--kafka", help="versions that begin with this, and no Sparks")
+    parser.add_argument("--tests", default="", help="for pytest, instead of each one's own")
     parser.add_argument("--uv", default=str(ROOT / ".uv/bin/uv"), help="the uv that makes the environments")
-    options = parser.parse_args()
-    table = Table("Spark", "Python", "tests", "s", title="Spark and Python")
+    table = Table("on", "tests", "s")
     failed = 0
-    for spark in SPARKS:
-        for python in spark.pythons:
-            if not (spark.version.startswith(options.spark) and python.startswith(options.python)):
-                continue
-            interpreter = environment(spark, python, options.uv)
-            began = time.monotonic()
-            tests = options.tests.split() or spark.tests
-            done = subprocess.run(
-                [interpreter, *_PYTEST, *tests], cwd=ROOT, capture_output=True, text=True, check=False
-            )
-            summary = next((line for line in reversed(done.stdout.splitlines()) if " in " in line), "nothing ran")
-            if done.returncode != 0:
-                failed += 1
-                print(done.stdout[-20_000:], done.stderr[-5000:], flush=True)
-            print(f"Spark {spark.version}, Python {python}: {summary}", flush=True)
-            table.add_row(spark.version, python, summary, f"{time.monotonic() - began:.0f}")
+    for cell in cells(parser.parse_args()):
+        began = time.monotonic()
+        done = cell.run()
+        summary = next((line for line in reversed(done.stdout.splitlines()) if " in " in line), "nothing ran")
+        if done.returncode != 0:
+            failed += 1
+            print(done.stdout[-20_000:], done.stderr[-5000:], flush=True)
+        print(f"{cell.title}: {summary}", flush=True)
+        table.add_row(cell.title, summary, f"{time.monotonic() - began:.0f}")
     Console(width=110).print(table)
     return 1 if failed else 0
 

@@ -6,27 +6,44 @@ the coordinator first (KIP-890, part 1). On older brokers only the epoch protect
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from integration.services.kafka import LocalKafka
 from sinks.kafka import writer as kafka_writer
 from sinks.kafka.reader import offsets
 from tests.live.pipeline import Tasks, record_batch
 from tests.live.rules.batches import rows_of, seen
 from tests.live.rules.schedules import Play, until, writer_of
+from tests.live.services import KafkaService, chosen
 from tests.nemesis.frames import NONE, Api
 from tests.nemesis.schedules import of_driver, of_tasks, process
 from twopc.errors import RetriableError, TwoPhaseCommitError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from sinks.kafka.writer import KafkaWriter
     from tests.nemesis.proxy import KafkaProxy
     from twopc.engine import Work
     from twopc.records import TaskReport
+
+
+#: Whether `make matrix` has chosen the broker. It runs all of these tests on each.
+CHOSEN = "TWOPC_KAFKA" in os.environ
+MARKS = [] if CHOSEN else [pytest.mark.whole]
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[KafkaService]:
+    """A broker that verifies no transaction, unless another one is chosen."""
+    if chosen() != "local":
+        pytest.skip("starts a broker of a chosen version")
+    with LocalKafka(version=None if CHOSEN else "3.5.2") as broker:
+        yield KafkaService(broker.bootstrap_servers)
 
 
 def held_back(play: Play, topic: str, partitions: int) -> list[int]:
@@ -57,7 +74,7 @@ class GivesUpFirst(Tasks):
         raise RetriableError("the task gave up")
 
 
-@pytest.mark.parametrize("dies", [False, True], ids=["it_aborts", "it_dies"])
+@pytest.mark.parametrize("dies", [False, pytest.param(True, marks=MARKS)], ids=["it_aborts", "it_dies"])
 def test_records_of_an_ended_task_that_arrive_late_are_refused(
     play: Play,
     proxy: KafkaProxy,
@@ -89,19 +106,25 @@ def test_records_of_an_ended_task_that_arrive_late_are_refused(
     assert held_back(play, play.topic, 4) == []
 
 
-def test_a_decision_that_arrives_after_its_abort_is_not_read(play: Play, proxy: KafkaProxy) -> None:
-    """The broker gets it when the driver has given it up, and before the next transaction of the same producer id."""
-    driver = play.driver()
+@pytest.mark.parametrize("acquired", [pytest.param(False, marks=MARKS), pytest.param(True, marks=MARKS)])
+def test_a_decision_that_arrives_when_its_driver_has_given_up_decides_nothing(
+    play: Play,
+    proxy: KafkaProxy,
+    acquired: bool,  # noqa: FBT001
+) -> None:
+    """It arrives before its driver's successor has acquired the sink, or afterwards."""
+    driver, successor = play.driver(), play.driver()
     process(driver, play, 0)
     held = proxy.on(Api.PRODUCE, transactional_id=of_driver(play), times=float("inf")).hold()
     with pytest.raises(TwoPhaseCommitError):
         process(driver, play, 1)
     held.disarm()
+    if acquired:
+        successor.initialize_state(play.batch(1))
     held.release()
     for exchange in held.hits:
         exchange.wait()
-    successor = play.driver()
-    process(successor, play, 1)
+    assert process(successor, play, 1) == (1, 0)
     process(successor, play, 2)
     assert [decision.batch_id for decision in play.decisions()] == [0, 1, 2]
     assert play.visible() == seen(3)
