@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.model.broker import Cluster
@@ -15,6 +16,7 @@ from tests.model.network import NETWORK
 from tests.model.patches import MARKER_PARTITIONS
 from tests.model.query import LEDGER, OUTPUT, ModelViolation, Query, Shape, use_pools_of
 from tests.model.simulation import JUMP_MS, Crash, Process, Simulation, Strand
+from twopc.batch import Overrides
 from twopc.errors import (
     DecisionInDoubtError,
     FencedError,
@@ -35,6 +37,13 @@ _RIVAL: Final = 0.004
 _LONG_DOWNTIME: Final = 0.15
 _ROGUE: Final = 0.01
 _ORPHANS_DIE: Final = 0.5
+#: How often a fault waits for a decision.
+_AIMED: Final = 0.25
+#: How often a batch's number is given to abandon_batch from the beginning.
+_LEFT_IN_CODE: Final = 0.2
+#: How often a user gives a batch up as soon as an error offers it, even if a restart could complete it.
+_HASTY: Final = 0.3
+_WAY_OUT: Final = re.compile(r"(abandon_batch|resume_at_batch)=(\d+)")
 
 
 @dataclass
@@ -45,7 +54,7 @@ class Verdict:
         seed: plays it again.
         shape: what the query looked like.
         violation: the broken promise; None if none was broken.
-        in_doubt: it ended with an InDoubtError, which is allowed for a shuffled plan without staging.
+        in_doubt: in the end a batch had to be given up, which is allowed for a shuffled plan without staging.
         drivers: how many were started.
         struck: number of faults by kind.
         trace: every step.
@@ -72,6 +81,7 @@ class History:
             shuffled=chance.random() < 0.3,
             staged=chance.random() < 0.3,
             keep_batches=chance.choice((1, 2, 100)),
+            skips=chance.random() < 0.2,
         )
         cluster = Cluster({OUTPUT: _OUTPUT_PARTITIONS, LEDGER: 1 + MARKER_PARTITIONS})
         self.simulation = Simulation(seed, cluster)
@@ -83,6 +93,10 @@ class History:
         self.simulation.on_move = use_pools_of
         NETWORK.begin(self.simulation)
         self.query = Query(self.simulation, self.shape)
+        self._aims = chance.random() < _AIMED
+        if chance.random() < _LEFT_IN_CODE:
+            self.query.overrides = Overrides(abandon_batch=chance.randrange(self.shape.batches))
+            self.judge.allowed.add(("abandon_batch", self.query.overrides.abandon_batch))
         self.started = 0
         self._drivers: list[tuple[Process, Strand]] = []
         self._rogue: Strand | None = None
@@ -90,7 +104,17 @@ class History:
 
     def _strike(self, kind: str, act: Callable[[], Any]) -> None:
         self.judge.on_request(kind, self.simulation.process)
+        self._lose_a_decided_transaction()
         self.nemesis.strike(kind, act)
+
+    def _lose_a_decided_transaction(self) -> None:
+        """Once: between a decision and its commit, one of several transactions times out."""
+        if self._aims and self.nemesis.budget and len(found := self.judge.decided_and_open()) > 1:
+            self._aims = False
+            self.nemesis.count(Fault.OUTSIDER)
+            lost = self.simulation.chance.choice(found)
+            self.simulation.cluster.end(lost.transactional_id, lost.producer_id, lost.epoch, commit=False)
+            self.simulation.trace.append(f"** {lost.transactional_id}, which is decided, was aborted from outside")
 
     # -- while faults strike -------------------------------------------------------------------------------------------
 
@@ -134,7 +158,9 @@ class History:
         for process, strand in list(self._drivers):
             if strand.ended or not process.alive:
                 self._drivers.remove((process, strand))
-                self._failures += self._outcome(process, strand)
+                for error in self._outcome(process, strand):
+                    if not self._take_way_out(error, patience=1 - _HASTY):
+                        self._failures.append(error)
         if self._rogue is not None and self._rogue.ended:
             for error in self._outcome(self._rogue.process, self._rogue):
                 # After a stale read, it may get far enough to be fenced by a driver that fenced later.
@@ -155,9 +181,25 @@ class History:
             raise strand.error
         return [strand.error]
 
+    def _take_way_out(self, error: BaseException, *, patience: float) -> bool:
+        """Set what the error names, as its user does; the setting stays in the code. False if it names nothing, or later."""
+        found = _WAY_OUT.search(str(error))
+        if found is None or not isinstance(error, TwoPhaseCommitError):
+            return False
+        setting, batch = found[1], int(found[2])
+        resumes = setting == "resume_at_batch"
+        if not resumes and self.simulation.chance.random() < patience:
+            return False
+        self.nemesis.struck[Fault.RESUME] += resumes
+        self.judge.allowed.add((setting, batch))
+        change: dict[str, Any] = {setting: batch}
+        self.query.overrides = replace(self.query.overrides, **change)
+        self.simulation.trace.append(f"== the user sets {setting}={batch}")
+        return True
+
     def _copy_the_checkpoint(self) -> None:
         """Start a copy of the checkpoint with other source offsets for a finished batch; the start must be refused."""
-        commits = self.query.kept.commits
+        commits = self.query.kept.commits - self.query.kept.skipped
         if not commits or not self.nemesis.budget or self.simulation.chance.random() > _ROGUE:
             return
         self.nemesis.count(Fault.COPIED_CHECKPOINT)
@@ -165,6 +207,7 @@ class History:
         batch = self.simulation.chance.choice(sorted(commits))
         kept.offsets = {n: end for n, end in kept.offsets.items() if n < batch} | {batch: kept.offsets[batch] + 1}
         kept.commits -= {n for n in kept.commits if n >= batch}
+        kept.skipped -= {n for n in kept.skipped if n >= batch}
         process = Process(ROGUE)
         rogue = Query(self.simulation, self.shape, kept)
 
@@ -178,22 +221,34 @@ class History:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def finish(self) -> bool:
-        """Without faults, one last driver finishes the rest and one more batch. Returns False if it ends in doubt."""
+        """Without faults, one last driver finishes the rest and one more batch; or the one after it, with what errors name.
+
+        Returns:
+            False if one was in doubt.
+        """
         self.nemesis.rest()
         self.simulation.end()
         # An attempt that lost the race of a batch is swept with the next batch. The last batch has no next one.
-        self.query.speculates = False
+        self.query.speculates = self.query.skips = False
+        is_excused = False
+        while (error := self._run_last_driver()) is not None:
+            gap = isinstance(error, RefusedStartError)
+            if not gap:
+                self._require_excusable(error)
+            if (is_excused and not gap) or not self._take_way_out(error, patience=0):
+                raise ModelViolation(f"there is no way out of {error!r}") from error
+            is_excused = is_excused or not gap
+        # Every transaction that it saw committed is visible; any other belongs to nobody.
+        self.judge.require_all_visible_once(self.query.kept, _OUTPUT_PARTITIONS)
+        return not is_excused
+
+    def _run_last_driver(self) -> BaseException | None:
         strand = self._start(self.shape.batches + 1)
         while not strand.ended and self.simulation.step():
             pass
-        if strand.error is not None:
-            self._require_excusable(strand.error)
-            return False
-        if not strand.ended:
+        if strand.error is None and not strand.ended:
             raise ModelViolation("the last driver does not end")
-        # Every transaction that it saw committed is visible; any other belongs to nobody.
-        self.judge.require_all_visible_once(self.query.kept, _OUTPUT_PARTITIONS)
-        return True
+        return strand.error
 
     def _require_excusable(self, error: BaseException) -> None:
         if not isinstance(error, TwoPhaseCommitError):
@@ -216,6 +271,7 @@ def play(seed: int) -> Verdict:
     finally:
         history.simulation.end()
     verdict.drivers = history.started
+    history.nemesis.struck[Fault.ABANDON] = len(history.judge.abandoned)
     verdict.struck = Counter({fault.name: count for fault, count in history.nemesis.struck.items()})
     verdict.trace = history.simulation.trace
     return verdict

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tests.model.network import NETWORK
 from tests.model.query import LEDGER, OUTPUT, ModelViolation
 from twopc.codec import decode
-from twopc.records import Decision, Repair
+from twopc.records import Begin, Decision, Repair
 
 if TYPE_CHECKING:
     from tests.model.broker import Cluster, Entry, Transaction
@@ -19,11 +19,19 @@ ROGUE = "rogue"
 
 
 class Judge:
-    """Checks that only decided transactions commit, no row is visible twice, and a start to be refused fences nobody."""
+    """Checks that only decided transactions commit, no row is visible twice, and a start to be refused fences nobody.
+
+    Attributes:
+        allowed: what the user has allowed so far: the name of the setting, and the batch.
+        abandoned: the batches that are on record as given up.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._decided: set[tuple[str, int]] = set()
+        self._decided: dict[tuple[str, int], int] = {}  # the batch of each transaction
+        self._highest = -1
+        self.allowed: set[tuple[str, int | None]] = set()
+        self.abandoned: set[int] = set()
         self._seen: Counter[int] = Counter()
         #: The driver that last asked for the driver's transactional id, and so may have fenced every other.
         self.last_to_fence = ""
@@ -43,10 +51,34 @@ class Judge:
             return
         entries = log.entries[log.open[known.producer_id] :]
         values = [(e.offset, e.value) for e in entries if e.producer_id == known.producer_id and e.value is not None]
-        for found in decode(values):
-            if isinstance(found.record, (Decision, Repair)):
-                handles = [handle for task in found.record.tasks for handle in task.handles.values()]
-                self._decided |= {(handle["transactional_id"], handle["producer_epoch"]) for handle in handles}
+        for _, record in decode(values):
+            if isinstance(record, Begin) and record.abandons:
+                self._allow("abandon_batch", record.first_batch - 1)
+                self.abandoned.add(record.first_batch - 1)
+            if isinstance(record, Decision):
+                self._on_decision(record.batch_id)
+            if isinstance(record, (Decision, Repair)):
+                handles = [handle for task in record.tasks for handle in task.handles.values()]
+                for handle in handles:
+                    self._decided[handle["transactional_id"], handle["producer_epoch"]] = record.batch_id
+
+    def _allow(self, setting: str, batch: int) -> None:
+        if (setting, batch) not in self.allowed:
+            raise ModelViolation(f"nobody has set {setting}={batch}")
+
+    def _on_decision(self, batch: int) -> None:
+        if batch > self._highest + 1:
+            self._allow("resume_at_batch", batch)
+        if batch in self.abandoned:
+            raise ModelViolation(f"batch {batch} was given up, and is decided again")
+        self._highest = batch
+
+    def decided_and_open(self) -> list[Transaction]:
+        """The transactions of the last decision that nobody has ended."""
+        decided, last = self._decided, self._highest
+        return [
+            known for known in self._cluster.ongoing() if decided.get((known.transactional_id, known.epoch)) == last
+        ]
 
     def _on_visible(self, where: tuple[str, int], entry: Entry) -> None:
         if where[0] != OUTPUT:
@@ -64,8 +96,10 @@ class Judge:
             raise ModelViolation("a start that must be refused fenced the healthy driver")
 
     def require_all_visible_once(self, kept: Checkpointed, partitions: int) -> None:
-        """Check the end of a history against the checkpoint's plan."""
-        end = kept.offsets.get(max(kept.offsets, default=0), 0)
+        """Check the end of a history against the checkpoint's plan: of a batch that was given up, any row may be missing."""
+        wanted, optional = Counter[int](), Counter[int]()
+        for batch in kept.offsets.keys() - kept.skipped:
+            (optional if batch in self.abandoned else wanted).update(kept.rows_of(batch))
         seen: Counter[int] = Counter()
         for number in range(partitions):
             log = self._cluster.logs[OUTPUT, number]
@@ -74,9 +108,9 @@ class Judge:
                     f"output {number} is readable up to {log.stable} of {log.end}: a transaction is open"
                 )
             seen.update(int(entry.value or b"") for entry in self._cluster.fetch((OUTPUT, number), 0)[0])
-        if seen != Counter(range(end)):
-            lost, extra = sorted(set(range(end)) - set(seen)), dict(seen - Counter(range(end)))
-            raise ModelViolation(f"lost {lost}, too many {extra}, of {end} rows")
+        lost, extra = sorted(wanted - seen), dict(seen - wanted - optional)
+        if lost or extra:
+            raise ModelViolation(f"lost {lost}, too many {extra}, of {wanted.total()} rows")
         left = [known.transactional_id for known in self._cluster.ongoing()]
         if left:
             raise ModelViolation(f"transactions are left open: {left}")

@@ -38,6 +38,8 @@ class Fault(Enum):
     REFUSE_RECORD = "the broker refuses a record"
     RIVAL = "a second driver starts on the same checkpoint"
     COPIED_CHECKPOINT = "a query starts on a copy of the checkpoint with another history"
+    ABANDON = "the user gives a batch up, as an error says"
+    RESUME = "the user lets the query continue behind batches that the function left out"
 
 
 #: Faults that strike at a request, with their weights.

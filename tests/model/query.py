@@ -17,7 +17,7 @@ from sinks.kafka import KafkaSink, producer_pool
 from tests.model.simulation import Crash, Process, Simulation
 from tests.tasks import prepare_all
 from twopc import errors
-from twopc.batch import Batch
+from twopc.batch import Batch, Overrides
 from twopc.coordinator import Coordinator
 from twopc.errors import FatalError, PrepareTimeoutError, RetriableError, TwoPhaseCommitError
 from twopc.records import TaskReport
@@ -32,6 +32,7 @@ QUERY_ID: Final = "query-a"
 TRANSACTION_TIMEOUT_MS: Final = 60_000
 _TASK_ATTEMPTS: Final = 3
 _SPECULATED: Final = 0.1
+_SKIPPED: Final = 0.4
 
 
 class ModelViolation(AssertionError):  # noqa: N818 - a verdict
@@ -42,7 +43,8 @@ class ModelViolation(AssertionError):  # noqa: N818 - a verdict
 class Shape:
     """What a history's query looks like.
 
-    ``shuffled``: a replay gives the rows to other tasks. ``staged``: tasks keep their rows until the batch is proven.
+    ``shuffled``: a replay gives the rows to other tasks. ``staged``: tasks keep their rows until the batch is proven. ``skips``:
+    the user's function leaves some batches out.
     """
 
     batches: int
@@ -51,6 +53,7 @@ class Shape:
     shuffled: bool
     staged: bool
     keep_batches: int
+    skips: bool
 
 
 @dataclass
@@ -62,6 +65,15 @@ class Checkpointed:
     files: dict[str, bytes] = field(default_factory=dict)
     staged: dict[str, list[int]] = field(default_factory=dict)
     states: set[int] = field(default_factory=set)  #: written state versions
+    skipped: set[int] = field(default_factory=set)  #: batches that the user's function leaves out
+
+    def plan(self, batch: int, end: int, *, skips: bool) -> None:
+        """Plan a batch, if no other driver has."""
+        if self.offsets.setdefault(batch, end) == end and skips:
+            self.skipped.add(batch)
+
+    def rows_of(self, batch: int) -> range:
+        return range(self.begin_of(batch), self.offsets[batch])
 
     def begin_of(self, batch: int) -> int:
         return self.offsets.get(batch - 1, 0)
@@ -134,6 +146,8 @@ class Query:
         self.kept = checkpointed or Checkpointed()
         self.sink = _SINK
         self.speculates = True
+        self.skips = shape.skips
+        self.overrides = Overrides()  #: for drivers that start from now on
         self.idle: list[Process] = []  #: idle Python workers; a restart in the same application reuses them
         self._workers = 0
 
@@ -141,13 +155,16 @@ class Query:
         """Run a driver: every batch up to ``batches``, or until something stops it."""
         simulation, kept = self.simulation, self.kept
         staging = Staging(simulation, kept.staged) if self.shape.staged else None
-        settings = Settings(max_attempts=2, keep_batches=self.shape.keep_batches)
+        settings = Settings(max_attempts=2, keep_batches=self.shape.keep_batches, overrides=self.overrides)
         files = Files(simulation, kept.files)
         coordinator = Coordinator([self.sink], files, settings=settings, staging=staging)
         run = Run(self, process)
         while (batch := self._planned(batches)) is not None:
-            checkpoint = Batch(QUERY_ID, batch, kept.offsets_of(batch) or (), kept.offsets_of)
-            coordinator.process(checkpoint, Engine(run, batch))
+            if batch in kept.skipped:
+                kept.states.add(batch)
+            else:
+                checkpoint = Batch(QUERY_ID, batch, kept.offsets_of(batch) or (), kept.offsets_of)
+                coordinator.process(checkpoint, Engine(run, batch))
             if batch not in kept.states:
                 raise ModelViolation(f"batch {batch} was never fully evaluated: it has no state version")
             simulation.request("file", lambda done=batch: kept.commits.add(done))  # type: ignore[misc]
@@ -159,12 +176,13 @@ class Query:
         if last + 1 >= batches:
             return None
         end = self.kept.offsets.get(last, 0) + self.simulation.chance.choice((0, 1, 2, 4, 6))
-        self.simulation.request("file", lambda: self.kept.offsets.setdefault(last + 1, end))
+        skips = self.skips and last >= 0 and self.simulation.chance.random() < _SKIPPED
+        self.simulation.request("file", lambda: self.kept.plan(last + 1, end, skips=skips))
         return last + 1
 
     def split(self, batch: int) -> list[list[int]]:
         """The rows of each task in this attempt."""
-        rows = list(range(self.kept.begin_of(batch), self.kept.offsets[batch]))
+        rows = list(self.kept.rows_of(batch))
         tasks: list[list[int]] = [[] for _ in range(self.shape.tasks)]
         for row in rows:
             place = self.simulation.chance.randrange(self.shape.tasks) if self.shape.shuffled else row

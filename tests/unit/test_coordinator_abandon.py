@@ -85,6 +85,7 @@ def test_what_can_never_be_proven_is_given_up_and_holds_nobody_back(
         die_at(
             cluster, cluster.start(settings=abandoning(0)), "driver.swept" if batch == 0 else "driver.prepared", batch
         )
+        assert len(cluster.store.pending()) == PARTITIONS * batch, "it should be swept before anything else is written"
     cluster.start().run(batch, batch + 1)
     assert cluster.store.visible() == all_rows(*range(1, batch + 2))
     assert (cluster.store.pending(), abandoned(cluster)) == ([], [0])
