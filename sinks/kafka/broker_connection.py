@@ -67,10 +67,10 @@ class BrokerConnection:
         """The version of Kafka whose protocol the broker speaks that was reached first, as kafka-python infers it."""
         return str(self._manager.broker_version_data.broker_version_str)
 
-    def does_not_know(self, request: Any) -> bool:
-        """Whether that broker has no version of a request that kafka-python has, too."""
+    def does_not_know(self, request: Any, *, min_version: int = 0) -> bool:
+        """Whether that broker has no version of a request, from this one on, that kafka-python has, too."""
         try:
-            self._manager.broker_version_data.api_version(request)
+            self._manager.broker_version_data.api_version(request, min_version=min_version)
         except kafka_errors.IncompatibleBrokerVersion:
             return True
         return False

@@ -39,7 +39,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         self._settings = settings
         self._timeout_ms = settings.timeout_ms
         self._client = TransactionClient(settings.committing_config())
-        self._log = KafkaDecisionLog(settings)
+        self._log = KafkaDecisionLog(settings, verified=self._client.verifies)
         self._unread: list[str] = []  # why the last search of markers proved nothing
         self._blockers: list[str] = []
 

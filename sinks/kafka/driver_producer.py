@@ -70,11 +70,12 @@ class DriverProducer:
         # Not longer than the tasks': the brokers allow theirs, and may not allow a minute (transaction.max.timeout.ms).
         return min(_DRIVER_TRANSACTION_TIMEOUT_MS, self._settings.transaction_timeout_ms)
 
-    def write(self, values: Sequence[tuple[int, bytes]], *, point: str | None) -> tuple[int, float]:
+    def write(self, values: Sequence[tuple[int, bytes]], *, point: str | None) -> tuple[int, int, float]:
         """Write ``(partition, value)`` pairs in one transaction and commit it; ``point`` is the crash point in between.
 
         Returns:
-            the offset of the first record, and how long the commit took, in seconds. Raises as :meth:`DecisionLog.append`.
+            the offsets of the first and the last record, and how long the commit took, in seconds. Raises as
+            :meth:`DecisionLog.append`.
         """
         written: list[Message] = []
         failures: list[KafkaError] = []
@@ -103,10 +104,10 @@ class DriverProducer:
             crash_point(point)
         began = time.monotonic()
         self._commit()
-        first = written[0].offset()
-        if first is None:
+        first, last = written[0].offset(), written[-1].offset()
+        if first is None or last is None:
             raise AssertionError("a delivered message has an offset")
-        return first, time.monotonic() - began
+        return first, last, time.monotonic() - began
 
     def _commit(self) -> None:
         """Commit, and repeat the commit while its error is retriable; the decision itself is never repeated (rule 12)."""

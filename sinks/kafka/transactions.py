@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import kafka.errors as kafka_errors
 from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
-from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
+from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
 
 from sinks.kafka.broker_connection import BrokerConnection
 from sinks.kafka.reports import NO_ANSWER, NONE, Description, Listing
@@ -37,6 +37,8 @@ _INIT_PRODUCER_ID_VERSION: Final = 4
 #: Of transactions that nobody begins; brokers refuse more than their transaction.max.timeout.ms.
 _FENCING_TIMEOUT_MS: Final = 1_000
 _TRANSACTION_COORDINATOR: Final = 1
+#: The first that a partition's leader sends to the coordinator itself, before it takes a record (KIP-890, Kafka 3.6).
+_VERIFYING_VERSION: Final = 4
 #: Requests that came with Kafka 3.0 (KIP-664).
 _NEEDED: Final = {"DescribeTransactions": DescribeTransactionsRequest, "ListTransactions": ListTransactionsRequest}
 #: Error codes of a broker that does not coordinate the id. NOT_COORDINATOR can follow a successful append, so none of them
@@ -77,6 +79,11 @@ class TransactionClient:
     def cluster_id(self) -> str:
         """The cluster's id."""
         return self._connection.cluster_id
+
+    @property
+    def verifies(self) -> bool:
+        """Whether brokers refuse a record whose transaction has ended (Kafka 3.6 and newer)."""
+        return not self._connection.does_not_know(AddPartitionsToTxnRequest, min_version=_VERIFYING_VERSION)
 
     def coordinator_of(self, transactional_id: str) -> str:
         """The broker that was last known to coordinate the id, for people."""

@@ -123,6 +123,7 @@ class TransactionClient:
     """See ``sinks.kafka.transactions``. Each request can be lost on its own."""
 
     cluster_id = "model"
+    verifies = True
 
     def __init__(self, _config: Mapping[str, Any]) -> None: ...
 

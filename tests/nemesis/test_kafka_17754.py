@@ -121,7 +121,8 @@ def test_a_late_commit_of_the_driver_cannot_publish_a_partial_decision(
 ) -> None:
     """Rules 12 and 14: the commit of the previous decision arrives when the next one, in several parts, is half written.
 
-    An incomplete decision is ignored: the batch is neither lost nor doubled, and the next driver starts.
+    An incomplete decision is ignored: the batch is neither lost nor doubled, and the next driver starts. Brokers before 3.6 take
+    the rest of the decision, too, so the next driver's first record completes it.
     """
     with_small_ledger(play)
     driver = play.driver()
@@ -141,7 +142,7 @@ def test_a_late_commit_of_the_driver_cannot_publish_a_partial_decision(
     waiting.release()
     assert isinstance(deciding.exception(60), DecisionInDoubtError)
     successor = play.driver()
-    assert process(successor, play, 1) == (1, 0)
+    assert process(successor, play, 1) == ((1, 0) if play.outsider.verifies else (0, 1))
     process(successor, play, 2)
     assert play.visible() == seen(3)
 
@@ -157,7 +158,8 @@ def test_a_decision_published_by_a_late_commit_is_not_reported_as_unwritten(
 ) -> None:
     """Rule 12: the acknowledgement of decision 1 is lost, and the late commit of decision 0 publishes it.
 
-    A driver that believed it unwritten might sweep decided transactions. It is in doubt until a restart reads it.
+    A driver that believed it unwritten might sweep decided transactions. It is in doubt until a restart reads it. Brokers before
+    3.6 let the driver commit it a second time, which is no error.
     """
     driver = play.driver()
     driver.initialize_state(play.batch(0))
@@ -174,4 +176,7 @@ def test_a_decision_published_by_a_late_commit_is_not_reported_as_unwritten(
     successor = play.driver()
     assert process(successor, play, 1) == (0, 1)
     assert play.visible() == seen(2)
-    assert isinstance(error, DecisionInDoubtError), f"reported as {error!r}"
+    if play.outsider.verifies:
+        assert isinstance(error, DecisionInDoubtError), f"reported as {error!r}"
+    else:
+        assert error is None

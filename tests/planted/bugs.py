@@ -205,6 +205,15 @@ BUGS: Final = (
         model=False,
     ),
     _bug(
+        "commits speak transactions V2",
+        4,
+        "sinks/kafka/transactions.py",
+        "_END_TXN_VERSION: Final = 3\n",
+        "_END_TXN_VERSION: Final = 5\n",
+        protocol="tests/live/test_broker_versions.py -k epoch",
+        model=False,
+    ),
+    _bug(
         "the sweep uses EndTxn",
         7,
         _PREPARED,

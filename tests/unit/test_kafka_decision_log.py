@@ -117,6 +117,21 @@ def test_what_is_closed_leaves_no_client_behind_though_somebody_has_it(log: Kafk
     log.close()  # a sink's log is closed by its committer and by its coordinator
 
 
+@pytest.mark.parametrize("verified", [True, False])
+def test_where_brokers_verify_nothing_the_end_of_every_record_is_read_back(
+    monkeypatch: pytest.MonkeyPatch,
+    verified: bool,  # noqa: FBT001
+) -> None:
+    """Otherwise a quick commit is believed. `tests/nemesis/test_kafka_17754.py` shows on an old broker what would be."""
+    found: list[tuple[int, bytes]] = []
+    monkeypatch.setattr(KafkaDecisionLog, "_read_back", lambda _, offset, value: found.append((offset, value)))
+    producer: Any = SimpleNamespace(write=lambda *_, **__: (OFFSET, OFFSET + 1, 0.0))
+    with contextlib.closing(KafkaDecisionLog(SETTINGS, verified=verified)) as log:
+        log._producer = producer
+        assert log.write([(0, b"begin"), (0, b"end")]) == OFFSET
+    assert found == ([] if verified else [(OFFSET + 1, b"end")])
+
+
 class Producer:
     """Raises the given errors when it commits, one after the other; then it succeeds."""
 
