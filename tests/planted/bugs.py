@@ -214,6 +214,15 @@ BUGS: Final = (
         model=False,
     ),
     _bug(
+        "brokers that verify nothing are believed",
+        12,
+        _LOG,
+        "(took_s > _SLOW_COMMIT_S or not self._verified)",
+        "took_s > _SLOW_COMMIT_S",
+        protocol="tests/unit/test_kafka_decision_log.py",
+        model=False,
+    ),
+    _bug(
         "the sweep uses EndTxn",
         7,
         _PREPARED,
