@@ -32,6 +32,8 @@ def create_topic(
 ) -> str:
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     admin.create_topics([NewTopic(name, partitions, 1, config=dict(config or {}))])[name].result()
+    while name not in admin.list_topics(timeout=30).topics:  # the broker may be behind the controller
+        pass
     return name
 
 
