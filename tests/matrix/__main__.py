@@ -112,6 +112,11 @@ def cells(options: argparse.Namespace) -> Iterator[Cell]:
             yield Cell(f"Kafka {kafka}", sys.executable, tests or _BROKER, kafka)
 
 
+def _told(output: str) -> str:
+    """Without what clients say that outlive their broker."""
+    return "\n".join(line for line in output.splitlines() if "|rdkafka#" not in line)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.matrix", description=__doc__)
     parser.add_argument("--spark", help="versions that begin with this, and no Kafkas")
@@ -127,10 +132,7 @@ def main() -> int:
         summary = next((line for line in reversed(done.stdout.splitlines()) if " in " in line), "nothing ran")
         if done.returncode != 0:
             failed += 1
-            told = [
-                line for line in done.stdout.splitlines() if "|rdkafka#" not in line
-            ]  # clients that outlive a broker
-            print("\n".join(told)[-20_000:], done.stderr[-5000:], flush=True)
+            print(_told(done.stdout)[-20_000:], _told(done.stderr)[-5000:], flush=True)
         print(f"{cell.title}: {summary}", flush=True)
         table.add_row(cell.title, summary, f"{time.monotonic() - began:.0f}")
     Console(width=110).print(table)
