@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 import kafka.errors as kafka_errors
 from kafka.admin import KafkaAdminClient
 from kafka.net.compat import KafkaNetClient
+from kafka.net.sasl.oauth import AbstractTokenProvider
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from twopc.errors import ConfigurationError, RetriableError, TwoPhaseCommitError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from sinks.kafka.oauth import Granted, Tokens
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +36,12 @@ class BrokerConnection:
         Raises:
             RetriableError: no broker responds.
             ConfigurationError: the connection's options are wrong.
+            TwoPhaseCommitError: no token for SASL/OAUTHBEARER can be had.
         """
+        tokens = config.get("sasl_oauth_token_provider")
+        if tokens is not None:
+            tokens()  # raises what is wrong; the client would log it and run into its timeout
+            config = {**config, "sasl_oauth_token_provider": _TokenProvider(tokens)}
         # kafka-python picks one bootstrap broker at random and spends the whole time on it, even if it is silent
         # (``KafkaConnectionManager._do_bootstrap``). So each try gets a share of the time, and picks anew.
         servers = len(config["bootstrap_servers"])
@@ -97,6 +105,27 @@ class BrokerConnection:
             return self._manager.send(request, *node)
         except kafka_errors.KafkaError as error:  # such as a node that has left the cluster
             return error
+
+
+class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-python has no types
+    """:class:`Tokens` as kafka-python takes them."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        super().__init__()
+        self._tokens = tokens
+
+    def token(self) -> str:
+        """Called at each connection, and when a session is about to expire (KIP-368)."""
+        return self._granted()[0]
+
+    def extensions(self) -> Mapping[str, str]:
+        return self._granted()[3]
+
+    def _granted(self) -> Granted:
+        try:
+            return self._tokens()
+        except TwoPhaseCommitError as error:  # to kafka-python a broker that cannot be reached, which it may be later
+            raise kafka_errors.SaslAuthenticationFailedError(str(error)) from error
 
 
 def _open(config: Mapping[str, Any]) -> KafkaAdminClient:

@@ -10,6 +10,7 @@ from sinks.kafka import markers
 from sinks.kafka.decision_log import KafkaDecisionLog
 from sinks.kafka.handle import KafkaHandle, task_id
 from sinks.kafka.ledger_topic import ABSENT, describe
+from sinks.kafka.oauth import failures
 from sinks.kafka.prepared import await_visible, confirm, end_all, fence, sweep
 from sinks.kafka.reports import NO_ANSWER, NONE, NOT_AUTHORIZED, until_final
 from sinks.kafka.transactions import TransactionClient
@@ -63,9 +64,8 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         probe = task_id(sink, 0, "preflight", 0)
         report = until_final([probe], look, timeout_ms=self._timeout_ms)[probe]
         if report == NO_ANSWER:
-            raise RetriableError(
-                f"no transaction coordinator responds at {self._settings.bootstrap_servers} within {self._timeout_ms} ms"
-            )
+            silent = f"no transaction coordinator responds at {self._settings.bootstrap_servers} within {self._timeout_ms} ms"
+            raise RetriableError("; ".join([silent, *failures()]))
         if report == NOT_AUTHORIZED:
             raise ConfigurationError(
                 f"sink {sink!r} may not describe its transactional ids, so it could not find the transactions that a failed "
@@ -111,7 +111,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         )
         ends = [f"the commit of {count} transaction(s) at {answer}" for answer, count in sorted(answers.items())]
         return (
-            f"sink {self._settings.name!r}: {'; '.join([*ends, *self._unread])}. Decided transactions expire after "
+            f"sink {self._settings.name!r}: {'; '.join([*ends, *self._unread, *failures()])}. Decided transactions expire after "
             f"kafka.transaction.timeout.ms={self._settings.transaction_timeout_ms} ms; what expires has to be written again"
         )
 

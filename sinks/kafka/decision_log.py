@@ -16,6 +16,7 @@ from tenacity import wait_fixed
 from sinks.kafka.driver_producer import RETRY_BACKOFF_MS, DriverProducer
 from sinks.kafka.errors import is_retriable, translate
 from sinks.kafka.ledger_topic import ABSENT, DRIVER_PARTITION, LedgerTopic
+from sinks.kafka.oauth import require_token
 from sinks.kafka.reader import CommittedReader, Row, offsets
 from sinks.retry import retrying
 from twopc.codec import decode, decoding, encode
@@ -69,6 +70,7 @@ class KafkaDecisionLog(DecisionLog):
         silence_ms = int(max(_SHORTEST_SILENCE_MS, min(_SILENCE_MS, settings.timeout_ms / 3)))
         self._silence = {"socket.timeout.ms": str(silence_ms)}
         connection = {**self._silence, **settings.connection_config()}
+        require_token(connection)
         self.admin = AdminClient({**connection, "socket.connection.setup.timeout.ms": "5000"})
         self.topic = LedgerTopic(self.admin, self.name, timeout_ms=settings.timeout_ms)
         self.reader = CommittedReader(connection)

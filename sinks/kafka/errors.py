@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError, KafkaException
 
+from sinks.kafka.oauth import failures
 from twopc.errors import BadRecordError, ConfigurationError, FencedError, RetriableError, TwoPhaseCommitError
 
 if TYPE_CHECKING:
@@ -19,6 +20,18 @@ _FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOC
 #: What a call that serves callbacks raises. confluent-kafka raises a fatal error (fenced) inside its own callback. If a
 #: delivery report follows in the same call, Python makes it a SystemError, with the fatal error as its cause.
 SERVING: Final = (KafkaException, SystemError)
+
+#: What a client reports that has no token.
+_NOT_CONNECTED: Final = frozenset(
+    {
+        KafkaError._TIMED_OUT,
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._AUTHENTICATION,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+    }
+)
 
 _CREDENTIALS: Final = "the broker refused the credentials: check kafka.sasl.*"
 #: What to do, by error, as a user of the sink can do it.
@@ -73,6 +86,8 @@ def translate(error: KafkaException | SystemError | KafkaError, doing: str) -> T
             "Nothing of it is visible. Restart the query, unless a newer driver is meant to run"
         )
     text = f"{doing}: {inner.str()} ({inner.name()})"
+    if inner.code() in _NOT_CONNECTED:
+        text = "; ".join([text, *failures()])
     if inner.code() in _BAD_RECORD:
         return BadRecordError(f"{text}: {_BAD_RECORD[inner.code()]}")
     if inner.code() in _CONFIGURATION:

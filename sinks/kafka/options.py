@@ -8,15 +8,20 @@ Source of the names: librdkafka's CONFIGURATION.md.
 
 from __future__ import annotations
 
+import pkgutil
 import ssl
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from sinks.kafka import java_options
+from sinks.kafka.oauth import Tokens, name_of
+from sinks.kafka.oauth_requests import ClientCredentials, unsecured
 from twopc.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PREFIX: Final = "kafka."
+_CALLBACK: Final = f"{PREFIX}oauth_cb"
 #: Why a user must not set an option, and which.
 _OWNED: Final = {
     "each producer needs its own, made of sink, driver epoch, worker and sequence": ("transactional.id",),
@@ -66,7 +71,21 @@ _TLS: Final = (
     "ssl.endpoint.identification.algorithm",
     "enable.ssl.certificate.verification",
 )
-_MECHANISMS: Final = ("GSSAPI", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+#: Connection options that kafka-python takes as a supply of tokens.
+_OAUTH: Final = (
+    "sasl.oauthbearer.method",
+    "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.secret",
+    "sasl.oauthbearer.scope",
+    "sasl.oauthbearer.extensions",
+    "sasl.oauthbearer.token.endpoint.url",
+    "sasl.oauthbearer.config",
+    "enable.sasl.oauthbearer.unsecure.jwt",
+    "https.ca.location",
+    "oauth_cb",
+)
+_MECHANISMS: Final = ("GSSAPI", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+_CONNECTION: Final = frozenset((*_RENAMED, *_TLS, *_OAUTH))
 
 
 def check(options: Mapping[str, Any]) -> None:
@@ -84,11 +103,14 @@ def check(options: Mapping[str, Any]) -> None:
             )
         if name in _REASONS:
             raise ConfigurationError(f"{given} cannot be set: {_REASONS[name]}. Remove the option")
-        if name == "partitioner.class" or name.endswith((".serializer", ".deserializer")):
-            raise ConfigurationError(f"{given} belongs to the Java client; the sink sends bytes. Remove the option")
-        connection = name.startswith(("ssl.", "sasl.", "https.ca")) or name in {"oauth_cb", "connect_cb", "resolve_cb"}
-        if connection and name not in _RENAMED and name not in _TLS:  # its value may be a secret
-            known = sorted(PREFIX + n for n in (*_RENAMED, *_TLS) if n.startswith(("ssl.", "sasl.")))
+        instead = java_options.answer(name, value)
+        if instead:  # its value may be a secret
+            raise ConfigurationError(
+                f"option {option!r} belongs to Java's clients, the sink uses librdkafka. {instead}"
+            )
+        connection = name.startswith(("ssl.", "sasl.", "https.ca")) or name in {"connect_cb", "resolve_cb"}
+        if connection and name not in _CONNECTION:  # the same
+            known = sorted(PREFIX + n for n in _CONNECTION if n.startswith(("ssl.", "sasl.")))
             raise ConfigurationError(
                 f"option {option!r} is set, but the client that commits prepared transactions cannot honour it. Set only "
                 f"these: {', '.join(known)}"
@@ -97,6 +119,34 @@ def check(options: Mapping[str, Any]) -> None:
             raise ConfigurationError(
                 f"{given}: the client that commits prepared transactions cannot honour it. Set one of {', '.join(_MECHANISMS)}"
             )
+
+
+def with_tokens(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, with a user's ``oauth_cb`` as :class:`Tokens`: a callable, or its name ``module:function``.
+
+    Raises:
+        ConfigurationError: it is neither.
+    """
+    callback = options.get(_CALLBACK)
+    if callback is None or isinstance(callback, Tokens):
+        return dict(options)
+    try:
+        function = pkgutil.resolve_name(callback) if isinstance(callback, str) else callback
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(
+            f"option {_CALLBACK!r}={callback!r} cannot be imported: {error}. Set a callable, or 'module:function'"
+        ) from error
+    if not callable(function):
+        raise ConfigurationError(
+            f"option {_CALLBACK!r} is no callable. Set a function that returns a token and its expiry"
+        )
+    config = options.get(f"{PREFIX}sasl.oauthbearer.config")
+    return {**options, _CALLBACK: Tokens(function, name_of(function), config)}
+
+
+def without_network(parsed: Mapping[str, Any]) -> dict[str, Any]:
+    """The options without what lets a client request tokens as soon as it is made."""
+    return {name: value for name, value in parsed.items() if name not in {"oauth_cb", "sasl.oauthbearer.method"}}
 
 
 def without_prefix(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,14 +160,14 @@ def _text(value: object) -> str:
 
 def for_librdkafka(parsed: Mapping[str, Any]) -> dict[str, Any]:
     """The connection options alone, for clients that read or administrate."""
-    return {n: v for n, v in parsed.items() if n in _RENAMED or n in _TLS or n.startswith(("socket.", "broker."))}
+    return {n: v for n, v in parsed.items() if n in _CONNECTION or n.startswith(("socket.", "broker."))}
 
 
 def for_kafka_python(parsed: Mapping[str, Any]) -> dict[str, Any]:
     """The same connection options as kafka-python takes them.
 
     Raises:
-        ConfigurationError: a certificate or key cannot be read.
+        ConfigurationError: a certificate or key cannot be read, or nothing supplies tokens.
     """
     config: dict[str, Any] = {_RENAMED[name]: value for name, value in parsed.items() if name in _RENAMED}
     protocol = config.get("security_protocol", "PLAINTEXT").upper()
@@ -126,9 +176,43 @@ def for_kafka_python(parsed: Mapping[str, Any]) -> dict[str, Any]:
         config["sasl_mechanism"] = config["sasl_mechanism"].upper()
     elif protocol.startswith("SASL"):
         config["sasl_mechanism"] = "GSSAPI"  # librdkafka's default
+    uses_tokens = protocol.startswith("SASL") and config["sasl_mechanism"] == "OAUTHBEARER"
+    if uses_tokens:
+        config["sasl_oauth_token_provider"] = _tokens(parsed)
+    elif "oauth_cb" in parsed:  # confluent-kafka would wait for a token that nobody requests
+        raise ConfigurationError(
+            f"option {_CALLBACK!r} is set, but not used. Set kafka.security.protocol=SASL_SSL and "
+            "kafka.sasl.mechanism=OAUTHBEARER, or remove it"
+        )
     if protocol.endswith("SSL"):
         config["ssl_context"] = _tls_context(parsed)
     return config
+
+
+def _tokens(parsed: Mapping[str, Any]) -> Tokens:
+    method = parsed.get("sasl.oauthbearer.method", "default").lower()
+    ways = {
+        "kafka.oauth_cb": parsed.get("oauth_cb"),
+        "kafka.sasl.oauthbearer.method=oidc": method == "oidc",
+        "kafka.enable.sasl.oauthbearer.unsecure.jwt=true": parsed.get("enable.sasl.oauthbearer.unsecure.jwt") == "true",
+    }
+    chosen = [way for way, is_set in ways.items() if is_set]
+    if method not in {"default", "oidc"}:
+        raise ConfigurationError(
+            f"option 'kafka.sasl.oauthbearer.method'={method!r} is unknown. Set 'oidc', or remove it"
+        )
+    if len(chosen) != 1:
+        raise ConfigurationError(
+            f"kafka.sasl.mechanism='OAUTHBEARER' has {' and '.join(chosen) or 'nothing'} to supply tokens. Set one of "
+            f"{', '.join(ways)}"
+        )
+    if parsed.get("oauth_cb"):
+        return cast("Tokens", parsed["oauth_cb"])
+    if method == "oidc":
+        return Tokens(ClientCredentials(parsed), "kafka.sasl.oauthbearer.method=oidc")
+    config = parsed.get("sasl.oauthbearer.config")
+    unsecured(config)
+    return Tokens(unsecured, "kafka.enable.sasl.oauthbearer.unsecure.jwt", config)
 
 
 def _tls_context(parsed: Mapping[str, Any]) -> ssl.SSLContext:

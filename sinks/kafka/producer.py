@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import Producer
 
 from sinks.kafka.errors import SERVING, translate_in_task, translated
+from sinks.kafka.oauth import require_token
+from sinks.kafka.oauth_requests import diagnose
 from twopc.errors import RetriableError
 
 if TYPE_CHECKING:
@@ -72,22 +74,27 @@ def make_ready(
     """Create and initialise a producer, and wait until its statistics report its producer id and epoch."""
     failures: dict[str, KafkaError] = {}
     newest: deque[str] = deque(maxlen=1)
-    producer = Producer(
-        {
-            **config,
-            "transactional.id": transactional_id,
-            "delivery.report.only.error": True,
-            "on_delivery": lambda error, record: failures.setdefault(record.topic(), error),
-            "statistics.interval.ms": str(_STATISTICS_INTERVAL_MS),
-            "stats_cb": newest.append,
-        },
-        logger=client_logger,
-    )
-    ready = ReadyProducer(producer, transactional_id, sequence, failures, _statistics=newest)
     deadline = time.monotonic() + timeout_ms / 1000
-    with translated(f"initialising the transactional id {transactional_id}", translate_in_task):
-        ready.markers = connect(producer, ledger, timeout_s=timeout_ms / 1000) - 1
-        producer.init_transactions(max(0.1, deadline - time.monotonic()))
+    require_token(config)
+    try:
+        with translated(f"initialising the transactional id {transactional_id}", translate_in_task):
+            producer = Producer(
+                {
+                    **config,
+                    "transactional.id": transactional_id,
+                    "delivery.report.only.error": True,
+                    "on_delivery": lambda error, record: failures.setdefault(record.topic(), error),
+                    "statistics.interval.ms": str(_STATISTICS_INTERVAL_MS),
+                    "stats_cb": newest.append,
+                },
+                logger=client_logger,
+            )
+            ready = ReadyProducer(producer, transactional_id, sequence, failures, _statistics=newest)
+            ready.markers = connect(producer, ledger, timeout_s=timeout_ms / 1000) - 1
+            producer.init_transactions(max(0.1, deadline - time.monotonic()))
+    except RetriableError:
+        diagnose(config)
+        raise
     while min(ready.identity()) < 0:  # not a retry: poll() is what calls back with the statistics
         if time.monotonic() > deadline:
             raise RetriableError(f"{transactional_id}: librdkafka did not report a producer id within {timeout_ms} ms")

@@ -60,8 +60,8 @@ class KafkaSettings:
             raise ConfigurationError(
                 f"KafkaSink(timeout_ms={self.timeout_ms}) is too short. Set a positive number of milliseconds"
             )
-        object.__setattr__(self, "options", dict(self.options))
         options.check(self.options)
+        object.__setattr__(self, "options", options.with_tokens(self.options))
         self._require_accepted()
         if self.transaction_timeout_ms < _SHORTEST_TRANSACTION_MS:
             raise ConfigurationError(
@@ -73,8 +73,8 @@ class KafkaSettings:
     def _require_accepted(self) -> None:
         """Let librdkafka check the options, without a broker to connect to."""
         try:
-            config = {**self.producer_config(), "bootstrap.servers": "", "transactional.id": "check", "log_level": 0}
-            confluent_kafka.Producer(config)
+            config = options.without_network(self.producer_config())
+            confluent_kafka.Producer({**config, "bootstrap.servers": "", "transactional.id": "check", "log_level": 0})
         except (confluent_kafka.KafkaException, TypeError, ValueError) as error:
             reason = error.args[0].str() if isinstance(error, confluent_kafka.KafkaException) else str(error)
             raise ConfigurationError(

@@ -1,0 +1,138 @@
+"""Security options of Java's Kafka clients, and what to set instead. Both clients here are not Java's.
+
+Sources: Kafka's ``SslConfigs``, ``SaslConfigs`` and login modules; librdkafka's CONFIGURATION.md.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+_AUTHORITY: Final = "Set kafka.ssl.ca.location=ca.pem. To make it: keytool -list -rfc -keystore truststore.jks > ca.pem"
+_CERTIFICATE: Final = (
+    "Set kafka.ssl.certificate.location=client.pem and kafka.ssl.key.location=client.key, with kafka.ssl.key.password. To make "
+    "them: keytool -importkeystore -srckeystore keystore.jks -destkeystore client.p12 -deststoretype PKCS12; "
+    "openssl pkcs12 -in client.p12 -nokeys -out client.pem; openssl pkcs12 -in client.p12 -nocerts -out client.key"
+)
+_TLS: Final = "Remove it: OpenSSL chooses the version of TLS, 1.2 or newer"
+_REMOVE: Final = "Remove it: it concerns Java alone"
+_BYTES: Final = "Remove it: the sink sends bytes"
+_TOKENS: Final = "Set kafka.oauth_cb to a function that returns a token, or kafka.sasl.oauthbearer.method=oidc"
+_RENEWAL: Final = "Remove it: tokens are renewed by themselves"
+
+#: By Java's name, or name=value, what to do here.
+ANSWERS: Final = {
+    "sasl.jaas.config": "Set what its login module stands for, see below",
+    "sasl.mechanism=AWS_MSK_IAM": (
+        "Set kafka.sasl.mechanism=OAUTHBEARER and kafka.oauth_cb to a function that calls "
+        "MSKAuthTokenProvider.generate_auth_token (docs/security.md has it)"
+    ),
+    "sasl.login.callback.handler.class": _TOKENS,
+    "sasl.client.callback.handler.class": _TOKENS,
+    "sasl.login.class": _TOKENS,
+    "sasl.oauthbearer.client.credentials.client.id": "Set kafka.sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.credentials.client.secret": "Set kafka.sasl.oauthbearer.client.secret",
+    "sasl.kerberos.kinit.cmd": "Remove it: run kinit on driver and executors; both clients use its ticket",
+    "ssl.truststore.location": _AUTHORITY,
+    "ssl.truststore.type": _AUTHORITY,
+    "ssl.truststore.password": f"{_AUTHORITY}. PEM files of certificates need no password",
+    "ssl.truststore.certificates": "Set kafka.ssl.ca.pem to the same text",
+    "ssl.keystore.location": _CERTIFICATE,
+    "ssl.keystore.type": _CERTIFICATE,
+    "ssl.keystore.password": _CERTIFICATE,
+    "ssl.keystore.certificate.chain": "Write it to a file, and set kafka.ssl.certificate.location to its path",
+    "ssl.keystore.key": "Write it to a file, and set kafka.ssl.key.location to its path",
+    "ssl.protocol": _TLS,
+    "ssl.enabled.protocols": _TLS,
+    **dict.fromkeys(
+        (
+            "ssl.provider",
+            "ssl.keymanager.algorithm",
+            "ssl.trustmanager.algorithm",
+            "ssl.secure.random.implementation",
+            "ssl.engine.factory.class",
+            "security.providers",
+        ),
+        _REMOVE,
+    ),
+    **dict.fromkeys(
+        (
+            "sasl.login.refresh.window.factor",
+            "sasl.login.refresh.window.jitter",
+            "sasl.login.refresh.min.period.seconds",
+            "sasl.login.refresh.buffer.seconds",
+            "sasl.login.connect.timeout.ms",
+            "sasl.login.read.timeout.ms",
+            "sasl.login.retry.backoff.ms",
+            "sasl.login.retry.backoff.max.ms",
+        ),
+        _RENEWAL,
+    ),
+    **dict.fromkeys(
+        ("key.serializer", "value.serializer", "key.deserializer", "value.deserializer", "partitioner.class"), _BYTES
+    ),
+}
+
+
+class LoginModule(NamedTuple):
+    """A login module of ``sasl.jaas.config``.
+
+    Attributes:
+        settings: what to set; ``{username}`` stands for the module's option of that name. Those that may be shown are in
+            ``shown``, the others become ``<…>``.
+        advice: what else to do.
+    """
+
+    settings: str
+    shown: tuple[str, ...] = ()
+    advice: str = ""
+
+
+_USER: Final = "kafka.sasl.username={username} and kafka.sasl.password={password}"
+#: By the name of the class, without its package.
+LOGIN_MODULES: Final = {
+    "PlainLoginModule": LoginModule(f"kafka.sasl.mechanism=PLAIN, {_USER}", ("username",)),
+    "ScramLoginModule": LoginModule(f"kafka.sasl.mechanism=SCRAM-SHA-256 or SCRAM-SHA-512, {_USER}", ("username",)),
+    "OAuthBearerLoginModule": LoginModule(
+        "kafka.sasl.mechanism=OAUTHBEARER, kafka.sasl.oauthbearer.method=oidc, kafka.sasl.oauthbearer.client.id={clientId}, "
+        "kafka.sasl.oauthbearer.client.secret={clientSecret}, kafka.sasl.oauthbearer.scope={scope} and "
+        "kafka.sasl.oauthbearer.token.endpoint.url",
+        ("clientId", "scope"),
+        "Or set kafka.oauth_cb to a function that returns a token",
+    ),
+    "IAMLoginModule": LoginModule(
+        "kafka.sasl.mechanism=OAUTHBEARER and kafka.oauth_cb",
+        advice="docs/security.md has the function for AWS MSK IAM",
+    ),
+    "Krb5LoginModule": LoginModule(
+        "kafka.sasl.mechanism=GSSAPI and kafka.sasl.kerberos.service.name={serviceName}",
+        ("serviceName", "principal", "keyTab"),
+        "Get the ticket on driver and executors: kinit -kt {keyTab} {principal}. Both clients use it; neither kafka."
+        "sasl.kerberos.keytab nor kafka.sasl.kerberos.principal can be set",
+    ),
+}
+_JAAS: Final = re.compile(r"\s*(?:[\w$]+\.)*(?P<module>[\w$]+)\s+\w+(?P<options>.*)", re.DOTALL)
+_JAAS_OPTION: Final = re.compile(r"""([\w.-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""")
+
+
+def answer(name: str, value: object) -> str | None:
+    """What to set instead of an option without its prefix; None if it is not Java's. Holds no secret."""
+    if name == "sasl.jaas.config":
+        return _jaas(str(value))
+    return ANSWERS.get(name) or ANSWERS.get(f"{name.replace('mechanisms', 'mechanism')}={str(value).upper()}")
+
+
+def _jaas(text: str) -> str:
+    found = _JAAS.match(text)
+    module = LOGIN_MODULES.get(found["module"]) if found else None
+    if found is None or module is None:
+        known = ", ".join(LOGIN_MODULES)
+        return f"Its login module is none of {known}. Set kafka.sasl.mechanism and the options of that mechanism"
+    given = {name: quoted or single or bare for name, quoted, single, bare in _JAAS_OPTION.findall(found["options"])}
+
+    def value(option: re.Match[str]) -> str:
+        name = option[1]
+        return given[name] if name in module.shown and name in given else f"<{name}>"
+
+    settings = re.sub(r"\{(\w+)\}", value, f"{module.settings}. {module.advice}").strip().rstrip(".")
+    return f"Set instead of its {found['module']}: {settings}"

@@ -1,0 +1,142 @@
+"""Tokens of SASL/OAUTHBEARER: one supply for both clients of a process.
+
+librdkafka calls a :class:`Tokens` as its ``oauth_cb``; kafka-python gets the same one behind its own interface
+(``sinks.kafka.broker_connection``). A token is used again until half of its life is over, since each task has a producer of
+its own and an identity provider may limit requests.
+
+No error, representation or log line here holds a token or a client secret.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from twopc.errors import ConfigurationError, RetriableError, TwoPhaseCommitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+logger = logging.getLogger(__name__)
+
+#: Token, expiry in seconds since the epoch, principal, extensions: what confluent-kafka takes from an ``oauth_cb``.
+Granted: TypeAlias = "tuple[str, float, str, dict[str, str]]"
+
+_FORM: Final = "(token, expiry in seconds since the epoch), and may add the principal and a dict of extensions"
+_KINDS: Final[tuple[Any, ...]] = (str, (int, float), str, dict)
+_LONGEST_LIFE_S: Final = 10 * 365 * 86_400
+#: Those in use whose last request failed, by their Python id.
+_failing: weakref.WeakValueDictionary[int, Tokens] = weakref.WeakValueDictionary()
+
+
+class Tokens:
+    """Supplies tokens to every client of a process, as long as they are valid. Thread-safe; a pickled copy is empty.
+
+    Args:
+        request: requests a new token; called with ``config``.
+        name: what to call it in errors.
+        config: the option ``sasl.oauthbearer.config``.
+    """
+
+    def __init__(self, request: Callable[[str | None], Any], name: str, config: str | None = None) -> None:
+        self._request, self._name, self._config = request, name, config
+        self._granted: Granted | None = None
+        self._renew_at = 0.0
+        self._lock = threading.Lock()
+        self.failure = ""  #: why the last request failed, if it did
+
+    def __call__(self, _config: str | None = None) -> Granted:
+        """A valid token. If a new one cannot be had, the old one is used until it expires.
+
+        Raises:
+            RetriableError: the request failed.
+            ConfigurationError: it was refused, or did not return what it should.
+        """
+        with self._lock:
+            now = time.time()
+            if self._granted is None or now >= self._renew_at:
+                try:
+                    self._granted = self._requested()
+                    self._renew_at = now + (self._granted[1] - now) / 2
+                    _failing.pop(id(self), None)
+                except TwoPhaseCommitError as error:
+                    self.failure = str(error)
+                    _failing[id(self)] = self
+                    # librdkafka drops what its callback raises. As text: a log handler that keeps the error keeps the client.
+                    logger.warning("%s", self.failure)
+                    if self._granted is None or now >= self._granted[1]:
+                        raise
+            return self._granted
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tokens, (self._request, self._name, self._config)
+
+    def __repr__(self) -> str:
+        return f"<tokens of {self._name}>"
+
+    # A task unpickles a copy, and its function may be a copy, too. The copies belong to one producer pool.
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tokens) and (self._name, self._config) == (other._name, other._config)
+
+    def __hash__(self) -> int:
+        return hash((self._name, self._config))
+
+    def _requested(self) -> Granted:
+        try:
+            returned = self._request(self._config)
+        except TwoPhaseCommitError:
+            raise
+        except Exception as error:
+            raise RetriableError(
+                f"no token for SASL/OAUTHBEARER: {self._name} raised {type(error).__name__}: {error}. Nothing was written "
+                "with it. Correct the function, or what it depends on, and restart the query"
+            ) from error
+        return self._checked(returned)
+
+    def _checked(self, returned: Any) -> Granted:
+        parts = returned if isinstance(returned, tuple) else (returned,)
+        is_token = len(parts) in {2, 3, 4} and all(
+            isinstance(part, kind) for part, kind in zip(parts, _KINDS, strict=False)
+        )
+        if not is_token:
+            got = ", ".join(type(part).__name__ for part in parts)  # not the values: one of them is a secret
+            raise ConfigurationError(
+                f"{self._name} returned ({got}), which is no token for SASL/OAUTHBEARER. Let it return {_FORM}"
+            )
+        without: tuple[Any, ...] = ("", {})
+        token, expires_s, principal, extensions = (*parts, *without[len(parts) - 2 :])
+        left_s = expires_s - time.time()
+        if left_s > _LONGEST_LIFE_S:
+            raise ConfigurationError(
+                f"{self._name} returned the expiry {expires_s:.0f}, which is no time in seconds. If it is in milliseconds, "
+                "divide it by 1000"
+            )
+        if left_s <= 0:
+            raise RetriableError(
+                f"{self._name} returned a token for SASL/OAUTHBEARER that expired {-left_s:.0f} s ago. Let it request a new "
+                "one at each call, and check the clock of this host"
+            )
+        return token, float(expires_s), principal, extensions
+
+
+def require_token(config: Mapping[str, Any]) -> None:
+    """Request the token of a librdkafka client before it is made. It would drop the error, wait for 10 s and name no reason.
+
+    Raises as :meth:`Tokens.__call__`.
+    """
+    if "oauth_cb" in config:
+        config["oauth_cb"]()
+
+
+def failures() -> list[str]:
+    """Why this process has no new tokens. A client that lacks one reports a timeout only."""
+    return [tokens.failure for tokens in _failing.values()]
+
+
+def name_of(function: object) -> str:
+    """A callable's name for errors, the same for each of its copies."""
+    kind = function if hasattr(function, "__qualname__") else type(function)
+    return f"kafka.oauth_cb {getattr(kind, '__module__', '')}.{getattr(kind, '__qualname__', '')}"
