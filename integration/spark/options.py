@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark import cloudpickle
+
 from twopc.errors import ConfigurationError
 from twopc.sink import TwoPhaseCommitSink
 
@@ -86,10 +88,22 @@ def checked_options(
     names = [sink.name for sink in participants(sinks, options)]
     if len(set(names)) != len(names):
         raise ConfigurationError(f"exactly_once(): two sinks have the same name in {names}; give each its own")
+    for sink in participants(sinks, options):
+        _require_picklable(sink)
     unknown = sorted(set(options.select) - {sink.name for sink in sinks})
     if unknown:
         raise ConfigurationError(f"exactly_once(select=…): no sink is called {unknown[0]!r}")
     return options
+
+
+def _require_picklable(sink: TwoPhaseCommitSink[Any]) -> None:
+    try:
+        cloudpickle.dumps(sink)  # type: ignore[no-untyped-call]
+    except Exception as error:
+        raise ConfigurationError(
+            f"exactly_once(): sink {sink.name!r} cannot be sent to the tasks ({type(error).__name__}: {error}). Give it plain "
+            "arguments; a function such as kafka.oauth_cb must open its connections and locks itself, when it is called"
+        ) from error
 
 
 def participants(sinks: Sequence[TwoPhaseCommitSink[Any]], options: Options) -> tuple[TwoPhaseCommitSink[Any], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -43,6 +44,18 @@ def test_contradictory_settings_are_refused_by_name(settings: dict[str, Any], na
     sink = KafkaSink(name="s", bootstrap_servers="x:1", topic="t")
     with pytest.raises(ConfigurationError, match=named):
         exactly_once(sink, checkpoint_location="/nowhere", **settings)
+
+
+def test_a_function_that_cannot_reach_the_tasks_is_refused_at_once() -> None:
+    lock = threading.Lock()
+    options = {
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "OAUTHBEARER",
+        "kafka.oauth_cb": lambda _: ("token", float(lock.locked())),
+    }
+    sink = KafkaSink(name="s", bootstrap_servers="x:1", topic="t", options=options)
+    with pytest.raises(ConfigurationError, match=r"sink 's' cannot be sent to the tasks \(TypeError.*kafka\.oauth_cb"):
+        exactly_once(sink, checkpoint_location="/nowhere")
 
 
 def test_a_spark_that_was_not_proven_is_warned_about(
