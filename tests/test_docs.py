@@ -8,6 +8,7 @@ import sqlite3
 from dataclasses import fields
 from pathlib import Path
 
+from sinks.kafka.java_options import ANSWERS, LOGIN_MODULES
 from tests.contract import guide
 from twopc import crash_points
 from twopc.testing.contract import Case
@@ -55,3 +56,16 @@ def test_the_protocol_document_names_a_test_for_each_of_the_fourteen_rules() -> 
     assert [int(number) for number, _ in named] == list(range(1, 15))
     missing = [path for _, path in named if not (DOCS.parent / path).is_file()]
     assert missing == []
+
+
+def test_the_page_on_security_has_every_option_of_java_with_the_answer_of_the_code() -> None:
+    text = (DOCS / "security.md").read_text()
+    listed = {
+        name: answer
+        for names, answer in re.findall(r"^\| (`.+?) \| (.+) \|$", text, re.MULTILINE)
+        for name in re.findall(r"`([^`]+)`", names)
+    }
+    modules = {
+        name: ". ".join(filter(None, (module.settings, module.advice))) for name, module in LOGIN_MODULES.items()
+    }
+    assert {**ANSWERS, **modules}.items() - listed.items() == set()
