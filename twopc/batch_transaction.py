@@ -185,7 +185,7 @@ class BatchTransaction:
             run.append([self._repair(prepared)])
             run.handles |= prepared.handles
         else:
-            run.setup.binding.bind(run.bound)  # with the first decision, and not before (rule 11)
+            run.setup.binding.bind(run.bound, run.log_epoch)  # with the first decision, and not before (rule 11)
             run.append(self._decision(prepared))
             run.handles, run.evidence = dict(prepared.handles), {}
         # Nothing of it is proven until it is proven, even if the commit is cut short.
@@ -216,6 +216,7 @@ class BatchTransaction:
             tasks=prepared.tasks,
             scan_start=prepared.scan_start,
             kind=prepared.step.value,
+            binding=self._run.setup.binding.number,
         )
         if self._position is not Position.FIRST:
             return [decision]

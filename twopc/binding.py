@@ -2,10 +2,16 @@
 
 Without it, a renamed sink, another cluster or a recreated ledger would look like an empty log, and a decided batch would
 be written twice.
+
+Where a file system creates a file only if it is absent, that decides between two drivers. An object store does not, so there
+the log's own fence has to: a driver that was fenced may still write a file, at any time. So each driver writes a name of its
+own, every decision says which binding it was made under, and what the last decision says counts. The first binding has a
+second name that every reader knows, because a store may list files late.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -17,7 +23,8 @@ if TYPE_CHECKING:
     from twopc.files import Files
 
 FORMAT: Final = 1
-_PREFIX: Final = "binding-"
+_FIRST: Final = 1
+_NAME: Final = re.compile(r"binding-(\d+)\.json")
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,24 +43,35 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Binding:
-    """The write-once file ``binding-<n>.json``; a higher n is a recorded override."""
+    """The write-once file ``binding-<n>.json``; a higher n is a recorded override.
+
+    Attributes:
+        number: which one is in force; 0 if there is none.
+    """
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._number, self._bound = self._load()
+        self.number = self._newest = 0
+        self._bound: Bound | None = None
+        self._load(0)
 
     @property
     def log(self) -> str | None:
         """The name of the deciding log, once bound."""
         return None if self._bound is None else self._bound.log
 
-    def check(self, current: Bound, *, add_sink: str | None) -> None:
+    def check(self, current: Bound, *, add_sink: str | None, decided: int = 0) -> None:
         """Compare with what the query has now. Reads the file again; writes nothing.
+
+        Args:
+            current: what the query has now.
+            add_sink: the name of a sink that may join.
+            decided: the number that the query's last decision has; 0 if there is none. Then the newest file counts.
 
         Raises:
             RefusedStartError: they differ, and no override covers it.
         """
-        self._number, self._bound = self._load()
+        self._load(decided)
         bound = self._bound
         if bound is None:
             return
@@ -75,7 +93,7 @@ class Binding:
                     f"sink {name!r} was {facts} and is now {current.sinks[name]}",
                     "Point it back to where it was, or start with a new checkpoint",
                 )
-        if (bound.log, bound.log_identity) != (current.log, current.log_identity):
+        if _log(bound) != _log(current):
             raise self._refused(
                 f"the decisions were in {bound.log} ({bound.log_identity}), but {current.log} is a different log now "
                 f"({current.log_identity}): it was deleted and recreated. The last batch may be incomplete, and nothing shows "
@@ -83,41 +101,71 @@ class Binding:
                 "Check the output, then start with a new checkpoint and a new sink name",
             )
 
-    def bind(self, current: Bound) -> None:
+    def bind(self, current: Bound, log_epoch: int) -> None:
         """Write the file. Called with the first decision and not before: a refused start leaves no trace.
+
+        Args:
+            current: what the query has now.
+            log_epoch: this driver's epoch in the deciding log, which it has acquired.
 
         Raises:
             RefusedStartError: another driver has bound the checkpoint to other sinks in the meantime.
         """
         if self._bound == current:
             return
-        name = f"{_PREFIX}{self._number + 1:06d}.json"
-        if not self._files.put_if_absent(name, msgspec.json.encode(current)):
-            self._number, self._bound = self._load()
-            if self._bound != current:
-                raise self._refused("another driver has just bound it to other sinks", "Stop one of the two")
-            return
-        self._number, self._bound = self._number + 1, current
+        # Above every number so far: each was written by another driver, and those before had lower epochs.
+        number = self._newest + 1 if self._files.is_atomic else log_epoch + 1 + _FIRST
+        data = msgspec.json.encode(current)
+        is_ours = self._files.put_if_absent(_name(number), data) or self._read(number) == current
+        if is_ours and not self._files.is_atomic:
+            if self._bound is None:
+                self._files.put_if_absent(_name(_FIRST), data)
+            # A driver with another log is not fenced by this one. Of two that write and then look, one sees the other.
+            found = [self._read(other) for other in {_FIRST, *self._listed()}]
+            is_ours = all(other is None or _log(other) == _log(current) for other in found)
+            if not is_ours:
+                self._files.remove(_name(number))
+        if not is_ours:
+            raise self._refused("another driver has just bound it to other sinks", "Stop one of the two")
+        self.number, self._bound = number, current
         crash_point("driver.bound")
 
-    def _load(self) -> tuple[int, Bound | None]:
-        names = [name for name in self._files.names("") if name.startswith(_PREFIX)]
-        if not names:
-            return 0, None
-        newest = max(names)
+    def _listed(self) -> set[int]:
+        return {int(found[1]) for name in self._files.names("") if (found := _NAME.fullmatch(name))}
+
+    def _load(self, decided: int) -> None:
+        """What the last decision says; else the newest file."""
+        self._newest = max(self._listed(), default=0)
+        self.number, self._bound = 0, None
+        for number in (decided, self._newest, _FIRST):
+            if self._bound is None and number:
+                self.number, self._bound = number, self._read(number)
+
+    def _read(self, number: int) -> Bound | None:
+        name = _name(number)
+        data = self._files.read(name)
+        if data is None:
+            return None
         try:
-            bound = msgspec.json.decode(self._files.read(newest) or b"", type=Bound)
-            number = int(newest.removeprefix(_PREFIX).removesuffix(".json"))
-        except (msgspec.DecodeError, ValueError) as error:
+            bound = msgspec.json.decode(data, type=Bound)
+        except msgspec.DecodeError as error:
             raise DecisionLogDamagedError(
-                f"{self._files.location}/{newest} cannot be read ({error}). Nothing was written. Restore it from a backup of the "
+                f"{self._files.location}/{name} cannot be read ({error}). Nothing was written. Restore it from a backup of the "
                 "checkpoint"
             ) from error
         if bound.format != FORMAT:
             raise self._refused(
-                f"{newest} has format {bound.format}, this version reads {FORMAT}", "Use the version that wrote it"
+                f"{name} has format {bound.format}, this version reads {FORMAT}", "Use the version that wrote it"
             )
-        return number, bound
+        return bound
 
     def _refused(self, what: str, fix: str) -> RefusedStartError:
         return RefusedStartError(f"{self._files.location}: {what}. Nothing was written. {fix}", case="binding")
+
+
+def _name(number: int) -> str:
+    return f"binding-{number:06d}.json"
+
+
+def _log(bound: Bound) -> tuple[str, str]:
+    return bound.log, bound.log_identity

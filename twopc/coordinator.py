@@ -9,7 +9,7 @@ from twopc.batch_transaction import BatchTransaction
 from twopc.binding import Binding
 from twopc.participants import Participants
 from twopc.recovery import Outcome, Step
-from twopc.registers import RegisterLog
+from twopc.registers import RegisterLog, require_atomic
 from twopc.settings import Settings, Setup
 from twopc.start import recover
 
@@ -49,6 +49,8 @@ class Coordinator:
         binding = Binding(files)
         logs = [*self.participants.decision_logs(), RegisterLog(files)]
         self.log = next((log for log in logs if log.name == binding.log), logs[0])
+        if self.log is logs[-1]:
+            require_atomic(files)
         self._setup = Setup(
             participants=self.participants,
             log=self.log,

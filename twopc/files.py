@@ -9,18 +9,30 @@ from typing import Protocol
 
 
 class Files(Protocol):
-    """A directory. Names are relative and use ``/``."""
+    """A directory. Names are relative and use ``/``.
+
+    Attributes:
+        is_atomic: whether of several callers of :meth:`put_if_absent` one at most is told True. If not (an object store), each
+            may be, and the last one's bytes stay: then only a driver that another log fences may write.
+    """
 
     location: str
+    is_atomic: bool
 
     def read(self, name: str) -> bytes | None:
         """The file's bytes; None if there is no such file."""
 
     def names(self, directory: str) -> list[str]:
-        """The names in a directory, without those that begin with a dot; empty if there is no such directory."""
+        """The names in a directory, without those that begin with a dot; empty if there is no such directory.
+
+        Some stores list a new file late, but :meth:`read` finds it at once: only it proves an absence.
+        """
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Create the file, whole or not at all, durable on return. False if the name is taken, whatever it holds."""
+        """Create the file, whole or not at all, durable on return. False if the name is taken, whatever it holds.
+
+        See :attr:`is_atomic`.
+        """
 
     def remove(self, name: str) -> None:
         """Remove the file, if there is one."""
@@ -28,6 +40,8 @@ class Files(Protocol):
 
 class LocalFiles:
     """A local directory. ``link`` implements put-if-absent: atomic, and never a half-written file under the name."""
+
+    is_atomic = True
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.location = os.fspath(root)

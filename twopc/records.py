@@ -88,6 +88,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, tag="decision"):
         tasks: every accepted task, empty ones included.
         scan_start: by sink, where the evidence for its transactions begins.
         kind: "write", or "rewrite" where every transaction of an earlier decision of the batch was lost.
+        binding: the number of the checkpoint's binding that it was made under; 0 in older records.
     """
 
     query_id: str
@@ -97,6 +98,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, tag="decision"):
     tasks: tuple[TaskReport, ...]
     scan_start: dict[str, dict[str, Any]]
     kind: str = "write"
+    binding: int = 0
 
 
 class Repair(msgspec.Struct, frozen=True, kw_only=True, tag="repair"):

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from twopc.codec import decode, encode
 from twopc.decision_log import DecisionLog
-from twopc.errors import DecisionInDoubtError, DecisionLogDamagedError, FencedError, RetriableError
+from twopc.errors import ConfigurationError, DecisionInDoubtError, DecisionLogDamagedError, FencedError, RetriableError
 from twopc.records import Acquired, Entries, LogContents, LogEntry, Record, truncated_to
 
 if TYPE_CHECKING:
@@ -41,6 +41,21 @@ _IDENTITY: Final = f"{_DIRECTORY}/id"
 _NUMBER: Final = re.compile(r"[0-9]{20}")
 #: How often a reader starts again because a driver appended or truncated meanwhile, and a claimant after a lost race.
 _TRIES: Final = 8
+
+
+def require_atomic(files: Files) -> None:
+    """Require that these files can hold the decisions: nothing but put-if-absent decides between two drivers.
+
+    Raises:
+        ConfigurationError: they cannot.
+    """
+    if not files.is_atomic:
+        raise ConfigurationError(
+            f"{files.location}: no sink of this query keeps the decisions, so they would be kept in the checkpoint. But its file "
+            "system cannot create a file only if it is absent, so two drivers could both decide. Nothing was written. Add a "
+            "Kafka sink to the query, whose ledger keeps the decisions, or use a checkpoint on a local or shared POSIX path or "
+            "on HDFS"
+        )
 
 
 class _Own(NamedTuple):

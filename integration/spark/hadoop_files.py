@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from py4j.protocol import Py4JJavaError
 
@@ -15,95 +15,132 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
 
-#: File systems whose ``FileContext.rename`` without overwrite is atomic. s3a copies instead, so two drivers could both win.
-_ATOMIC_RENAME: Final = frozenset({"hdfs", "viewfs", "abfs", "abfss", "webhdfs"})
+_T = TypeVar("_T")
+#: File systems whose ``FileContext.rename`` without overwrite is atomic. s3a and gs copy instead.
+_ATOMIC_RENAME: Final = frozenset({"hdfs", "viewfs", "webhdfs"})
+#: Azure's driver renames with ``If-None-Match: *`` (``AbfsClient.renamePath``), which a hierarchical namespace makes atomic. A
+#: flat one copies. Only a hierarchical one has access control lists (``AzureBlobFileSystem.hasPathCapability``).
+_AZURE: Final = frozenset({"abfs", "abfss"})
+_ACLS: Final = "fs.capability.paths.acls"
+_EXISTS: Final = "FileAlreadyExistsException"
+_ABSENT: Final = "FileNotFoundException"
 
 
 def open_files(context: SparkContext, location: str) -> Files:
     """The directory ``location``, resolved as Spark resolves it.
 
     Raises:
-        ConfigurationError: it cannot be opened, or its file system cannot create a file only if absent.
+        ConfigurationError: it cannot be opened.
     """
     # PySpark's own gateway, which the public API does not show. A second one would change the first one's converters.
     gateway: Any = context._gateway  # noqa: SLF001 - see above
     path = gateway.jvm.org.apache.hadoop.fs.Path(location)
     configuration: Any = context._jsc.hadoopConfiguration()  # noqa: SLF001 - the same
     try:
-        qualified = path.getFileSystem(configuration).makeQualified(path).toUri()
+        file_system = path.getFileSystem(configuration)
+        qualified = file_system.makeQualified(path).toUri()
+        scheme = qualified.getScheme()
+        if scheme == "file":
+            return LocalFiles(qualified.getPath())
+        is_atomic = scheme in _ATOMIC_RENAME or (scheme in _AZURE and file_system.hasPathCapability(path, _ACLS))
     except Py4JJavaError as error:
         raise ConfigurationError(
             f"checkpoint_location={location!r} cannot be opened: {error.java_exception}"
         ) from error
-    if qualified.getScheme() == "file":
-        return LocalFiles(qualified.getPath())
-    if qualified.getScheme() not in _ATOMIC_RENAME:
-        raise ConfigurationError(
-            f"checkpoint_location={location!r}: {qualified.getScheme()} has no atomic rename, so two drivers could both create "
-            f"the same file. Use a local or shared POSIX path, or one of {', '.join(sorted(_ATOMIC_RENAME))}"
-        )
-    return HadoopFiles(gateway, configuration, qualified.toString())
+    return (HadoopFiles if is_atomic else HadoopObjects)(gateway, configuration, qualified.toString())
 
 
-class HadoopFiles:
-    """See :class:`twopc.files.Files`, over Hadoop's ``FileContext``."""
+class HadoopObjects:
+    """See :class:`twopc.files.Files`, over Hadoop's ``FileSystem``, on a store without an atomic rename."""
+
+    is_atomic = False
 
     def __init__(self, gateway: Any, configuration: Any, location: str) -> None:
         self.location = location
         self._jvm = gateway.jvm
-        self._configuration = configuration  # the session's: credentials in spark.hadoop.* are in no other
-        self._fs = self._jvm.org.apache.hadoop.fs
-        self._context = self._fs.FileContext.getFileContext(self._jvm.java.net.URI(location), configuration)
-        self._no_options = gateway.new_array(getattr(self._fs, "Options$Rename"), 0)
+        # The session's configuration: credentials in spark.hadoop.* are in no other.
+        self._file_system = self._path("").getFileSystem(configuration)
 
     def read(self, name: str) -> bytes | None:
         """See :class:`Files`."""
-        stream = _if_present(lambda: self._context.open(self._path(name)))
-        if stream is None:
-            return None
-        try:
-            return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
-        finally:
-            stream.close()
+
+        def read() -> bytes:
+            stream = self._file_system.open(self._path(name))
+            try:
+                return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+            finally:
+                stream.close()
+
+        return _if_present(read)
 
     def names(self, directory: str) -> list[str]:
         """See :class:`Files`."""
-        found = _if_present(lambda: self._context.util().listStatus(self._path(directory)))
-        return sorted(status.getPath().getName() for status in found or ())
+        found = _if_present(lambda: self._file_system.listStatus(self._path(directory)))
+        names = [str(status.getPath().getName()) for status in found or ()]
+        return sorted(name for name in names if not name.startswith("."))
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """See :class:`Files`."""
-        target = self._path(name)
-        temporary = self._fs.Path(target.getParent(), f".{target.getName()}.{uuid.uuid4().hex}.tmp")
-        file_system = temporary.getFileSystem(self._configuration)
-        stream = file_system.create(temporary, False)  # noqa: FBT003 - Hadoop's overwrite
+        """See :class:`Files`. A store publishes a file when it is closed: until then another may create it, too."""
         try:
-            stream.write(data)
-            stream.hsync()
-        finally:
-            stream.close()
-        try:
-            self._context.rename(temporary, target, self._no_options)
+            self._create(self._path(name), data)
         except Py4JJavaError as error:
-            file_system.delete(temporary, False)  # noqa: FBT003 - Hadoop's recursive
-            if "FileAlreadyExistsException" in str(error.java_exception.getClass()):
+            if _is(error, _EXISTS):
                 return False
             raise
         return True
 
     def remove(self, name: str) -> None:
         """See :class:`Files`."""
-        _if_present(lambda: self._context.delete(self._path(name), False))  # noqa: FBT003 - Hadoop's recursive
+        self._file_system.delete(self._path(name), False)  # noqa: FBT003 - Hadoop's recursive
+
+    def _create(self, path: Any, data: bytes) -> None:
+        stream = self._file_system.create(path, False)  # noqa: FBT003 - Hadoop's overwrite
+        try:
+            stream.write(data)
+            if self.is_atomic:
+                stream.hsync()
+        finally:
+            stream.close()
 
     def _path(self, name: str) -> Any:
-        return self._fs.Path(f"{self.location}/{name}" if name else self.location)
+        return self._jvm.org.apache.hadoop.fs.Path(f"{self.location}/{name}" if name else self.location)
 
 
-def _if_present(access: Callable[[], Any]) -> Any:
+class HadoopFiles(HadoopObjects):
+    """See :class:`twopc.files.Files`, over Hadoop's ``FileContext``, whose rename is atomic."""
+
+    is_atomic = True
+
+    def __init__(self, gateway: Any, configuration: Any, location: str) -> None:
+        super().__init__(gateway, configuration, location)
+        fs = self._jvm.org.apache.hadoop.fs
+        self._context = fs.FileContext.getFileContext(self._jvm.java.net.URI(location), configuration)
+        self._no_options = gateway.new_array(getattr(fs, "Options$Rename"), 0)
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """See :class:`Files`."""
+        directory, _, base = name.rpartition("/")
+        temporary = self._path(f"{directory}/.{base}.{uuid.uuid4().hex}.tmp".lstrip("/"))
+        self._create(temporary, data)
+        try:
+            self._context.rename(temporary, self._path(name), self._no_options)
+        except Py4JJavaError as error:
+            self._file_system.delete(temporary, False)  # noqa: FBT003 - Hadoop's recursive
+            if _is(error, _EXISTS):
+                return False
+            raise
+        return True
+
+
+def _if_present(access: Callable[[], _T]) -> _T | None:
     """What ``access`` returns; None if the file or directory is absent."""
     try:
         return access()
     except Py4JJavaError as error:
-        if "FileNotFoundException" in str(error.java_exception.getClass()):
+        if _is(error, _ABSENT):
             return None
         raise
+
+
+def _is(error: Py4JJavaError, java_exception: str) -> bool:
+    return java_exception in str(error.java_exception.getClass())

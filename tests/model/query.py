@@ -86,6 +86,7 @@ class Files:
     """See :class:`twopc.files.Files`. Every access to the checkpoint is a request."""
 
     location = "checkpoint"
+    is_atomic = True
 
     def __init__(self, simulation: Simulation, files: dict[str, bytes]) -> None:
         self._simulation, self._files = simulation, files

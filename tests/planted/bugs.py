@@ -333,7 +333,7 @@ BUGS: Final = (
         "a renamed or recreated ledger is accepted as empty",
         11,
         "twopc/binding.py",
-        "        if (bound.log, bound.log_identity) != (current.log, current.log_identity):\n",
+        "        if _log(bound) != _log(current):\n",
         "        if False:\n",
         model=False,
         # A Kafka sink's binding has the ledger's id, too, so the rule's own tests on a broker do not notice.

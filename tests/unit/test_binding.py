@@ -26,7 +26,7 @@ def files(tmp_path: Path) -> LocalFiles:
 
 @pytest.fixture
 def bound(files: LocalFiles) -> LocalFiles:
-    Binding(files).bind(BOUND)
+    Binding(files).bind(BOUND, 0)
     return files
 
 
@@ -44,7 +44,7 @@ def test_the_next_run_finds_the_binding(bound: LocalFiles) -> None:
 
 
 def test_binding_the_same_again_writes_nothing(bound: LocalFiles) -> None:
-    Binding(bound).bind(BOUND)
+    Binding(bound).bind(BOUND, 0)
     assert bound.names("") == ["binding-000001.json"]
 
 
@@ -70,7 +70,7 @@ def test_a_changed_binding_is_refused_with_a_way_out(changed: Bound, way_out: st
 def test_add_sink_binds_one_more_sink(bound: LocalFiles) -> None:
     binding = Binding(bound)
     binding.check(WITH_REDIS, add_sink="r")
-    binding.bind(WITH_REDIS)
+    binding.bind(WITH_REDIS, 0)
     assert bound.names("") == ["binding-000001.json", "binding-000002.json"]
     Binding(bound).check(WITH_REDIS, add_sink=None)
     with pytest.raises(RefusedStartError, match="Pass r again"):
@@ -84,17 +84,17 @@ def test_add_sink_for_one_sink_does_not_cover_another(bound: LocalFiles) -> None
 
 def test_a_check_sees_the_newest_binding_of_another_driver(bound: LocalFiles) -> None:
     stale, other = Binding(bound), Binding(bound)
-    other.bind(WITH_REDIS)
+    other.bind(WITH_REDIS, 0)
     with pytest.raises(RefusedStartError, match="Pass r again"):
         stale.check(BOUND, add_sink=None)
 
 
 def test_of_two_drivers_binding_at_once_the_second_is_refused_unless_both_bind_the_same(files: LocalFiles) -> None:
     first, second, third = Binding(files), Binding(files), Binding(files)
-    first.bind(BOUND)
-    second.bind(BOUND)
+    first.bind(BOUND, 0)
+    second.bind(BOUND, 0)
     with pytest.raises(RefusedStartError, match="just bound"):
-        third.bind(WITH_REDIS)
+        third.bind(WITH_REDIS, 0)
     assert files.names("") == ["binding-000001.json"]
 
 
