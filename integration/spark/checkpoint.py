@@ -116,8 +116,22 @@ def _logs(files: Files, offsets: Mapping[str, str]) -> set[str]:
     if not any('"logOffset"' in line for line in offsets.values()):
         return set()
     logs = set(files.names("sources"))
+    # A store may list a directory late. The first entry of a log is there from its first batch on, a later one from its own.
+    for source in offsets.keys() - logs:
+        first = f"sources/{source}/{_counter(offsets[source]) or 0}"
+        if any(files.read(name) is not None for name in (first, f"{first}.compact")):
+            logs.add(source)
     numbered = {source for source in offsets if source.isdecimal()}
     return logs if numbered == {log for log in logs if log.isdecimal()} else logs - numbered
+
+
+def _counter(line: str) -> int | None:
+    """The counter of a file source's offset; None for other sources."""
+    try:
+        offset = json.loads(line)
+    except ValueError:
+        return None
+    return int(offset["logOffset"]) if isinstance(offset, dict) and set(offset) == {"logOffset"} else None
 
 
 def _canonical(files: Files, log: str | Literal[False], line: str) -> str:
@@ -125,8 +139,9 @@ def _canonical(files: Files, log: str | Literal[False], line: str) -> str:
         offset = json.loads(line)
     except ValueError:
         return line
-    if isinstance(offset, dict) and set(offset) == {"logOffset"} and log:
-        offset["digest"] = _digest(files, f"sources/{log}", int(offset["logOffset"]))
+    counter = _counter(line)
+    if counter is not None and log:
+        offset["digest"] = _digest(files, f"sources/{log}", counter)
     return json.dumps(offset, sort_keys=True, separators=(",", ":"))
 
 
@@ -134,9 +149,10 @@ def _digest(files: Files, directory: str, counter: int) -> str:
     """Over the entries of ``<directory>/<counter>``. Compaction moves entries: ``<n>.compact`` holds all up to n."""
     names = files.names(directory)
     compacted = sorted(int(name.removesuffix(".compact")) for name in names if name.endswith(".compact"))
-    candidates = [str(counter), *(f"{number}.compact" for number in compacted if number >= counter)]
+    # The first two by their names: a store may list them late.
+    candidates = [str(counter), *(f"{number}.compact" for number in (counter, *compacted) if number >= counter)]
     for name in candidates:
-        data = files.read(f"{directory}/{name}") if name in names else None
+        data = files.read(f"{directory}/{name}")
         if data is not None:
             with decoding(files, f"{directory}/{name}"):
                 entries = [line for line in data.decode().splitlines()[1:] if _belongs(line, counter)]

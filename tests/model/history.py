@@ -44,6 +44,7 @@ _LEFT_IN_CODE: Final = 0.2
 #: How often a user gives a batch up as soon as an error offers it, even if a restart could complete it.
 _HASTY: Final = 0.3
 _WAY_OUT: Final = re.compile(r"(abandon_batch|resume_at_batch)=(\d+)")
+_OBJECTS: Final = 0.3
 
 
 @dataclass
@@ -82,6 +83,7 @@ class History:
             staged=chance.random() < 0.3,
             keep_batches=chance.choice((1, 2, 100)),
             skips=chance.random() < 0.2,
+            objects=random.Random(f"store {seed}").random() < _OBJECTS,
         )
         cluster = Cluster({OUTPUT: _OUTPUT_PARTITIONS, LEDGER: 1 + MARKER_PARTITIONS})
         self.simulation = Simulation(seed, cluster)

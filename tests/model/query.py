@@ -33,6 +33,7 @@ TRANSACTION_TIMEOUT_MS: Final = 60_000
 _TASK_ATTEMPTS: Final = 3
 _SPECULATED: Final = 0.1
 _SKIPPED: Final = 0.4
+_LISTED: Final = 0.5
 
 
 class ModelViolation(AssertionError):  # noqa: N818 - a verdict
@@ -44,7 +45,7 @@ class Shape:
     """What a history's query looks like.
 
     ``shuffled``: a replay gives the rows to other tasks. ``staged``: tasks keep their rows until the batch is proven. ``skips``:
-    the user's function leaves some batches out.
+    the user's function leaves some batches out. ``objects``: the checkpoint is on an object store.
     """
 
     batches: int
@@ -54,6 +55,7 @@ class Shape:
     staged: bool
     keep_batches: int
     skips: bool
+    objects: bool
 
 
 @dataclass
@@ -83,23 +85,31 @@ class Checkpointed:
 
 
 class Files:
-    """See :class:`twopc.files.Files`. Every access to the checkpoint is a request."""
+    """See :class:`twopc.files.Files`. Every access to the checkpoint is a request.
+
+    An object store lists some of its files, and every put overwrites.
+    """
 
     location = "checkpoint"
-    is_atomic = True
 
-    def __init__(self, simulation: Simulation, files: dict[str, bytes]) -> None:
-        self._simulation, self._files = simulation, files
+    def __init__(self, simulation: Simulation, files: dict[str, bytes], *, is_atomic: bool) -> None:
+        self._simulation, self._files, self.is_atomic = simulation, files, is_atomic
 
     def read(self, name: str) -> bytes | None:
         return self._simulation.request("file", lambda: self._files.get(name))
 
     def names(self, directory: str) -> list[str]:
         assert not directory
-        return self._simulation.request("file", lambda: sorted(self._files))
+        names = self._simulation.request("file", lambda: sorted(self._files))
+        return [name for name in names if self.is_atomic or self._simulation.chance.random() < _LISTED]
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        return self._simulation.request("file", lambda: self._files.setdefault(name, data) is data)
+        def put() -> bool:
+            if not self.is_atomic:
+                self._files[name] = data
+            return self._files.setdefault(name, data) is data
+
+        return self._simulation.request("file", put)
 
     def remove(self, name: str) -> None:
         self._simulation.request("file", lambda: self._files.pop(name, None))
@@ -157,7 +167,7 @@ class Query:
         simulation, kept = self.simulation, self.kept
         staging = Staging(simulation, kept.staged) if self.shape.staged else None
         settings = Settings(max_attempts=2, keep_batches=self.shape.keep_batches, overrides=self.overrides)
-        files = Files(simulation, kept.files)
+        files = Files(simulation, kept.files, is_atomic=not self.shape.objects)
         coordinator = Coordinator([self.sink], files, settings=settings, staging=staging)
         run = Run(self, process)
         while (batch := self._planned(batches)) is not None:

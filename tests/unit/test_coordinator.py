@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.coordinator_support import OTHER, die_at, fail, records
 from tests.unit.fake_sink import QUERY_ID, Cluster, FakeCommitter, OwnLog, all_rows
+from tests.unit.objects import Objects
 from twopc import crash_points
 from twopc.batch import Overrides
 from twopc.errors import (
@@ -288,6 +289,25 @@ def test_decisions_are_kept_in_the_log_of_a_sink_if_it_brings_one(cluster: Clust
     assert len([*OwnLog(cluster.world.logs["two"]).inspect().entries]) == 4
     cluster.start("one", "two").run(1, 2)
     assert cluster.world.store("one").visible() == all_rows(0, 1, 2)
+
+
+def test_an_object_store_holds_the_checkpoint_of_a_query_whose_sink_keeps_the_decisions(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.world.logs["two"] = LocalFiles(tmp_path / "own")
+    files = Objects()
+    cluster.start("one", "two", files=files).run(0, 1)
+    arm("driver.decided", fail)
+    with pytest.raises(InjectedFault):
+        cluster.start("one", "two", files=files).run(2)
+    crash_points.disarm()
+    cluster.start("one", "two", files=files).run(2, 3)
+    assert cluster.world.store("one").visible() == all_rows(0, 1, 2, 3)
+
+
+def test_an_object_store_cannot_hold_the_decisions(cluster: Cluster) -> None:
+    with pytest.raises(ConfigurationError, match="Add a Kafka sink to the query"):
+        cluster.start("one", files=Objects())
 
 
 def test_an_added_sink_does_not_move_the_decisions_into_its_own_log(cluster: Cluster, tmp_path: Path) -> None:

@@ -1,0 +1,37 @@
+"""An object store at its worst, as the files of a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Objects:
+    """See :class:`twopc.files.Files`. Every put overwrites, and nothing is listed before :meth:`show`.
+
+    Every reader and writer of the same ``content`` shares the store.
+    """
+
+    location: str = "s3a://bucket/checkpoint/twopc"
+    content: dict[str, bytes] = field(default_factory=dict)
+    listed: set[str] = field(default_factory=set)
+    is_atomic = False
+
+    def show(self) -> None:
+        """List all files from now on."""
+        self.listed |= self.content.keys()
+
+    def read(self, name: str) -> bytes | None:
+        return self.content.get(name)
+
+    def names(self, directory: str) -> list[str]:
+        prefix = f"{directory}/" if directory else ""
+        return sorted({name.removeprefix(prefix).split("/")[0] for name in self.listed if name.startswith(prefix)})
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        self.content[name] = data
+        return True
+
+    def remove(self, name: str) -> None:
+        self.content.pop(name, None)
+        self.listed.discard(name)

@@ -1,0 +1,94 @@
+"""The binding on a store that cannot create a file only if it is absent, overwrites, and lists late."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tests.unit.objects import Objects
+from tests.unit.test_binding import BOUND, WITH_REDIS
+from twopc.binding import Binding, Bound
+from twopc.errors import RefusedStartError
+
+OTHER_LOG = msgspec.structs.replace(BOUND, log="other ledger", log_identity="id-2", sinks={"j": {"cluster": "c1"}})
+
+
+@pytest.fixture
+def files() -> Objects:
+    return Objects()
+
+
+def bind(files: Objects, bound: Bound, log_epoch: int, decided: int = 0) -> int:
+    """A driver binds the checkpoint; returns the number that its decisions have."""
+    binding = Binding(files)
+    binding.check(bound, add_sink="r", decided=decided)
+    binding.bind(bound, log_epoch)
+    return binding.number
+
+
+@pytest.mark.parametrize("log_epoch", [0, 41])
+def test_the_next_run_finds_the_binding_although_nothing_is_listed(log_epoch: int, files: Objects) -> None:
+    bind(files, BOUND, log_epoch)
+    assert Binding(files).log == "ledger"
+    with pytest.raises(RefusedStartError, match="Pass k again"):
+        Binding(files).check(OTHER_LOG, add_sink=None)
+
+
+def test_the_last_decision_finds_a_later_binding_although_nothing_is_listed(files: Objects) -> None:
+    """Fails if ``_load`` only asks for what is listed: the added sink would be new at each start."""
+    first = bind(files, BOUND, 3)
+    second = bind(files, WITH_REDIS, 7, decided=first)
+    Binding(files).check(WITH_REDIS, add_sink=None, decided=second)
+    with pytest.raises(RefusedStartError, match="Pass r again"):
+        Binding(files).check(BOUND, add_sink=None, decided=second)
+
+
+@pytest.mark.parametrize(("is_listed", "has_decided"), [(False, True), (True, False), (True, True)])
+def test_a_fenced_driver_that_wakes_in_its_write_changes_nothing(
+    is_listed: bool,  # noqa: FBT001
+    has_decided: bool,  # noqa: FBT001
+    files: Objects,
+) -> None:
+    """Fails if two drivers write the same name, or if a lower epoch can win."""
+    paused = Binding(files)  # of epoch 5; it has found nothing
+    number = bind(files, WITH_REDIS, 9)
+    paused.bind(BOUND, 5)
+    if is_listed:
+        files.show()
+    Binding(files).check(WITH_REDIS, add_sink=None, decided=number if has_decided else 0)
+
+
+def test_of_two_drivers_with_other_logs_binding_at_once_one_at_most_is_bound(files: Objects) -> None:
+    """Their logs do not fence each other. Fails if ``bind`` does not look again."""
+    first, second = Binding(files), Binding(files)
+    first.bind(BOUND, 4)
+    files.show()
+    with pytest.raises(RefusedStartError, match="just bound it to other sinks"):
+        second.bind(OTHER_LOG, 2)
+    files.show()
+    Binding(files).check(BOUND, add_sink=None, decided=first.number)
+
+
+def test_binding_again_writes_nothing(files: Objects) -> None:
+    number = bind(files, BOUND, 3)
+    content = dict(files.content)
+    assert bind(files, BOUND, 8, decided=number) == number
+    assert files.content == content
+
+
+def test_a_binding_that_no_decision_followed_does_not_count(files: Objects) -> None:
+    """The driver of epoch 7 added a sink and died before its first decision."""
+    first = bind(files, BOUND, 3)
+    bind(files, WITH_REDIS, 7, decided=first)
+    files.show()
+    Binding(files).check(BOUND, add_sink=None, decided=first)
+
+
+def test_a_checkpoint_copied_from_a_file_system_keeps_its_bindings(files: Objects) -> None:
+    """They are numbered one by one; the epoch of the first driver on the store is higher than their number."""
+    files.content = {
+        f"binding-{number:06d}.json": msgspec.json.encode(bound) for number, bound in ((1, BOUND), (2, WITH_REDIS))
+    }
+    files.show()
+    Binding(files).check(WITH_REDIS, add_sink=None)
+    Binding(files).check(WITH_REDIS, add_sink=None, decided=2)
