@@ -14,11 +14,11 @@ Sums = dict[str, dict[str, str | int]]
 """File path below a set's directory -> {"size": bytes, "sha256": hex}."""
 
 
-def read_lock() -> dict[str, Sums]:
+def read_lock(file: Path) -> dict[str, Sums]:
     """Return the locked sums by set name; empty without a lock file."""
-    if not LOCK_FILE.exists():
+    if not file.exists():
         return {}
-    lock: dict[str, Sums] = json.loads(LOCK_FILE.read_text())
+    lock: dict[str, Sums] = json.loads(file.read_text())
     return lock
 
 

@@ -106,14 +106,14 @@ def hbase_jars() -> list[Path]:
     return fetch(hbase_set())
 
 
-def fetch(wanted: JarSet) -> list[Path]:
+def fetch(wanted: JarSet, lock: Path | None = None) -> list[Path]:
     """Return the verified files of a set; downloads them if they are missing or damaged.
 
     Other processes may do the same, and any of them may be killed: a set appears in the cache complete or not at all. A set
     without a lock is verified against the sums of its first download. For errors see `kafka_jars`.
     """
     target = cache_dir() / "jars" / wanted.name
-    locked = jar_lock.read_lock().get(wanted.name)
+    locked = jar_lock.read_lock(lock or jar_lock.LOCK_FILE).get(wanted.name)
     if not jar_lock.damage(target, locked):
         return jar_lock.files_in(target)
     target.parent.mkdir(parents=True, exist_ok=True)

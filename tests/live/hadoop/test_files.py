@@ -1,0 +1,88 @@
+"""Checkpoint files on a real S3 server and a real HDFS, through Hadoop."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from integration.spark.hadoop_files import HadoopFiles, HadoopObjects
+from tests.live.hadoop.jars import s3_client_jars
+from tests.live.hadoop.s3 import BUCKET
+from tests.live.spark_support import spark
+from tests.unit.test_binding import BOUND, WITH_REDIS
+from tests.unit.test_binding_objects import OTHER_LOG
+from twopc.binding import Binding
+from twopc.errors import RefusedStartError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.live.hadoop.hdfs import LocalHdfs
+    from tests.live.hadoop.s3 import LateListing
+
+__all__ = ["spark"]
+
+
+def on_s3(spark: SparkSession, s3: LateListing, directory: str) -> HadoopObjects:
+    """The shared session has no s3a: a configuration with a class loader of its own finds it."""
+    context: Any = spark.sparkContext
+    jvm = context._jvm
+    urls = context._gateway.new_array(jvm.java.net.URL, len(s3_client_jars()))
+    for index, jar in enumerate(s3_client_jars()):
+        urls[index] = jvm.java.net.URL(jar.as_uri())
+    configuration = jvm.org.apache.hadoop.conf.Configuration(context._jsc.hadoopConfiguration())
+    configuration.setClassLoader(jvm.java.net.URLClassLoader(urls, configuration.getClassLoader()))
+    for name, value in s3.spark_settings().items():
+        configuration.set(name.removeprefix("spark.hadoop."), value)
+    return HadoopObjects(context._gateway, configuration, f"s3a://{BUCKET}/{directory}")
+
+
+def test_a_store_without_rename_that_lists_late_holds_the_binding(spark: SparkSession, s3: LateListing) -> None:
+    """Fails if the binding is looked for in a listing, or if put-if-absent renames."""
+    files = on_s3(spark, s3, f"{uuid.uuid4().hex}/twopc")
+    assert (files.read("x/y"), files.names("")) == (None, [])
+    assert files.put_if_absent("x/y", b"first")
+    assert not files.put_if_absent("x/y", b"second")
+    files.remove("x/y")
+    files.remove("x/y")
+
+    first, paused = Binding(files), Binding(files)
+    first.bind(BOUND, 3)
+    added = Binding(files)
+    added.check(WITH_REDIS, add_sink="r", decided=first.number)
+    added.bind(WITH_REDIS, 7)
+    paused.bind(BOUND, 1)
+    assert files.names("") == []
+    assert Binding(files).log == BOUND.log
+    Binding(files).check(WITH_REDIS, add_sink=None, decided=added.number)
+    with pytest.raises(RefusedStartError, match="Pass k again"):
+        Binding(files).check(OTHER_LOG, add_sink=None)
+
+
+@pytest.mark.whole
+def test_of_many_writers_on_hdfs_one_creates_the_file(spark: SparkSession, hdfs: LocalHdfs) -> None:
+    context: Any = spark.sparkContext
+    files = HadoopFiles(
+        context._gateway, context._jsc.hadoopConfiguration(), f"{hdfs.url}/{uuid.uuid4().hex}/checkpoint"
+    )
+    assert (files.read("x/y"), files.names("x")) == (None, [])
+    won: dict[int, list[bytes]] = {number: [] for number in range(20)}
+
+    def write(mine: bytes) -> None:
+        for number, winners in won.items():
+            if files.put_if_absent(f"x/{number}", mine):
+                winners.append(mine)
+
+    writers = [threading.Thread(target=write, args=(b"writer %d" % number * 1000,)) for number in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [[files.read(f"x/{number}")] for number in won] == list(won.values())
+    assert files.names("x") == sorted(map(str, won))
+    files.remove("x/0")
+    files.remove("x/0")
+    assert files.put_if_absent("x/0", b"again")
