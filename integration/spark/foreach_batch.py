@@ -15,6 +15,7 @@ from integration.spark.frame import arrange
 from integration.spark.hadoop_files import open_files
 from integration.spark.jobs import slow_batch_advice
 from integration.spark.options import Options, checked_options, participants
+from integration.spark.planned import require_as_planned
 from integration.spark.several import Call, by_frame, require_one_call
 from integration.spark.shuffles import Shuffles, StatusStore
 from integration.spark.staging import Staging
@@ -107,6 +108,8 @@ class ExactlyOnce:
         files = open_files(context, self._location)
         query_id = self._require_own_checkpoint(context, files)
         batch = checkpoint.read_batch(files, query_id, batch_id)
+        if not files.is_atomic:
+            require_as_planned(frames[0].frame.sparkSession, files, query_id, batch_id)
         staging = self._open_staging(files, query_id)
         rows = [self._arrange(one) for one in frames]
         try:

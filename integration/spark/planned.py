@@ -1,0 +1,66 @@
+"""Whether a batch is what its checkpoint says, on a store that lets another driver overwrite ``offsets/N``.
+
+Spark's offset log relies on an atomic rename, too (``CheckpointFileManager.createAtomic``). Without one, a driver that was
+paused in the middle of its write may replace the offsets of a batch that another driver has planned since. A decision would
+then name other rows than those it commits, and a restart would lose or double the difference.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError
+
+from integration.spark import checkpoint
+from twopc.errors import ConfigurationError, FatalError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from twopc.files import Files
+
+
+def require_as_planned(session: SparkSession, files: Files, query_id: str, batch_id: int) -> None:
+    """Compare the batch's offsets in the checkpoint with those that the running query holds in memory.
+
+    Raises:
+        FatalError: they differ.
+        ConfigurationError: this Spark does not show them.
+    """
+    written = checkpoint.offsets_by_source(files, batch_id) or {}
+    try:
+        running = _running_offsets(session, query_id)
+    except Py4JError as error:
+        raise ConfigurationError(
+            f"{files.location}: another driver could overwrite the offsets of a batch there, and this Spark does not show those "
+            f"of the running query ({error}). This run has written nothing of the batch. Use a checkpoint on a POSIX path or on "
+            "HDFS, or Spark 3.5 or 4.0"
+        ) from error
+    if sorted(map(_canonical, running)) != sorted(_canonical(line) for line in written.values() if line != "-"):
+        raise FatalError(
+            f"{files.location}/offsets/{batch_id} has the offsets {', '.join(written.values())}, but this run has planned the "
+            f"batch with {', '.join(running)}: another driver of this checkpoint has overwritten them. This run has written nothing of "
+            "the batch. Make sure that one driver runs, then restart: it takes the offsets that are there"
+        )
+
+
+def _running_offsets(session: SparkSession, query_id: str) -> list[str]:
+    """The end offsets of the batch that a query is processing, in any order."""
+    # Spark's own objects: the public API shows the offsets of batches that are over. A batch has a session of its own, but all
+    # sessions share what is running.
+    session_of_batch: Any = session._jsparkSession  # noqa: SLF001 - see above
+    key = session.sparkContext._jvm.java.util.UUID.fromString(query_id)  # type: ignore[union-attr]  # noqa: SLF001 - the same
+    query = session_of_batch.sharedState().activeStreamingQueries().get(key)
+    offsets = query.availableOffsets().values().iterator()
+    found = []
+    while offsets.hasNext():
+        found.append(str(offsets.next().json()))
+    return found
+
+
+def _canonical(offset: str) -> str:
+    try:
+        return json.dumps(json.loads(offset), sort_keys=True)
+    except ValueError:
+        return offset

@@ -1,0 +1,61 @@
+"""A batch whose offsets another driver has overwritten is noticed, on a store that allows it."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from integration.spark import checkpoint
+from integration.spark.planned import require_as_planned
+from tests.live.pipeline import create_topic
+from tests.live.spark_support import spark
+from twopc.errors import FatalError
+from twopc.files import LocalFiles
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tests.live.services import KafkaService
+
+__all__ = ["spark"]
+
+
+def test_a_batch_runs_with_the_offsets_in_its_checkpoint_or_stops(
+    spark: SparkSession, kafka: KafkaService, tmp_path: Path
+) -> None:
+    """A file and a topic as the sources. Fails if only the checkpoint is asked."""
+    topic = create_topic(kafka.bootstrap_servers, f"p{uuid.uuid4().hex[:10]}", 2)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    producer.produce(topic, b"from the topic")
+    producer.flush()
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.json").write_text('{"value": "from the file"}\n')
+    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", kafka.bootstrap_servers)
+    rows = reader.option("subscribe", topic).option("startingOffsets", "earliest").load()
+    rows = rows.selectExpr("CAST(value AS STRING)").union(
+        spark.readStream.schema("value STRING").json(str(tmp_path / "in"))
+    )
+    files = LocalFiles(tmp_path / "checkpoint")
+    found: list[str] = []
+
+    def batch(frame: DataFrame, number: int) -> None:
+        query_id = checkpoint.query_id(files)
+        require_as_planned(frame.sparkSession, files, query_id, number)
+        offsets = tmp_path / f"checkpoint/offsets/{number}"
+        written = offsets.read_text()
+        for ours, theirs in (('{"logOffset":0}', '{"logOffset":1}'), (f'"{topic}"', '"other"')):
+            assert ours in written
+            offsets.write_text(written.replace(ours, theirs))
+            with pytest.raises(FatalError, match="another driver of this checkpoint has overwritten them"):
+                require_as_planned(frame.sparkSession, files, query_id, number)
+            found.append(ours)
+        offsets.write_text(written)
+
+    writer = rows.writeStream.foreachBatch(batch).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    assert len(found) == 2
