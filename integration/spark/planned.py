@@ -40,8 +40,8 @@ def require_as_planned(session: SparkSession, files: Files, query_id: str, batch
     if sorted(map(_canonical, running)) != sorted(_canonical(line) for line in written.values() if line != "-"):
         raise FatalError(
             f"{files.location}/offsets/{batch_id} has the offsets {', '.join(written.values())}, but this run has planned the "
-            f"batch with {', '.join(running)}: another driver of this checkpoint has overwritten them. This run has written nothing of "
-            "the batch. Make sure that one driver runs, then restart: it takes the offsets that are there"
+            f"batch with {', '.join(running)}: another driver of this checkpoint has overwritten them. This run has written "
+            "nothing of the batch. Make sure that one driver runs, then restart: it takes the offsets that are there"
         )
 
 

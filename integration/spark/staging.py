@@ -1,7 +1,8 @@
 """``staging=True``: tasks keep their rows as Arrow IPC until their transactions are proven. Nothing decided is ever lost.
 
 Each task attempt writes one slice, ``<driver epoch>/<batch id>/<UUID>.arrow`` (rule 13). Driver and workers must share the
-location: a POSIX path or a file system that pyarrow knows. Queries that share it have a directory each: the query's id.
+location: a POSIX path or a file system that pyarrow knows, object stores included: a slice has a name of its own, and is read by
+it, never renamed. Queries that share it have a directory each: the query's id.
 """
 
 from __future__ import annotations

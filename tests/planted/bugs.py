@@ -340,6 +340,15 @@ BUGS: Final = (
         protocol="tests/unit/test_binding.py",
     ),
     _bug(
+        "two drivers write one binding on an object store",
+        11,
+        "twopc/binding.py",
+        "self._newest + 1 if self._files.is_atomic else log_epoch + 1 + _FIRST",
+        "self._newest + 1",
+        model=False,
+        protocol="tests/unit/test_binding_objects.py",
+    ),
+    _bug(
         "an unanswered decision counts as failed",
         12,
         _DRIVER,

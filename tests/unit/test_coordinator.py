@@ -305,6 +305,18 @@ def test_an_object_store_holds_the_checkpoint_of_a_query_whose_sink_keeps_the_de
     assert cluster.world.store("one").visible() == all_rows(0, 1, 2, 3)
 
 
+def test_a_sink_added_on_an_object_store_is_bound_although_nothing_is_listed(cluster: Cluster, tmp_path: Path) -> None:
+    """Fails if a decision does not say which binding it was made under."""
+    cluster.world.logs["two"] = LocalFiles(tmp_path / "own")
+    files = Objects()
+    cluster.start("two", files=files).run(0)
+    cluster.start("one", "two", files=files, settings=Settings(add_sink="one")).run(1)
+    cluster.start("one", "two", files=files).run(2)
+    with pytest.raises(RefusedStartError, match="Pass one again"):
+        cluster.start("two", files=files).run(3)
+    assert cluster.world.store("one").visible() == all_rows(1, 2)
+
+
 def test_an_object_store_cannot_hold_the_decisions(cluster: Cluster) -> None:
     with pytest.raises(ConfigurationError, match="Add a Kafka sink to the query"):
         cluster.start("one", files=Objects())
