@@ -56,6 +56,11 @@ class Binding:
         self._load(0)
 
     @property
+    def is_listed_at_once(self) -> bool:
+        """Whether the newest binding is found without the last decision's help."""
+        return self._files.is_atomic
+
+    @property
     def log(self) -> str | None:
         """The name of the deciding log, once bound."""
         return None if self._bound is None else self._bound.log

@@ -55,7 +55,7 @@ def _recover(setup: Setup, batch: Batch) -> Run:
     view = fold(setup.log.read())  # up to this driver's own record: nothing can be missing before it
     crash_point("driver.acquired")
 
-    bound = _check_binding(setup, view, batch)
+    bound = _check_binding(setup, _binding_of(view, batch))
     _require_startable(setup, view, batch, owners)
     decision = view.decision
     handles = setup.participants.decode(decision.tasks if decision else ())
@@ -72,8 +72,10 @@ def _check_read_only(setup: Setup, batch: Batch) -> Owners:
     """Refuse what can be refused before a healthy driver is fenced; returns who owned each sink last."""
     owners = setup.participants.inspect()
     require_same_owner(setup, owners, batch)
+    if setup.binding.is_listed_at_once:
+        _check_binding(setup, 0)  # before a log is read that may be another sink's
     decided = fold(setup.log.inspect())
-    _check_binding(setup, decided, batch)
+    _check_binding(setup, _binding_of(decided, batch))
     _require_startable(setup, decided, batch, owners)
     require_same_log_owner(setup, decided, batch)
     return owners
@@ -87,12 +89,16 @@ def _require_startable(setup: Setup, view: LogView, batch: Batch, owners: Owners
     _require_newest(setup, owners, view, batch)
 
 
-def _check_binding(setup: Setup, view: LogView, batch: Batch) -> Bound:
+def _binding_of(view: LogView, batch: Batch) -> int:
+    """The number of the binding that this query's last decision was made under; 0 if there is none."""
+    last = view.decision
+    return last.binding if last is not None and last.query_id == batch.query_id else 0
+
+
+def _check_binding(setup: Setup, decided: int) -> Bound:
     identity, sinks = setup.log.identity(), setup.participants.bindings()
     bound = Bound(format=BINDING_FORMAT, log=setup.log.name, log_identity=identity, sinks=sinks)
-    last = view.decision
-    number = last.binding if last is not None and last.query_id == batch.query_id else 0
-    setup.binding.check(bound, add_sink=setup.settings.add_sink, decided=number)
+    setup.binding.check(bound, add_sink=setup.settings.add_sink, decided=decided)
     return bound
 
 
