@@ -34,9 +34,13 @@ _REQUIRED: Final = {"cleanup.policy": "delete", "retention.ms": "-1", "retention
 _UNCLEAN: Final = "unclean.leader.election.enable"
 
 
-def describe(admin: AdminClient, topic: str, *, timeout_ms: float) -> TopicDescription | None:
-    """A topic's id and partitions; None if there is no such topic."""
-    (future,) = admin.describe_topics(TopicCollection([topic]), request_timeout=timeout_ms / 1000).values()
+def describe(
+    admin: AdminClient, topic: str, *, timeout_ms: float, with_rights: bool = False
+) -> TopicDescription | None:
+    """A topic's id and partitions, and what the client may do with it; None if there is no such topic."""
+    (future,) = admin.describe_topics(
+        TopicCollection([topic]), request_timeout=timeout_ms / 1000, include_authorized_operations=with_rights
+    ).values()
     try:
         found: TopicDescription = future.result()
     except KafkaException as error:
@@ -44,6 +48,18 @@ def describe(admin: AdminClient, topic: str, *, timeout_ms: float) -> TopicDescr
             return None
         raise translate(error, f"describing the topic {topic}") from error
     return found
+
+
+def settings_of(admin: AdminClient, topic: str, *, timeout_ms: float) -> dict[str, str | None] | None:
+    """A topic's settings; None if there is no such topic."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    (future,) = admin.describe_configs([resource], request_timeout=timeout_ms / 1000).values()
+    try:
+        return {name: entry.value for name, entry in future.result().items()}
+    except KafkaException as error:
+        if error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return None
+        raise translate(error, f"reading the settings of {topic}, which needs the right DescribeConfigs") from error
 
 
 class LedgerTopic:
@@ -66,6 +82,10 @@ class LedgerTopic:
             self._create()
         retry = retrying(is_retriable, timeout_s=self._timeout_s, backoff=wait_fixed(0.05))
         self._created_id = retry(self._id_when_ready)
+
+    def require_creatable(self) -> None:
+        """Ask the brokers whether :meth:`ensure` could create the ledger. Creates nothing."""
+        self._create(validate_only=True)
 
     def marker_partitions(self) -> list[int]:
         """The partitions that hold markers."""
@@ -113,12 +133,13 @@ class LedgerTopic:
         found = describe(self._admin, self._name, timeout_ms=self._timeout_s * 1000)
         return ABSENT if found is None else str(found.topic_id)
 
-    def _create(self) -> None:
+    def _create(self, *, validate_only: bool = False) -> None:
         try:
             replicas = self._replicas()
             config = {**_REQUIRED, _UNCLEAN: "false", "min.insync.replicas": str(2 if replicas == _REPLICAS else 1)}
             new = NewTopic(self._name, 1 + MARKER_PARTITIONS, replicas, config=config)
-            self._admin.create_topics([new], request_timeout=self._timeout_s)[self._name].result()
+            created = self._admin.create_topics([new], request_timeout=self._timeout_s, validate_only=validate_only)
+            created[self._name].result()
         except KafkaException as error:
             code = error_of(error).code()
             if code == KafkaError.INVALID_REPLICATION_FACTOR:
@@ -168,16 +189,10 @@ class LedgerTopic:
             return self._admin.list_topics(self._name, timeout=self._timeout_s).topics[self._name]
 
     def _settings(self, topic: str) -> dict[str, str | None]:
-        resource = ConfigResource(ResourceType.TOPIC, topic)
-        (future,) = self._admin.describe_configs([resource], request_timeout=self._timeout_s).values()
-        try:
-            return {name: entry.value for name, entry in future.result().items()}
-        except KafkaException as error:
-            if error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                if topic == TRANSACTION_LOG:
-                    return {}  # the cluster's first transaction creates it
-                raise self._unknown() from error
-            raise translate(error, f"reading the settings of {topic}, which needs the right DescribeConfigs") from error
+        found = settings_of(self._admin, topic, timeout_ms=self._timeout_s * 1000)
+        if found is None and topic != TRANSACTION_LOG:  # the cluster's first transaction creates that one
+            raise self._unknown()
+        return found or {}
 
     def _unknown(self) -> RetriableError:
         return RetriableError(f"the ledger {self._name} is not known to every broker yet")
