@@ -13,8 +13,8 @@ def main() -> None:
         app()
     except ModuleNotFoundError as error:
         sys.exit(
-            f"twopc: the package {error.name!r} is not installed. Run: pip install 'twopc[verify]' for `twopc verify`, "
-            "or 'twopc[demo]' for every command"
+            f"twopc: the package {error.name!r} is not installed. Run: pip install 'twopc[verify]' for `twopc verify` and "
+            "`twopc preflight`, or 'twopc[demo]' for every command"
         )
 
 

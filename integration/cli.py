@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sinks.kafka import KafkaSink
 
 app = typer.Typer(
@@ -136,17 +138,7 @@ def verify(  # noqa: PLR0913 - options of a command line
     from integration.verify import command  # noqa: PLC0415 - slow imports that --help does not need
     from integration.verify.output import RecordChecks  # noqa: PLC0415
     from integration.verify.verifier import VerifyOptions  # noqa: PLC0415
-    from sinks.kafka import KafkaSink  # noqa: PLC0415
     from twopc.files import LocalFiles  # noqa: PLC0415
-
-    def described() -> KafkaSink:
-        return KafkaSink(
-            name=sink,
-            bootstrap_servers=bootstrap_servers,
-            ledger_topic=ledger_topic,
-            options=command.connection_options(config or (), config_file),
-            timeout_ms=timeout * 1000,
-        )
 
     options = VerifyOptions(
         topics=frozenset(topic or ()),
@@ -156,4 +148,58 @@ def verify(  # noqa: PLR0913 - options of a command line
         sole_writer=sole_writer,
     )
     pace = command.Pace(is_online=online, every_s=interval, for_s=seconds)
+    described = _describing(bootstrap_servers, sink, ledger_topic, config, config_file, timeout)
     raise typer.Exit(command.main(described, options, pace, as_json=as_json))
+
+
+@app.command()
+def preflight(  # noqa: PLR0913 - options of a command line
+    *,
+    bootstrap_servers: Annotated[str, _connection(help="host:port of a broker; several separated by commas.")],
+    sink: Annotated[str, _connection(help="Name of the sink.")],
+    ledger_topic: Annotated[str | None, _connection(help="Its ledger. Default: twopc-ledger-<sink>.")] = None,
+    option: Annotated[
+        list[str] | None,
+        _connection("--option", "--config", help="An option of the sink, kafka.key=value. Repeatable."),
+    ] = None,
+    config_file: Annotated[
+        Path | None,
+        _connection(exists=True, dir_okay=False, help="A file of such options, one per line. Use it for passwords."),
+    ] = None,
+    timeout: Annotated[int, _connection(min=1, help="Seconds that one step may wait for the brokers.")] = 30,
+    topic: Annotated[list[str] | None, _check(help="A topic that the query writes to. Repeatable.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object to stdout, everything else to stderr.")
+    ] = False,
+) -> None:
+    """Try on a cluster what a sink needs: settings, rights, and a two-phase commit on a topic of its own.
+
+    Safe while a query with the sink's name is running. What it makes, it removes.
+
+    Exit status by the worst finding: 0 pass, 3 warn, 1 fail; 2 not checked (no broker, wrong usage, interrupted).
+    """
+    from integration.preflight import command  # noqa: PLC0415 - slow imports that --help does not need
+
+    described = _describing(bootstrap_servers, sink, ledger_topic, option, config_file, timeout)
+    raise typer.Exit(command.main(described, topic or (), as_json=as_json))
+
+
+def _describing(  # noqa: PLR0913, PLR0917 - the options that describe a sink
+    bootstrap_servers: str,
+    sink: str,
+    ledger_topic: str | None,
+    options: list[str] | None,
+    options_file: Path | None,
+    timeout_s: int,
+) -> Callable[[], KafkaSink]:
+    """What describes the sink; it raises a ConfigurationError where the command reports one."""
+    from integration.connection_options import connection_options  # noqa: PLC0415 - slow, not needed for --help
+    from sinks.kafka import KafkaSink  # noqa: PLC0415
+
+    return lambda: KafkaSink(
+        name=sink,
+        bootstrap_servers=bootstrap_servers,
+        ledger_topic=ledger_topic,
+        options=connection_options(options or (), options_file),
+        timeout_ms=timeout_s * 1000,
+    )

@@ -23,7 +23,7 @@ _PUBLIC = ("twopc", "sinks.kafka", "sinks.redis", "sinks.hbase", "integration.sp
 #: Public as a whole, for those who break a sink on purpose.
 _FOR_TESTS = ("twopc.testing", "twopc.crash_points")
 #: Examples and the demo start servers; the demo consists of its own modules.
-_ROOMS = ("integration.services", "integration.demo", "integration.topic_reader")
+_ROOMS = ("integration.services", "integration.demo", "integration.topic_reader", "integration.signals")
 _DOCUMENTS = [_ROOT / "README.md", *sorted((_ROOT / "docs").glob("*.md"))]
 _SCRIPTS = [*sorted((_ROOT / "examples").glob("*.py")), *sorted((_ROOT / "integration" / "demo").glob("*.py"))]
 

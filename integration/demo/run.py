@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +22,12 @@ from integration.services import ServiceError
 from integration.services.class_data import driver_flags
 from integration.services.jars import spark_kafka_jars
 from integration.services.kafka import LocalKafka
+from integration.signals import ended_by_signals
 from twopc.testing.kill_loop import KafkaTopic, Kill, KillLoop
 from twopc.testing.kill_loop.kills import BATCHES_A_KILL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from integration.demo.queries import Query
 
@@ -86,7 +85,7 @@ def run_demo(options: DemoOptions, console: Console) -> tuple[dict[str, Any], di
         f"seed {options.seed}"
     )
     with contextlib.ExitStack() as cleanup:
-        cleanup.enter_context(_ended_by_signals())
+        cleanup.enter_context(ended_by_signals())
         temporary = tempfile.TemporaryDirectory(prefix="twopc-demo-", ignore_cleanup_errors=True)
         directory = Path(cleanup.enter_context(temporary))
         with console.status("starting Kafka"):
@@ -169,15 +168,3 @@ def _progress(console: Console) -> Progress:
     return Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
     )
-
-
-@contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Make SIGTERM and a closed terminal raise an exception, as Ctrl-C does, so that everything is cleaned up."""
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, lambda received, _: sys.exit(128 + received)) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -7,7 +7,7 @@ import json
 import time
 import traceback
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 from rich.console import Console
@@ -17,12 +17,10 @@ from integration.verify.cluster import Cluster
 from integration.verify.findings import Kind
 from integration.verify.report import show_finding
 from integration.verify.verifier import Verifier
-from sinks.kafka.options import PREFIX
-from twopc.errors import ConfigurationError, RetriableError, TwoPhaseCommitError
+from twopc.errors import RetriableError, TwoPhaseCommitError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
+    from collections.abc import Callable
 
     from integration.verify.findings import Finding
     from integration.verify.report import Report
@@ -68,28 +66,6 @@ def main(sink: Callable[[], KafkaSink], options: VerifyOptions, pace: Pace, *, a
         return _NO_ERRORS if is_ok else _ERRORS_FOUND
     stderr.print(f"twopc verify: {problem}", style="red", markup=False, soft_wrap=True)
     return _NOT_CHECKED
-
-
-def connection_options(pairs: Sequence[str], file: Path | None) -> dict[str, Any]:
-    """Parse librdkafka's options: ``key=value`` words win over a properties file; the prefix ``kafka.`` is optional.
-
-    Raises:
-        ConfigurationError: an option is not ``key=value``, or the file cannot be read.
-    """
-    lines = list(pairs)
-    if file is not None:
-        try:
-            text = file.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"--config-file {file} cannot be read: {error}") from error
-        lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")] + lines
-    options = {}
-    for line in lines:
-        name, separator, value = line.partition("=")
-        if not separator or not name.strip():
-            raise ConfigurationError("an option is not key=value (not shown: it may be a password)")
-        options[PREFIX + name.strip().removeprefix(PREFIX)] = value.strip()
-    return options
 
 
 def run_verify(

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from rich.console import Console
 
+from integration.connection_options import connection_options
 from integration.verify import tally
 from integration.verify.cluster import Bounds
-from integration.verify.command import connection_options
 from integration.verify.findings import Finding, Kind, Severity
 from integration.verify.tail import Tail
 from integration.verify.tally import Expected, check_count

@@ -1,0 +1,34 @@
+"""The connection options of a command: words of the command line, and a file for passwords."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sinks.kafka.options import PREFIX
+from twopc.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
+def connection_options(pairs: Sequence[str], file: Path | None) -> dict[str, Any]:
+    """Parse librdkafka's options: ``key=value`` words win over a properties file; the prefix ``kafka.`` is optional.
+
+    Raises:
+        ConfigurationError: an option is not ``key=value``, or the file cannot be read.
+    """
+    lines = list(pairs)
+    if file is not None:
+        try:
+            text = file.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"--config-file {file} cannot be read: {error}") from error
+        lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")] + lines
+    options = {}
+    for line in lines:
+        name, separator, value = line.partition("=")
+        if not separator or not name.strip():
+            raise ConfigurationError("an option is not key=value (not shown: it may be a password)")
+        options[PREFIX + name.strip().removeprefix(PREFIX)] = value.strip()
+    return options

@@ -1,0 +1,99 @@
+"""Whether every broker takes the requests that the sink's two clients send."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from kafka.protocol.api_key import ApiKey
+from kafka.protocol.metadata import ApiVersionsRequest
+
+from integration.preflight.findings import Finding, Result
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from integration.preflight.target import Target
+
+_CHECK: Final = "requests"
+_ANY: Final = 32_767
+
+
+class Need(NamedTuple):
+    """A request and the versions of it of which a broker must take one."""
+
+    api: ApiKey
+    lowest: int
+    highest: int
+    why: str
+    if_absent: Result = Result.FAIL
+
+
+#: Sources: KIP-98 (transactions), KIP-360 (InitProducerId v3), KIP-664 (Describe/ListTransactions), KIP-699
+#: (FindCoordinator v4), KIP-516 (Metadata v10); ``sinks.kafka.transactions`` says which versions it sends.
+NEEDS: Final = (
+    Need(ApiKey.Produce, 3, _ANY, "records of a transaction"),
+    Need(ApiKey.Fetch, 4, _ANY, "read_committed"),
+    Need(ApiKey.ListOffsets, 2, _ANY, "the last stable offset"),
+    Need(ApiKey.Metadata, 10, _ANY, "the id that tells a ledger from one that was created again", Result.WARN),
+    Need(ApiKey.CreateTopics, 0, _ANY, "a ledger that is not made by hand, and for the try", Result.WARN),
+    Need(ApiKey.DescribeConfigs, 1, _ANY, "the ledger's settings"),
+    Need(ApiKey.DeleteRecords, 0, _ANY, "a ledger that does not grow for ever", Result.WARN),
+    Need(ApiKey.FindCoordinator, 4, _ANY, "the coordinators of many ids at once"),
+    Need(ApiKey.InitProducerId, 3, 4, "fencing one producer of an id"),
+    Need(ApiKey.AddPartitionsToTxn, 0, _ANY, "transactions"),
+    Need(ApiKey.EndTxn, 0, 3, "a commit that can be repeated"),
+    Need(ApiKey.DescribeTransactions, 0, 0, "confirming a transaction before the decision"),
+    Need(ApiKey.ListTransactions, 0, _ANY, "finding the transactions of a dead driver"),
+)
+
+
+def check_apis(target: Target) -> Iterator[Finding]:
+    """ApiVersions of every broker."""
+    nodes = target.brokers.nodes
+    requests = [
+        (ApiVersionsRequest(client_software_name="twopc", client_software_version="preflight"), node) for node in nodes
+    ]
+    answers = dict(zip(nodes, target.brokers.send_all(requests), strict=True))
+    silent = [node for node, answer in answers.items() if isinstance(answer, Exception) or answer.error_code]
+    if silent:
+        yield Finding(
+            _CHECK,
+            _brokers(silent),
+            Result.FAIL,
+            "no answer to ApiVersions",
+            "Start the broker, or correct the address that it advertises to clients (advertised.listeners)",
+        )
+    offers = {node: _offered(answer) for node, answer in answers.items() if node not in silent}
+    lacking = [(need, [node for node, offer in offers.items() if not _takes(offer, need)]) for need in NEEDS]
+    for need, nodes in lacking:
+        if nodes:
+            yield Finding(_CHECK, _brokers(nodes), need.if_absent, _why_lacking(need, offers[nodes[0]]), _FIX)
+    if not any(nodes for _, nodes in lacking) and offers:
+        yield Finding(
+            _CHECK, _brokers(offers), Result.PASS, f"each takes the {len(NEEDS)} requests that the sink sends"
+        )
+
+
+_FIX: Final = "Use Kafka 3.0 or newer, or a service that takes this request"
+
+
+def _offered(answer: Any) -> dict[int, tuple[int, int]]:
+    return {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
+
+
+def _takes(offer: Mapping[int, tuple[int, int]], need: Need) -> bool:
+    low, high = offer.get(need.api, (_ANY + 1, -1))
+    return low <= need.highest and high >= need.lowest
+
+
+def _why_lacking(need: Need, offer: Mapping[int, tuple[int, int]]) -> str:
+    found = offer.get(need.api)
+    has = "does not take it" if found is None else f"takes versions {found[0]} to {found[1]}"
+    wanted = (
+        f"version {need.lowest} or newer" if need.highest == _ANY else f"a version from {need.lowest} to {need.highest}"
+    )
+    return f"{need.api.name}, {wanted}, is needed for {need.why}; the broker {has}"
+
+
+def _brokers(nodes: Any) -> str:
+    return f"broker {', '.join(str(node) for node in sorted(nodes))}"

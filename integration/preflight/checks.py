@@ -1,0 +1,90 @@
+"""The checks, in the order of the table. A new one is a function from the target to findings, and a line in ``CHECKS``."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from integration.preflight.apis import check_apis
+from integration.preflight.findings import Finding, Result, failed
+from integration.preflight.ledger import check_ledger, check_start, check_transaction_log
+from integration.preflight.protocol import check_protocol
+from integration.preflight.topics import check_outputs
+from sinks.kafka import ledger_topic
+from twopc.errors import TwoPhaseCommitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from integration.preflight.target import Target
+
+
+class Check(NamedTuple):
+    """A check: its name, what it finds, and whether it sends the requests that :func:`check_apis` asks for."""
+
+    name: str
+    run: Callable[[Target], Iterator[Finding]]
+    tries: bool = True
+
+
+#: The start comes before the ledger, as in a query: it makes a new cluster create ``__transaction_state``, and the ledger gets
+#: as many replicas.
+CHECKS: Final = (
+    Check("start", check_start),
+    Check("transaction log", check_transaction_log, tries=False),
+    Check("ledger", check_ledger),
+    Check("own topic", check_protocol),
+    Check("output topic", check_outputs, tries=False),
+)
+
+
+def findings_of(target: Target) -> tuple[Finding, ...]:
+    """Run every check that the brokers have the requests for. What the sink warns about meanwhile is a finding, too."""
+    found = list(check_apis(target))
+    lacks = any(finding.result is Result.FAIL for finding in found)
+    with _warnings() as warnings:
+        for check in CHECKS:
+            if check.tries and lacks:
+                continue
+            try:
+                found.extend(check.run(target))
+            except TwoPhaseCommitError as error:  # one check that cannot finish must not hide what the others find
+                found.append(failed(check.name, target.sink.name, error, "Allow the rights that the README lists"))
+    if lacks:
+        why = "the sink's start, its ledger and a two-phase commit: a broker lacks a request that they need"
+        found.append(
+            Finding("not tried", target.sink.name, Result.WARN, why, "Cure what 'requests' says, and run it again")
+        )
+    for record in warnings:
+        text = record.getMessage()
+        if record.name == ledger_topic.__name__:
+            named = text.replace(target.stand_in.ledger, target.sink.ledger)
+            found.append(Finding("sink", target.sink.name, Result.WARN, named, _CURE))
+        else:
+            found.append(Finding("clean-up", target.stand_in.name, Result.WARN, text, _REMOVE))
+    return tuple(dict.fromkeys(found))
+
+
+_CURE: Final = "The sink logs this at each start. Correct the setting, or allow the right, that it names"
+_REMOVE: Final = "Remove it by hand, if it does not go by itself. Nothing uses it"
+
+
+@contextlib.contextmanager
+def _warnings() -> Iterator[list[logging.LogRecord]]:
+    """What the sink says of topics' settings, and the preflight of what it leaves behind. The rest may pass, or is an error."""
+    records: list[logging.LogRecord] = []
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            records.append(record)
+
+    collector = Collector(logging.WARNING)
+    loggers = [logging.getLogger(name) for name in (ledger_topic.__name__, "integration.preflight")]
+    for logger in loggers:
+        logger.addHandler(collector)
+    try:
+        yield records
+    finally:
+        for logger in loggers:
+            logger.removeHandler(collector)

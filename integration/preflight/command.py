@@ -1,0 +1,91 @@
+"""``twopc preflight`` behind its options: run the checks, print the table, return the exit status."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+import traceback
+from typing import TYPE_CHECKING, Final
+
+import typer
+from rich.console import Console
+
+from integration.preflight.checks import findings_of
+from integration.preflight.findings import Result
+from integration.preflight.report import Report
+from integration.preflight.target import Target
+from integration.signals import ended_by_signals
+from twopc.errors import TwoPhaseCommitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from sinks.kafka import KafkaSink
+
+#: The exit status by the worst finding; 2 stays for what was not checked, as in ``twopc verify``.
+_STATUS: Final = {Result.PASS: 0, Result.WARN: 3, Result.FAIL: 1}
+_NOT_CHECKED: Final = 2
+_OURS: Final = "integration.preflight"
+
+
+def main(sink: Callable[[], KafkaSink], topics: Sequence[str], *, as_json: bool) -> int:
+    """Check a cluster for a sink; return the exit status.
+
+    Args:
+        sink: describes the sink; a ConfigurationError is reported like those of the checks.
+        topics: the output topics.
+        as_json: print a JSON object to stdout, everything else to stderr.
+    """
+    stderr = Console(stderr=True, highlight=False)
+    console = stderr if as_json else Console(highlight=False)
+    try:
+        with ended_by_signals(), _logging():
+            report = run_preflight(sink(), topics)
+    except TwoPhaseCommitError as error:
+        problem = str(error)
+    except KeyboardInterrupt:
+        problem = "interrupted. What it had made is removed, unless a line above says otherwise"
+    except Exception as error:  # noqa: BLE001 - Python would exit with status 1, which means that a check failed
+        traceback.print_exc()
+        problem = f"unexpected {type(error).__name__} ({error}). Please report this with the traceback above."
+    else:
+        typer.echo(json.dumps(report.facts())) if as_json else report.show(console)
+        return _STATUS[report.result]
+    stderr.print(f"twopc preflight: {problem}", style="red", markup=False, soft_wrap=True)
+    return _NOT_CHECKED
+
+
+def run_preflight(sink: KafkaSink, topics: Sequence[str]) -> Report:
+    """Run every check.
+
+    Raises:
+        ConfigurationError: an argument is wrong.
+        TwoPhaseCommitError: no broker responds.
+    """
+    began = time.monotonic()
+    with contextlib.closing(Target(sink, topics)) as target:
+        findings = findings_of(target)
+        return Report(
+            sink=sink.name,
+            bootstrap_servers=sink.bootstrap_servers,
+            cluster=target.brokers.cluster_id,
+            stand_in=target.stand_in.ledger,
+            topics=target.topics,
+            seconds=time.monotonic() - began,
+            findings=findings,
+        )
+
+
+@contextlib.contextmanager
+def _logging() -> Iterator[None]:
+    """Print what an interruption leaves behind; the clients' own lines say nothing that an error does not."""
+    handlers = {logging.getLogger(): logging.NullHandler(), logging.getLogger(_OURS): logging.StreamHandler()}
+    for logger, handler in handlers.items():
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        for logger, handler in handlers.items():
+            logger.removeHandler(handler)

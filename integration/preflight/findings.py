@@ -1,0 +1,56 @@
+"""What a check can find: one line of the table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from confluent_kafka import KafkaError, KafkaException
+
+from sinks.kafka.errors import error_of
+
+if TYPE_CHECKING:
+    from twopc.errors import TwoPhaseCommitError
+
+
+class Result(Enum):
+    """What a finding means for the query. In the order of how bad it is."""
+
+    PASS = "pass"  # noqa: S105 - no password #: tried or read, and as it should be
+    WARN = "warn"  #: the query runs; the promise rests on something weaker, or it was not tried
+    FAIL = "fail"  #: the query cannot run, or could lose or double rows
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: what was looked at, the result, why, and how to fix it."""
+
+    check: str  #: the name of the check
+    subject: str  #: the topic, the transactional ids, the brokers
+    result: Result
+    why: str  #: one or two sentences: what was seen
+    fix: str = ""  #: what to do; empty if nothing
+
+
+_TRY_AGAIN: Final = "Run the preflight again. If it stays, the brokers' logs have the reason"
+_AS_IT_SAYS: Final = "Do what the sink's own error says"
+_DENIED: Final = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    }
+)
+
+
+def failed(check: str, subject: str, error: TwoPhaseCommitError, rights: str) -> Finding:
+    """The line of a check that raised; ``rights`` is what to allow if a right is missing."""
+    fix = _TRY_AGAIN if error.retriable else rights if is_denied(error) else _AS_IT_SAYS
+    return Finding(check, subject, Result.FAIL, str(error), fix)
+
+
+def is_denied(error: TwoPhaseCommitError) -> bool:
+    """Whether a broker refused for want of a right."""
+    cause = error.__cause__
+    return isinstance(cause, KafkaException) and error_of(cause).code() in _DENIED

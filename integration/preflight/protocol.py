@@ -1,0 +1,51 @@
+"""The two-phase commit, tried for real: with the sink's own parts, on ids and a topic that nobody else has."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from integration.preflight.findings import Finding, Result, failed, is_denied
+from integration.preflight.steps import STEPS, rights
+from integration.preflight.trial import Trial
+from twopc.errors import TwoPhaseCommitError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from integration.preflight.steps import Step
+    from integration.preflight.target import Target
+
+_SUBJECT: Final = "the try"
+
+
+def check_protocol(target: Target) -> Iterator[Finding]:
+    """Play one batch of a stand-in, step by step; whatever happens, it is removed again."""
+    trial = Trial(target.sink, target.stand_in)
+    try:
+        for number, step in enumerate(STEPS, start=1):
+            finding, goes_on = _try(trial, step)
+            yield finding
+            if not goes_on:
+                if untried := ", ".join(later.name for later in STEPS[number:]):
+                    fix = f"Cure what {step.name!r} says, and run the preflight again"
+                    yield Finding("not tried", _SUBJECT, Result.WARN, f"{untried}: they need {step.name!r}", fix)
+                return
+    except BaseException as error:  # its traceback would keep producers, which could create the topic again
+        traceback.clear_frames(error.__traceback__)
+        raise
+    finally:
+        trial.clean_up()
+
+
+def _try(trial: Trial, step: Step) -> tuple[Finding, bool]:
+    """The finding of a step, and whether the next one can be tried."""
+    try:
+        finding = Finding(step.name, _SUBJECT, *step.run(trial))
+    except TwoPhaseCommitError as error:
+        finding = failed(step.name, _SUBJECT, error, rights(trial.original))
+        if is_denied(error):
+            finding = replace(finding, result=step.if_denied)
+        return finding, not step.is_needed
+    return finding, finding.result is not Result.FAIL or not step.is_needed

@@ -1,0 +1,73 @@
+"""The result of a preflight, for people and for programs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.markup import escape
+from rich.table import Table
+
+from integration.preflight.findings import Result
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from integration.preflight.findings import Finding
+
+_STYLES: Final = {Result.PASS: "green", Result.WARN: "yellow", Result.FAIL: "bold red"}
+_SEVERITY: Final = tuple(Result)
+_VERDICTS: Final = {
+    Result.PASS: "The cluster has what the sink needs.",
+    Result.WARN: "The query can run. What the warnings name weakens its promise, or was not tried.",
+    Result.FAIL: "Do not start the query before the failed checks pass.",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """One preflight. Its attributes, ``result``, ``verdict`` and ``counts`` are the keys of the JSON object."""
+
+    sink: str  #: name of the sink
+    bootstrap_servers: str
+    cluster: str  #: the cluster's id
+    stand_in: str  #: the topic of the try, which was deleted afterwards
+    topics: tuple[str, ...]  #: the output topics that were looked at
+    seconds: float  #: duration, in s
+    findings: tuple[Finding, ...]  #: see :class:`integration.preflight.findings.Finding`
+
+    @property
+    def result(self) -> Result:
+        """The worst finding's."""
+        return max((finding.result for finding in self.findings), key=_SEVERITY.index, default=Result.PASS)
+
+    def facts(self) -> dict[str, Any]:
+        """As a JSON object."""
+        counts = Counter(finding.result for finding in self.findings)
+        return {
+            "result": self.result.value,
+            "verdict": _VERDICTS[self.result],
+            "counts": {result.value: counts[result] for result in Result},
+            **asdict(self),
+            "topics": list(self.topics),
+            "seconds": round(self.seconds, 1),
+            "findings": [{**asdict(finding), "result": finding.result.value} for finding in self.findings],
+        }
+
+    def show(self, console: Console) -> None:
+        """Print a table, one line for each finding, and the verdict."""
+        table = Table(title=f"twopc preflight {escape(self.sink)}", title_justify="left")
+        table.add_column("result")
+        table.add_column("check", max_width=30, overflow="fold")
+        table.add_column("why, and how to fix it", overflow="fold")
+        for finding in self.findings:
+            style = _STYLES[finding.result]
+            fix = f"\n[bold]{escape(finding.fix)}[/]" if finding.fix else ""
+            table.add_row(
+                f"[{style}]{finding.result.value}[/]",
+                f"{escape(finding.check)}\n[dim]{escape(finding.subject)}[/]",
+                f"{escape(finding.why)}{fix}",
+            )
+        console.print(table)
+        console.print(f"[{_STYLES[self.result]}]{_VERDICTS[self.result]}[/]", soft_wrap=True)

@@ -1,0 +1,269 @@
+"""The steps of the two-phase try. Each does with the stand-in what a query does, and says what the brokers made of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from confluent_kafka import Uuid
+from confluent_kafka.admin import OffsetSpec
+
+from integration.preflight.findings import Result
+from integration.preflight.trial import QUERY_ID
+from sinks.kafka import markers
+from sinks.kafka.handle import ProducerIdentity, driver_id, id_prefix
+from sinks.kafka.ledger_topic import DRIVER_PARTITION
+from sinks.kafka.prepared import await_visible, confirm, end_all, fence
+from sinks.kafka.producer import make_ready
+from sinks.kafka.reader import offsets
+from sinks.kafka.reports import NO_ANSWER, NONE, NOT_AUTHORIZED, until_final
+from twopc.attempt import Attempt, Evidence
+from twopc.errors import FencedError, RetriableError
+from twopc.records import Decision, TaskReport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from integration.preflight.trial import Trial
+    from sinks.kafka import KafkaSink
+    from sinks.kafka.handle import KafkaHandle
+    from twopc.records import LogContents
+
+#: The tasks of the try, by what becomes of their transactions.
+_COMMITTED, _FENCED, _ABORTED = range(3)
+_NOT_KAFKA: Final = (
+    "Do not use this cluster for the sink: its transactions are not Kafka's. Report it to the vendor with this line"
+)
+
+
+class Outcome(NamedTuple):
+    """What a step found."""
+
+    result: Result
+    why: str
+    fix: str = ""
+
+
+class Step(NamedTuple):
+    """One step. What it raises is the finding."""
+
+    name: str
+    run: Callable[[Trial], Outcome]
+    is_needed: bool = True  #: by the steps after it
+    if_denied: Result = Result.FAIL  #: what it means for the query that the principal may not do it
+
+
+def _passed(why: str) -> Outcome:
+    return Outcome(Result.PASS, why)
+
+
+def _unlike(why: str) -> Outcome:
+    return Outcome(Result.FAIL, why, _NOT_KAFKA)
+
+
+def _use_ids(trial: Trial) -> Outcome:
+    tid = driver_id(trial.sink.name)
+    answer = until_final([tid], lambda _: trial.client.fence([ProducerIdentity(tid)]), timeout_ms=trial.timeout_ms)[tid]
+    if answer == NO_ANSWER:
+        raise RetriableError(f"no coordinator answers InitProducerId for {tid} within {trial.timeout_ms} ms")
+    if answer != NONE:
+        fix = rights(trial.original) if answer == NOT_AUTHORIZED else _NOT_KAFKA
+        return Outcome(Result.FAIL, f"InitProducerId for {tid} is answered {answer}", fix)
+    return _passed("may be initialised")
+
+
+def _make_topic(trial: Trial) -> Outcome:
+    trial.make_topic()
+    if trial.log.identity() == str(Uuid(0, 0)):
+        why = "topics have no ids here, so a ledger that was deleted and created again would not be noticed"
+        return Outcome(Result.WARN, why, "Let nobody delete the ledger; or use brokers with topic ids (KIP-516)")
+    return _passed("created as the ledger is, for this try; it is deleted afterwards")
+
+
+def _try_timeout(trial: Trial) -> Outcome:
+    tid, lives_ms = f"{trial.sink.name}.timeout", trial.original.transaction_timeout_ms
+    make_ready(trial.original.producer_config(), tid, 0, trial.topic, timeout_ms=trial.timeout_ms)
+    return _passed(f"kafka.transaction.timeout.ms={lives_ms} is allowed")
+
+
+def _acquire(trial: Trial) -> Outcome:
+    trial.acquire(trial.log)
+    return _passed("a driver has acquired the ledger: initialised its id, committed a record")
+
+
+def _prepare(trial: Trial) -> Outcome:
+    trial.scan_start = markers.ends(trial.log, timeout_ms=trial.timeout_ms)
+    for task in (_COMMITTED, _FENCED, _ABORTED):
+        trial.handles[task] = trial.prepare(task)
+    return _passed(f"{len(trial.handles)} tasks have written a row each, and have dropped their producers")
+
+
+def _confirm(trial: Trial) -> Outcome:
+    confirm(trial.client, trial.sink, list(trial.handles.values()), 0)
+    return _passed("DescribeTransactions shows them open, with their producers and partitions")
+
+
+def _list(trial: Trial) -> Outcome:
+    listing = trial.client.list_open(id_prefix(trial.sink.name))
+    missing = {handle.transactional_id for handle in trial.handles.values()} - set(listing.transactional_ids)
+    if missing or not listing.complete:
+        return _unlike(
+            f"ListTransactions does not show {', '.join(sorted(missing)) or 'the transactions of every broker'}"
+        )
+    return _passed("ListTransactions shows them")
+
+
+def _look_before(trial: Trial) -> Outcome:
+    if any(trial.is_visible(task) for task in trial.handles):
+        return _unlike("a read_committed reader sees rows of open transactions")
+    return _passed("a read_committed reader sees none of their rows")
+
+
+def _decide(trial: Trial) -> Outcome:
+    trial.decided_at = trial.log.append([_decision(trial, 0)])
+    if _decided(trial, trial.log.contents(until=trial.decided_at)) != [0]:
+        return _unlike("a decision was committed and cannot be read back")
+    return _passed("a decision was committed and read back")
+
+
+def _commit(trial: Trial) -> Outcome:
+    handle = trial.handles[_COMMITTED]
+    if (answer := _end(trial, _COMMITTED)) != NONE:
+        return _unlike(f"another client commits by producer id and epoch, and is answered {answer}")
+    await_visible(trial.client, [handle], timeout_ms=trial.timeout_ms)
+    trial.await_stable(_COMMITTED)
+    if not trial.is_visible(_COMMITTED):
+        return _unlike("a transaction was committed, and readers do not see its row")
+    return _passed("another client committed one by producer id and epoch, and readers see its row")
+
+
+def _commit_again(trial: Trial) -> Outcome:
+    if (answer := _end(trial, _COMMITTED)) != NONE:
+        why = (
+            f"a second commit is answered {answer}, not NONE: after a crash the sink has to search the markers instead"
+        )
+        return Outcome(
+            Result.WARN, why, "Expect slower restarts; otherwise use brokers that answer NONE, as Kafka does"
+        )
+    return _passed("a second commit is answered NONE")
+
+
+def _fence_task(trial: Trial) -> Outcome:
+    left = fence(trial.client, [trial.handles[_FENCED].identity], timeout_ms=trial.timeout_ms)
+    if left:
+        return _unlike("InitProducerId at its producer id and epoch does not abort an open transaction")
+    trial.await_stable(_FENCED)
+    if trial.is_visible(_FENCED):
+        return _unlike("InitProducerId aborted a transaction, and readers see its row")
+    return _refused(trial, _FENCED, "InitProducerId aborted one; its row stays invisible, and its commit is refused")
+
+
+def _abort_task(trial: Trial) -> Outcome:
+    if (answer := _end(trial, _ABORTED, commit=False)) != NONE:
+        return _unlike(f"an abort by producer id and epoch is answered {answer}")
+    trial.await_stable(_ABORTED)
+    if trial.is_visible(_ABORTED):
+        return _unlike("a transaction was aborted, and readers see its row")
+    return _refused(trial, _ABORTED, "another client aborted one; its row stays invisible, and its commit is refused")
+
+
+def _search(trial: Trial) -> Outcome:
+    handles = list(trial.handles.values())
+    evidence, reasons = markers.search(trial.log, handles, trial.scan_start, timeout_ms=trial.timeout_ms)
+    expected = [Evidence.COMMITTED, Evidence.ABORTED, Evidence.ABORTED]
+    found = [evidence[handle] for handle in handles]
+    if found != expected:
+        seen = ", ".join(one.value for one in found)
+        return _unlike(f"the markers prove {seen} of one committed and two aborted transactions. {'; '.join(reasons)}")
+    return _passed("the markers prove one transaction committed and two aborted")
+
+
+def _fence_driver(trial: Trial) -> Outcome:
+    newer = trial.another_driver()
+    try:
+        trial.log.append([_decision(trial, 1)])
+    except FencedError:
+        if _decided(trial, newer.read()) != [0]:
+            return _unlike("the newer driver does not read what the fenced one decided, and nothing else")
+        return _passed("a newer driver fences the older one, and reads what that one decided")
+    return _unlike("an older driver can decide after a newer one has initialised their transactional id")
+
+
+def _delete(trial: Trial) -> Outcome:
+    trial.delete(DRIVER_PARTITION, before=trial.decided_at)
+    start = offsets(trial.admin, trial.topic, [DRIVER_PARTITION], OffsetSpec.earliest(), timeout_ms=trial.timeout_ms)[
+        DRIVER_PARTITION
+    ]
+    if start < trial.decided_at:
+        why = "DeleteRecords deletes nothing, so the ledger grows, and each start takes longer"
+        return Outcome(Result.WARN, why, "Use brokers that delete records, or expect starts to take longer")
+    return _passed("DeleteRecords deletes what the driver no longer needs")
+
+
+def _refused(trial: Trial, task: int, why: str) -> Outcome:
+    if _end(trial, task) == NONE:
+        return _unlike("the commit of an aborted transaction is answered NONE, so NONE proves nothing")
+    return _passed(why)
+
+
+def _end(trial: Trial, task: int, *, commit: bool = True) -> str:
+    """EndTxn as the driver sends it; returns the answer."""
+    handle = trial.handles[task]
+    if commit:
+        return end_all(trial.client, [handle], timeout_ms=trial.timeout_ms)[handle]
+
+    def abort(_: object) -> dict[str, str]:
+        return trial.client.end([handle.identity], commit=False)
+
+    return until_final([handle.transactional_id], abort, timeout_ms=trial.timeout_ms)[handle.transactional_id]
+
+
+def _decision(trial: Trial, batch: int) -> Decision:
+    def encoded(handle: KafkaHandle) -> TaskReport:
+        return TaskReport(partition=0, rows=1, checksum=0, handles={trial.sink.name: trial.sink.encode_handle(handle)})
+
+    return Decision(
+        query_id=QUERY_ID,
+        batch_id=batch,
+        attempt=Attempt(0, 1),
+        offsets=(),
+        tasks=(encoded(trial.handles[_COMMITTED]),),
+        scan_start={},
+    )
+
+
+def _decided(trial: Trial, log: LogContents) -> list[int]:
+    """The batches that are decided with the transaction that is to be committed."""
+    name, handle = trial.sink.name, trial.handles[_COMMITTED]
+    return [
+        record.batch_id
+        for _, record in log.entries
+        if isinstance(record, Decision) and trial.sink.decode_handle(record.tasks[0].handles[name]) == handle
+    ]
+
+
+def rights(sink: KafkaSink) -> str:
+    """What to allow, so that every step can be tried."""
+    return (
+        f"Allow the principal Write and Describe on transactional ids with the prefix '{sink.name}.', and Create, Read, Write, "
+        f"Describe, DescribeConfigs and Delete on topics with the prefix '{sink.ledger}'"
+    )
+
+
+STEPS: Final = (
+    Step("transactional ids", _use_ids),
+    Step("own topic", _make_topic, if_denied=Result.WARN),
+    Step("transaction timeout", _try_timeout, is_needed=False),
+    Step("driver", _acquire),
+    Step("pre-commit", _prepare),
+    Step("confirm", _confirm),
+    Step("list", _list, is_needed=False),
+    Step("isolation", _look_before, is_needed=False),
+    Step("decision", _decide),
+    Step("commit", _commit),
+    Step("second commit", _commit_again, is_needed=False),
+    Step("sweep", _fence_task, is_needed=False),
+    Step("abort", _abort_task, is_needed=False),
+    Step("markers", _search, is_needed=False),
+    Step("fencing", _fence_driver, is_needed=False),
+    Step("deletion", _delete, is_needed=False, if_denied=Result.WARN),
+)

@@ -1,0 +1,110 @@
+"""The output topics, and how safely the cluster keeps what it has acknowledged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from integration.preflight.findings import Finding, Result, failed
+from sinks.kafka.ledger_topic import describe, settings_of
+from twopc.errors import ConfigurationError, TwoPhaseCommitError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from confluent_kafka.admin import TopicDescription
+
+    from integration.preflight.target import Target
+
+    Settings = Mapping[str, str | None]
+
+_CHECK: Final = "output topic"
+_RIGHTS: Final = ("WRITE", "DESCRIBE")
+_REPLICAS: Final = 3
+_IN_SYNC: Final = 2
+_MESSAGE_MAX_BYTES: Final = 1_000_000  # librdkafka's default
+
+
+def check_outputs(target: Target) -> Iterator[Finding]:
+    """Every output topic: it exists, takes rows, and keeps them."""
+    if not target.topics:
+        why, fix = "none was named, so none was looked at", "Name each topic that the query writes to with --topic"
+        yield Finding(_CHECK, "--topic", Result.WARN, why, fix)
+    for topic in target.topics:
+        try:
+            yield from _check_output(target, topic)
+        except TwoPhaseCommitError as error:
+            yield failed(_CHECK, topic, error, f"Allow {' and '.join(_RIGHTS)} on {topic} to the sink's principal")
+
+
+def _check_output(target: Target, topic: str) -> Iterator[Finding]:
+    found = describe(target.admin, topic, timeout_ms=target.sink.timeout_ms, with_rights=True)
+    if found is None:
+        why = "the topic does not exist; the first row for it stops the query"
+        yield Finding(_CHECK, topic, Result.FAIL, why, "Create it, or correct the name")
+        return
+    yield Finding(_CHECK, topic, Result.PASS, f"exists, with {len(found.partitions)} partition(s)")
+    yield from check_rights(_CHECK, found, _RIGHTS)
+    try:
+        settings = settings_of(target.admin, topic, timeout_ms=target.sink.timeout_ms) or {}
+    except ConfigurationError as error:
+        settings = {}
+        fix = f"Allow DescribeConfigs on {topic} to whoever runs the preflight, or look at its settings by hand"
+        yield Finding(_CHECK, topic, Result.WARN, f"its settings were not looked at: {error}", fix)
+    yield from check_durability(_CHECK, found, settings)
+    yield from _check_rows(target, topic, settings)
+
+
+def check_rights(check: str, found: TopicDescription, needed: Collection[str]) -> Iterator[Finding]:
+    """What the broker says that this principal may do with a topic (KIP-430); says nothing where the broker does not."""
+    allowed = {operation.name for operation in found.authorized_operations or ()}
+    missing = [right for right in needed if right not in allowed and "ALL" not in allowed]
+    if allowed and missing:
+        rights = ", ".join(missing)
+        why = f"the principal may not {rights} there"
+        yield Finding(check, found.name, Result.FAIL, why, f"Allow {rights} on {found.name} to the sink's principal")
+
+
+def check_durability(check: str, found: TopicDescription, settings: Settings) -> Iterator[Finding]:
+    """Whether the topic keeps what it has acknowledged when a broker is lost, and takes anything at all."""
+    replicas = min(len(partition.replicas) for partition in found.partitions)
+    in_sync = int(settings.get("min.insync.replicas") or 1)
+    short = [partition for partition in found.partitions if len(partition.isr) < in_sync]
+    if in_sync > replicas:
+        why = f"min.insync.replicas={in_sync} exceeds its {replicas} replica(s), so it refuses every record"
+        fix = f"Set min.insync.replicas={max(1, replicas - 1)}, or give it more replicas (kafka-reassign-partitions)"
+        yield Finding(check, found.name, Result.FAIL, why, fix)
+    elif short:
+        ids = ", ".join(str(partition.id) for partition in short)
+        why = f"partition(s) {ids} have fewer replicas in sync than min.insync.replicas={in_sync}, so they refuse records now"
+        yield Finding(check, found.name, Result.FAIL, why, "Start the brokers that are missing")
+    weak = []
+    if replicas < _REPLICAS:
+        weak.append(f"{replicas} replica(s)")
+    if settings and in_sync < _IN_SYNC:
+        weak.append(f"min.insync.replicas={in_sync}")
+    if settings.get("unclean.leader.election.enable") == "true":
+        weak.append("unclean.leader.election.enable=true")
+    if weak:
+        why = f"it has {', '.join(weak)}, so the loss of a broker can lose acknowledged records"
+        fix = f"Set {_REPLICAS} replicas, min.insync.replicas={_IN_SYNC}, unclean.leader.election.enable=false"
+        yield Finding(check, found.name, Result.WARN, why, fix)
+
+
+def _check_rows(target: Target, topic: str, settings: Settings) -> Iterator[Finding]:
+    """Which rows the topic would refuse, change or drop."""
+    limit = int(settings.get("max.message.bytes") or 0)
+    largest = int(target.sink.client_options.get("message.max.bytes", _MESSAGE_MAX_BYTES))
+    if 0 < limit < largest:
+        why = f"max.message.bytes={limit} is less than the {largest} bytes that the client may send, so it refuses such rows"
+        fix = f"Set max.message.bytes={largest} or more there, or kafka.message.max.bytes={limit} in the sink's options"
+        yield Finding(_CHECK, topic, Result.WARN, why, fix)
+    policy = str(settings.get("cleanup.policy") or "")
+    if "compact" in policy:
+        why = f"cleanup.policy={policy}: rows without a key are refused, and of each key only the last row is kept"
+        yield Finding(_CHECK, topic, Result.WARN, why, "Give every row a key, or set cleanup.policy=delete")
+    if settings.get("message.timestamp.type") == "LogAppendTime":
+        why = (
+            "message.timestamp.type=LogAppendTime: the column timestamp of the rows is replaced by the time of arrival"
+        )
+        fix = "Set message.timestamp.type=CreateTime, if readers need the rows' own time"
+        yield Finding(_CHECK, topic, Result.WARN, why, fix)

@@ -1,0 +1,211 @@
+"""What the two-phase try works with: a stand-in for the sink, driven step by step, and removed afterwards."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from array import array
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import OffsetSpec
+from tenacity import wait_fixed
+
+from sinks.kafka.errors import is_retriable, translated
+from sinks.kafka.handle import ProducerIdentity, id_prefix
+from sinks.kafka.ledger_topic import describe
+from sinks.kafka.prepared import fence
+from sinks.kafka.reader import offsets
+from sinks.kafka.transactions import TransactionClient
+from sinks.retry import retrying
+from twopc.attempt import Attempt, Claim, TaskAttempt
+from twopc.errors import ConfigurationError, RetriableError, TwoPhaseCommitError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sinks.kafka import KafkaSink
+    from sinks.kafka.decision_log import KafkaDecisionLog
+    from sinks.kafka.handle import KafkaHandle
+    from sinks.kafka.writer import KafkaWriter
+
+logger = logging.getLogger(__name__)
+
+QUERY_ID: Final = "twopc preflight"
+_VALUE: Final = QUERY_ID.encode()
+#: Above the partitions of the markers that these tasks have.
+_FIRST_ROW_PARTITION: Final = 5
+
+
+class Trial:
+    """A stand-in's clients and transactions.
+
+    Attributes:
+        original: the sink that it stands in for; nothing is done with it.
+        sink: the stand-in.
+        client: commits, aborts and describes.
+        log: of the first driver.
+        admin: for the topic.
+        scan_start: where the markers of its tasks begin.
+        handles: what each task has handed over.
+        decided_at: the offset of the decision.
+    """
+
+    def __init__(self, original: KafkaSink, stand_in: KafkaSink) -> None:
+        self.original = original
+        self.sink = stand_in
+        self.timeout_ms = stand_in.timeout_ms
+        self.client = TransactionClient(self.sink.committing_config())
+        self.log = self.sink.create_decision_log()
+        self.admin, self._ledger = self.log.admin, self.log.topic  # a closed log has none
+        self.scan_start: Mapping[str, int] = {}
+        self.handles: dict[int, KafkaHandle] = {}
+        self.decided_at = -1
+        self._is_making = False
+        self._logs = [self.log]
+        self._writers: list[KafkaWriter] = []
+
+    @property
+    def topic(self) -> str:
+        """The only topic that is written to."""
+        return self.sink.ledger
+
+    def make_topic(self) -> None:
+        """Create the topic as the ledger is created."""
+        self._is_making = True
+        try:
+            self._ledger.ensure()
+        except TwoPhaseCommitError:
+            self._is_making = False
+            raise
+        self._is_making = False
+
+    def acquire(self, log: KafkaDecisionLog) -> int:
+        """As a driver does; returns its epoch."""
+        return log.acquire(Claim(query_id=QUERY_ID, run=uuid.uuid4().hex, deciding_log=self.topic))
+
+    def another_driver(self) -> KafkaDecisionLog:
+        """A second driver of the same sink, which has fenced the first."""
+        log = self.sink.create_decision_log()
+        self._logs.append(log)
+        self.acquire(log)
+        return log
+
+    def prepare(self, task: int) -> KafkaHandle:
+        """Phase one of a task with one row, in a partition of its own."""
+        attempt = TaskAttempt(
+            query_id=QUERY_ID,
+            batch_id=0,
+            attempt=Attempt(self.log.driver_epoch, 1),
+            partition=task,
+            driver_epoch=self.log.driver_epoch,
+            committed_through=-1,
+        )
+        writer = self.sink.create_writer(attempt)
+        self._writers.append(writer)
+        writer.write_rows(_row(self.row_partition(task)))
+        handle = writer.snapshot_state(attempt.batch_id)
+        writer.hand_over()
+        if handle is None:
+            raise AssertionError("a task with a row has a handle")
+        return handle
+
+    def row_partition(self, task: int) -> int:
+        """Where the task's row is."""
+        return _FIRST_ROW_PARTITION + task
+
+    def is_visible(self, task: int) -> bool:
+        """Whether a ``read_committed`` reader sees the task's row now.
+
+        Raises:
+            RetriableError: the reader did not get to the end of what is stable.
+        """
+        walk = self.log.reader.rows(self.topic, self.row_partition(task), 0, None, timeout_ms=self.timeout_ms)
+        return len(list(walk)) > 0
+
+    def await_stable(self, task: int) -> None:
+        """Wait until readers may pass what the task has written: its transaction has ended everywhere.
+
+        Raises:
+            RetriableError: they may not, in time.
+        """
+        partition = self.row_partition(task)
+
+        def end(*, committed: bool) -> int:
+            latest, timeout_ms = OffsetSpec.latest(), self.timeout_ms
+            return offsets(self.admin, self.topic, [partition], latest, timeout_ms=timeout_ms, committed=committed)[
+                partition
+            ]
+
+        def require_stable() -> None:
+            if (stable := end(committed=True)) < end(committed=False):
+                raise RetriableError(f"{self.topic}/{partition}: readers cannot pass offset {stable}")
+
+        retrying(is_retriable, timeout_s=self.timeout_ms / 1000, backoff=wait_fixed(0.05))(require_stable)
+
+    def delete(self, partition: int, *, before: int) -> None:
+        """DeleteRecords, as the driver truncates its ledger.
+
+        Raises:
+            ConfigurationError: a right is missing.
+            RetriableError: it was not answered.
+        """
+        where = TopicPartition(self.topic, partition, before)
+
+        def request() -> None:
+            (future,) = self.admin.delete_records([where], request_timeout=self.timeout_ms / 1000).values()
+            with translated(f"deleting records of {self.topic}"):
+                future.result()
+
+        retrying(is_retriable, timeout_s=self.timeout_ms / 1000, backoff=wait_fixed(0.05))(request)
+
+    def clean_up(self) -> None:
+        """End every transaction and delete the topic. Logs what is left behind."""
+        for writer in self._writers:
+            writer.abort()
+        for log in self._logs:  # no client may be left that looks for the topic: it could create it again
+            log.close()
+        try:
+            if self._is_making:  # it was interrupted: the brokers may create the topic later, unless it is waited for
+                self._ledger.ensure()
+            self._end_transactions()
+            self._delete_topic()
+        except TwoPhaseCommitError as error:
+            logger.warning("the topic %s is left behind: %s", self.topic, error)
+        finally:
+            self.client.close()
+            del self.admin, self._ledger
+
+    def _end_transactions(self) -> None:
+        listed = self.client.list_open(id_prefix(self.sink.name)).transactional_ids
+        left = fence(self.client, [ProducerIdentity(tid) for tid in listed], timeout_ms=self.timeout_ms)
+        if left:
+            text = "open transactions are left behind: %s. They time out within %d ms"
+            logger.warning(text, ", ".join(left), self.sink.transaction_timeout_ms)
+
+    def _delete_topic(self) -> None:
+        if not self._exists():
+            return
+        (future,) = self.admin.delete_topics([self.topic], request_timeout=self.timeout_ms / 1000).values()
+        with translated(f"deleting the topic {self.topic}"):
+            future.result()
+        retrying(is_retriable, timeout_s=self.timeout_ms / 1000, backoff=wait_fixed(0.05))(self._require_gone)
+
+    def _require_gone(self) -> None:
+        if self._exists():
+            raise RetriableError("the brokers still show it")
+
+    def _exists(self) -> bool:
+        try:
+            return describe(self.admin, self.topic, timeout_ms=self.timeout_ms) is not None
+        except ConfigurationError:  # the principal may not see it: then it could not create it either
+            return False
+
+
+def _row(partition: int) -> pa.RecordBatch:
+    """One row for that partition. Not by ``pa.array``: that imports pandas, a second of work."""
+    ends = array("i", [0, len(_VALUE)])
+    value = pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(ends), pa.py_buffer(_VALUE)])
+    where = pa.Array.from_buffers(pa.int32(), 1, [None, pa.py_buffer(array("i", [partition]))])
+    return pa.record_batch({"value": value, "partition": where})

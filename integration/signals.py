@@ -1,0 +1,23 @@
+"""Ends a command in order, however it is ended."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Make SIGTERM and a closed terminal raise an exception, as Ctrl-C does, so that everything is cleaned up."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, lambda received, _: sys.exit(128 + received)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

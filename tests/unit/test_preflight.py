@@ -1,0 +1,165 @@
+"""What ``twopc preflight`` makes of answers and findings."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from kafka.protocol.api_key import ApiKey
+
+from integration.preflight import apis, checks, command, steps
+from integration.preflight.findings import Finding, Result, failed
+from integration.preflight.report import Report
+from integration.preflight.stand_in import stand_in_for
+from sinks.kafka import KafkaSink
+from sinks.kafka.handle import driver_epoch_of, driver_id, id_prefix, task_id
+from twopc.errors import ConfigurationError, RetriableError, TwoPhaseCommitError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SINK = KafkaSink(name="orders", bootstrap_servers="b:1", options={"kafka.linger.ms": 7})
+PASS = Finding("a", "x", Result.PASS, "fine")
+WARN = Finding("b", "x", Result.WARN, "weak", "strengthen it")
+FAIL = Finding("c", "x", Result.FAIL, "broken", "repair it")
+
+
+def report(*findings: Finding) -> Report:
+    return Report(
+        sink="orders", bootstrap_servers="b:1", cluster="c", stand_in="s", topics=(), seconds=1.23, findings=findings
+    )
+
+
+@pytest.mark.parametrize(
+    ("findings", "status"), [((PASS,), 0), ((PASS, WARN), 3), ((WARN, FAIL, PASS), 1)], ids=["pass", "warn", "fail"]
+)
+def test_the_worst_finding_is_the_exit_status(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], findings: tuple[Finding, ...], status: int
+) -> None:
+    monkeypatch.setattr(command, "run_preflight", lambda *_: report(*findings))
+    assert command.main(lambda: SINK, (), as_json=False) == status
+    shown = capsys.readouterr().out
+    assert all(one.why in shown and one.fix in shown for one in findings)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(RetriableError("no broker"), "no broker"), (KeyboardInterrupt(), "interrupted"), (OSError("x"), "unexpected")],
+)
+def test_what_was_not_checked_has_a_status_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, said: str
+) -> None:
+    def fail(*_: object) -> Report:
+        raise error
+
+    monkeypatch.setattr(command, "run_preflight", fail)
+    assert command.main(lambda: SINK, (), as_json=True) == 2
+    printed = capsys.readouterr()
+    assert not printed.out
+    assert f"twopc preflight: {said}" in printed.err
+
+
+def denied() -> ConfigurationError:
+    error = ConfigurationError("e")
+    error.__cause__ = KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "fix"),
+    [
+        (denied(), "allow it"),
+        (ConfigurationError("e"), "Do what the sink's own error says"),
+        (RetriableError("e"), "Run the preflight again"),
+    ],
+)
+def test_the_fix_of_an_error_is_by_its_kind(error: TwoPhaseCommitError, fix: str) -> None:
+    assert failed("a", "x", error, "allow it").fix.startswith(fix)
+
+
+def test_the_stand_in_shares_the_sinks_prefixes_and_collides_with_nothing_of_it() -> None:
+    made, other = stand_in_for(SINK), stand_in_for(SINK)
+    assert made.name.startswith(id_prefix(SINK.name))
+    assert made.ledger.startswith(SINK.ledger)
+    assert made.topic == made.ledger
+    assert made.client_options["linger.ms"] == "7"
+    assert made.transaction_timeout_ms == 30_000
+    assert len({made.name, other.name, SINK.name}) == len({made.ledger, other.ledger, SINK.ledger}) == 3
+    assert driver_id(made.name) != driver_id(SINK.name)
+    assert driver_epoch_of(driver_id(made.name)) is None
+    assert driver_epoch_of(task_id(made.name, 0, "w", 0)) is None  # so that no sweep of the query takes it for a task's
+    with pytest.raises(ConfigurationError):  # no user can give a sink such a name
+        KafkaSink(name=made.name, bootstrap_servers="b:1")
+
+
+def target(*offers: dict[ApiKey, tuple[int, int]] | Exception) -> Any:
+    def answer(offer: Any) -> Any:
+        if isinstance(offer, Exception):
+            return offer
+        rows = [
+            SimpleNamespace(api_key=int(api), min_version=low, max_version=high) for api, (low, high) in offer.items()
+        ]
+        return SimpleNamespace(error_code=0, api_keys=rows)
+
+    answers = [answer(offer) for offer in offers]
+    return SimpleNamespace(brokers=SimpleNamespace(nodes=list(range(1, len(answers) + 1)), send_all=lambda _: answers))
+
+
+ALL = {need.api: (need.lowest, min(need.highest, need.lowest + 3)) for need in apis.NEEDS}
+
+
+def test_brokers_that_take_every_request_pass() -> None:
+    (found,) = apis.check_apis(target(ALL, ALL))
+    assert (found.result, found.subject) == (Result.PASS, "broker 1, 2")
+
+
+def test_a_request_that_one_broker_does_not_take_is_named_with_its_use() -> None:
+    without = {api: offer for api, offer in ALL.items() if api != ApiKey.ListTransactions}
+    (found,) = apis.check_apis(target(ALL, without))
+    assert (found.result, found.subject) == (Result.FAIL, "broker 2")
+    assert "ListTransactions" in found.why
+    assert "a dead driver" in found.why
+
+
+def test_a_request_without_which_the_sink_only_warns_is_a_warning() -> None:
+    without = {api: offer for api, offer in ALL.items() if api != ApiKey.DeleteRecords}
+    (found,) = apis.check_apis(target(without))
+    assert (found.result, "does not grow" in found.why) == (Result.WARN, True)
+
+
+@pytest.mark.parametrize(
+    ("api", "offer"), [(ApiKey.FindCoordinator, (0, 3)), (ApiKey.EndTxn, (4, 5)), (ApiKey.InitProducerId, (0, 2))]
+)
+def test_a_request_whose_versions_do_not_meet_is_named(api: ApiKey, offer: tuple[int, int]) -> None:
+    (found,) = apis.check_apis(target({**ALL, api: offer}))
+    assert found.result is Result.FAIL
+    assert found.why.startswith(f"{api.name}, ")
+    assert f"takes versions {offer[0]} to {offer[1]}" in found.why
+
+
+def test_a_silent_broker_has_its_line() -> None:
+    silent, rest = apis.check_apis(target(RetriableError("x"), ALL))
+    assert (silent.result, silent.subject, rest.result) == (Result.FAIL, "broker 1", Result.PASS)
+
+
+def test_a_check_that_cannot_finish_has_its_line_and_the_others_still_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(_: object) -> Iterator[Finding]:
+        yield PASS
+        raise RetriableError("no leader")
+
+    monkeypatch.setattr(checks, "check_apis", lambda _: iter(()))
+    monkeypatch.setattr(checks, "CHECKS", (checks.Check("one", breaks), checks.Check("two", lambda _: iter([WARN]))))
+    first, broken, last = checks.findings_of(cast("Any", SimpleNamespace(sink=SINK)))
+    assert (first, last) == (PASS, WARN)
+    assert (broken.check, broken.result, broken.why) == ("one", Result.FAIL, "no leader")
+
+
+def test_the_docs_list_every_step_of_the_try_in_order() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "preflight.md").read_text()
+    listed = re.findall(r"^\| `([a-z -]+)` \|", text, re.MULTILINE)
+    names = [step.name for step in steps.STEPS]
+    assert [name for name in listed if name in names] == names
