@@ -13,6 +13,7 @@ import pytest
 from sinks.kafka import writer as kafka_writer
 from tests.live.pipeline import Tasks, create_topic, record_batch
 from tests.live.rules.schedules import Play, at, playing, until, work_of, writer_of
+from tests.live.services import wait_for_metadata
 from twopc.errors import BadRecordError, RetriableError, TwoPhaseCommitError
 from twopc.state import TransactionState
 
@@ -112,5 +113,6 @@ def test_unacknowledged_records_prevent_the_vote(
             writer.abort()
         finally:
             local_kafka.resume()
+        wait_for_metadata(kafka.bootstrap_servers, timeout_s=30)
         play.driver().process(play.batch(0), Tasks(play, [["a", "b"]]))
         assert play.visible() == Counter("ab")
