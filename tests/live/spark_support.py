@@ -97,19 +97,19 @@ class Run:
         """The driver's exit code; None while it runs."""
         return self._process.wait(timeout_s)
 
-    def ended(self) -> int:
-        code = self.wait()
+    def ended(self, timeout_s: float = _TIMEOUT_S) -> int:
+        code = self.wait(timeout_s)
         assert code is not None, f"it does not end; its log:\n{self.text[-3000:]}"
         return code
 
     def wait_running(self) -> None:
         wait_until(lambda: RUNNING in self.text or self._process.exit_code is not None, "the query runs")
 
-    def wait_stopped(self) -> None:
+    def wait_stopped(self, timeout_s: float = _TIMEOUT_S) -> None:
         """Wait until the driver has stopped itself at a crash point."""
-        assert self.stops(), f"it ended; its log:\n{self.text[-3000:]}"
+        assert self.stops(timeout_s), f"it ended; its log:\n{self.text[-3000:]}"
 
-    def stops(self) -> bool:
+    def stops(self, timeout_s: float = _TIMEOUT_S) -> bool:
         """Wait until the driver stops itself at a crash point (True) or ends (False)."""
         process = psutil.Process(self._process.pid)
 
@@ -119,7 +119,8 @@ class Run:
             except psutil.NoSuchProcess:
                 return False
 
-        wait_until(lambda: is_stopped() or self._process.exit_code is not None, f"{self.log}: stopped or ended")
+        is_over = f"{self.log}: stopped or ended"
+        wait_until(lambda: is_stopped() or self._process.exit_code is not None, is_over, timeout_s)
         return self._process.exit_code is None
 
     def resume(self) -> None:
