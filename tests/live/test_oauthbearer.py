@@ -119,7 +119,7 @@ def use_tokens(query: Query, secured: LocalKafka, options: dict[str, Any], **oth
 def test_a_whole_play_with_tokens_prepares_decides_commits_recovers_and_sweeps(
     secured: LocalKafka, endpoint: TokenEndpoint, tmp_path: Path, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Caught mutations: the committing client gets no provider; ``for_librdkafka`` drops the options of OAUTHBEARER."""
+    """Caught mutation: ``for_librdkafka`` drops the options of OAUTHBEARER."""
     play = Play(KafkaService(secured.bootstrap_servers), tmp_path)
     try:
         use_tokens(play, secured, WAYS[way](endpoint))
@@ -145,7 +145,7 @@ def test_a_whole_play_with_tokens_prepares_decides_commits_recovers_and_sweeps(
 def test_a_driver_that_rests_outlives_its_sessions_and_tokens(
     secured: LocalKafka, tmp_path: Path, rest_s: float
 ) -> None:
-    """Caught mutation: a token is used again for its whole life (``Tokens``)."""
+    """The broker ends sessions after some seconds: each client has to authenticate again, with a token that still counts."""
     callback = Callback()
     query = Query(secured.bootstrap_servers, tmp_path)
     use_tokens(query, secured, {**TOKEN, "kafka.oauth_cb": callback})

@@ -9,11 +9,11 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from sinks.kafka import writer as kafka_writer
 from tests.live.pipeline import Tasks, create_topic, record_batch
 from tests.live.rules.schedules import Play, at, playing, until, work_of, writer_of
-from tests.live.services import wait_for_metadata
 from twopc.errors import BadRecordError, RetriableError, TwoPhaseCommitError
 from twopc.state import TransactionState
 
@@ -113,6 +113,8 @@ def test_unacknowledged_records_prevent_the_vote(
             writer.abort()
         finally:
             local_kafka.resume()
-        wait_for_metadata(kafka.bootstrap_servers, timeout_s=30)
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+        # Its session with the controller may have expired; then it knows no broker until it is registered again.
+        assert until(lambda: admin.list_topics(timeout=30).controller_id >= 0, 30)
         play.driver().process(play.batch(0), Tasks(play, [["a", "b"]]))
         assert play.visible() == Counter("ab")
