@@ -114,7 +114,7 @@ def test_a_marker_hidden_by_a_foreign_open_transaction_blocks_the_commit(
     foreign = play.open_foreign(f"somebody-{play.name}", play.sink.ledger, hidden.marker_partition)
     play.fence(hidden.transactional_id)
     replay = Tasks(play, ROWS)
-    reason = rf"{play.sink.ledger}/{hidden.marker_partition} cannot be read.* an open transaction hides it"
+    reason = rf"{play.sink.ledger}/{hidden.marker_partition} cannot be read.* an open transaction hides the records"
     with pytest.raises(CommitBlockedError, match=reason) as blocked:
         play.driver().process(play.batch(0), replay)
     assert blocked.value.transactions == (hidden.transaction,)
