@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from twopc.sink import TwoPhaseCommitSink
 
 _SELECTED: Final = "__twopc_selected_"
+#: PySpark 4.2 and newer ask for the zone of a timestamp; those before took UTC.
+_ZONE: Final[dict[str, Any]] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ def _chosen_by(sink: TwoPhaseCommitSink[Any], columns: st.StructType) -> Sequenc
 
 def _arrow_field(field: st.StructField) -> pa.Field[Any]:
     try:
-        kind = to_arrow_type(field.dataType)
+        kind = to_arrow_type(field.dataType, **_ZONE)
     except PySparkTypeError:
         kind = pa.null()  # PySpark cannot convert it; that must not stop a query whose sinks do not take the column
     return pa.field(field.name, kind, field.nullable, metadata={TYPE_NAME: field.dataType.simpleString()})

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 _VERSION_2 = {"spark.sql.streaming.offsetLog.formatVersion": "2"}
 _knows_version_2 = pytest.mark.skipif(
-    pyspark.__version__ < "4.2", reason="the offset log's version 2 came with Spark 4.2"
+    pyspark.__version__ < "4.3",
+    reason="the offset log's version 2 came with Spark 4.2, whose 4.2.0 cannot restart with an unfinished batch "
+    "(None.get in OfflineStateRepartitionUtils, without this toolkit, too)",
 )
 
 
