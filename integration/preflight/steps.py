@@ -75,8 +75,10 @@ def _make_topic(trial: Trial) -> Outcome:
     trial.make_topic()
     if trial.log.identity() == str(Uuid(0, 0)):
         why = "topics have no ids here, so a ledger that was deleted and created again would not be noticed"
-        return Outcome(Result.WARN, why, "Let nobody delete the ledger; or use brokers with topic ids (KIP-516)")
-    return _passed("created as the ledger is, for this try; it is deleted afterwards")
+        return Outcome(
+            Result.WARN, why, "Make sure that nobody deletes the ledger, or use brokers with topic ids (KIP-516)"
+        )
+    return _passed("created for this try, with the ledger's settings; it is deleted afterwards")
 
 
 def _try_timeout(trial: Trial) -> Outcome:
@@ -183,7 +185,7 @@ def _fence_driver(trial: Trial) -> Outcome:
         trial.log.append([_decision(trial, 1)])
     except FencedError:
         if _decided(trial, newer.read()) != [0]:
-            return _unlike("the newer driver does not read what the fenced one decided, and nothing else")
+            return _unlike("the newer driver reads other decisions than the fenced one has made")
         return _passed("a newer driver fences the older one, and reads what that one decided")
     return _unlike("an older driver can decide after a newer one has initialised their transactional id")
 

@@ -65,7 +65,7 @@ def check_rights(check: str, found: TopicDescription, needed: Collection[str]) -
 
 
 def check_durability(check: str, found: TopicDescription, settings: Settings) -> Iterator[Finding]:
-    """Whether the topic keeps what it has acknowledged when a broker is lost, and takes anything at all."""
+    """Whether the topic accepts records now, and keeps acknowledged ones when a broker is lost."""
     replicas = min(len(partition.replicas) for partition in found.partitions)
     in_sync = int(settings.get("min.insync.replicas") or 1)
     short = [partition for partition in found.partitions if len(partition.isr) < in_sync]

@@ -118,28 +118,31 @@ def _logs(files: Files, offsets: Mapping[str, str]) -> set[str]:
     logs = set(files.names("sources"))
     # A store may list a directory late. The first entry of a log is there from its first batch on, a later one from its own.
     for source in offsets.keys() - logs:
-        first = f"sources/{source}/{_counter(offsets[source]) or 0}"
+        first = f"sources/{source}/{_counter(_parsed(offsets[source])) or 0}"
         if any(files.read(name) is not None for name in (first, f"{first}.compact")):
             logs.add(source)
     numbered = {source for source in offsets if source.isdecimal()}
     return logs if numbered == {log for log in logs if log.isdecimal()} else logs - numbered
 
 
-def _counter(line: str) -> int | None:
-    """The counter of a file source's offset; None for other sources."""
+def _parsed(line: str) -> Any:
+    """The offset; None if it is no JSON, which a source need not use."""
     try:
-        offset = json.loads(line)
+        return json.loads(line)
     except ValueError:
         return None
+
+
+def _counter(offset: Any) -> int | None:
+    """The counter of a file source's offset; None for other sources."""
     return int(offset["logOffset"]) if isinstance(offset, dict) and set(offset) == {"logOffset"} else None
 
 
 def _canonical(files: Files, log: str | Literal[False], line: str) -> str:
-    try:
-        offset = json.loads(line)
-    except ValueError:
+    offset = _parsed(line)
+    if offset is None:
         return line
-    counter = _counter(line)
+    counter = _counter(offset)
     if counter is not None and log:
         offset["digest"] = _digest(files, f"sources/{log}", counter)
     return json.dumps(offset, sort_keys=True, separators=(",", ":"))

@@ -45,7 +45,7 @@ class HBaseClient(StoreClient[Op]):
         self.cluster = cluster
 
     def retry(self, step: Callable[[], T]) -> T:
-        """Take a step that may be repeated; retry it while its error is transient, until the time is out."""
+        """Run a step that may be repeated, again after transient errors, until the timeout."""
         return retrying(is_transient, timeout_s=self._timeout_s, backoff=self.backoff)(step)
 
     def scan(self, table: str, prefix: bytes, family: bytes) -> Iterator[Message]:

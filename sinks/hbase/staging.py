@@ -80,7 +80,7 @@ def add_chunk(table: str, row: bytes, number: int, data: bytes) -> Op:
 
 
 def digests_of(result: Message) -> list[bytes]:
-    """The digests of a slice's chunks, in order, from a look at its state. A chunk is there if its digest is."""
+    """Read the digests of a slice's chunks from its state, in order. A chunk without one was not written."""
     cells = sorted((column, cell.value) for column, cell in cells_of(result).items() if column[1].startswith(b"h"))
     return [value for _, value in cells]
 
