@@ -146,6 +146,7 @@ class BatchTransaction:
             only_tasks=only_tasks,
             timeout_ms=self._participants.prepare_timeout_ms,
             slices=slices,
+            direct=self._decided_direct() if step is Step.REPAIR else None,
         )
         began = time.monotonic()
         try:
@@ -161,6 +162,9 @@ class BatchTransaction:
             run.sweep()  # whatever else the attempt left open would hold back every reader of the output
             raise
         return Prepared(step, work.attempt, tasks, handles, scan_start)
+
+    def _decided_direct(self) -> frozenset[str]:
+        return frozenset(task.frame for task in self._run.decision.tasks if task.is_direct)
 
     def _source_of(self, step: Step) -> tuple[Batch, tuple[TaskReport, ...]]:
         """The batch that the tasks write, and the staged slices that they read instead of evaluating it."""

@@ -24,6 +24,8 @@ class Work:
         timeout_ms: how long pre-commit may take in all; None where no sink's transactions expire.
         slices: the decided tasks whose transactions are written again from the rows that they have staged (rule 9): one task for
             each, with its partition, and the batch is not evaluated. Empty unless staged rows are published.
+        direct: the DataFrames that the driver has to write as one task, and no others, because the decision's rows are looked
+            for task by task (rule 9); None leaves it to the engine.
     """
 
     batch: Batch
@@ -33,6 +35,7 @@ class Work:
     only_tasks: frozenset[TaskKey] | None
     timeout_ms: float | None
     slices: tuple[TaskReport, ...] = ()
+    direct: frozenset[str] | None = None
 
 
 class Engine(Protocol):

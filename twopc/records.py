@@ -27,6 +27,7 @@ class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
         handles: by sink name, as JSON values; a sink to which the task wrote nothing is absent (rule 8).
         staged: the name of the slice that keeps its rows (rule 9), if there is one.
         frame: the DataFrame that its rows are from, where a batch has several: the name of a sink that takes it.
+        is_direct: whether the driver wrote all rows of the DataFrame, as one task.
     """
 
     partition: int
@@ -35,6 +36,7 @@ class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
     handles: dict[str, dict[str, Any]] = {}
     staged: str | None = None
     frame: str = ""
+    is_direct: bool = False
 
 
 class Acquired(msgspec.Struct, frozen=True, kw_only=True, tag="acquired"):

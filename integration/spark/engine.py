@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from integration.spark.frame import Rows
+from integration.spark.collect import collect
 from integration.spark.jobs import cancelled_after, named_error, translated
 from integration.spark.task import PrepareTask, TaskResult
 from twopc.errors import PrepareTimeoutError
@@ -15,6 +16,11 @@ from twopc.errors import PrepareTimeoutError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pyspark import SparkContext
+    from pyspark.sql import DataFrame
+
+    from integration.spark.direct import Way
+    from integration.spark.frame import Rows
     from integration.spark.shuffles import Shuffles
     from integration.spark.staging import Staging
     from twopc.engine import Work
@@ -25,75 +31,95 @@ _RESULT: Final = "result binary"
 _EXPIRY: Final = "kafka.transaction.timeout.ms and the brokers' transaction.max.timeout.ms"
 
 
+@dataclass(frozen=True, kw_only=True)
 class SparkEngine:
     """See :class:`twopc.engine.Engine`.
 
-    Args:
+    Attributes:
         batch: its DataFrames.
         sinks: all of the query's, also those that get nothing of this batch.
         shuffles: of this run of the query.
         staging: where the tasks keep their rows, if they do.
+        way: who writes a DataFrame: the driver or the tasks.
         timeout_ms: how long an attempt may take, if the user has set a limit.
     """
 
-    def __init__(
-        self,
-        batch: Sequence[Rows],
-        sinks: tuple[TwoPhaseCommitSink[Any], ...],
-        shuffles: Shuffles,
-        staging: Staging | None,
-        *,
-        timeout_ms: float | None,
-    ) -> None:
-        self._batch = batch
-        self._sinks = sinks
-        self._shuffles = shuffles
-        self._context = batch[0].source.sparkSession.sparkContext
-        self._staging = staging
-        self._timeout_ms = timeout_ms
+    batch: Sequence[Rows]
+    sinks: tuple[TwoPhaseCommitSink[Any], ...]
+    shuffles: Shuffles
+    staging: Staging | None
+    way: Way
+    timeout_ms: float | None
+
+    @property
+    def _context(self) -> SparkContext:
+        return self.batch[0].source.sparkSession.sparkContext
 
     def evaluate(self) -> None:
         """See :class:`Engine`. The rows go nowhere; a stateful plan writes its state."""
-        for rows in self._batch:
+        for rows in self.batch:
             rows.source.write.format("noop").mode("overwrite").save()
 
     def prepare(self, work: Work) -> list[TaskReport]:
         """See :class:`Engine`. One job for each DataFrame, in turn: the first one fills the cache of a common parent.
 
-        One job, with a task for each, publishes staged slices.
+        A DataFrame that fits in the driver is collected and written here. Staged slices are published in one go.
         """
-        limits = [limit for limit in (work.timeout_ms, self._timeout_ms) if limit is not None]
+        limits = [limit for limit in (work.timeout_ms, self.timeout_ms) if limit is not None]
         timeout_ms = min(limits, default=None)
         reports: list[TaskReport] = []
-        stages: set[int] = set()
+        stages: set[int | None] = set()
         tag = f"twopc-{uuid.uuid4().hex}"
-        self._shuffles.require_unmixed()
+        self.shuffles.require_unmixed()
         with cancelled_after(self._context, tag, timeout_ms) as is_cancelled:
             for rows in self._jobs(work):
                 task = self._task(rows, work, first_task=len(reports))
                 try:
-                    results = _run(rows, task)
+                    results = self._results(rows, task, work, tag)
                 except Exception as error:
                     if is_cancelled():
                         raise PrepareTimeoutError(
                             f"batch {task.batch_id} was cancelled: its tasks did not finish within {timeout_ms:.0f} ms. Nothing "
                             "of this attempt is visible or decided. Raise the limit: "
-                            + ("prepare_timeout_ms" if timeout_ms == self._timeout_ms else _EXPIRY)
+                            + ("prepare_timeout_ms" if timeout_ms == self.timeout_ms else _EXPIRY)
                         ) from error
                     raise translated(error) from error
                 reports += _accepted(results)
                 stages |= {result.stage for result in results}
-        self._shuffles.check(tag, stages)
-        if self._staging is not None:
-            self._staging.require_visible(report.staged for report in reports if report.staged is not None)
+        self.shuffles.check(tag, stages)
+        if self.staging is not None:
+            self.staging.require_visible(report.staged for report in reports if report.staged is not None)
         return reports
 
+    def _results(self, rows: Rows, task: PrepareTask, work: Work, tag: str) -> list[TaskResult]:
+        """Evaluate a DataFrame and write it: all at once in the driver, or task by task."""
+        if work.slices:
+            return self._publish(task)
+        must = None if work.direct is None else rows.name in work.direct
+        if self.way.is_direct(rows.name) if must is None else must:
+            max_bytes = None if must else self.way.max_bytes
+            batches = collect(rows, max_bytes=max_bytes, cancel=lambda: self._context.cancelJobsWithTag(tag))
+            if batches is not None:
+                result = replace(task, is_direct=True).execute(0, batches)
+                self.way.learn(rows.name, result.size_bytes)
+                return [result]
+            self.way.learn_over(rows.name)
+        results = _run(rows.frame(), task)
+        self.way.learn(rows.name, sum(result.size_bytes for result in results))
+        return results
+
     def _jobs(self, work: Work) -> Sequence[Rows]:
-        if not work.slices:
-            return self._batch
-        count = len(work.slices)
-        one_each = self._batch[0].source.sparkSession.range(0, count, 1, numPartitions=count)
-        return [Rows("", one_each, self._sinks, one_each, {})]
+        return [replace(self.batch[0], name="", sinks=self.sinks, views={})] if work.slices else self.batch
+
+    def _publish(self, task: PrepareTask) -> list[TaskResult]:
+        """Write staged slices where they were staged: in the driver, or in a task for each."""
+        here = replace(task, slices=tuple(one for one in task.slices if one.is_direct))
+        there = replace(task, slices=tuple(one for one in task.slices if not one.is_direct))
+        results = [here.execute(number, ()) for number in range(len(here.slices))]
+        if count := len(there.slices):
+            one_each = self.batch[0].source.sparkSession.range(0, count, 1, numPartitions=count)
+            results += _run(one_each, there)
+        return results
 
     def _task(self, rows: Rows, work: Work, *, first_task: int) -> PrepareTask:
         return PrepareTask(
@@ -106,7 +132,7 @@ class SparkEngine:
             only_tasks=work.only_tasks,
             frame=rows.name,
             first_task=first_task,
-            staging=self._staging,
+            staging=self.staging,
             views=rows.views,
             slices=work.slices,
         )
@@ -124,6 +150,6 @@ def _accepted(results: Sequence[TaskResult]) -> list[TaskReport]:
     return [result.report for result in results if result.report is not None]
 
 
-def _run(rows: Rows, task: PrepareTask) -> list[TaskResult]:
-    collected = rows.frame.mapInArrow(task.run, _RESULT).collect()
+def _run(frame: DataFrame, task: PrepareTask) -> list[TaskResult]:
+    collected = frame.mapInArrow(task.run, _RESULT).collect()
     return [msgspec.json.decode(bytes(row.result), type=TaskResult) for row in collected]

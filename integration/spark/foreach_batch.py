@@ -10,6 +10,7 @@ import pyspark
 
 from integration.spark import checkpoint
 from integration.spark.connect import require_classic_mode
+from integration.spark.direct import Direct, Planned, Way
 from integration.spark.engine import SparkEngine
 from integration.spark.frame import arrange
 from integration.spark.hadoop_files import open_files
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from integration.spark.frame import Rows
     from integration.spark.several import Frames, SinkFrame
+    from twopc.batch import Batch
     from twopc.files import Files
     from twopc.sink import TwoPhaseCommitSink
 
@@ -82,6 +84,8 @@ class ExactlyOnce:
         self._options = options
         self._shuffles: Shuffles | None = None
         self._coordinator: Coordinator | None = None
+        self._direct = Direct(options.direct, options.direct_max_bytes)
+        self._last_batch: Batch | None = None
         self._last_call: Call | None = None
 
     def __call__(self, frames: Frames, batch_id: int) -> None:
@@ -115,7 +119,14 @@ class ExactlyOnce:
         try:
             coordinator, shuffles = self._of_run(context, staging)
             timeout_ms = self._options.prepare_timeout_ms
-            engine = SparkEngine(rows, self._participants, shuffles, staging, timeout_ms=timeout_ms)
+            engine = SparkEngine(
+                batch=rows,
+                sinks=self._participants,
+                shuffles=shuffles,
+                staging=staging,
+                way=Way(self._direct, self._planned(batch)),
+                timeout_ms=timeout_ms,
+            )
             try:
                 coordinator.process(batch, engine)
             except PrepareTimeoutError as error:
@@ -125,6 +136,7 @@ class ExactlyOnce:
         except BaseException:
             self.close()  # so that the next call begins with recovery
             raise
+        self._last_batch = batch
 
     def close(self) -> None:
         """Close this query's connections after it has ended; an error or a new run does so, too. Ends no transaction."""
@@ -164,12 +176,20 @@ class ExactlyOnce:
             dead_letter=None if letters is None else letters.name,
         )
 
+    def _planned(self, batch: Batch) -> Planned:
+        last = self._last_batch
+        if last is not None and last.batch_id == batch.batch_id - 1:
+            return Planned(last.offsets, batch.offsets)
+        return Planned(batch.offsets_of(batch.batch_id - 1) if batch.batch_id else None, batch.offsets)
+
     def _of_run(self, context: SparkContext, staging: Staging | None) -> tuple[Coordinator, Shuffles]:
         """The same for all batches of a run of the query; a restarted query gets new ones, a failed batch a new coordinator."""
         run_id = context.getLocalProperty(_RUN_ID)
         if self._shuffles is None or self._shuffles.run_id != run_id:
             self.close()
             self._shuffles = Shuffles(StatusStore(context), run_id)
+            self._direct = Direct(self._options.direct, self._options.direct_max_bytes)
+            self._last_batch = None
         if self._coordinator is not None:
             return self._coordinator, self._shuffles
         retained = int(context.getConf().get(_RETAINED, _RETAINED_DEFAULT) or _RETAINED_DEFAULT)

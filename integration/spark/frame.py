@@ -19,32 +19,110 @@ from twopc.sink import TYPE_NAME, Form, SinkColumn
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
     from twopc.sink import TwoPhaseCommitSink
 
 _SELECTED: Final = "__twopc_selected_"
+#: The column of a bounded frame that is true where the bound was reached.
+OVER: Final = "__twopc_over"
+#: ``monotonically_increasing_id``: the lower 33 bits count the rows of a partition.
+_ROW_BITS: Final = (1 << 33) - 1
+#: What a value takes at least in Arrow and on the way, its offset included.
+_LEAST_ROW_BYTES: Final = 16
 #: PySpark 4.2 and newer ask for the zone of a timestamp; those before took UTC.
 _ZONE: Final[dict[str, Any]] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
 
 
 @dataclass(frozen=True)
+class TakenColumn:
+    """A column that at least one sink takes.
+
+    Attributes:
+        sql: the expression that makes it.
+        kind: the type of what it is made from.
+        form: in which it is taken.
+    """
+
+    sql: str
+    kind: st.DataType
+    form: Form
+
+    @property
+    def in_form(self) -> str:
+        """The expression of the column itself."""
+        if self.form is Form.BINARY:
+            return f"CAST({self.sql} AS BINARY)"
+        return f"unix_millis({self.sql})" if self.form is Form.EPOCH_MILLIS else self.sql
+
+    @property
+    def hashed(self) -> str:
+        """The arguments of its hash."""
+        # xxhash64 skips nulls: without the flags (null, 'a') and ('a', null) would be the same row.
+        column = self.in_form
+        return f"{column} IS NULL, {f'map_entries({column})' if isinstance(self.kind, st.MapType) else column}"
+
+    @property
+    def width(self) -> str | None:
+        """An expression of its bytes; None if they are always few."""
+        if isinstance(self.kind, (st.BinaryType, st.StringType)):
+            return f"COALESCE(OCTET_LENGTH({self.sql}), 0)"
+        if isinstance(self.kind, (st.ArrayType, st.MapType, st.StructType)):
+            return f"COALESCE(OCTET_LENGTH(CAST({self.sql} AS STRING)), 0)"
+        return None
+
+
+@dataclass(frozen=True)
 class Rows:
-    """One DataFrame of a batch, and what its tasks are given.
+    """One DataFrame of a batch, and what is written of it.
 
     Attributes:
         name: tells it from the batch's other DataFrames; empty where there are none.
         source: the DataFrame.
         sinks: those that take it, the one for dead letters included.
-        frame: columns ``0``, ``1``, … and :data:`CHECKSUM`.
+        base: the DataFrame with the columns that the user's expressions make.
+        columns: of :meth:`frame`: ``0``, ``1``, …; :data:`CHECKSUM` follows.
         views: by sink name, which of these columns it is given.
     """
 
     name: str
     source: DataFrame
     sinks: tuple[TwoPhaseCommitSink[Any], ...]
-    frame: DataFrame
+    base: DataFrame
+    columns: tuple[TakenColumn, ...]
     views: dict[str, View]
+
+    # One call of selectExpr for everything: Spark analyses the plan anew with each call, some ms every time.
+    def frame(self) -> DataFrame:
+        """What the tasks are given."""
+        return self.base.selectExpr(
+            *(f"{column.in_form} AS `{index}`" for index, column in enumerate(self.columns)),
+            f"{self._checksum} AS {CHECKSUM}",
+        )
+
+    def bounded(self, most_bytes: int) -> DataFrame:
+        """The same with a column :data:`OVER`: no task gives more than about ``most_bytes``, and what is beyond it is null.
+
+        A row counts as if all before it were as wide as it is: no expression of Spark's adds up. Rows are dropped by a
+        filter, not by a limit, which would end a stateful operator before it has written its state.
+        """
+        row = f"(monotonically_increasing_id() & {_ROW_BITS})"
+        most_rows = most_bytes // _LEAST_ROW_BYTES
+        widths = [width for column in self.columns if (width := column.width) is not None]
+        least = _LEAST_ROW_BYTES * (1 + len(self.columns))
+        over = f"({row} >= {most_rows} OR ({row} + 1) * CAST({' + '.join([str(least), *widths])} AS BIGINT) > {most_bytes})"
+        return self.base.where(f"{row} <= {most_rows}").selectExpr(
+            *(
+                f"{column.in_form if column.width is None else f'IF({over}, NULL, {column.in_form})'} AS `{index}`"
+                for index, column in enumerate(self.columns)
+            ),
+            f"{self._checksum} AS {CHECKSUM}",
+            f"{over} AS {OVER}",
+        )
+
+    @property
+    def _checksum(self) -> str:
+        return f"xxhash64({', '.join(column.hashed for column in self.columns)})"
 
 
 def arrange(
@@ -78,10 +156,9 @@ def arrange(
         columns = cast("st.StructType", base.schema[parent].dataType) if parent else frame.schema
         is_for_letters = sink.name == dead_letter
         chosen = [SinkColumn(name, name) for name in columns.names] if is_for_letters else _chosen_by(sink, columns)
-        indexes = tuple((column.name, taken.index_of(parent, column)) for column in chosen)
+        indexes = tuple((column.name, taken.index_of(parent, columns, column)) for column in chosen)
         views[sink.name] = View(columns=indexes, of_bad_rows=is_for_letters)
-    selected = base.select(*(column.alias(str(index)) for index, column in taken.columns.values()))
-    return Rows(name, frame, sinks, selected.withColumn(CHECKSUM, _checksum(selected)), views)
+    return Rows(name, frame, sinks, base, tuple(taken.columns.values()), views)
 
 
 def _chosen_by(sink: TwoPhaseCommitSink[Any], columns: st.StructType) -> Sequence[SinkColumn]:
@@ -103,30 +180,13 @@ class _TakenColumns:
     """The columns that some sink takes: two sinks that take the same one in the same form share it."""
 
     def __init__(self) -> None:
-        self.columns: dict[tuple[str, str, Form], tuple[int, Column]] = {}
+        self.columns: dict[tuple[str, str, Form], TakenColumn] = {}
 
-    def index_of(self, parent: str, column: SinkColumn) -> int:
+    def index_of(self, parent: str, columns: st.StructType, column: SinkColumn) -> int:
         """The column's index; ``parent`` is the struct that holds it, "" for the batch itself."""
         key = (parent, column.source, column.form)
         if key not in self.columns:
             quoted = "`" + column.source.replace("`", "``") + "`"
-            source = sf.col(f"`{parent}`.{quoted}" if parent else quoted)
-            self.columns[key] = len(self.columns), _in_form(column.form, source)
-        return self.columns[key][0]
-
-
-def _in_form(form: Form, column: Column) -> Column:
-    if form is Form.BINARY:
-        return column.cast("binary")
-    return sf.unix_millis(column) if form is Form.EPOCH_MILLIS else column
-
-
-def _checksum(frame: DataFrame) -> Column:
-    # xxhash64 skips nulls: without the flags (null, 'a') and ('a', null) would be the same row.
-    parts = [part for field in frame.schema.fields for part in (sf.col(field.name).isNull(), _hashable(field))]
-    return sf.xxhash64(*parts)
-
-
-def _hashable(field: st.StructField) -> Column:
-    column = sf.col(field.name)
-    return sf.map_entries(column) if isinstance(field.dataType, st.MapType) else column
+            sql = f"`{parent}`.{quoted}" if parent else quoted
+            self.columns[key] = TakenColumn(sql, columns[column.source].dataType, column.form)
+        return list(self.columns).index(key)

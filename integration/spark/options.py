@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import cloudpickle
 
+from integration.spark.direct import WAYS
 from twopc.errors import ConfigurationError
 from twopc.sink import TwoPhaseCommitSink
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+_LEAST_DIRECT_BYTES: Final = 1024
 _ON_BAD_RECORD: Final = ("stop", "dead_letter")
 
 
@@ -36,6 +38,9 @@ class Options:
         on_bad_record: ``"stop"``: a row that a sink can never take stops the query; nothing of its batch is visible.
             ``"dead_letter"``: no sink is given the row; the sink ``dead_letter`` is given a record about it.
         dead_letter: a sink that takes such records: a KafkaSink with a topic.
+        direct: who writes a batch. ``"auto"``: the driver itself, if the batch is expected to fit, else the tasks; one that
+            does not fit after all is evaluated again, for the tasks. ``"always"``: the driver. ``"never"``: the tasks.
+        direct_max_bytes: what the driver collects of one DataFrame of a batch with ``"auto"``; 32 MiB by default.
     """
 
     staging: bool = False
@@ -50,8 +55,16 @@ class Options:
     select: Mapping[str, Sequence[str]] = field(default_factory=dict)
     on_bad_record: str = "stop"
     dead_letter: TwoPhaseCommitSink[Any] | None = None
+    direct: str = "auto"
+    direct_max_bytes: int = 32 * 1024 * 1024
 
     def __post_init__(self) -> None:
+        if self.direct not in WAYS:
+            raise ConfigurationError(f"exactly_once(direct={self.direct!r}): give one of {', '.join(map(repr, WAYS))}")
+        if not isinstance(self.direct_max_bytes, int) or self.direct_max_bytes < _LEAST_DIRECT_BYTES:
+            raise ConfigurationError(
+                f"exactly_once(direct_max_bytes={self.direct_max_bytes!r}): give a number of bytes from {_LEAST_DIRECT_BYTES} on"
+            )
         if self.on_bad_record not in _ON_BAD_RECORD:
             raise ConfigurationError(
                 f"exactly_once(on_bad_record={self.on_bad_record!r}): give one of {', '.join(map(repr, _ON_BAD_RECORD))}"

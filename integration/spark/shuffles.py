@@ -66,6 +66,15 @@ class StatusStore:
             java.sc().statusStore(),
         )
         self._arrays = gateway.jvm.java.util.Arrays  # each look-up of a class is some calls
+        self._context, self._nothing = context, java.emptyRDD()
+
+    def mark(self, tag: str) -> None:
+        """Run a job without tasks under the tag. Its report follows those of all jobs that have ended before."""
+        self._context.addJobTag(tag)
+        try:
+            self._nothing.count()
+        finally:
+            self._context.removeJobTag(tag)
 
     def jobs_with_tag(self, tag: str) -> list[Job]:
         """The jobs that have the tag."""
@@ -135,17 +144,19 @@ class Shuffles:
         if self._mixed is not None:
             raise FatalError(self._mixed)
 
-    def check(self, tag: str, results: Collection[int]) -> None:
+    def check(self, tag: str, results: Collection[int | None]) -> None:
         """Check an attempt at a batch, after its jobs have succeeded.
 
         Args:
             tag: that of its jobs.
-            results: the stages whose tasks have reported to the driver.
+            results: the stages whose tasks have reported to the driver; None for one whose rows it has collected.
 
         Raises:
             RetriableError: a stage that keeps nothing ran again; a retry reads its input anew.
             FatalError: rows of two shuffles may be mixed, and kept; or Spark has not reported enough to exclude it.
         """
+        if None in results:  # collected rows do not say which stage they are from
+            self._store.mark(f"{tag}-end")
         jobs = self._reported(tag, results)
         if not self._ran_once(jobs) or any(job.skipped for job in jobs):
             since = self._store.jobs_of_group(self.run_id, after=self._checked)
@@ -153,15 +164,18 @@ class Shuffles:
                 self._look_closer(since, {stage for job in jobs for stage in job.stages})
         self._checked = max((job.job_id for job in jobs), default=self._checked)
 
-    def _reported(self, tag: str, results: Collection[int]) -> list[Job]:
+    def _reported(self, tag: str, results: Collection[int | None]) -> list[Job]:
         """The jobs with the tag, once the end of those with the ``results`` is reported, and so all that came before."""
         deadline = time.monotonic() + _STATUS_TIMEOUT_S
+        stages = {stage for stage in results if stage is not None}
         while True:
-            jobs = self._store.jobs_with_tag(tag)
-            if set(results) <= {stage for job in jobs if job.is_over for stage in job.stages}:
+            is_marked = None not in results or bool(self._store.jobs_with_tag(f"{tag}-end"))
+            jobs = self._store.jobs_with_tag(tag)  # after the mark: that one may have been reported just now
+            if is_marked and stages <= {stage for job in jobs if job.is_over for stage in job.stages}:
                 return jobs
             if time.monotonic() > deadline:
-                raise _unreported(f"the end of the job of stage {', '.join(map(str, sorted(results)))}")
+                named = ", ".join(map(str, sorted(stages)))
+                raise _unreported(f"the end of the job {f'of stage {named}' if named else 'that collected the batch'}")
             time.sleep(_STATUS_POLL_S)
 
     def _ran_once(self, jobs: Iterable[Job]) -> bool:

@@ -40,13 +40,15 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
     A permanent error is a result, not a failure of the task: Spark would repeat the task in vain, and lose the class.
 
     Attributes:
-        stage: Spark's id of the stage that the task ran in.
+        stage: Spark's id of the stage that the task ran in; None in the driver.
         report: what it wrote; None if it cannot.
+        size_bytes: of its rows, as Arrow has them.
         error: why it cannot: the name of the error's class (see ``jobs.named_error``) and the message.
     """
 
-    stage: int
+    stage: int | None = None
     report: TaskReport | None = None
+    size_bytes: int = 0
     error: tuple[str, str] | None = None
 
 
@@ -59,6 +61,7 @@ class PrepareTask:
         first_task: the number of its first task in the batch.
         staging: where the rows are kept until they are proven; None keeps none.
         views: by sink name, its columns.
+        is_direct: whether the driver itself runs it, on all rows of the DataFrame.
         slices: what each task reads instead of its rows. For all other fields see :class:`twopc.engine.Work`.
     """
 
@@ -74,28 +77,37 @@ class PrepareTask:
     staging: Staging | None
     views: dict[str, View]
     slices: tuple[TaskReport, ...]
+    is_direct: bool = False
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """``mapInArrow``'s function: takes one task's rows, gives one row with the :class:`TaskResult`."""
         context = TaskContext.get()
         if context is None:
             raise AssertionError("a task has a context")
-        stage, number = context.stageId(), context.partitionId()
+        result = self.execute(context.partitionId(), batches)
+        yield _as_row(msgspec.json.encode(msgspec.structs.replace(result, stage=context.stageId())))
+
+    def execute(self, number: int, batches: Iterable[pa.RecordBatch]) -> TaskResult:
+        """Write and pre-commit the rows of the DataFrame's task ``number``.
+
+        Raises:
+            RetriableError: the attempt is void.
+        """
         decided = self.slices[number] if self.slices else None
         partition = decided.partition if decided else self.first_task + number
         writers = self._create_writers(partition)
+        size = _Size(batches)
         try:
-            report = self._publish(decided, batches, writers) if decided else self._prepare(partition, batches, writers)
+            report = self._publish(decided, size, writers) if decided else self._prepare(partition, size, writers)
             for writer in writers.values():
                 writer.hand_over()
-            result = TaskResult(stage=stage, report=report)
+            return TaskResult(report=report, size_bytes=size.bytes)
         except FatalError as error:
-            result = TaskResult(stage=stage, error=(type(error).__name__, f"task {partition}: {error}"))
+            return TaskResult(error=(type(error).__name__, f"task {partition}: {error}"))
         finally:
-            # Before the yield: a generator that Spark closes must not abort what is handed over (rule 6).
+            # Before `run` yields: a generator that Spark closes must not abort what is handed over (rule 6).
             for writer in writers.values():
                 writer.close()
-        yield _as_row(msgspec.json.encode(result))
 
     def _create_writers(self, partition: int) -> dict[str, SinkWriter[Any]]:
         return {
@@ -139,6 +151,7 @@ class PrepareTask:
             handles=handles,
             staged=staged.close() if staged is not None else None,
             frame=self.frame,
+            is_direct=self.is_direct,
         )
 
     def _publish(
@@ -165,6 +178,19 @@ class PrepareTask:
         if self.staging is None:
             return None
         return SliceWriter(self.staging.location, self.attempt.driver_epoch, self.batch_id, self.views)
+
+
+class _Size:
+    """Walks over Arrow batches and adds up their bytes."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self.bytes = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches:
+            self.bytes += batch.nbytes
+            yield batch
 
 
 def _as_row(value: bytes) -> pa.RecordBatch:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from integration.spark import ExactlyOnce
 
 KILLED = 128 + signal.SIGKILL
+#: For tests of what tasks do: the driver would write such small batches itself.
+BY_TASKS = {"direct": "never"}
 _SCRIPT = Path(__file__).with_name("spark_query.py")
 _POLL_S = 0.02
 _TIMEOUT_S = 120.0

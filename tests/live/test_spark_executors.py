@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from tests.live.spark_hosts import two_hosts
-from tests.live.spark_support import Pipeline, processes_of, wait_until
+from tests.live.spark_support import BY_TASKS, Pipeline, processes_of, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,9 @@ _CLUSTER = {
 @contextlib.contextmanager
 def query(kafka: KafkaService, root: Path, *hosts: int, **options: Any) -> Iterator[Pipeline]:
     """Run a query of some batches on executors, of the sessions ``hosts`` if given; its output must be exactly once."""
-    pipeline = Pipeline(kafka.bootstrap_servers, root, max_offsets=20, **{"spark": _CLUSTER, **options})
+    pipeline = Pipeline(
+        kafka.bootstrap_servers, root, max_offsets=20, settings=BY_TASKS, **{"spark": _CLUSTER, **options}
+    )
     try:
         pipeline.feed(60)
         yield pipeline
@@ -113,7 +115,9 @@ def test_rows_of_two_shuffles_that_a_stage_between_them_has_mixed_stop_the_query
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     """The result stage is in its first attempt: the stage before it lost an executor, and was repeated in part."""
-    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, spark=_CLUSTER, plan="two_shuffles", partitions=4)
+    pipeline = Pipeline(
+        kafka.bootstrap_servers, tmp_path, spark=_CLUSTER, plan="two_shuffles", partitions=4, settings=BY_TASKS
+    )
     try:
         pipeline.feed(200)
         run = pipeline.process()

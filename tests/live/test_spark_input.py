@@ -32,7 +32,7 @@ from sinks.kafka import KafkaSink
 from tests.live import spark_query
 from tests.live.pipeline import create_topic
 from tests.live.services import chosen
-from tests.live.spark_support import Pipeline, spark, wait_until
+from tests.live.spark_support import BY_TASKS, Pipeline, spark, wait_until
 from tests.reader import records
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ def test_workers_without_the_toolkit_raise_an_error_that_says_how_to_install_it(
     other = shutil.which("python3", path="/usr/bin")
     if other is None or os.path.realpath(other) == os.path.realpath(sys.executable):
         pytest.skip("there is no other Python in /usr/bin")
-    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, settings=BY_TASKS)
     pipeline.feed(5)
     with monkeypatch.context() as patch:
         patch.setattr(spark.sparkContext, "pythonExec", other)

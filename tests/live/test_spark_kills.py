@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.live.spark_support import KILLED, Pipeline, spark
+from tests.live.spark_support import BY_TASKS, KILLED, Pipeline, spark
 from twopc.crash_points import POINTS
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def test_a_driver_killed_at_any_point_loses_and_doubles_nothing(
     plan: str, points: list[str], kafka: KafkaService, tmp_path: Path
 ) -> None:
     """One process per point takes long, so only `make whole` tries all of them. Tests without Spark try all every time."""
-    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan=plan, max_offsets=40)
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan=plan, max_offsets=40, settings=BY_TASKS)
     try:
         for point in points:
             pipeline.feed(20)
@@ -61,7 +61,7 @@ def test_a_driver_killed_at_any_point_loses_and_doubles_nothing(
 def test_spark_retries_a_task_of_a_killed_worker_and_its_transaction_is_swept(
     plan: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan=plan)
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan=plan, settings=BY_TASKS)
     for point in TASK:
         pipeline.feed(40)
         caplog.clear()
@@ -80,7 +80,7 @@ def test_spark_retries_a_task_of_a_killed_worker_and_its_transaction_is_swept(
 def test_a_query_whose_workers_all_die_stops_and_a_restart_loses_and_doubles_nothing(
     points: list[str], kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
-    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, settings=BY_TASKS)
     for point in points:
         pipeline.feed(20)
         with worker_faults(spark, f"{point}=kill"):
@@ -95,7 +95,10 @@ def test_a_query_whose_workers_all_die_stops_and_a_restart_loses_and_doubles_not
 def test_drivers_killed_at_random_times_lose_and_double_nothing(
     plan: str, kafka: KafkaService, tmp_path: Path, add_summary: Callable[[str], None]
 ) -> None:
-    """Kills either the driver alone, whose JVM and workers outlive it for a while, or everything at once."""
+    """Kills either the driver alone, whose JVM and workers outlive it for a while, or everything at once.
+
+    The runs write their batches in the driver, by tasks, or as it suits.
+    """
     kills = int(os.environ.get("TWOPC_KILLS", "2"))
     seed = int(os.environ.get("TWOPC_SEED", str(random.SystemRandom().randrange(1 << 32))))
     generator = random.Random(seed)
@@ -105,14 +108,15 @@ def test_drivers_killed_at_random_times_lose_and_double_nothing(
     try:
         while done < kills:
             pipeline.feed(60)
-            run = pipeline.process()
+            way = generator.choice(["auto", "always", "never"])
+            run = pipeline.process(settings={"direct": way})
             run.wait_running()
             code = run.wait(generator.uniform(0, 8))  # kill at a random time
             if code is None:
                 done += 1
                 kill = generator.choice(["kill_driver", "kill_all"])
                 getattr(run, kill)()
-                outcomes.append(kill)
+                outcomes.append(f"{kill} ({way})")
             else:
                 # The last JVM may still have used its checkpoint; then Spark itself refuses the next one.
                 assert code == 0 or "oncurrent" in run.text, run.text[-3000:]

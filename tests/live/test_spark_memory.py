@@ -38,7 +38,7 @@ def test_a_worker_needs_no_more_memory_for_ten_times_the_rows(
     sink = KafkaSink(
         name=pipeline.options.name, bootstrap_servers=kafka.bootstrap_servers, topic=pipeline.options.topic
     )
-    each = exactly_once(sink, checkpoint_location=pipeline.options.checkpoint)
+    each = exactly_once(sink, checkpoint_location=pipeline.options.checkpoint, direct="never")
     peaks = {}
     environment = spark.sparkContext.environment
     environment["TWOPC_MEMORY"] = "workers of this test only"

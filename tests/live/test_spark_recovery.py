@@ -18,7 +18,7 @@ from sinks.kafka.handle import ProducerIdentity
 from sinks.kafka.transactions import TransactionClient
 from tests.live.pipeline import create_topic
 from tests.live.services import chosen
-from tests.live.spark_support import Pipeline, Run, spark, wait_until
+from tests.live.spark_support import BY_TASKS, Pipeline, Run, spark, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -118,7 +118,7 @@ def test_a_query_killed_and_restarted_after_the_transaction_timeout_loses_nothin
 def test_losing_some_transactions_and_replaying_other_rows_is_in_doubt(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
-    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="unstable")
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="unstable", settings=BY_TASKS)
     pipeline.feed(60)
     kept, gone = decide_and_lose(pipeline, spark, but=1)
     before = pipeline.visible()
@@ -137,7 +137,7 @@ def test_losing_some_transactions_and_replaying_other_rows_is_in_doubt(
 def test_losing_some_transactions_is_repaired_if_the_replay_has_the_same_rows(
     partitions: int, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
-    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, partitions=partitions)
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, partitions=partitions, settings=BY_TASKS)
     pipeline.feed(60)
     decide_and_lose(pipeline, spark, but=1)
     pipeline.run(spark)
@@ -147,7 +147,7 @@ def test_losing_some_transactions_is_repaired_if_the_replay_has_the_same_rows(
 def test_losing_every_transaction_rewrites_the_batch_whatever_the_replay_has(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
-    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="unstable")
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="unstable", settings=BY_TASKS)
     pipeline.feed(60)
     decide_and_lose(pipeline, spark, but=0)
     pipeline.run(spark)

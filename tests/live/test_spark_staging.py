@@ -9,7 +9,7 @@ import pytest
 
 from integration.spark import staging
 from sinks.kafka import KafkaSink
-from tests.live.spark_support import Pipeline, spark
+from tests.live.spark_support import BY_TASKS, Pipeline, spark
 from tests.live.test_spark_recovery import decide_and_lose
 from twopc.records import Repair
 
@@ -46,7 +46,7 @@ def test_two_queries_with_one_staging_location_leave_each_others_slices_alone(
 def test_a_staging_location_that_the_workers_do_not_share_is_refused_before_the_decision_and_a_shared_one_works(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = {"staging": True, "staging_location": str(tmp_path / "shared")}
+    settings = {**BY_TASKS, "staging": True, "staging_location": str(tmp_path / "shared")}
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, settings=settings)
     pipeline.feed(8)
     opened = staging.open_location
@@ -63,7 +63,7 @@ def test_a_lost_batch_is_published_by_tasks_side_by_side_like_the_batch_itself(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     """One process would need longer than the transactions live, at every start, where the batch is large."""
-    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="unstable", settings={"staging": True})
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="unstable", settings={**BY_TASKS, "staging": True})
     pipeline.feed(60)
     decide_and_lose(pipeline, spark, but=0)
     pipeline.run(spark)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import pyarrow as pa
 
 from sinks.kafka import KafkaSink, producer_pool
@@ -32,6 +33,7 @@ QUERY_ID: Final = "query-a"
 TRANSACTION_TIMEOUT_MS: Final = 60_000
 _TASK_ATTEMPTS: Final = 3
 _SPECULATED: Final = 0.1
+_DIRECT: Final = 0.3
 _SKIPPED: Final = 0.4
 _LISTED: Final = 0.5
 
@@ -244,6 +246,8 @@ class Engine:
         kept = self._query.kept.staged
         staged = {task.partition: str(task.staged) for task in work.slices}
         rows = self._simulation.request("file", lambda: {place: kept[name] for place, name in staged.items()})
+        if not rows and (self._draws_direct() if work.direct is None else "" in work.direct):
+            return self._prepare_direct(work)
         rows = rows or dict(enumerate(self._query.split(self._batch)))
         job = _Job(self._run, work, rows)
         for partition in rows:
@@ -258,6 +262,16 @@ class Engine:
         if not work.slices:
             self._write_state()
         return [job.accepted[partition] for partition in sorted(job.accepted, reverse=True)]
+
+    def _draws_direct(self) -> bool:
+        return self._simulation.chance.random() < _DIRECT
+
+    def _prepare_direct(self, work: Work) -> list[TaskReport]:
+        """The driver itself writes all rows, as one task: whatever ends it ends the writer."""
+        rows = [row for task in self._query.split(self._batch) for row in task]
+        report = _Job(self._run, work, {0: rows}).write(0)
+        self._write_state()
+        return [msgspec.structs.replace(report, is_direct=True)]
 
 
 class _Job:
@@ -282,7 +296,7 @@ class _Job:
 
     def _run_in(self, worker: Process, partition: int) -> None:
         try:
-            report = self._write(partition)
+            report = self.write(partition)
         except Crash:
             self._failed(partition, RetriableError("a worker was lost"))
             raise
@@ -303,7 +317,7 @@ class _Job:
         else:
             self.attempt(partition)
 
-    def _write(self, partition: int) -> TaskReport:
+    def write(self, partition: int) -> TaskReport:
         """Does the same as ``integration.spark.task``."""
         query, work, rows = self._run.query, self._work, self._rows[partition]
         half = len(rows) // 2

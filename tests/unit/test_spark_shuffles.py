@@ -37,9 +37,13 @@ class Store:
     cached: set[int] = field(default_factory=set)
     unreported: Iterator[list[Job]] = field(default_factory=lambda: iter(()))
     looked_closer: bool = False
+    marked: dict[str, list[Job]] = field(default_factory=dict)  #: what is reported by the time that a mark is
+
+    def mark(self, tag: str) -> None:
+        self.jobs |= {**self.marked, tag: [Job(99, (), is_over=True)]}
 
     def jobs_with_tag(self, tag: str) -> list[Job]:
-        return next(self.unreported, self.jobs[tag])
+        return next(self.unreported, self.jobs.get(tag, []))
 
     def jobs_of_group(self, group: str | None, *, after: int) -> list[Job]:
         assert group == "run"
@@ -69,6 +73,20 @@ def test_a_batch_of_stages_that_ran_once_is_decided_without_a_closer_look() -> N
     store = Store(ONE_JOB)
     watching(store).check("a", {RESULT})
     assert not store.looked_closer
+
+
+def test_a_job_whose_rows_were_collected_is_checked_once_a_mark_behind_it_is_reported() -> None:
+    """Such rows do not say which stage they are from, so the mark says that everything before it is reported."""
+    store = Store({}, {**plain(), M2: attempts_at(M2, 2)}, marked=ONE_JOB)
+    with pytest.raises(FatalError, match="Spark ran stage 1 again"):
+        watching(store).check("a", {None})
+
+
+def test_a_mark_that_is_never_reported_stops_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shuffles, "_STATUS_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(Store, "mark", lambda *_: None)
+    with pytest.raises(FatalError, match="the end of the job that collected the batch"):
+        watching(Store(ONE_JOB)).check("a", {None})
 
 
 def test_a_stage_that_read_a_shuffle_and_ran_again_stops_the_query_and_every_later_call_of_the_run() -> None:

@@ -1,0 +1,112 @@
+"""The rows of a small DataFrame, as Arrow batches in the driver; a bound keeps a large one out of every process's memory.
+
+Spark's public ``toArrow`` has no bound but ``spark.driver.maxResultSize``, a GiB, and Spark 3.5 lacks it. So this reads the
+stream that ``toArrow`` reads (``Dataset.collectAsArrowToPython``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors.exceptions.captured import unwrap_spark_exception
+from pyspark.sql.pandas import conversion
+
+from integration.spark.frame import OVER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from integration.spark.frame import Rows
+
+#: One task may bring this often the limit before the driver sees it; the more, the fewer batches of uneven rows are over it.
+_TASK_FACTOR: Final = 2
+
+
+def collect(rows: Rows, *, max_bytes: int | None, cancel: Callable[[], None]) -> list[pa.RecordBatch] | None:
+    """Evaluate a DataFrame once and collect its rows, in the order of its partitions.
+
+    Args:
+        rows: the DataFrame.
+        max_bytes: None takes whatever comes.
+        cancel: ends the DataFrame's jobs; called once more has come.
+
+    Returns:
+        None if there are more bytes than allowed. No process has held more than about twice the limit for each running task.
+
+    Raises:
+        Exception: the evaluation failed, as from any action.
+    """
+    stream = Stream(max_bytes, cancel)
+    frame = rows.frame() if max_bytes is None else rows.bounded(_TASK_FACTOR * max_bytes)
+    dataset: Any = frame._jdf  # noqa: SLF001 - see above
+    connection, secret, server = dataset.collectAsArrowToPython()
+    load: Any = conversion._load_from_socket  # type: ignore[attr-defined] # noqa: SLF001 - the same
+    try:
+        loaded: Any = load((connection, secret), stream)
+        with loaded if hasattr(loaded, "__enter__") else contextlib.nullcontext(loaded):  # Spark 4.1 and newer close it
+            pass
+    finally:
+        with _unless(lambda: stream.is_over), unwrap_spark_exception():
+            server.getResult()  # raises what the evaluation raised
+    if stream.is_over:
+        return None
+    return stream.batches if max_bytes is None else _within(stream.batches)
+
+
+class Stream:
+    """Reads Arrow batches in the order of their arrival, then the indices that say their own order.
+
+    Attributes:
+        batches: in their own order; none if they are over the limit.
+        size_bytes: of all that arrived.
+    """
+
+    def __init__(self, max_bytes: int | None, cancel: Callable[[], None]) -> None:
+        self._max_bytes = max_bytes
+        self._cancel = cancel
+        self._arrived: list[pa.RecordBatch] = []
+        self.batches: list[pa.RecordBatch] = []
+        self.size_bytes = 0
+        self.is_over = False
+
+    def load_stream(self, stream: Any) -> Stream:
+        """What PySpark calls with the connection; see ``ArrowCollectSerializer``."""
+        with pa.ipc.open_stream(stream) as reader:
+            for batch in reader:
+                self.size_bytes += batch.nbytes
+                if self._max_bytes is not None and self.size_bytes > self._max_bytes and not self.is_over:
+                    self.is_over = True
+                    self._arrived.clear()
+                    self._cancel()
+                if not self.is_over:  # what still comes has to be read: the JVM waits for it
+                    self._arrived.append(batch)
+        if not self.is_over:
+            (count,) = struct.unpack("!i", stream.read(4))
+            indices = struct.unpack(f"!{count}i", stream.read(4 * count)) if count > 0 else ()
+            self.batches = [self._arrived[index] for index in indices]
+        return self
+
+
+def _unless(is_expected: Callable[[], bool]) -> contextlib.AbstractContextManager[None]:
+    """Drop the error of a job that was cancelled here."""
+
+    @contextlib.contextmanager
+    def dropping() -> Any:
+        try:
+            yield
+        except Exception:
+            if not is_expected():
+                raise
+
+    return dropping()
+
+
+def _within(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch] | None:
+    """The batches without the column :data:`OVER`; None if it is set anywhere."""
+    if any(pc.any(batch.column(OVER)).as_py() for batch in batches):
+        return None
+    return [batch.drop_columns([OVER]) for batch in batches]

@@ -1,0 +1,108 @@
+"""Who writes a batch: its tasks, or the driver itself (*direct*), for which a small batch need not start a Python worker.
+
+The driver's writer is the same as a task's, and so is everything that follows. Only a replay that has to find the rows of
+single tasks again (rule 9) needs to know the way that the decision went.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+WAYS: Final = ("auto", "always", "never")
+#: What a record of a Kafka source may become, before a batch has told.
+_FIRST_BYTES_PER_RECORD: Final = 1024
+#: One large batch in so many is enough to keep all of them away from the driver.
+_REMEMBERED: Final = 8
+
+
+class Direct:
+    """What a run of a query has learned about the size of its batches, DataFrame by DataFrame.
+
+    Args:
+        way: one of :data:`WAYS`.
+        max_bytes: what the driver may collect of one DataFrame of a batch.
+    """
+
+    def __init__(self, way: str, max_bytes: int) -> None:
+        self.way = way
+        self.max_bytes = max_bytes
+        #: By the DataFrame's name: the bytes that each unit of input has become.
+        self.seen: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
+
+
+@dataclass(frozen=True)
+class Way:
+    """Chooses the way of one batch, DataFrame by DataFrame, and learns from what comes of it.
+
+    Attributes:
+        direct: of the run.
+        planned: the batch's input.
+    """
+
+    direct: Direct
+    planned: Planned
+
+    @property
+    def max_bytes(self) -> int | None:
+        """What the driver may collect; None where the user has said that it always does."""
+        return None if self.direct.way == "always" else self.direct.max_bytes
+
+    def is_direct(self, frame: str) -> bool:
+        """Whether the driver shall write a DataFrame. What cannot be estimated is left to the tasks, which measure it."""
+        if self.direct.way != "auto":
+            return self.direct.way == "always"
+        first = _FIRST_BYTES_PER_RECORD if self.planned.counts_records else None
+        each = max(self.direct.seen[frame], default=first)
+        return each is not None and self.planned.size is not None and self.planned.size * each <= self.direct.max_bytes
+
+    def learn(self, frame: str, size_bytes: int) -> None:
+        """Take note of what a DataFrame had."""
+        if self.planned.size is not None:
+            self.direct.seen[frame].append(size_bytes / max(1, self.planned.size))
+
+    def learn_over(self, frame: str) -> None:
+        """Take note of a DataFrame that did not fit. It counts as too large, even if its rows are only uneven."""
+        self.learn(frame, 2 * self.direct.max_bytes)
+
+
+class Planned:
+    """How much input Spark has planned for a batch, in the sources' own units: records, or batches of files.
+
+    Attributes:
+        size: by how much the offsets grow; None if they do not tell.
+        counts_records: whether every source is Kafka's.
+    """
+
+    def __init__(self, before: Sequence[str] | None, offsets: Sequence[str]) -> None:
+        grown = [_growth(old, new) for old, new in zip(before or [""] * len(offsets), offsets, strict=False)]
+        known = [size for size, _ in grown if size is not None]
+        self.size = sum(known) if len(known) == len(grown) == len(offsets) else None
+        self.counts_records = all(is_kafka for _, is_kafka in grown)
+
+
+def _growth(before: str, offset: str) -> tuple[int | None, bool]:
+    """By how much the numbers of an offset grow, and whether it is ``{"topic": {"0": 17}}``. New numbers count from 0."""
+    old, new = _numbers(_parsed(before)), _numbers(_parsed(offset))
+    size = sum(max(0, number - old.get(path, 0)) for path, number in new.items()) if new else None
+    return size, bool(new) and all(len(path) == 2 and path[1].isdecimal() for path in new)  # noqa: PLR2004 - topic, partition
+
+
+def _parsed(text: str) -> Any:
+    for candidate in (text, text.partition(":")[2]):  # ``source:offset`` where the query names its sources
+        try:
+            return json.loads(candidate)
+        except ValueError:
+            continue
+    return None
+
+
+def _numbers(value: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], int]:
+    if isinstance(value, dict):
+        return {key: number for name, inner in value.items() for key, number in _numbers(inner, (*path, name)).items()}
+    return {path: value} if isinstance(value, int) and not isinstance(value, bool) else {}

@@ -1,0 +1,381 @@
+"""Small batches that the driver writes itself: the same records, the same guarantees, and a bound."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from integration.spark import collect
+from sinks.kafka import KafkaSink
+from sinks.kafka.handle import ProducerIdentity
+from sinks.kafka.transactions import TransactionClient
+from tests.live.file_query import (
+    BATCHES,
+    SUMS,
+    VALUES,
+    Query,
+    adding,
+    counters,
+    kafka_sink,
+    redis_client,
+    values,
+)
+from tests.live.redis.conftest import redis_server
+from tests.live.spark_support import KILLED, Pipeline, spark
+from tests.reader import records
+from twopc.crash_points import POINTS
+from twopc.records import Decision, Repair
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from integration.spark import ExactlyOnce
+    from tests.live.redis.services import RedisService
+    from tests.live.services import KafkaService
+
+__all__ = ["redis_server", "spark"]
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
+DIRECT = {"direct": "always"}
+#: Of both roles: the driver is the writer, too.
+STEPS = [*POINTS, "driver.bound"]
+SAMPLE = {"task.flushed", "task.handed_over", "driver.prepared", "driver.decided", "driver.bound"}
+
+
+def decided(sink: KafkaSink) -> list[Decision | Repair]:
+    """The decisions and repairs in the sink's ledger."""
+    with contextlib.closing(sink.create_decision_log()) as log:
+        return [entry.record for entry in log.inspect().entries if isinstance(entry.record, (Decision, Repair))]
+
+
+def ways(sink: KafkaSink) -> list[list[bool]]:
+    """Of each decision and repair: which of its tasks the driver was."""
+    return [[task.is_direct for task in record.tasks] for record in decided(sink)]
+
+
+def rows(count: int, width: int = 10, *, first: int = 0) -> list[dict[str, Any]]:
+    return [{"id": f"{number:0{width}d}", "n": number} for number in range(first, first + count)]
+
+
+# -- which way ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_query_over_kafka_writes_its_small_batches_in_the_driver_from_the_first_on(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, max_offsets=30)
+    pipeline.feed(60)
+    pipeline.run(spark)
+    pipeline.require_exactly_once()
+    pipeline.require_order()
+    assert ways(sink_of(pipeline)) == [[True], [True]]
+
+
+def test_a_batch_over_the_limit_is_evaluated_again_by_tasks_and_the_next_ones_go_to_them_at_once(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    sink, evaluated = kafka_sink(kafka.bootstrap_servers), tmp_path / "evaluated"
+
+    def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for given in batches:
+            with evaluated.open("a") as file:
+                file.write(f"{given.num_rows}\n")
+            yield given
+
+    query = Query(
+        spark,
+        tmp_path,
+        (sink,),
+        {"direct_max_bytes": 20_000},
+        plan=lambda frame: frame.mapInArrow(count, frame.schema),
+    )
+    sizes = (10, 10, 5000, 10, 10)
+    for number, size in enumerate(sizes):
+        query.feed(*rows(size, first=number * 10_000))
+    query.run()
+    assert [any(way) for way in ways(sink)] == [False, True, False, False, False]  # the first one is measured
+    assert values(sink) == Counter(str(number * 10_000 + n) for number, size in enumerate(sizes) for n in range(size))
+    assert sum(map(int, evaluated.read_text().split())) == sum(sizes) + 5000
+
+
+@pytest.mark.parametrize(
+    ("count", "width"),
+    [pytest.param(100_000, 10, id="too many rows"), pytest.param(40, 5000, id="too wide rows")],
+)
+def test_a_batch_that_is_a_hundred_times_larger_than_expected_does_not_reach_the_driver(
+    count: int, width: int, kafka: KafkaService, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrived: list[int] = []
+    read = collect.Stream.load_stream
+
+    def counted(stream: Any, connection: Any) -> Any:
+        found = read(stream, connection)
+        arrived.append(stream.size_bytes)
+        return found
+
+    monkeypatch.setattr(collect.Stream, "load_stream", counted)
+    sink = kafka_sink(kafka.bootstrap_servers)
+    query = Query(spark, tmp_path, (sink,), {"direct_max_bytes": 2_000})
+    query.feed(*rows(5))
+    query.feed(*rows(5, first=100))
+    query.feed(*rows(count, width, first=1000))
+    query.run()
+    assert [any(way) for way in ways(sink)] == [False, True, False]
+    assert max(arrived) < 20_000
+    assert values(sink) == Counter(map(str, [*range(5), *range(100, 105), *range(1000, 1000 + count)]))
+
+
+# -- the same records --------------------------------------------------------------------------------------------------
+
+
+def test_both_ways_write_the_same_records_to_the_same_partitions(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")  # noqa: T201 - to repeat it
+    chance = random.Random(seed)
+    given = [
+        {
+            "id": chance.choice([None, "", "a", "ключ", f"k{number}"]),
+            "n": chance.choice([None, 0, -(2**63), 2**63 - 1, number]),
+        }
+        for number in range(300)
+    ]
+    expressions = (
+        "id AS key",
+        "CAST(n AS STRING) AS value",
+        "IF(n % 3 = 0, 1, NULL) AS partition",
+        "IF(n % 5 = 0, array(named_struct('key', 'h', 'value', CAST(id AS BINARY))), NULL) AS headers",
+        "IF(n > 0, timestamp'2020-02-03 04:05:06.789Z', timestamp'1970-01-02 00:00:00Z') AS timestamp",
+    )
+    found = []
+    for way in ("always", "never"):
+        sink = kafka_sink(kafka.bootstrap_servers)
+        directory = tmp_path / way
+        directory.mkdir()
+        query = Query(spark, directory, (sink,), {"direct": way})
+        query.feed(*given)
+        query.run(*expressions)
+        assert (ways(sink) == [[True]]) is (way == "always")
+        found.append(
+            Counter(
+                (one.key(), one.value(), one.partition() if one.key() else None, str(one.headers()), one.timestamp()[1])
+                for one in records(sink.bootstrap_servers, str(sink.topic))
+            )
+        )
+    assert found[0] == found[1]
+    assert found[0].total() == len(given)
+
+
+def test_rows_keep_the_order_of_the_plan_within_a_key(kafka: KafkaService, tmp_path: Path, spark: SparkSession) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="shuffle", settings=DIRECT)
+    pipeline.feed(2000)
+    pipeline.run(spark)
+    pipeline.require_exactly_once()
+
+
+def test_a_batch_without_rows_is_decided_without_a_transaction(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    sink = kafka_sink(kafka.bootstrap_servers)
+    query = Query(spark, tmp_path, (sink,), DIRECT, plan=lambda frame: frame.where("n < 0"))
+    query.feed(*rows(5))
+    query.run()
+    assert ways(sink) == [[True]]
+    assert [task.handles for task in decided(sink)[0].tasks] == [{}]
+
+
+def test_a_bad_row_is_named_as_by_a_task_and_nothing_is_visible(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    messages = []
+    for way in ("always", "never"):
+        sink = kafka_sink(kafka.bootstrap_servers)
+        (tmp_path / way).mkdir()
+        query = Query(spark, tmp_path / way, (sink,), {"direct": way})
+        query.feed(*rows(2))
+        messages.append(query.refused("id AS key", "repeat('x', 2000000) AS value").replace(sink.name, "it"))
+        assert not values(sink)
+    assert messages[0] == messages[1]
+
+
+def test_dead_letters_and_several_sinks_and_dataframes_are_one_decision(
+    kafka: KafkaService, redis_server: RedisService, spark: SparkSession, tmp_path: Path
+) -> None:
+    letters = kafka_sink(kafka.bootstrap_servers)
+    odd, even = kafka_sink(kafka.bootstrap_servers), adding(redis_server)
+
+    def function(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
+        return lambda batch, i: each({odd.name: batch.where("id = 'odd'"), even.name: batch.where("id = 'even'")}, i)
+
+    settings = {**DIRECT, "on_bad_record": "dead_letter", "dead_letter": letters}
+    query = Query(spark, tmp_path, (odd, even), settings, function=function)
+    query.feed(*BATCHES[0], {"id": "even", "n": None})
+    query.fail_at("driver.committing@2")
+    query.run()
+    assert ways(odd) + ways(letters) == [[True, True]]  # one of them keeps the decisions
+    assert values(odd) == Counter(str(row["n"]) for row in BATCHES[0] if row["id"] == "odd")
+    assert counters(redis_server, even.name) == {
+        "even": sum(int(str(row["n"])) for row in BATCHES[0] if row["id"] == "even")
+    }
+    assert values(letters).total() == 1
+
+
+# -- losses ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("then", ["never", "always"])
+def test_a_lost_part_is_repaired_in_the_way_of_the_decision_whatever_the_setting_is_now(
+    then: str, kafka: KafkaService, redis_server: RedisService, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Rule 9: its rows are looked for task by task, so the replay needs the same tasks."""
+    totals, events = adding(redis_server), kafka_sink(kafka.bootstrap_servers)
+    query = Query(spark, tmp_path, (events, totals), DIRECT, plan=lambda frame: frame.repartition(3))
+    query.feed(*BATCHES[0], *rows(50))
+    query.fail_at("driver.decided")
+    with contextlib.closing(redis_client(redis_server)) as client:
+        client.delete(*client.scan_iter(f"twopc:{totals.name}:*:slice:*", count=1000))
+    query.settings = {"direct": then}
+    query.run()
+    assert ways(events) == [[True], [True]]
+    assert isinstance(decided(events)[1], Repair)
+    assert values(events) == Counter(["3", "2", *map(str, range(50))])
+    assert sum(counters(redis_server, totals.name).values()) == 5 + sum(range(50))
+
+
+def test_a_batch_of_tasks_is_repaired_by_tasks_although_the_driver_could_write_it(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, settings={"direct": "never"})
+    pipeline.feed(60)
+    pipeline.fail_at(spark, "driver.decided")
+    lose_all_but_one(pipeline)
+    pipeline.change(settings=DIRECT)
+    pipeline.run(spark)
+    pipeline.require_exactly_once()
+    assert True not in set().union(*ways(sink_of(pipeline)))
+
+
+def test_a_lost_direct_batch_is_written_again_whatever_the_replay_has(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="unstable", settings=DIRECT)
+    pipeline.feed(60)
+    pipeline.fail_at(spark, "driver.decided")
+    lose_all_but_one(pipeline, kept=0)
+    pipeline.run(spark)
+    pipeline.require_exactly_once()
+
+
+def test_a_lost_direct_batch_is_published_from_what_the_driver_has_staged(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="unstable", settings={**DIRECT, "staging": True})
+    pipeline.feed(60)
+    pipeline.fail_at(spark, "driver.decided")
+    lose_all_but_one(pipeline, kept=0)
+    pipeline.change(filter="false")
+    pipeline.run(spark)
+    pipeline.require_exactly_once()
+    assert ways(sink_of(pipeline)) == [[True], [True]]
+
+
+# -- crashes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("plan", "points"),
+    [
+        ("rows", ["task.written", "task.handed_over"]),
+        pytest.param("rows", STEPS, marks=pytest.mark.whole),
+        pytest.param("shuffle", STEPS, marks=pytest.mark.whole),
+    ],
+)
+def test_a_driver_killed_at_any_point_of_a_direct_batch_loses_and_doubles_nothing(
+    plan: str, points: Sequence[str], kafka: KafkaService, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan=plan, max_offsets=40, settings=DIRECT)
+    try:
+        for point in points:
+            pipeline.feed(20)
+            run = pipeline.process(f"{point}=kill")
+            assert run.ended() == KILLED, f"{point}: {run.text[-3000:]}"
+        pipeline.feed(20)
+        last = pipeline.process()
+        assert last.ended() == 0, last.text[-3000:]
+    finally:
+        pipeline.close()
+    pipeline.require_exactly_once()
+    if plan == "rows":
+        pipeline.require_order()
+
+
+@pytest.mark.parametrize(
+    "point", [step if step in SAMPLE else pytest.param(step, marks=pytest.mark.whole) for step in STEPS]
+)
+def test_a_direct_batch_that_stops_at_any_step_is_there_once_after_a_restart(
+    point: str, kafka: KafkaService, redis_server: RedisService, spark: SparkSession, tmp_path: Path
+) -> None:
+    events, totals = kafka_sink(kafka.bootstrap_servers), adding(redis_server)
+    query = Query(spark, tmp_path, (events, totals), DIRECT)
+    if point == "driver.bound":  # with the first decision only
+        query.feed(*BATCHES[0])
+        query.fail_at(point)
+        query.feed(*BATCHES[1])
+        query.feed(*BATCHES[2])
+        query.run()
+    else:
+        query.run_over_a_crash_at(point)
+    assert values(events) == VALUES
+    assert counters(redis_server, totals.name) == SUMS
+
+
+@pytest.mark.parametrize("plan", ["rows", "update"])
+def test_ways_may_change_from_batch_to_batch_over_crashes(
+    plan: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan=plan, max_offsets=10)
+    expected: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")  # noqa: T201 - to repeat it
+    chance = random.Random(seed)
+    for _ in range(4):
+        for one in pipeline.feed(10):
+            counts[one.partition("-")[0]] += 1
+        expected.update(f"{key}:{count}" for key, count in counts.items())
+        pipeline.change(settings={"direct": chance.choice(["always", "never"])})
+        pipeline.fail_at(spark, chance.choice(["driver.prepared", "driver.decided", "driver.committed"]))
+        pipeline.change(settings={"direct": chance.choice(["always", "never"])})
+        pipeline.run(spark)
+    if plan == "rows":
+        pipeline.require_exactly_once()
+        pipeline.require_order()
+    else:
+        assert pipeline.visible() == expected
+
+
+def sink_of(pipeline: Pipeline) -> KafkaSink:
+    options = pipeline.options
+    return KafkaSink(name=options.name, bootstrap_servers=options.bootstrap_servers, topic=options.topic)
+
+
+def lose_all_but_one(pipeline: Pipeline, *, kept: int = 1) -> None:
+    """Commit ``kept`` of the decided transactions, and fence the others as a timeout would."""
+    client = TransactionClient({"bootstrap_servers": [pipeline.bootstrap_servers]})
+    with contextlib.closing(client):
+        ids = list(client.list_open(f"{pipeline.options.name}.").transactional_ids)
+        assert len(ids) > kept
+        found = client.describe(ids[:kept])
+        client.end([ProducerIdentity(one, found[one].producer_id, found[one].producer_epoch) for one in ids[:kept]])
+        client.fence([ProducerIdentity(one) for one in ids[kept:]])

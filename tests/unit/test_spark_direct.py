@@ -1,0 +1,91 @@
+"""Which way a batch goes: through the driver, or through tasks."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from integration.spark.direct import Direct, Planned, Way
+
+LIMIT = 100_000
+
+
+def kafka(*offsets: int) -> tuple[str, ...]:
+    return (json.dumps({"orders": {str(number): offset for number, offset in enumerate(offsets)}}),)
+
+
+def records(count: int) -> Planned:
+    return Planned(kafka(1000), kafka(1000 + count))
+
+
+@pytest.mark.parametrize(
+    ("before", "offsets", "size", "counts_records"),
+    [
+        (kafka(5, 7), kafka(10, 8), 6, True),
+        (None, kafka(5, 7), 12, True),
+        (kafka(5), kafka(5, 3), 3, True),  # a partition was added
+        (kafka(5), kafka(2), 0, True),  # the topic was created again
+        (('{"logOffset":3}',), ('{"digest":"ab","logOffset":5}',), 2, False),
+        (('orders:{"t":{"0":4}}',), ('orders:{"t":{"0":9}}',), 5, True),
+        ((*kafka(1), '{"logOffset":0}'), (*kafka(3), '{"logOffset":1}'), 3, False),
+        (("7",), ("9",), 2, False),
+        (("opaque",), ("token",), None, False),
+        ((*kafka(1), "opaque"), (*kafka(3), "token"), None, False),
+        ((), (), 0, True),
+    ],
+)
+def test_what_offsets_say_of_a_batchs_input(
+    before: tuple[str, ...] | None,
+    offsets: tuple[str, ...],
+    size: int | None,
+    counts_records: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    planned = Planned(before, offsets)
+    assert (planned.size, planned.counts_records) == (size, counts_records)
+
+
+def test_the_first_batch_of_a_kafka_source_is_taken_to_have_a_kib_a_record() -> None:
+    direct = Direct("auto", LIMIT)
+    assert Way(direct, records(LIMIT // 1024)).is_direct("")
+    assert not Way(direct, records(LIMIT // 1024 + 1)).is_direct("")
+
+
+def test_what_cannot_be_estimated_goes_to_the_tasks_which_measure_it() -> None:
+    direct = Direct("auto", LIMIT)
+    files = Planned(('{"logOffset":3}',), ('{"logOffset":4}',))
+    assert not Way(direct, files).is_direct("")
+    Way(direct, files).learn("", 10)
+    assert Way(direct, files).is_direct("")
+    assert not Way(direct, Planned(("opaque",), ("token",))).is_direct("")
+
+
+def test_the_estimate_is_the_largest_of_the_last_eight_batches_of_the_same_dataframe() -> None:
+    direct = Direct("auto", LIMIT)
+    Way(direct, records(10)).learn("orders", 10 * LIMIT)
+    assert not Way(direct, records(10)).is_direct("orders")
+    assert Way(direct, records(10)).is_direct("audit")
+    for _ in range(7):
+        Way(direct, records(10)).learn("orders", 10)
+    assert not Way(direct, records(10)).is_direct("orders")
+    Way(direct, records(10)).learn("orders", 10)
+    assert Way(direct, records(10)).is_direct("orders")
+
+
+def test_a_batch_that_did_not_fit_counts_as_too_large_although_its_tasks_had_few_bytes() -> None:
+    direct = Direct("auto", LIMIT)
+    Way(direct, records(10)).learn_over("")
+    Way(direct, records(10)).learn("", 10)
+    assert not Way(direct, records(10)).is_direct("")
+
+
+@pytest.mark.parametrize(("way", "is_direct", "max_bytes"), [("always", True, None), ("never", False, LIMIT)])
+def test_the_user_has_the_last_word(
+    way: str,
+    is_direct: bool,  # noqa: FBT001 - a parameter of the test
+    max_bytes: int | None,
+) -> None:
+    direct = Direct(way, LIMIT)
+    Way(direct, records(1)).learn("", 0 if way == "never" else 10**12)
+    assert Way(direct, records(1)).is_direct("") is is_direct
+    assert Way(direct, records(1)).max_bytes == max_bytes
