@@ -28,10 +28,10 @@ from twopc.errors import (
     FencedError,
     RetriableError,
 )
-from twopc.records import Acquired, Entries, LogContents, Record, truncated_to
+from twopc.records import Acquired, Decision, Entries, LogContents, Record, truncated_to
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 
     from sinks.kafka.settings import KafkaSettings
     from twopc.attempt import Claim
@@ -202,13 +202,14 @@ class KafkaDecisionLog(DecisionLog):
         return earliest
 
     def _entries(self, start: int, until: int | None, *, whoever: bool) -> Iterator[LogEntry]:
-        owner = ""
+        is_known = whoever
         for entry in decoding(self._frames(start, until)):
-            # The first sink that acquired a ledger owns it: a later one was refused, even if its own record is there.
-            if not owner and isinstance(entry.record, Acquired) and not whoever:
-                owner = entry.record.sink
-                self._require_own(entry.record)
-            yield entry
+            if not is_known and (owners := _owners(entry.record)):
+                is_known = True
+                self._require_own(owners)
+            # The first sink that acquired a ledger owns it. A later one was refused, and its record says nothing.
+            if whoever or not isinstance(entry.record, Acquired) or entry.record.sink in {"", self._settings.name}:
+                yield entry
 
     def _frames(self, start: int, until: int | None) -> Iterator[tuple[int, bytes]]:
         last = None if until is None else (lambda row: row.offset >= until)
@@ -224,11 +225,11 @@ class KafkaDecisionLog(DecisionLog):
     def _rows(self, start: int, last: Callable[[Row], bool] | None) -> Generator[Row]:
         return self.reader.rows(self.name, DRIVER_PARTITION, start, last, timeout_ms=self._timeout_ms)
 
-    def _require_own(self, first: Acquired) -> None:
-        """Raises a ConfigurationError if the ledger belongs to another sink; older records name none."""
-        if first.sink not in {"", self._settings.name}:
+    def _require_own(self, owners: Collection[str]) -> None:
+        """Raises a ConfigurationError if the ledger belongs to another sink."""
+        if self._settings.name not in owners:
             raise ConfigurationError(
-                f"the ledger {self.name} belongs to sink {first.sink!r} (query {first.query_id}), so sink "
+                f"the ledger {self.name} belongs to sink {' or '.join(map(repr, sorted(owners)))}, so sink "
                 f"{self._settings.name!r} would damage its decisions. Nothing was written. Remove ledger_topic from sink "
                 f"{self._settings.name!r}, or set a topic that no other sink has"
             )
@@ -236,6 +237,16 @@ class KafkaDecisionLog(DecisionLog):
     def _offset(self, spec: OffsetSpec, *, committed: bool, timeout_ms: float) -> int:
         found = offsets(self.admin, self.name, [DRIVER_PARTITION], spec, committed=committed, timeout_ms=timeout_ms)
         return found[DRIVER_PARTITION]
+
+
+def _owners(record: Record) -> Collection[str]:
+    """The sinks of which one owns the ledger that begins with this record; none where it names none (older records).
+
+    A ledger that was truncated begins with a decision: the query's sinks are named where their evidence begins.
+    """
+    if isinstance(record, Decision):
+        return record.scan_start.keys()
+    return {record.sink} if isinstance(record, Acquired) and record.sink else ()
 
 
 def _is_below(offset: int, row: Row) -> bool:

@@ -76,7 +76,7 @@ PROOF_BUGS: Final[tuple[Bug, ...]] = (
         "a ledger belongs to whichever sink comes",
         13,
         _LOG,
-        'if first.sink not in {"", self._settings.name}:',
+        "if self._settings.name not in owners:",
         "if False:",
         protocol="tests/live/rules/test_rule_13_ledgers.py tests/unit/test_kafka_decision_log.py",
         model=False,

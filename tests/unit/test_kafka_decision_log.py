@@ -211,8 +211,28 @@ def test_a_ledger_belongs_to_the_first_sink_that_acquired_it_and_a_refused_guest
     log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch, sinks: tuple[str, ...]
 ) -> None:
     """Two sinks that start at once both find it empty; records of former versions name no sink."""
-    records = acquired_by(*sinks)
-    assert [entry.record for entry in ledger_of(log, monkeypatch, *records).inspect().entries] == records
+    found = [entry.record for entry in ledger_of(log, monkeypatch, *acquired_by(*sinks)).inspect().entries]
+    assert found == acquired_by(*(sink for sink in sinks if sink != "t"))
+
+
+@pytest.mark.parametrize(("decides", "is_own"), [("s", True), ("t", False)])
+def test_a_truncated_ledger_belongs_to_a_sink_of_its_first_decision(
+    log: KafkaDecisionLog,
+    monkeypatch: pytest.MonkeyPatch,
+    decides: str,
+    is_own: bool,  # noqa: FBT001
+) -> None:
+    """The record of the sink that acquired it first is gone; a guest's, which was refused, may be left."""
+    begin = Begin(query_id="q", first_batch=0, prior_offsets=())
+    scan_start: dict[str, dict[str, Any]] = {decides: {}, "beside": {}}
+    decided = Decision(query_id="q", batch_id=0, attempt=Attempt(0, 0), offsets=(), tasks=(), scan_start=scan_start)
+    (guest,) = acquired_by("t" if is_own else "s")
+    ledger = ledger_of(log, monkeypatch, begin, decided, guest)
+    if is_own:
+        assert [entry.record for entry in ledger.inspect().entries] == [begin, decided]
+    else:
+        with pytest.raises(ConfigurationError, match=r"belongs to sink 'beside' or 't', so sink 's'"):
+            fold(ledger.inspect())
 
 
 @pytest.mark.parametrize("sinks", [("t",), ("", "t"), ("t", "s")])

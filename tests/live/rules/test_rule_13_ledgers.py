@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.live.pipeline import Query, Tasks, opened
-from tests.live.rules.schedules import Play, playing
+from tests.live.rules.schedules import Play, at, playing
 from twopc.coordinator import Coordinator
 from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
+from twopc.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,3 +68,29 @@ def test_a_sink_that_is_given_another_sinks_ledger_is_refused_and_fences_nobody(
             assert guest.visible() == {"x": 1}
         owner.driver().process(owner.batch(2), Tasks(owner, [["2"]]))
         assert owner.visible() == {"0": 1, "1": 1, "2": 1}
+
+
+def test_a_guest_that_started_when_the_ledger_was_empty_is_refused_and_its_record_refuses_nobody(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
+    """Rule 13. Seen: its record is the first of its kind that a truncation has left, so the owner never started again."""
+    name = f"b{uuid.uuid4().hex[:10]}"
+    with (
+        playing(kafka, tmp_path / "a") as owner,
+        playing(kafka, tmp_path / "b", name=name, ledger_topic=owner.sink.ledger) as guest,
+    ):
+
+        def run_ahead() -> None:
+            healthy = owner.driver(Settings(keep_batches=1))
+            for batch in range(3):
+                healthy.process(owner.batch(batch), Tasks(owner, [[f"{batch}"]]))
+
+        engine = Tasks(guest, [["x"]])
+        belongs = rf"{owner.sink.ledger} belongs to sink '{owner.name}'"
+        with pytest.raises(ConfigurationError, match=belongs), at("driver.inspected", run_ahead):
+            guest.driver().process(guest.batch(0), engine)
+        assert engine.prepared == 0
+        owner.driver().process(owner.batch(3), Tasks(owner, [["3"]]))
+        with pytest.raises(ConfigurationError, match=belongs):
+            guest.driver().process(guest.batch(0), engine)
+        assert owner.visible() == {"0": 1, "1": 1, "2": 1, "3": 1}
