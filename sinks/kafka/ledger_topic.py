@@ -169,7 +169,7 @@ class LedgerTopic:
             logger.warning(
                 "the settings of %s are not checked (%s). Make sure that it has 3 replicas, min.insync.replicas=2 and %s=false",
                 TRANSACTION_LOG,
-                error,
+                str(error),  # as text: a log handler that keeps the error would keep its client alive
                 _UNCLEAN,
             )
             return {}
