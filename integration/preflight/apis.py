@@ -28,8 +28,8 @@ class Need(NamedTuple):
     if_absent: Result = Result.FAIL
 
 
-#: Sources: KIP-98 (transactions), KIP-360 (InitProducerId v3), KIP-664 (Describe/ListTransactions), KIP-699
-#: (FindCoordinator v4), KIP-516 (Metadata v10); ``sinks.kafka.transactions`` says which versions it sends.
+#: Sources: KIP-98 (transactions), KIP-360 (InitProducerId v3), KIP-664 (Describe/ListTransactions), KIP-516 (Metadata
+#: v10); ``sinks.kafka.transactions`` says which versions it sends.
 NEEDS: Final = (
     Need(ApiKey.Produce, 3, _ANY, "records of a transaction"),
     Need(ApiKey.Fetch, 4, _ANY, "read_committed"),
@@ -38,7 +38,7 @@ NEEDS: Final = (
     Need(ApiKey.CreateTopics, 0, _ANY, "a ledger that is not made by hand, and for the try", Result.WARN),
     Need(ApiKey.DescribeConfigs, 1, _ANY, "the ledger's settings"),
     Need(ApiKey.DeleteRecords, 0, _ANY, "a ledger that does not grow for ever", Result.WARN),
-    Need(ApiKey.FindCoordinator, 4, _ANY, "the coordinators of many ids at once"),
+    Need(ApiKey.FindCoordinator, 1, _ANY, "the coordinators of transactional ids"),
     Need(ApiKey.InitProducerId, 3, 4, "fencing one producer of an id"),
     Need(ApiKey.AddPartitionsToTxn, 0, _ANY, "transactions"),
     Need(ApiKey.EndTxn, 0, 3, "a commit that can be repeated"),

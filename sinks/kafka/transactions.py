@@ -37,6 +37,8 @@ _INIT_PRODUCER_ID_VERSION: Final = 4
 #: Of transactions that nobody begins; brokers refuse more than their transaction.max.timeout.ms.
 _FENCING_TIMEOUT_MS: Final = 1_000
 _TRANSACTION_COORDINATOR: Final = 1
+#: The first FindCoordinator about several ids (KIP-699).
+_MANY_IDS_VERSION: Final = 4
 #: The first that a partition's leader sends to the coordinator itself, before it takes a record (KIP-890, Kafka 3.6).
 _VERIFYING_VERSION: Final = 4
 #: Requests that came with Kafka 3.0 (KIP-664).
@@ -181,11 +183,25 @@ class TransactionClient:
         unknown = [tid for tid in transactional_ids if tid not in self._nodes]
         if not unknown:
             return {}
-        request = FindCoordinatorRequest(key_type=_TRANSACTION_COORDINATOR, coordinator_keys=unknown, min_version=4)
-        [response] = self._connection.send_all([(request,)])
-        rows = [] if isinstance(response, Exception) else response.coordinators
-        self._nodes.update({row.key: row.node_id for row in rows if row.error_code == 0})
-        return {row.key: _error_name(row.error_code) for row in rows if row.error_code not in {0, *_MOVED}}
+        if self._connection.does_not_know(FindCoordinatorRequest, min_version=_MANY_IDS_VERSION):
+            found = self._look_up_each(unknown)
+        else:
+            request = FindCoordinatorRequest(
+                key_type=_TRANSACTION_COORDINATOR, coordinator_keys=unknown, min_version=_MANY_IDS_VERSION
+            )
+            [response] = self._connection.send_all([(request,)])
+            found = {} if isinstance(response, Exception) else {row.key: row for row in response.coordinators}
+        self._nodes.update({tid: row.node_id for tid, row in found.items() if row.error_code == 0})
+        return {tid: _error_name(row.error_code) for tid, row in found.items() if row.error_code not in {0, *_MOVED}}
+
+    def _look_up_each(self, transactional_ids: Sequence[str]) -> dict[str, Any]:
+        """As brokers need it that take one id in a request, such as Redpanda; all requests are in flight together."""
+        requests = [
+            (FindCoordinatorRequest(key_type=_TRANSACTION_COORDINATOR, key=tid, max_version=_MANY_IDS_VERSION - 1),)
+            for tid in transactional_ids
+        ]
+        responses = zip(transactional_ids, self._connection.send_all(requests), strict=True)
+        return {tid: response for tid, response in responses if not isinstance(response, Exception)}
 
     def _groups(self, transactional_ids: Sequence[str], *, one_by_one: bool) -> Iterator[tuple[int, list[str]]]:
         """The ids whose coordinator is known, by node, as they go into requests."""

@@ -24,6 +24,7 @@ from kafka.protocol.admin import (
 )
 from kafka.protocol.consumer import FetchResponse
 from kafka.protocol.metadata import (
+    ApiVersionsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     MetadataResponse,
@@ -60,6 +61,7 @@ class Api(IntEnum):
     LIST_OFFSETS = 2
     METADATA = 3
     FIND_COORDINATOR = 10
+    API_VERSIONS = 18
     INIT_PRODUCER_ID = 22
     ADD_PARTITIONS_TO_TXN = 24
     END_TXN = 26
@@ -81,6 +83,7 @@ _RESPONSES: Final[Mapping[int, Any]] = {
     Api.FETCH: FetchResponse,
     Api.METADATA: MetadataResponse,
     Api.FIND_COORDINATOR: FindCoordinatorResponse,
+    Api.API_VERSIONS: ApiVersionsResponse,
     Api.INIT_PRODUCER_ID: InitProducerIdResponse,
     Api.ADD_PARTITIONS_TO_TXN: AddPartitionsToTxnResponse,
     Api.END_TXN: EndTxnResponse,
@@ -221,6 +224,14 @@ class Response:
                 row.host, row.port = front(row.host, row.port)
         encoded: bytes = self.body.encode(header=True)
         return encoded
+
+
+def limited(response: Response, newest: Mapping[Api, int]) -> bytes:
+    """The payload of an answer to ApiVersions, with no newer version of a request than ``newest`` has for its kind."""
+    for row in response.body.api_keys:
+        row.max_version = min(row.max_version, newest.get(row.api_key, row.max_version))
+    encoded: bytes = response.body.encode(header=True)
+    return encoded
 
 
 def _error_codes(found: object) -> Iterator[int]:

@@ -25,7 +25,7 @@ class Link:
         broker: the broker's end.
         address: the broker's address.
         judge: returns the rule that acts on a request, and records the request.
-        front: the address at which clients reach a broker.
+        rewrite: makes what the client receives of a response.
     """
 
     def __init__(
@@ -34,13 +34,13 @@ class Link:
         broker: socket.socket,
         address: tuple[str, int],
         judge: Callable[[Exchange], Rule | None],
-        front: Callable[[str, int], tuple[str, int]],
+        rewrite: Callable[[Response], bytes],
     ) -> None:
         self._client = client
         self._broker = broker
         self._address = address
         self._judge = judge
-        self._front = front
+        self._rewrite = rewrite
         self._waiting: dict[int, tuple[Exchange, Rule | None]] = {}
         self._changed = threading.Condition()
         self._broker_is_gone = False
@@ -113,7 +113,7 @@ class Link:
         if fault is Fault.CLOSE_AFTER:
             _shut(self._client)
         elif fault is not Fault.DROP_RESPONSE:
-            _sent(self._client, response.readdressed(self._front))  # a no-op if the client is gone
+            _sent(self._client, self._rewrite(response))  # a no-op if the client is gone
         with self._changed:
             del self._waiting[exchange.request.correlation_id]
             self._changed.notify_all()

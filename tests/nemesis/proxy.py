@@ -36,12 +36,12 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from tests.nemesis.frames import Api, Request, Response, framed, read_frames
+from tests.nemesis.frames import Api, Request, Response, framed, limited, read_frames
 from tests.nemesis.link import Link
 from tests.nemesis.rules import Exchange, Fault, Rule, Selection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
     from typing_extensions import Self
@@ -59,9 +59,11 @@ class KafkaProxy:
 
     Args:
         bootstrap_servers: ``host:port`` of some brokers of the cluster; their answers name the others.
+        newest: by kind of request, the newest version that clients shall find, as if the brokers had no newer one.
     """
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    def __init__(self, bootstrap_servers: str, *, newest: Mapping[Api, int] | None = None) -> None:
+        self._newest = newest
         addresses = [server.rpartition(":") for server in bootstrap_servers.split(",")]
         self._known = [(host, int(port)) for host, _, port in addresses]
         self._lock = threading.Lock()
@@ -172,13 +174,18 @@ class KafkaProxy:
                 threading.Thread(target=front.serve_forever, args=(0.05,), name="nemesis-front", daemon=True).start()
             return _HOST, front.server_address[1]
 
+    def _rewritten(self, response: Response) -> bytes:
+        if self._newest is not None and response.request.api_key == Api.API_VERSIONS:
+            return limited(response, self._newest)
+        return response.readdressed(self._front)
+
     def _serve(self, client: socket.socket, broker: tuple[str, int]) -> None:
         try:
             connection = socket.create_connection(broker, timeout=_REPLAY_TIMEOUT_S)
         except OSError:
             return  # the proxy refuses as a broker does that is down
         connection.settimeout(None)
-        link = Link(client, connection, broker, self._judge, self._front)
+        link = Link(client, connection, broker, self._judge, self._rewritten)
         with self._lock:
             if self._is_closed:
                 connection.close()

@@ -26,6 +26,8 @@ DEAD, ALIVE = 1, 2
 class Manager:
     """kafka-python's manager on a cluster whose node 1 has just left; node 2 now coordinates everything."""
 
+    broker_version_data = BrokerVersionData((4, 0))
+
     def __init__(self) -> None:
         self.sent: list[int | None] = []
 

@@ -132,7 +132,7 @@ def test_a_request_without_which_the_sink_only_warns_is_a_warning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("api", "offer"), [(ApiKey.FindCoordinator, (0, 3)), (ApiKey.EndTxn, (4, 5)), (ApiKey.InitProducerId, (0, 2))]
+    ("api", "offer"), [(ApiKey.FindCoordinator, (0, 0)), (ApiKey.EndTxn, (4, 5)), (ApiKey.InitProducerId, (0, 2))]
 )
 def test_a_request_whose_versions_do_not_meet_is_named(api: ApiKey, offer: tuple[int, int]) -> None:
     (found,) = apis.check_apis(target({**ALL, api: offer}))
