@@ -68,7 +68,7 @@ class SparkEngine:
         limits = [limit for limit in (work.timeout_ms, self.timeout_ms) if limit is not None]
         timeout_ms = min(limits, default=None)
         reports: list[TaskReport] = []
-        stages: set[int | None] = set()
+        stages: set[int] = set()
         tag = f"twopc-{uuid.uuid4().hex}"
         self.shuffles.require_unmixed()
         with cancelled_after(self._context, tag, timeout_ms) as is_cancelled:
@@ -85,7 +85,7 @@ class SparkEngine:
                         ) from error
                     raise translated(error) from error
                 reports += _accepted(results)
-                stages |= {result.stage for result in results}
+                stages |= {result.stage for result in results if result.stage is not None}
         self.shuffles.check(tag, stages)
         if self.staging is not None:
             self.staging.require_visible(report.staged for report in reports if report.staged is not None)
@@ -100,6 +100,7 @@ class SparkEngine:
             max_bytes = None if must else self.way.max_bytes
             batches = collect(rows, max_bytes=max_bytes, cancel=lambda: self._context.cancelJobsWithTag(tag))
             if batches is not None:
+                self.shuffles.mark(tag)
                 result = replace(task, is_direct=True).execute(0, batches)
                 self.way.learn(rows.name, result.size_bytes)
                 return [result]

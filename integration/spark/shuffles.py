@@ -16,13 +16,15 @@ from py4j.protocol import Py4JError
 from twopc.errors import FatalError, RetriableError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from pyspark import SparkContext
 
 #: How long Spark's listener bus, which reports jobs and stages, may lag behind the job.
 _STATUS_TIMEOUT_S: Final = 30.0
 _STATUS_POLL_S: Final = 0.002
+#: What the tag of an attempt's marks ends with.
+_MARK: Final = "-end"
 _IDLE: Final = frozenset({"PENDING", "SKIPPED"})
 
 
@@ -101,6 +103,13 @@ class StatusStore:
         except (Py4JError, msgspec.ValidationError):  # another release of Spark: the worst is assumed
             return [StageAttempt("UNKNOWN", stage, (), 1, 1)] * (1 + (self.last_attempt(stage) or 0))
 
+    def shuffle_of(self, stage: int) -> frozenset[int]:
+        """The RDDs of a stage, the same in every job, if its last attempt wrote rows of a shuffle; else empty."""
+        data = self._store.lastStageAttempt(stage)
+        if data.shuffleWriteRecords() == 0:
+            return frozenset()
+        return frozenset(json.loads(data.rddIds().mkString("[", ",", "]")))
+
     def cached_rdds(self) -> set[int]:
         """The ids of the RDDs that are cached, or will be."""
         found = self._store.rddList(False)  # noqa: FBT003 - not only those that are
@@ -133,6 +142,7 @@ class Shuffles:
         self.run_id = run_id
         self._store = store
         self._checked = -1
+        self._marks = "", 0  # the tag of the last ones, and how many there are
         self._mixed: str | None = None
 
     def require_unmixed(self) -> None:
@@ -144,42 +154,80 @@ class Shuffles:
         if self._mixed is not None:
             raise FatalError(self._mixed)
 
-    def check(self, tag: str, results: Collection[int | None]) -> None:
+    def mark(self, tag: str) -> None:
+        """Have it reported that everything up to now is reported: collected rows do not say which stage they are from.
+
+        Args:
+            tag: that of the attempt's jobs.
+        """
+        before = self._marks[1] if self._marks[0] == tag else 0
+        self._marks = tag, before + 1
+        self._store.mark(f"{tag}{_MARK}")
+
+    def check(self, tag: str, results: Collection[int]) -> None:
         """Check an attempt at a batch, after its jobs have succeeded.
 
         Args:
             tag: that of its jobs.
-            results: the stages whose tasks have reported to the driver; None for one whose rows it has collected.
+            results: the stages whose tasks have reported to the driver.
 
         Raises:
             RetriableError: a stage that keeps nothing ran again; a retry reads its input anew.
             FatalError: rows of two shuffles may be mixed, and kept; or Spark has not reported enough to exclude it.
         """
-        if None in results:  # collected rows do not say which stage they are from
-            self._store.mark(f"{tag}-end")
+        marks = self._reported_marks(tag)
         jobs = self._reported(tag, results)
-        if not self._ran_once(jobs) or any(job.skipped for job in jobs):
+        if not self._ran_once(jobs) or self._may_read_what_is_kept(jobs):
             since = self._store.jobs_of_group(self.run_id, after=self._checked)
-            if not self._ran_once(since):
+            if self._ran_once(since):
+                self._require_written_once(since)
+            else:
                 self._look_closer(since, {stage for job in jobs for stage in job.stages})
-        self._checked = max((job.job_id for job in jobs), default=self._checked)
+        self._checked = max((job.job_id for job in (*jobs, *marks)), default=self._checked)
 
-    def _reported(self, tag: str, results: Collection[int | None]) -> list[Job]:
+    def _reported_marks(self, tag: str) -> list[Job]:
+        """The marks of an attempt, once all are reported, and so all that came before."""
+        count = self._marks[1] if self._marks[0] == tag else 0
+        if count == 0:
+            return []
+        is_all = "the end of the job that collected the batch"
+        return self._await(f"{tag}{_MARK}", lambda marks: len(marks) == count, is_all)
+
+    def _reported(self, tag: str, results: Collection[int]) -> list[Job]:
         """The jobs with the tag, once the end of those with the ``results`` is reported, and so all that came before."""
+        what = f"the end of the job of stage {', '.join(map(str, sorted(results)))}"
+        return self._await(
+            tag, lambda jobs: set(results) <= {stage for job in jobs if job.is_over for stage in job.stages}, what
+        )
+
+    def _await(self, tag: str, is_enough: Callable[[list[Job]], bool], what: str) -> list[Job]:
         deadline = time.monotonic() + _STATUS_TIMEOUT_S
-        stages = {stage for stage in results if stage is not None}
-        while True:
-            is_marked = None not in results or bool(self._store.jobs_with_tag(f"{tag}-end"))
-            jobs = self._store.jobs_with_tag(tag)  # after the mark: that one may have been reported just now
-            if is_marked and stages <= {stage for job in jobs if job.is_over for stage in job.stages}:
-                return jobs
+        while not is_enough(jobs := self._store.jobs_with_tag(tag)):
             if time.monotonic() > deadline:
-                named = ", ".join(map(str, sorted(stages)))
-                raise _unreported(f"the end of the job {f'of stage {named}' if named else 'that collected the batch'}")
+                raise _unreported(what)
             time.sleep(_STATUS_POLL_S)
+        return jobs
 
     def _ran_once(self, jobs: Iterable[Job]) -> bool:
         return all(job.missing <= 0 and all(self._store.last_attempt(one) == 0 for one in job.stages) for job in jobs)
+
+    def _may_read_what_is_kept(self, jobs: Sequence[Job]) -> bool:
+        """Whether a job may read what another job of the batch has kept, as shuffle files or in a cache."""
+        if {job.job_id for job in jobs} == {self._checked + 1}:
+            return False  # there is no other
+        return len(jobs) > 1 or any(job.skipped for job in jobs) or bool(self._store.cached_rdds())
+
+    def _require_written_once(self, jobs: Sequence[Job]) -> None:
+        """Check jobs that ran each of their stages once: a later one may have written again what an earlier one has lost.
+
+        Then it skips nothing, and what is left of a cache is of the first writing.
+        """
+        written: dict[frozenset[int], int] = {}
+        for stage in sorted({stage for job in jobs for stage in job.stages}):
+            shuffle = self._store.shuffle_of(stage)
+            if shuffle and written.setdefault(shuffle, stage) != stage:
+                self._mixed = _MIXED.format(stage=stage)
+                raise FatalError(self._mixed)
 
     def _look_closer(self, jobs: Iterable[Job], own: Collection[int]) -> None:
         """Find the stages that ran more than once: in a job of this attempt, of an earlier one, or of the user's function."""

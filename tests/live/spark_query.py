@@ -31,13 +31,15 @@ from sinks.kafka import KafkaSink
 from twopc.testing.crash_points import DAEMON_MODULE, arm_from_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
 
 RUNNING = "the query is running"
+#: Before the process id of a worker.
+SHUFFLED = "a shuffle was written by worker "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,7 @@ class Options:
 
     ``plan``: ``rows`` (no shuffle), ``shuffle`` (by key), ``unstable`` (a replay puts rows into other tasks),
     ``two_shuffles`` (by a random number, and again; the last two tasks between them stop themselves),
+    ``cached`` (the function caches and counts a shuffle by a random number, stops itself, and writes what it has cached),
     ``update`` or ``complete`` (a count per key, in that output mode), ``failing`` (the first task fails once, after its
     last row). ``files`` is a directory of JSON lines with key and value, read one file per batch instead of topics.
     ``filter`` is a condition on the rows. ``reader`` has further options of the source. ``spark`` has settings of the
@@ -128,7 +131,7 @@ def planned(frame: DataFrame, options: Options) -> DataFrame:
     if options.plan == "unstable":
         return frame.select("key", "value").repartition(options.partitions, sf.rand())
     if options.plan == "two_shuffles":
-        schema = "key binary, value binary, place int"
+        schema = "key binary, value binary, place int, worker int"
         scattered = frame.select("key", "value").mapInArrow(_at_random_places, schema).repartition(4, "place")
         return scattered.mapInArrow(_stop, schema).repartition(options.partitions, "place").select("key", "value")
     if options.plan in {"update", "complete"}:
@@ -139,6 +142,20 @@ def planned(frame: DataFrame, options: Options) -> DataFrame:
     return frame.select("key", "value")
 
 
+def _of_cache(each: ExactlyOnce, partitions: int) -> Callable[[DataFrame, int], None]:
+    def function(batch: DataFrame, batch_id: int) -> None:
+        schema = "key binary, value binary, place int, worker int"
+        frame = batch.select("key", "value").mapInArrow(_at_random_places, schema).repartition(partitions, "place")
+        frame.persist().count()
+        [row] = frame.take(1)
+        print(f"{SHUFFLED}{row.worker}", flush=True)  # noqa: T201 - read by the parent process
+        os.kill(os.getpid(), signal.SIGSTOP)
+        each(frame.select("key", "value"), batch_id)
+        frame.unpersist()
+
+    return function
+
+
 def _fail_once(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
     yield from batches
     context = TaskContext.get()
@@ -147,11 +164,11 @@ def _fail_once(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
 
 
 def _at_random_places(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-    """Add a column that has other values each time; Spark does not know."""
+    """Add columns, of which one has other values each time; Spark does not know. The other one is this worker."""
     for batch in batches:
-        yield batch.append_column(
-            "place", pa.array([random.randrange(1000) for _ in range(batch.num_rows)], pa.int32())
-        )
+        count = batch.num_rows
+        places = batch.append_column("place", pa.array([random.randrange(1000) for _ in range(count)], pa.int32()))
+        yield places.append_column("worker", pa.array([os.getpid()] * count, pa.int32()))
 
 
 def _stop(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
@@ -171,7 +188,8 @@ def start(spark: SparkSession, options: Options) -> tuple[StreamingQuery, Exactl
     mode = options.plan if options.plan in {"update", "complete"} else "append"
     writer = planned(source(spark, options), options).writeStream.outputMode(mode)
     each = exactly_once(sink, **settings)
-    writer = writer.foreachBatch(each).option("checkpointLocation", options.checkpoint)
+    function = _of_cache(each, options.partitions) if options.plan == "cached" else each
+    writer = writer.foreachBatch(function).option("checkpointLocation", options.checkpoint)
     return writer.trigger(availableNow=True).start(), each
 
 

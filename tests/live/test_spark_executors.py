@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
 from tests.live.spark_hosts import two_hosts
+from tests.live.spark_query import SHUFFLED
 from tests.live.spark_support import BY_TASKS, Pipeline, processes_of, wait_until
 
 if TYPE_CHECKING:
@@ -130,6 +132,39 @@ def test_rows_of_two_shuffles_that_a_stage_between_them_has_mixed_stop_the_query
         again = pipeline.process()
         let_go(again)
         assert again.ended() == 0, again.text[-3000:]
+    finally:
+        kill_workers(pipeline)
+    pipeline.require_exactly_once()
+
+
+@pytest.mark.timeout(900)
+def test_a_cache_of_which_an_executor_had_a_part_and_all_of_the_shuffle_is_not_decided_and_a_restart_writes_it_once(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
+    """Each stage runs once in each job, and none is skipped: but the second job writes the shuffle anew, for what was lost."""
+    apart = {
+        **_CLUSTER,
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.locality.wait": "0s",
+        "spark.shuffle.reduceLocality.enabled": "false",
+    }
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, partitions=1, spark=apart, plan="cached", settings=BY_TASKS)
+    pipeline.change(partitions=2)
+    try:
+        pipeline.feed(200)
+        run = pipeline.process()
+        run.wait_stopped(300)
+        [worker] = re.findall(f"{SHUFFLED}([0-9]+)", run.text)
+        executor_of(psutil.Process(int(worker))).kill()
+        wait_until(lambda: "Lost executor" in run.text, f"{run.log}: Spark has noticed")
+        run.resume()
+        assert run.ended(300) != 0, "it was decided"
+        assert "again, because it lost some of that stage's output" in run.text, run.text[-3000:]
+        assert not pipeline.visible()
+        again = pipeline.process()
+        again.wait_stopped(300)
+        again.resume()
+        assert again.ended(300) == 0, again.text[-3000:]
     finally:
         kill_workers(pipeline)
     pipeline.require_exactly_once()

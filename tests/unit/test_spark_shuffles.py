@@ -40,7 +40,8 @@ class Store:
     marked: dict[str, list[Job]] = field(default_factory=dict)  #: what is reported by the time that a mark is
 
     def mark(self, tag: str) -> None:
-        self.jobs |= {**self.marked, tag: [Job(99, (), is_over=True)]}
+        marks = self.jobs.get(tag, [])
+        self.jobs |= {**self.marked, tag: [*marks, Job(90 + len(marks), (), is_over=True)]}
 
     def jobs_with_tag(self, tag: str) -> list[Job]:
         return next(self.unreported, self.jobs.get(tag, []))
@@ -58,11 +59,21 @@ class Store:
         self.looked_closer = True
         return self.stages.get(stage, [])
 
+    def shuffle_of(self, stage: int) -> frozenset[int]:
+        last = self.stages[stage][-1]
+        return frozenset(last.rdd_ids) if last.shuffle_write_records and last.status == "COMPLETE" else frozenset()
+
     def cached_rdds(self) -> set[int]:
         return self.cached
 
 
 ONE_JOB = {"a": [Job(0, (M1, M2, RESULT), is_over=True)]}
+
+
+def marked(store: Store) -> Shuffles:
+    watched = watching(store)
+    watched.mark("a")
+    return watched
 
 
 def watching(store: Store) -> Shuffles:
@@ -79,14 +90,24 @@ def test_a_job_whose_rows_were_collected_is_checked_once_a_mark_behind_it_is_rep
     """Such rows do not say which stage they are from, so the mark says that everything before it is reported."""
     store = Store({}, {**plain(), M2: attempts_at(M2, 2)}, marked=ONE_JOB)
     with pytest.raises(FatalError, match="Spark ran stage 1 again"):
-        watching(store).check("a", {None})
+        marked(store).check("a", ())
+
+
+def test_every_mark_is_waited_for() -> None:
+    store = Store(dict(ONE_JOB))
+    watched = marked(store)
+    watched.mark("a")
+    marks, asked = store.jobs["a-end"], list[list[Job]]()
+    store.unreported = (asked.append(jobs) or jobs for jobs in [marks[:1], marks])  # type: ignore[func-returns-value]
+    watched.check("a", {RESULT})
+    assert asked == [marks[:1], marks]
 
 
 def test_a_mark_that_is_never_reported_stops_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shuffles, "_STATUS_TIMEOUT_S", 0.05)
     monkeypatch.setattr(Store, "mark", lambda *_: None)
     with pytest.raises(FatalError, match="the end of the job that collected the batch"):
-        watching(Store(ONE_JOB)).check("a", {None})
+        marked(Store(dict(ONE_JOB))).check("a", ())
 
 
 def test_a_stage_that_read_a_shuffle_and_ran_again_stops_the_query_and_every_later_call_of_the_run() -> None:
@@ -150,6 +171,34 @@ def test_a_shuffle_of_an_earlier_job_that_is_completed_by_a_later_one_stops_the_
     jobs = {"": ONE_JOB["a"], "b": [Job(1, (3, 4, 5), is_over=True, missing=4)]}
     with pytest.raises(FatalError, match="Spark ran stage"):
         watching(Store(jobs, later_job("COMPLETE", "COMPLETE"))).check("b", {5})
+
+
+@pytest.mark.parametrize("tags", [("", "b"), ("b", "b")], ids=["the function's job", "another DataFrame's job"])
+def test_a_shuffle_that_an_earlier_job_wrote_and_a_later_one_writes_anew_as_a_whole_stops_the_query(
+    tags: tuple[str, str],
+) -> None:
+    """An executor died that had all of it: nothing is skipped. A cache, or what the other DataFrame wrote, is of the first."""
+    jobs: dict[str, list[Job]] = {"b": []}
+    for number, (tag, stages) in enumerate(zip(tags, [(M1, RESULT), (3, 5)], strict=True)):
+        jobs.setdefault(tag, []).append(Job(number, stages, is_over=True))
+    watched = watching(Store(jobs, later_job("COMPLETE", "COMPLETE"), cached={2} if tags[0] == "" else set()))
+    with pytest.raises(FatalError, match="Spark ran stage 3 again"):
+        watched.check("b", {5})
+    with pytest.raises(FatalError, match="Spark ran stage 3 again"):
+        watched.require_unmixed()
+
+
+def test_two_jobs_with_shuffles_of_their_own_are_decided_without_a_closer_look() -> None:
+    stages = {**plain(), 3: [StageAttempt("COMPLETE", 3, (7,), 0, 9)], 5: [StageAttempt("COMPLETE", 5, (6,), 9, 0)]}
+    store = Store({"": ONE_JOB["a"], "b": [Job(1, (3, 5), is_over=True)]}, stages, cached={2})
+    watching(store).check("b", {5})
+    assert not store.looked_closer
+
+
+def test_a_batch_of_one_job_that_skips_nothing_reads_nothing_of_the_functions_jobs_where_nothing_is_cached() -> None:
+    store = Store({"": ONE_JOB["a"], "b": [Job(1, (3, 5), is_over=True)]}, later_job("COMPLETE", "COMPLETE"))
+    del store.stages[M1]  # of many jobs Spark has forgotten some stages
+    watching(store).check("b", {5})
 
 
 def test_what_an_earlier_job_of_the_function_wrote_once_is_decided_without_a_closer_look() -> None:
