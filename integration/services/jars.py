@@ -28,6 +28,8 @@ DEFAULT_KAFKA_VERSION = "4.3.0"
 #: What `make matrix` runs, and 2.8.2, which is refused.
 LOCKED_KAFKA_VERSIONS = ("2.8.2", "3.0.2", "3.3.2", "3.5.2", "3.9.1", "4.0.1", "4.1.1", "4.2.0", DEFAULT_KAFKA_VERSION)
 HBASE_VERSION = "2.6.1"
+#: The last release of 0.10: what pipelines migrate from.
+OLD_KAFKA_VERSION = "0.10.2.2"
 
 _ATTEMPTS = 4
 _WAIT: tenacity.wait.wait_base = tenacity.wait_random_exponential(multiplier=1, max=15)
@@ -87,6 +89,13 @@ def hbase_set() -> JarSet:
     return JarSet(f"hbase-{HBASE_VERSION}", f"HBase {HBASE_VERSION}", roots, transitive=False)
 
 
+def old_kafka_set() -> JarSet:
+    """Return the class path of Kafka 0.10 and of its ZooKeeper. Their own binding of SLF4J is among the dependencies."""
+    # 0.10 was made for Java 8, which had this package.
+    roots = (f"org.apache.kafka:kafka_2.11:{OLD_KAFKA_VERSION}", "javax.xml.bind:jaxb-api:2.3.1")
+    return JarSet(f"kafka-{OLD_KAFKA_VERSION}", f"Kafka {OLD_KAFKA_VERSION}", roots)
+
+
 def kafka_jars(version: str = DEFAULT_KAFKA_VERSION) -> list[Path]:
     """Return the class path of a Kafka broker, with an SLF4J binding; downloads it on first use.
 
@@ -94,6 +103,11 @@ def kafka_jars(version: str = DEFAULT_KAFKA_VERSION) -> list[Path]:
         ServiceError: no Java, no Maven repository, no such version, or files that differ from the lock.
     """
     return fetch(kafka_set(version))
+
+
+def old_kafka_jars() -> list[Path]:
+    """Return the class path of Kafka 0.10 and ZooKeeper; see `old_kafka_set` and `kafka_jars`."""
+    return fetch(old_kafka_set())
 
 
 def spark_kafka_jars() -> list[Path]:
@@ -200,7 +214,7 @@ def _resolve(wanted: JarSet, work: Path, locked: jar_lock.Sums | None) -> None:
 def write_lock() -> None:
     """Resolve the default sets from their roots, ignoring cache and lock, and replace `jars.lock.json`."""
     lock: dict[str, jar_lock.Sums] = {}
-    for wanted in (*map(kafka_set, LOCKED_KAFKA_VERSIONS), spark_kafka_set(), hbase_set()):
+    for wanted in (*map(kafka_set, LOCKED_KAFKA_VERSIONS), old_kafka_set(), spark_kafka_set(), hbase_set()):
         _say(f"locking {wanted.title}: " + ", ".join(wanted.coordinates))
         with tempfile.TemporaryDirectory() as work:
             _download(wanted, Path(work), locked=None)

@@ -1,0 +1,166 @@
+"""Kafka 0.10 with its ZooKeeper: `with LocalOldKafka() as kafka: ... kafka.bootstrap_servers`. What a migration starts from.
+
+It has no transactions, no idempotent producers and no KRaft, so it is not `LocalKafka` with another version.
+"""
+
+from __future__ import annotations
+
+import socket
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from integration.services import ServiceError
+from integration.services.jars import OLD_KAFKA_VERSION, old_kafka_jars
+from integration.services.java import FAST_START, java_command
+from integration.services.ports import HOST
+from integration.services.server import LOG4J, LocalServer, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_NODE_ID: Final = 1
+_CLIENT: Final = "client"
+_PLAINTEXT: Final = "PLAINTEXT"
+_ANSWER_TIMEOUT_S: Final = 2.0
+_METADATA_TIMEOUT_S: Final = 0.5
+_SESSION_TIMEOUT_S: Final = 60.0
+
+_PROPERTIES: Final[Mapping[str, str]] = {
+    "auto.create.topics.enable": "false",
+    "num.partitions": "4",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "4",
+    # A killed broker stays registered until its session expires; only then may it start again.
+    "zookeeper.session.timeout.ms": "2000",
+}
+
+
+class LocalZooKeeper(LocalServer):
+    """A single ZooKeeper. It ends when this process ends, even by kill -9."""
+
+    def __init__(self, *, data_dir: Path | None = None) -> None:
+        """Describe it; for `data_dir` see `LocalServer`."""
+        super().__init__("ZooKeeper", [_CLIENT], data_dir)
+
+    @property
+    def address(self) -> str:
+        """`host:port`; restarts do not change it."""
+        return f"{HOST}:{self._ports[_CLIENT]}"
+
+    def ask(self, word: str) -> str:
+        """The answer to one of ZooKeeper's four-letter words; empty if there is none."""
+        try:
+            with closing(socket.create_connection((HOST, self._ports[_CLIENT]), _ANSWER_TIMEOUT_S)) as connection:
+                connection.sendall(word.encode())
+                with connection.makefile("rb") as answer:
+                    return answer.read().decode(errors="replace")
+        except OSError:
+            return ""
+
+    def _program(self) -> list[str]:
+        return _java(self, "128m")
+
+    def _launch(self, program: list[str]) -> None:
+        (self.data_dir / "log4j.properties").write_text(LOG4J)
+        config = self.data_dir / "zoo.cfg"
+        facts = {
+            "dataDir": self.data_dir / "zookeeper",
+            "clientPort": self._ports[_CLIENT],
+            "clientPortAddress": HOST,
+            "tickTime": 500,  # ms; sessions last at least two of these
+            "maxClientCnxns": 0,
+        }
+        config.write_text("".join(f"{name}={value}\n" for name, value in facts.items()))
+        command = [*program, "org.apache.zookeeper.server.ZooKeeperServerMain", str(config)]
+        self._serve(command, lambda: self.ask("ruok") == "imok")
+
+
+class LocalOldKafka(LocalServer):
+    """A single broker of Kafka 0.10 and its own ZooKeeper. Both end when this process ends, even by kill -9.
+
+    `stop`, `kill` and `pause` mean the broker; `zookeeper` goes on, as it does in a real cluster.
+
+    Attributes:
+        version: always `OLD_KAFKA_VERSION`.
+        zookeeper: runs from the first start to `close`.
+        data_dir: everything the broker writes; `broker.log` in it is its log.
+        properties: all broker properties except addresses; changes apply at the next start.
+    """
+
+    _LOG = "broker.log"
+    version = OLD_KAFKA_VERSION
+
+    def __init__(
+        self, *, data_dir: Path | None = None, properties: Mapping[str, str] | None = None, heap: str = "256m"
+    ) -> None:
+        """Describe both; nothing is started yet.
+
+        Args:
+            data_dir: see `LocalServer`; ZooKeeper's is in it.
+            properties: broker properties that override or add to the defaults.
+            heap: maximal Java heap (`-Xmx`) of the broker.
+        """
+        super().__init__(f"Kafka {self.version}", [_PLAINTEXT], data_dir)
+        self.properties = {**_PROPERTIES, **(properties or {})}
+        self.zookeeper = LocalZooKeeper(data_dir=self.data_dir / "its-zookeeper")
+        self._heap = heap
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """`host:port`; restarts do not change it."""
+        return f"{HOST}:{self._ports[_PLAINTEXT]}"
+
+    def close(self) -> None:
+        """Stop the broker, then ZooKeeper: without it the broker would not end. Remove a temporary directory."""
+        self.stop()
+        self.zookeeper.close()
+        super().close()
+
+    def _program(self) -> list[str]:
+        return _java(self, self._heap)
+
+    def _launch(self, program: list[str]) -> None:
+        """Start both; return when all partitions have a leader."""
+        (self.data_dir / "log4j.properties").write_text(LOG4J)
+        if not self.zookeeper.is_running:
+            self.zookeeper.start()
+        registered = f"/brokers/ids/{_NODE_ID}"
+        if not wait_until(lambda: registered not in self.zookeeper.ask("dump"), _SESSION_TIMEOUT_S):
+            raise ServiceError(f"ZooKeeper still has the former broker after {_SESSION_TIMEOUT_S:g} s")
+        config = self.data_dir / "server.properties"
+        facts = {
+            "broker.id": str(_NODE_ID),
+            "listeners": f"PLAINTEXT://{self.bootstrap_servers}",
+            "zookeeper.connect": self.zookeeper.address,
+            "log.dirs": str(self.data_dir / "logs"),
+            **self.properties,
+        }
+        config.write_text("".join(f"{name}={value}\n" for name, value in facts.items()))
+        admin = AdminClient(
+            {
+                "bootstrap.servers": self.bootstrap_servers,
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 100,
+                "log_level": 0,  # While it starts, refused connections are normal.
+            }
+        )
+        self._serve([*program, "kafka.Kafka", str(config)], lambda: _has_leaders(admin))
+
+
+def _java(server: LocalServer, heap: str) -> list[str]:
+    logging = f"-Dlog4j.configuration=file:{server.data_dir}/log4j.properties"
+    return [str(java_command()), f"-Xmx{heap}", *FAST_START, logging, "-cp", ":".join(map(str, old_kafka_jars()))]
+
+
+def _has_leaders(admin: AdminClient) -> bool:
+    """Whether the broker answers, is registered, and leads every partition."""
+    try:
+        metadata = admin.list_topics(timeout=_METADATA_TIMEOUT_S)
+    except KafkaException:
+        return False
+    leaders = [part.leader for topic in metadata.topics.values() for part in topic.partitions.values()]
+    return _NODE_ID in metadata.brokers and all(leader == _NODE_ID for leader in leaders)
