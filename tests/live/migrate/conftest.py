@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
 from typing import TYPE_CHECKING
 
 import pytest
 
 from integration.services.old_kafka import LocalOldKafka
-from tests.live.spark_support import spark
+from tests.live.migrate.support import FOR_OLD_BROKERS
+from tests.live.spark_query import session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["spark"]
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +31,15 @@ def fragile_old_kafka(old_kafka: LocalOldKafka) -> Iterator[LocalOldKafka]:
     yield old_kafka
     if not old_kafka.is_running:
         old_kafka.start()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """This process's session, which can read from 0.10."""
+    spark = session(tmp_path_factory.mktemp("spark"), settings=FOR_OLD_BROKERS)
+    spark.sparkContext.setLogLevel("OFF")  # tests make queries fail
+    yield spark
+    spark.stop()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()  # PySpark leaves the sockets of collect() unclosed

@@ -1,0 +1,85 @@
+"""A Kafka sink without transactions and without idempotence: it flushes each batch, and that is all."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import KafkaException, Producer
+
+from twopc.errors import RetriableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from confluent_kafka import KafkaError
+    from pyspark.sql import DataFrame
+
+logger = logging.getLogger(__name__)
+
+_ROOM_S: Final = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtLeastOnceKafkaSink:
+    """What teams passed to ``foreachBatch`` when brokers had no transactions (Kafka 0.10).
+
+    A crash after the flush and before Spark has noted the batch repeats the batch: every row of it is there twice. A crash
+    during the flush repeats what was sent. Nothing on such a broker can prevent it.
+
+    Attributes:
+        bootstrap_servers: host:port of a broker; several separated by commas.
+        topic: where every row goes.
+        options: librdkafka's own, without a prefix.
+        timeout_ms: how long the flush at the end of a task may take.
+    """
+
+    bootstrap_servers: str
+    topic: str
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold passwords
+    timeout_ms: int = 60_000
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """Write a batch; returns when the brokers have acknowledged every row. Spark calls it."""
+        logger.warning("batch %d is written at least once: after a crash it is written again", batch_id)
+        names = [name for name in ("key", "value") if name in batch.columns]
+        batch.selectExpr(*(f"CAST({name} AS BINARY)" for name in names)).foreachPartition(self.write)
+
+    def write(self, rows: Iterable[Any]) -> None:
+        """Write the rows of one task, with a producer of its own, and flush.
+
+        Raises:
+            RetriableError: a row was not acknowledged; others of the task are in the topic, and stay there.
+        """
+        errors: list[KafkaError] = []
+        producer = Producer(self._config())
+        for row in rows:
+            self._enqueue(producer, row.asDict(), lambda error, _: errors.append(error) if error else None)
+            producer.poll(0)
+        left = producer.flush(self.timeout_ms / 1000)
+        if errors or left:
+            cause = KafkaException(errors[0]) if errors else None
+            raise RetriableError(f"{self.topic}: {len(errors)} rows failed and {left} were not acknowledged") from cause
+
+    def _enqueue(self, producer: Producer, fields: dict[str, Any], report: Callable[[Any, Any], None]) -> None:
+        key, value = (None if fields.get(name) is None else bytes(fields[name]) for name in ("key", "value"))
+        while True:
+            try:
+                producer.produce(self.topic, value, key, on_delivery=report)
+            except BufferError:  # the queue is full: wait until the broker has taken something
+                producer.poll(_ROOM_S)
+            else:
+                return
+
+    def _config(self) -> dict[str, Any]:
+        return {
+            "acks": "all",
+            # Java's partitioner, which 0.10's producers had.
+            "partitioner": "murmur2_random",
+            **self.options,
+            "bootstrap.servers": self.bootstrap_servers,
+            "enable.idempotence": False,
+            # The order of a key's rows, as careful pipelines kept it.
+            "max.in.flight": 1,
+        }
