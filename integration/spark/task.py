@@ -16,6 +16,7 @@ from pyspark import TaskContext
 
 from integration.spark.staging import SliceWriter
 from integration.spark.views import CAUSE, CHECKSUM, screen
+from integration.spark.worker import keep_archives
 from twopc.attempt import Attempt, TaskAttempt
 from twopc.errors import FatalError
 from twopc.records import TaskReport
@@ -81,6 +82,7 @@ class PrepareTask:
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """``mapInArrow``'s function: takes one task's rows, gives one row with the :class:`TaskResult`."""
+        keep_archives()
         context = TaskContext.get()
         if context is None:
             raise AssertionError("a task has a context")

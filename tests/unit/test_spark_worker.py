@@ -1,0 +1,114 @@
+"""What a Python worker keeps of the archives on its path, from task to task."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+import uuid
+import zipfile
+import zipimport
+from typing import TYPE_CHECKING
+
+import pytest
+
+from integration.spark import worker
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Archive:
+    """A zip file on the path, with a package of modules of unique names; counts how often its directory is read."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.path = path
+        self.package = f"p{uuid.uuid4().hex}"
+        self.read: list[str] = []
+        read_directory = zipimport._read_directory  # type: ignore[attr-defined]
+
+        def counted(archive: str) -> object:
+            self.read += [archive] if archive == str(path) else []
+            return read_directory(archive)
+
+        self.add("__init__")
+        self.add("one")
+        monkeypatch.setattr(zipimport, "_read_directory", counted)
+        monkeypatch.syspath_prepend(str(path))
+
+    def add(self, module: str) -> None:
+        with zipfile.ZipFile(self.path, "a") as archive:
+            archive.writestr(f"{self.package}/{module}.py", "")
+
+    def has(self, module: str) -> bool:
+        return importlib.util.find_spec(f"{self.package}.{module}") is not None
+
+    def begin_task(self) -> int:
+        """What a worker does before it reads the task's function; returns how often the directory was read."""
+        self.read.clear()
+        importlib.invalidate_caches()
+        self.has("nothing")  # newer Pythons wait until something is looked for
+        return len(self.read)
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Archive:
+    archive = Archive(tmp_path / "package.jar", monkeypatch)
+    importlib.import_module(f"{archive.package}.one")
+    later = time.time() + 60
+    monkeypatch.setattr("integration.spark.worker.time.time", lambda: later)  # the file is not new any more
+    return archive
+
+
+def test_an_archive_is_read_for_each_task_without_it(archive: Archive) -> None:
+    assert [archive.begin_task() > 0 for _ in range(3)] == [True, True, True]
+
+
+def test_an_unchanged_archive_is_read_once_more_and_never_again(archive: Archive) -> None:
+    worker.keep_archives()
+    assert archive.begin_task() > 0  # it may have changed since it was read
+    worker.keep_archives()
+    assert [archive.begin_task() for _ in range(3)] == [0, 0, 0]
+
+
+def test_a_changed_archive_is_read_again(archive: Archive) -> None:
+    worker.keep_archives()
+    archive.begin_task()
+    archive.add("two")
+    assert archive.begin_task() > 0
+    assert archive.has("two")
+
+
+def test_an_archive_that_was_replaced_by_one_of_the_same_age_is_read_again(archive: Archive) -> None:
+    worker.keep_archives()
+    archive.begin_task()
+    former = archive.path.stat()
+    data = archive.path.read_bytes()
+    archive.path.unlink()
+    archive.path.write_bytes(data)
+    os.utime(archive.path, ns=(former.st_atime_ns, former.st_mtime_ns))
+    assert archive.begin_task() > 0
+
+
+def test_an_archive_that_has_just_changed_is_read_for_each_task(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("integration.spark.worker.time.time", lambda: archive.path.stat().st_ctime + 1)
+    worker.keep_archives()
+    assert [archive.begin_task() > 0 for _ in range(3)] == [True, True, True]
+
+
+def test_an_archive_that_vanishes_is_no_error(archive: Archive) -> None:
+    worker.keep_archives()
+    archive.begin_task()
+    archive.path.unlink()
+    archive.begin_task()
+    assert not archive.has("two")
+
+
+def test_the_loader_of_an_imported_module_stays_the_finder(archive: Archive) -> None:
+    worker.keep_archives()
+    loader = sys.modules[f"{archive.package}.one"].__spec__.loader  # type: ignore[union-attr]
+    assert loader in sys.path_importer_cache.values()
+    assert type(loader) is worker._Archive
