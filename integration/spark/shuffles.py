@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -54,6 +55,16 @@ class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
     shuffle_write_records: int
 
 
+class _JobData(msgspec.Struct, frozen=True, rename="camel"):
+    """The fields of Spark's ``JobData`` that count here."""
+
+    stage_ids: tuple[int, ...]
+    status: str
+    num_tasks: int
+    num_completed_indices: int
+    num_skipped_tasks: int
+
+
 class StatusStore:
     """Spark's status store, which the listener bus feeds in order. Every method is some calls of the JVM."""
 
@@ -94,12 +105,10 @@ class StatusStore:
     def attempts(self, stage: int) -> list[StageAttempt]:
         """All attempts at a stage; none if the store does not have them."""
         jvm = self._gateway.jvm
-        mapper = jvm.com.fasterxml.jackson.databind.ObjectMapper()
-        mapper.registerModule(jvm.com.fasterxml.jackson.module.scala.DefaultScalaModule())
         no_tasks, no_quantiles = jvm.java.util.Collections.emptyList(), self._gateway.new_array(jvm.double, 0)
         try:
             found = self._store.stageData(stage, False, no_tasks, False, no_quantiles)  # noqa: FBT003 - Scala's
-            return msgspec.json.decode(mapper.writeValueAsString(found), type=list[StageAttempt])
+            return msgspec.json.decode(self._json.writeValueAsString(found), type=list[StageAttempt])
         except (Py4JError, msgspec.ValidationError):  # another release of Spark: the worst is assumed
             return [StageAttempt("UNKNOWN", stage, (), 1, 1)] * (1 + (self.last_attempt(stage) or 0))
 
@@ -115,6 +124,13 @@ class StatusStore:
         found = self._store.rddList(False)  # noqa: FBT003 - not only those that are
         return {found.apply(index).id() for index in range(found.size())}
 
+    @cached_property
+    def _json(self) -> Any:
+        jackson = self._gateway.jvm.com.fasterxml.jackson
+        mapper = jackson.databind.ObjectMapper()
+        mapper.registerModule(jackson.module.scala.DefaultScalaModule())
+        return mapper
+
     def _jobs(self, ids: Any, *, after: int = -1) -> list[Job]:
         # One call for all numbers: py4j reads an array with a call for each of its elements.
         numbers: list[int] = json.loads(self._arrays.toString(ids))
@@ -125,9 +141,10 @@ class StatusStore:
             data = self._store.job(number)
         except Py4JError:
             return Job(number, (), is_over=False, missing=1)
-        skipped, stages = data.numSkippedTasks(), json.loads(data.stageIds().mkString("[", ",", "]"))
-        missing = data.numTasks() - data.numCompletedIndices() - skipped
-        return Job(number, tuple(stages), missing <= 0 or data.status().name() != "RUNNING", skipped, missing)
+        # As JSON: one call instead of one for each field.
+        job = msgspec.json.decode(self._json.writeValueAsString(data), type=_JobData)
+        missing = job.num_tasks - job.num_completed_indices - job.num_skipped_tasks
+        return Job(number, job.stage_ids, missing <= 0 or job.status != "RUNNING", job.num_skipped_tasks, missing)
 
 
 class Shuffles:
