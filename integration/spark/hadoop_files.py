@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JJavaError
 
@@ -24,6 +25,8 @@ _AZURE: Final = frozenset({"abfs", "abfss"})
 _ACLS: Final = "fs.capability.paths.acls"
 _EXISTS: Final = "FileAlreadyExistsException"
 _ABSENT: Final = "FileNotFoundException"
+#: The local directories of each context, which mean the same as long as it runs. Remote file systems may be closed by anybody.
+_local: Final[WeakKeyDictionary[SparkContext, dict[str, LocalFiles]]] = WeakKeyDictionary()
 
 
 def open_files(context: SparkContext, location: str) -> Files:
@@ -32,6 +35,9 @@ def open_files(context: SparkContext, location: str) -> Files:
     Raises:
         ConfigurationError: it cannot be opened.
     """
+    known = _local.setdefault(context, {})
+    if location in known:  # a batch opens it again; it is a dozen calls of the JVM
+        return known[location]
     # PySpark's own gateway, which the public API does not show. A second one would change the first one's converters.
     gateway: Any = context._gateway  # noqa: SLF001 - see above
     path = gateway.jvm.org.apache.hadoop.fs.Path(location)
@@ -41,7 +47,8 @@ def open_files(context: SparkContext, location: str) -> Files:
         qualified = file_system.makeQualified(path).toUri()
         scheme = qualified.getScheme()
         if scheme == "file":
-            return LocalFiles(qualified.getPath())
+            known[location] = LocalFiles(qualified.getPath())
+            return known[location]
         is_atomic = scheme in _ATOMIC_RENAME or (scheme in _AZURE and file_system.hasPathCapability(path, _ACLS))
     except Py4JJavaError as error:
         raise ConfigurationError(
