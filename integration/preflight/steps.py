@@ -16,6 +16,7 @@ from sinks.kafka.prepared import await_visible, confirm, end_all, fence
 from sinks.kafka.producer import make_ready
 from sinks.kafka.reader import offsets
 from sinks.kafka.reports import NO_ANSWER, NONE, NOT_AUTHORIZED, until_final
+from sinks.kafka.scan_start import ScanStart
 from twopc.attempt import Attempt, Evidence
 from twopc.errors import FencedError, RetriableError
 from twopc.records import Decision, TaskReport
@@ -93,7 +94,7 @@ def _acquire(trial: Trial) -> Outcome:
 
 
 def _prepare(trial: Trial) -> Outcome:
-    trial.scan_start = markers.ends(trial.log, timeout_ms=trial.timeout_ms)
+    trial.scan_start = ScanStart(trial.log, None, timeout_ms=trial.timeout_ms).take()["markers"]
     for task in (_COMMITTED, _FENCED, _ABORTED):
         trial.handles[task] = trial.prepare(task)
     return _passed(f"{len(trial.handles)} tasks have written a row each, and have dropped their producers")

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 from sinks.kafka import markers
 from sinks.kafka.decision_log import KafkaDecisionLog
 from sinks.kafka.handle import KafkaHandle, task_id
-from sinks.kafka.ledger_topic import ABSENT, describe
+from sinks.kafka.ledger_topic import ABSENT
 from sinks.kafka.oauth import failures
 from sinks.kafka.prepared import await_visible, confirm, end_all, fence, sweep
 from sinks.kafka.reports import NO_ANSWER, NONE, NOT_AUTHORIZED, until_final
+from sinks.kafka.scan_start import ScanStart
 from sinks.kafka.transactions import TransactionClient
 from twopc.attempt import Evidence
 from twopc.committer import SinkCommitter
-from twopc.errors import ConfigurationError, RetriableError, TwoPhaseCommitError
+from twopc.errors import ConfigurationError, RetriableError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -41,6 +42,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         self._timeout_ms = settings.timeout_ms
         self._client = TransactionClient(settings.committing_config())
         self._log = KafkaDecisionLog(settings, verified=self._client.verifies)
+        self._scan_start = ScanStart(self._log, settings.topic, timeout_ms=settings.timeout_ms)
         self._unread: list[str] = []  # why the last search of markers proved nothing
         self._blockers: list[str] = []
 
@@ -78,7 +80,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
 
     def begin_attempt(self) -> dict[str, Any]:
         """See :class:`SinkCommitter`: where the markers will begin, and the output's partition count."""
-        return {"markers": markers.ends(self._log, timeout_ms=self._timeout_ms), "outputs": self._outputs()}
+        return self._scan_start.take()
 
     def confirm(self, handles: Sequence[KafkaHandle], age_ms: float) -> None:
         """See :class:`SinkCommitter`: rule 3."""
@@ -140,7 +142,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         self, decided: Sequence[KafkaHandle], scan_start: Mapping[str, Any]
     ) -> Mapping[KafkaHandle, Evidence]:
         """See :class:`SinkCommitter`; warns if the output's partition count has changed since the decision (rule 14)."""
-        before, now = scan_start.get("outputs", {}), self._outputs()
+        before, now = scan_start.get("outputs", {}), self._scan_start.outputs
         for topic in sorted(set(before) & set(now)):
             if before[topic] != now[topic]:
                 logger.warning(
@@ -156,19 +158,10 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         """See :class:`SinkCommitter`: markers below the oldest kept decision."""
         starts = {int(partition): offset for partition, offset in kept_scan_start.get("markers", {}).items()}
         if starts:
+            self._scan_start.at_least(starts)
             self._log.delete_before(starts)
 
     def close(self) -> None:
         """See :class:`SinkCommitter`."""
         self._client.close()
         self._log.close()
-
-    def _outputs(self) -> dict[str, int]:
-        topic = self._settings.topic
-        if topic is None:
-            return {}
-        try:
-            found = describe(self._log.admin, topic, timeout_ms=self._timeout_ms)
-        except TwoPhaseCommitError:
-            found = None  # the writers report what is wrong with the topic, at their first record
-        return {} if found is None else {topic: len(found.partitions)}

@@ -65,16 +65,6 @@ def decode_marker(value: bytes) -> Marker:
     return msgspec.convert({_FORMER_NAMES.get(name, name): field for name, field in fields.items()}, Marker)
 
 
-def ends(log: KafkaDecisionLog, *, timeout_ms: float) -> dict[str, int]:
-    """The ends of the marker partitions: markers of an attempt that begins now are at or above them.
-
-    These are the last stable offsets: never above the ends, and one request returns them all.
-    """
-    partitions = log.topic.marker_partitions()
-    found = offsets(log.admin, log.name, partitions, OffsetSpec.latest(), committed=True, timeout_ms=timeout_ms)
-    return {str(partition): offset for partition, offset in found.items()}
-
-
 def search(
     log: KafkaDecisionLog, handles: Sequence[KafkaHandle], scan_start: Mapping[str, int], *, timeout_ms: float
 ) -> tuple[dict[KafkaHandle, Evidence], list[str]]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka.admin import AdminClient, OffsetSpec
 
+    Requested = Mapping[TopicPartition, Any]  # a future for each
 
 #: One request for offsets takes this part of the time at most: librdkafka waits for a dead leader even when there is a new
 #: one.
@@ -33,7 +34,35 @@ class Row(NamedTuple):
     value: bytes
 
 
-def offsets(  # noqa: PLR0913 - the parts of a ListOffsets request
+def request_offsets(  # noqa: PLR0913 - the parts of a ListOffsets request
+    admin: AdminClient,
+    topic: str,
+    partitions: Iterable[int],
+    spec: OffsetSpec,
+    *,
+    timeout_ms: float,
+    committed: bool = False,
+) -> Requested:
+    """Request the earliest or latest offset of each partition; with ``committed``, latest is the last stable offset."""
+    wanted = {TopicPartition(topic, partition): spec for partition in partitions}
+    level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+    return admin.list_offsets(wanted, request_timeout=_request_s(timeout_ms), isolation_level=level)
+
+
+def answered(requested: Requested, topic: str, *, timeout_ms: float) -> dict[int, int]:
+    """The offsets that were requested; waits for them.
+
+    Raises:
+        RetriableError, ConfigurationError: see :func:`translate`.
+    """
+    with translated(f"requesting the offsets of {topic}"):
+        found = {where.partition: future.result().offset for where, future in requested.items()}
+    if min(found.values(), default=0) < 0:  # librdkafka reports no error when the broker did not respond
+        raise RetriableError(f"requesting the offsets of {topic}: no answer within {timeout_ms:.0f} ms")
+    return found
+
+
+def offsets(  # noqa: PLR0913 - the same
     admin: AdminClient,
     topic: str,
     partitions: Iterable[int],
@@ -42,29 +71,26 @@ def offsets(  # noqa: PLR0913 - the parts of a ListOffsets request
     timeout_ms: float,
     committed: bool = False,
 ) -> dict[int, int]:
-    """The earliest or latest offset of each partition; with ``committed``, latest is the last stable offset."""
-    wanted = {TopicPartition(topic, partition): spec for partition in partitions}
-    level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-    request_s = min(timeout_ms / 1000, max(_SHORTEST_REQUEST_S, timeout_ms / 1000 / _REQUESTS))
+    """:func:`request_offsets` until there is an answer, looking for new leaders in between."""
 
     def request() -> dict[int, int]:
-        requested = admin.list_offsets(wanted, request_timeout=request_s, isolation_level=level)
-        with translated(f"requesting the offsets of {topic}"):
-            found = {where.partition: future.result().offset for where, future in requested.items()}
-        if min(found.values(), default=0) < 0:  # librdkafka reports no error when the broker did not respond
-            raise RetriableError(f"requesting the offsets of {topic}: no answer within {timeout_ms:.0f} ms")
-        return found
+        requested = request_offsets(admin, topic, partitions, spec, timeout_ms=timeout_ms, committed=committed)
+        return answered(requested, topic, timeout_ms=timeout_ms)
 
     def look_for_leaders(_: object) -> None:
         # By itself librdkafka does so only after NOT_LEADER_OR_FOLLOWER and LEADER_NOT_AVAILABLE. After silence or
         # FENCED_LEADER_EPOCH it keeps to the same broker (2.16; rd_kafka_ListOffsets_handle_result in rdkafka_admin.c).
         # All topics, because a request for one topic could create it.
         with contextlib.suppress(KafkaException):
-            admin.list_topics(timeout=request_s)
+            admin.list_topics(timeout=_request_s(timeout_ms))
 
     # A new topic has leaders in the metadata before they know it themselves (NOT_LEADER_FOR_PARTITION).
     retry = retrying(is_retriable, timeout_s=timeout_ms / 1000, backoff=wait_fixed(0.05), before_sleep=look_for_leaders)
     return retry(request)
+
+
+def _request_s(timeout_ms: float) -> float:
+    return min(timeout_ms / 1000, max(_SHORTEST_REQUEST_S, timeout_ms / 1000 / _REQUESTS))
 
 
 #: How a consumer without a group reads committed records that are there already.

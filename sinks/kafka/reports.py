@@ -24,7 +24,8 @@ NOT_FINAL: Final = frozenset({CONCURRENT, NO_ANSWER})
 FENCED: Final = frozenset({"ProducerFencedError", "InvalidProducerEpochError"})
 NOT_FOUND: Final = "TransactionalIdNotFoundError"
 NOT_AUTHORIZED: Final = "TransactionalIdAuthorizationFailedError"
-_BACKOFF: Final = wait_exponential(0.005, max=0.5)
+#: The first pause is about as long as a commit needs to reach its partitions.
+_BACKOFF: Final = wait_exponential(0.001, max=0.5)
 
 
 @dataclass(frozen=True)

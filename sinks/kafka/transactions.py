@@ -160,6 +160,8 @@ class TransactionClient:
         reports: dict[str, Any] = dict.fromkeys(transactional_ids, NO_ANSWER)
         waiting = list(transactional_ids)
         for _ in range(2):  # the second time for ids whose coordinator has moved; further retries are the caller's
+            if not waiting:
+                break
             reports.update(self._look_up(waiting))
             groups = list(self._groups(waiting, one_by_one=one_by_one))
             responses = self._connection.send_all([(build(ids), node) for node, ids in groups])
@@ -174,8 +176,6 @@ class TransactionClient:
                         reports[tid] = NO_ANSWER
                     else:
                         reports[tid] = found if code == 0 else _error_name(code)
-            if not waiting:
-                break
         return reports
 
     def _look_up(self, transactional_ids: Sequence[str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ import tenacity
 import tenacity.nap
 
 from sinks.kafka import committer as kafka_committer
-from sinks.kafka import decision_log, driver_producer, markers, producer_pool
+from sinks.kafka import decision_log, driver_producer, markers, producer_pool, scan_start
 from sinks.kafka import producer as kafka_producer
 from sinks.kafka import reader as kafka_reader
 from sinks.kafka import writer as kafka_writer
@@ -36,7 +36,8 @@ def install() -> None:
     """Patch the modules for the rest of this process, which runs nothing but the simulation."""
     time, names = Time(lambda: NETWORK.simulation), Names(lambda: NETWORK.simulation)
     replaced: list[tuple[Any, dict[str, Any]]] = [
-        (kafka_committer, {"TransactionClient": clients.TransactionClient, "describe": lambda *_, **__: None}),
+        (kafka_committer, {"TransactionClient": clients.TransactionClient}),
+        (scan_start, {"describe": lambda *_, **__: None}),
         (decision_log, {"AdminClient": clients.AdminClient, "time": time, "LedgerTopic": _ledger_topic}),
         (driver_producer, {"Producer": producer.Producer, "time": time}),
         (markers, {"uuid": names}),

@@ -20,6 +20,7 @@ _COMMITTER: Final = "sinks/kafka/committer.py"
 _DRIVER: Final = "sinks/kafka/driver_producer.py"
 _LOG: Final = "sinks/kafka/decision_log.py"
 _MARKERS: Final = "sinks/kafka/markers.py"
+_SCAN_START: Final = "sinks/kafka/scan_start.py"
 _PREPARED: Final = "sinks/kafka/prepared.py"
 _PRODUCERS: Final = "sinks/kafka/producer_pool.py"
 _WRITER: Final = "sinks/kafka/writer.py"
@@ -124,8 +125,18 @@ BUGS: Final = (
                 '            crash_point("driver.prepared")\n',
                 '            crash_point("driver.prepared")\n            scan_start = self._participants.begin_attempt()\n',
             ),
-            Edit(_MARKERS, "OffsetSpec.latest(), committed=True,", "OffsetSpec.latest(), committed=False,"),
+            Edit(_SCAN_START, "self._answer() or self._ask()", "self._ask()"),
+            Edit(_SCAN_START, "latest, committed=True,", "latest, committed=False,"),
         ),
+    ),
+    _bug(
+        "the search for markers starts below what is deleted",
+        4,
+        _SCAN_START,
+        "max(start, self._known.get(partition, 0))",
+        "start",
+        model=False,
+        protocol="tests/unit/test_kafka_scan_start.py",
     ),
     _bug(
         "an id is initialised again before its batch is proven",
