@@ -40,8 +40,8 @@ setup: .venv/.synced  ## make .venv with the locked versions
 demo: setup  ## kill a query on a real Kafka again and again, then count; ARGS="--help" for its options
 	@$(BIN)/twopc demo $(ARGS)
 
-bench: setup  ## compare the speed with Spark's own sink on a real Kafka; ARGS="--help" for its options
-	@$(BIN)/python benchmarks/streaming.py $(ARGS)
+bench: setup  ## compare the speed with other sinks and bare clients, in turn; ARGS="--only streaming --rounds 5", ARGS="--help"
+	@$(BIN)/python -m benchmarks $(ARGS)
 
 lint: setup  ## static checks only
 	$(BIN)/ruff check .

@@ -1,143 +1,120 @@
-"""Kafka -> Spark -> Kafka: this toolkit and Spark's at-least-once Kafka sink, alternately, in one Spark session.
+"""Kafka -> Spark -> Kafka: this project and Spark's at-least-once Kafka sink, in turn, in one Spark session.
 
-``make bench`` or ``.venv/bin/python benchmarks/streaming.py --batch-rows 2000 --batches 20 --pairs 3``. Compares Spark's
-``addBatch`` time of each batch, without the first ones of a run. Each pair gives one ratio of medians.
+Compares Spark's ``addBatch`` time of each batch, without the first ones of a run. ``make bench ARGS="--only streaming"`` runs
+the sizes of the goals; ``.venv/bin/python benchmarks/streaming.py --batch-rows 2000 --batches 20 --pairs 3`` one size.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import statistics
-import sys
+import contextlib
 import tempfile
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
-from pyspark.sql import SparkSession
-from rich.console import Console
-from rich.table import Table
 
-from integration.services.jars import spark_kafka_jars
-from integration.services.java import java_home
+from benchmarks.measured import TWO_PHASES, TWOPC, Case
+from benchmarks.queries import WARM_UP_BATCHES, Queries
+from benchmarks.report import comparison, console
+from benchmarks.session import spark_session
+from benchmarks.settings import Settings, parsed
+from benchmarks.topics import Topics
 from integration.services.kafka import LocalKafka
-from integration.spark import exactly_once
-from sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from collections.abc import Callable, Iterator
 
-WARM_UP_BATCHES = 3
-VALUE = b"x" * 100
-console = Console(stderr=True)
+    from benchmarks.queries import Ran, Source
 
-
-class Bench:
-    """One broker, one Spark session, one source topic; runs queries over it."""
-
-    def __init__(self, kafka: LocalKafka, directory: Path, partitions: int) -> None:
-        self._servers = kafka.bootstrap_servers
-        self._directory = directory
-        self._partitions = partitions
-        os.environ["JAVA_HOME"] = str(java_home())
-        os.environ["PYSPARK_PYTHON"] = sys.executable
-        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-        self._spark = (
-            SparkSession.builder.master("local[2]")
-            .config("spark.jars", ",".join(map(str, spark_kafka_jars())))
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
-            .getOrCreate()
-        )
-        self._spark.sparkContext.setLogLevel("ERROR")
-        self._admin = AdminClient({"bootstrap.servers": self._servers})
-
-    def topic(self) -> str:
-        """Create a topic; return its name."""
-        name = f"bench-{uuid.uuid4().hex[:8]}"
-        self._admin.create_topics([NewTopic(name, self._partitions, 1)])[name].result()
-        return name
-
-    def fill(self, rows: int) -> str:
-        """Create a topic with ``rows`` records of 100 bytes; return its name."""
-        name = self.topic()
-        producer = Producer({"bootstrap.servers": self._servers, "linger.ms": 20})
-        for number in range(rows):
-            while True:
-                try:
-                    producer.produce(name, VALUE, b"%d" % (number % 1000))
-                    break
-                except BufferError:
-                    producer.poll(0.1)
-        producer.flush()
-        return name
-
-    def source(self, topic: str, batch_rows: int) -> DataFrame:
-        """The stream that both sinks write."""
-        stream = self._spark.readStream.format("kafka").option("kafka.bootstrap.servers", self._servers)
-        stream = stream.option("subscribe", topic).option("startingOffsets", "earliest")
-        return stream.option("maxOffsetsPerTrigger", batch_rows).load().select("key", "value")
-
-    def exactly_once(self, rows: DataFrame) -> list[float]:
-        """Run with this toolkit; return ``addBatch`` of each batch, in ms."""
-        checkpoint = str(self._directory / uuid.uuid4().hex)
-        sink = KafkaSink(name=f"b{uuid.uuid4().hex[:8]}", bootstrap_servers=self._servers, topic=self.topic())
-        writer = rows.writeStream.foreachBatch(exactly_once(sink, checkpoint_location=checkpoint))
-        return self._run(writer, checkpoint)
-
-    def built_in(self, rows: DataFrame) -> list[float]:
-        """Run with Spark's Kafka sink; return ``addBatch`` of each batch, in ms."""
-        writer = rows.writeStream.format("kafka").option("kafka.bootstrap.servers", self._servers)
-        return self._run(writer.option("topic", self.topic()), str(self._directory / uuid.uuid4().hex))
-
-    @staticmethod
-    def _run(writer: DataStreamWriter, checkpoint: str) -> list[float]:
-        query: StreamingQuery = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-        query.awaitTermination()
-        progress: list[Any] = list(query.recentProgress)
-        return [entry["durationMs"]["addBatch"] for entry in progress if entry["numInputRows"]][WARM_UP_BATCHES:]
+TITLE = "Streaming Kafka -> Kafka: Spark's addBatch of a batch"
+X_LABEL = "rows a batch"
+SPARK = "Spark's own sink (at least once)"
+#: Rows a batch, and how many batches of a run count: enough for a median, few enough for a run of minutes.
+SIZES = ((100, 12), (2_000, 12), (20_000, 8), (100_000, 5), (400_000, 3))
+#: Where two phases have a goal of their own.
+_TWO_PHASE_SIZES = (2_000, 400_000)
+_WARM_UP_ROWS = 2_000
 
 
-def main(
+@contextlib.contextmanager
+def queries(partitions: int = 2, jvm_flags: tuple[str, ...] = ()) -> Iterator[Queries]:
+    """A broker and a session, and queries over them."""
+    with (
+        LocalKafka(heap="1g", jvm_flags=jvm_flags) as kafka,
+        tempfile.TemporaryDirectory(prefix="twopc-bench-", ignore_cleanup_errors=True) as name,
+        spark_session(Path(name)) as spark,
+    ):
+        yield Queries(spark, Topics(kafka.bootstrap_servers, partitions), Path(name))
+
+
+def in_turn(rounds: int, sides: dict[str, Callable[[], Ran]]) -> dict[str, list[Ran]]:
+    """Run each side once a round; every other round in the opposite order, so that none always comes after the other."""
+    ran: dict[str, list[Ran]] = {side: [] for side in sides}
+    for number in range(rounds):
+        for side in list(sides) if number % 2 == 0 else list(reversed(sides)):
+            ran[side].append(sides[side]())
+    return ran
+
+
+def case_name(rows: int) -> str:
+    """The case of so many rows a batch."""
+    return f"{rows:,} rows".replace(",", " ")
+
+
+def case_of(name: str, ran: dict[str, list[Ran]], *, x: float | None = None) -> Case:
+    """The case that these runs make."""
+    return Case(
+        name=name,
+        unit="ms",
+        x=x,
+        samples={side: [run.median_ms for run in runs] for side, runs in ran.items()},
+        counted={side: sum(run.output.records for run in runs) for side, runs in ran.items()},
+    )
+
+
+def sides_of(
+    bench: Queries, source: Source, settings: Settings, *, two_phases: bool = False
+) -> dict[str, Callable[[], Ran]]:
+    """This project as it is set, Spark's sink, and two phases where they are not the default."""
+    sides: dict[str, Callable[[], Ran]] = {
+        TWOPC: lambda: bench.exactly_once(source, settings.exactly_once),
+        SPARK: lambda: bench.built_in(source),
+    }
+    apart = settings.two_phases
+    if two_phases and apart is not None:
+        sides[TWO_PHASES] = lambda: bench.exactly_once(source, apart)
+    return sides
+
+
+def measure(settings: Settings) -> Iterator[Case]:
+    """The sizes of the goals."""
+    sizes = [(rows, batches) for rows, batches in SIZES if settings.wants(case_name(rows))]
+    with queries() as bench:
+        warm_up = bench.source(_WARM_UP_ROWS, WARM_UP_BATCHES + 2)
+        in_turn(1, sides_of(bench, warm_up, settings))
+        for rows, batches in sizes:
+            source = bench.source(settings.rows(rows), WARM_UP_BATCHES + (1 if settings.quick else batches))
+            sides = sides_of(bench, source, settings, two_phases=rows in _TWO_PHASE_SIZES)
+            yield case_of(case_name(rows), in_turn(settings.rounds, sides), x=rows)
+            bench.drop(source)
+
+
+def main(  # noqa: PLR0913, PLR0917 - the options of the command line
     batch_rows: Annotated[int, typer.Option(min=1, help="Records per batch.")] = 2000,
     batches: Annotated[int, typer.Option(min=WARM_UP_BATCHES + 1, help="Batches per run.")] = 20,
     pairs: Annotated[int, typer.Option(min=1, help="Runs of each sink, alternately.")] = 3,
     partitions: Annotated[int, typer.Option(min=1, help="Partitions of source and output topic.")] = 2,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout.")] = False,  # noqa: FBT002 - a flag
+    value_bytes: Annotated[int, typer.Option(min=1, help="Bytes of a value.")] = 100,
+    setting: Annotated[list[str] | None, typer.Option(help="Of exactly_once(): name=value.")] = None,
 ) -> None:
-    """Compare the speed of this toolkit and of Spark's Kafka sink."""
-    with LocalKafka(jvm_flags=()) as kafka, tempfile.TemporaryDirectory() as directory:
-        os.chdir(directory)  # Spark writes files to the working directory
-        bench = Bench(kafka, Path(directory), partitions)
-        console.print(f"writing {batch_rows * batches} records to the source")
-        source = bench.fill(batch_rows * batches)
-        results = []
-        for number in range(1, pairs + 1):
-            ours = statistics.median(bench.exactly_once(bench.source(source, batch_rows)))
-            theirs = statistics.median(bench.built_in(bench.source(source, batch_rows)))
-            console.print(f"pair {number}: twopc {ours:.0f} ms, Spark's sink {theirs:.0f} ms")
-            results.append({"exactly_once_ms": ours, "built_in_ms": theirs, "ratio": ours / theirs})
-    ratios = sorted(result["ratio"] for result in results)
-    if as_json:
-        print(json.dumps({"batch_rows": batch_rows, "pairs": results, "ratio": statistics.median(ratios)}))  # noqa: T201
-        return
-    table = Table(title=f"addBatch, {batch_rows} rows per batch, {partitions} tasks, medians of {len(results)} pairs")
-    for column in ("sink", "ms", "ratio to Spark's sink (min-max)"):
-        table.add_column(column)
-    for label, key in (
-        ("twopc, exactly once", "exactly_once_ms"),
-        ("Spark's Kafka sink, at least once", "built_in_ms"),
-    ):
-        spread = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})" if key[0] == "e" else "1"
-        table.add_row(label, f"{statistics.median(result[key] for result in results):.0f}", spread)
-    Console().print(table)
+    """Compare the speed of this project and of Spark's Kafka sink, at one size."""
+    chosen: dict[str, Any] = parsed(setting or [])
+    with queries(partitions) as bench:
+        source = bench.source(batch_rows, batches, value_bytes=value_bytes)
+        sides = sides_of(bench, source, Settings(exactly_once=chosen))
+        case = case_of(case_name(batch_rows), in_turn(pairs, sides))
+    title = f"addBatch, {batch_rows} rows per batch, {partitions} partitions, medians of {pairs} pairs"
+    console.print(comparison(title, [case]))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,63 @@
+"""``make bench ARGS="…"``: measure, or write what was measured into the documents (``--pages``)."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path  # noqa: TC003 - typer reads annotations when it runs
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from benchmarks.counting import WrongCountError
+from benchmarks.groups import GROUPS
+from benchmarks.pages import RESULTS, write_pages
+from benchmarks.report import console, lines
+from benchmarks.run import run_groups
+from benchmarks.settings import Settings, parsed
+
+if TYPE_CHECKING:
+    from benchmarks.measured import Case
+
+
+def main(  # noqa: PLR0913, PLR0917 - the options of the command line
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"Run this group only: {', '.join(group.name for group in GROUPS)}; or group:case. Repeatable."
+        ),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Runs of each side, in turn.")] = 5,
+    setting: Annotated[list[str] | None, typer.Option(help="Of exactly_once(): name=value. Repeatable.")] = None,
+    results: Annotated[Path, typer.Option(help="Where the JSON files and charts go.")] = RESULTS,
+    whole: Annotated[bool, typer.Option("--whole", help="Also the cases that take long.")] = False,  # noqa: FBT002 - a flag
+    quick: Annotated[bool, typer.Option("--quick", help="Few rows: does it run at all?")] = False,  # noqa: FBT002 - the same
+    pages: Annotated[bool, typer.Option("--pages", help="Only write the kept results into README and docs.")] = False,  # noqa: FBT002
+) -> None:
+    """Compare the sinks with their peers, each in turn in the same run, on servers of their own on this machine."""
+    if pages:
+        for file in write_pages():
+            console.print(f"wrote {file}", highlight=False)
+        return
+    logging.getLogger("sinks").setLevel(logging.ERROR)  # one broker has no second replica, which each start warns of
+    chosen = Settings(
+        rounds=rounds, whole=whole, quick=quick, exactly_once=parsed(setting or []), say=_say, found=_show
+    )
+    try:
+        run_groups(tuple(only or ()), chosen, results.absolute())
+    except (WrongCountError, ValueError) as error:
+        console.print(f"failed: {error}", style="red", markup=False)
+        sys.exit(1)
+
+
+def _say(text: str) -> None:
+    console.print(text, highlight=False, markup=False)
+
+
+def _show(case: Case) -> None:
+    for cells in lines(case):
+        _say(f"{case.name}: " + ", ".join(filter(None, cells[1:4])))
+
+
+if __name__ == "__main__":
+    typer.run(main)

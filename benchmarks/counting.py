@@ -1,0 +1,104 @@
+"""Count what a run has written, as any consumer with ``read_committed`` sees it. Shares no code with the sinks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+_FETCH = 10_000
+_TIMEOUT_S = 60.0
+
+
+class WrongCountError(Exception):
+    """The output is not what was to be written, so the times of that run mean nothing."""
+
+
+@dataclass
+class Count:
+    """What the reader found.
+
+    Attributes:
+        records: how many.
+        first_ms: when the broker took the first one, in ms since 1970; -1 if there is none.
+        last_ms: when it took the last one.
+    """
+
+    records: int = 0
+    first_ms: int = -1
+    last_ms: int = -1
+
+    @property
+    def rate(self) -> float:
+        """Records a second between the first and the last one: without the start of the system that wrote them."""
+        return 1000 * self.records / max(1, self.last_ms - self.first_ms)
+
+
+def count(bootstrap_servers: str, topic: str, *, expected: int, keyed: bool = True) -> Count:
+    """Read the whole topic.
+
+    Args:
+        bootstrap_servers: of the brokers.
+        topic: where the run has written.
+        expected: how many records there must be.
+        keyed: whether the keys are the numbers from 0 on, each of which must be there once.
+
+    Raises:
+        WrongCountError: there are more, fewer, or others.
+    """
+    found = Count()
+    seen = bytearray(expected)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "count",  # librdkafka requires one; no offset is ever committed
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+            "fetch.message.max.bytes": 8_000_000,
+        }
+    )
+    try:
+        unread = set(consumer.list_topics(topic, timeout=_TIMEOUT_S).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, number, 0) for number in unread])
+        while unread:
+            messages = consumer.consume(_FETCH, 0.2) or consumer.consume(1, _TIMEOUT_S)
+            if not messages:
+                raise WrongCountError(f"{topic}: the broker does not answer")
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    _note(found, message)
+                    if keyed:
+                        _mark(seen, message, topic)
+                elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - a public constant
+                    unread.discard(message.partition() or 0)
+                else:
+                    raise WrongCountError(f"{topic}: {error}")
+    finally:
+        consumer.close()
+    absent = seen.count(0) if keyed else 0
+    if found.records != expected or absent:
+        raise WrongCountError(f"{topic} has {found.records} records instead of {expected}; {absent} keys are absent")
+    return found
+
+
+def _note(found: Count, message: Message) -> None:
+    found.records += 1
+    _, at_ms = message.timestamp()
+    if found.first_ms < 0 or at_ms < found.first_ms:
+        found.first_ms = at_ms
+    found.last_ms = max(found.last_ms, at_ms)
+
+
+def _mark(seen: bytearray, message: Message, topic: str) -> None:
+    key = message.key()
+    number = int(key) if key is not None else -1
+    if not 0 <= number < len(seen) or seen[number]:
+        raise WrongCountError(f"{topic} has the key {key!r} twice, or where it does not belong")
+    seen[number] = 1

@@ -1,0 +1,118 @@
+"""The goals, each a ratio of two sides in one alternating run or a time, and whether the kept results meet them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from benchmarks.measured import TWO_PHASES, TWOPC, short
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmarks.measured import Results, Spread
+
+
+class Verdict(Enum):
+    """What the results say of a goal."""
+
+    MET = "met"
+    MISSED = "missed"
+    UNKNOWN = "not measured"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """One goal.
+
+    Attributes:
+        says: what is wanted, in words.
+        group: whose results show it.
+        case: which of its cases.
+        side: whose figure counts. Where the group has no such side, ``otherwise`` counts.
+        to: the side that it is divided by; None: the figure itself counts.
+        limit: what the median must not pass.
+        at_most: whether less is better.
+        fact: the figure is this fact of the case, not its samples.
+        otherwise: see ``side``.
+    """
+
+    says: str
+    group: str
+    case: str
+    to: str | None
+    limit: float
+    at_most: bool = True
+    side: str = TWOPC
+    fact: str | None = None
+    otherwise: str | None = None
+
+    def figure(self, results: Results | None) -> str:
+        """What was measured, with its spread."""
+        found = self._found(results)
+        if isinstance(found, float):
+            return short(found)
+        return str(found) if found is not None else ""
+
+    def verdict(self, results: Results | None) -> Verdict:
+        """Whether the median keeps within the limit."""
+        found = self._found(results)
+        if found is None:
+            return Verdict.UNKNOWN
+        median = found if isinstance(found, float) else found.median
+        is_met = median <= self.limit if self.at_most else median >= self.limit
+        return Verdict.MET if is_met else Verdict.MISSED
+
+    def _found(self, results: Results | None) -> Spread | float | None:
+        case = results.case(self.case) if results else None
+        if case is None:
+            return None
+        if self.fact is not None:
+            return case.facts.get(self.fact, {}).get(self.side)
+        side = self.side if self.side in case.samples else self.otherwise
+        if side not in case.samples or (self.to is not None and self.to not in case.samples):
+            return None
+        return case.spread(side) if self.to is None else case.ratio(side, self.to)
+
+
+_SPARK = "Spark's own sink (at least once)"
+
+
+def _streaming(rows: str, limit: float, *, two_phases: bool = False) -> Goal:
+    kind = "in two phases" if two_phases else "as it is set by default"
+    return Goal(
+        says=f"{rows} a batch, {kind}: at most {limit:g} x the time of Spark's own sink",
+        group="streaming",
+        case=rows,
+        side=TWO_PHASES if two_phases else TWOPC,
+        otherwise=TWOPC if two_phases else None,
+        to=_SPARK,
+        limit=limit,
+    )
+
+
+def _rate(group: str, case: str, to: str, limit: float) -> Goal:
+    return Goal(
+        says=f"{case}: at least {limit:g} x the rate of {to}", group=group, case=case, to=to, limit=limit, at_most=False
+    )
+
+
+def _time(says: str, group: str, case: str, limit: float) -> Goal:
+    return Goal(says=says, group=group, case=case, to=None, limit=limit)
+
+
+#: In the order of docs/performance.md.
+GOALS: tuple[Goal, ...] = (
+    _streaming("100 rows", 1.2),
+    _streaming("2 000 rows", 1.0),
+    _streaming("20 000 rows", 0.85),
+    _streaming("100 000 rows", 0.85),
+    _streaming("2 000 rows", 2.5, two_phases=True),
+    _streaming("400 000 rows", 1.0, two_phases=True),
+)
+
+
+def verdicts(results_of: Callable[[str], Results | None]) -> list[tuple[Goal, str, Verdict]]:
+    """Each goal with its figure and its verdict."""
+    return [(goal, goal.figure(found), goal.verdict(found)) for goal in GOALS for found in [results_of(goal.group)]]

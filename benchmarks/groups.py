@@ -1,0 +1,48 @@
+"""The groups of cases: what each compares, and how long it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from benchmarks.measured import Case, Missing
+    from benchmarks.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """One group.
+
+    Attributes:
+        name: for ``--only``, and of its results.
+        module: has ``TITLE``, ``X_LABEL`` (empty for no curve) and ``measure(settings)``, which yields the cases.
+        rounds: at most so many, whatever is asked for: a curve needs fewer than a comparison.
+    """
+
+    name: str
+    module: str
+    rounds: int = 1_000
+
+    @property
+    def title(self) -> str:
+        """What it compares."""
+        return cast("str", import_module(self.module).TITLE)
+
+    @property
+    def x_label(self) -> str:
+        """What its curve is over."""
+        return cast("str", import_module(self.module).X_LABEL)
+
+    def measure(self, settings: Settings) -> Iterable[Case | Missing]:
+        """Run its cases."""
+        # Imported late: each group needs clients that the others do not.
+        run = cast("Callable[[Settings], Iterable[Case | Missing]]", import_module(self.module).measure)
+        return run(settings)
+
+
+#: In the order in which they run.
+GROUPS: tuple[Group, ...] = (Group(name="streaming", module="benchmarks.streaming"),)

@@ -1,0 +1,80 @@
+"""The heading of results: on what machine, with which versions, when, and how busy the machine was."""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import psutil
+
+from integration.services.jars import DEFAULT_KAFKA_VERSION
+from integration.services.java import java_command
+
+_ROOT = Path(__file__).parents[1]
+_PACKAGES = ("twopc", "pyspark", "confluent-kafka", "pyarrow", "redis", "hbase-driver")
+
+
+def heading(settings: dict[str, Any]) -> dict[str, Any]:
+    """Facts of this machine and of this run.
+
+    Args:
+        settings: what ``exactly_once()`` is given besides its defaults.
+    """
+    return {
+        "date": dt.datetime.now(tz=dt.timezone.utc).date().isoformat(),
+        "commit": _commit(),
+        "cores": os.cpu_count(),
+        "memory GiB": round(psutil.virtual_memory().total / 2**30),
+        "processor": _processor(),
+        "system": platform.platform(aliased=True, terse=True),
+        "load at the start": round(os.getloadavg()[0], 1),
+        "python": platform.python_version(),
+        "java": _java(),
+        "kafka": os.environ.get("TWOPC_KAFKA", DEFAULT_KAFKA_VERSION),
+        "librdkafka": confluent_kafka.libversion()[0],
+        **{name: _version(name) for name in _PACKAGES},
+        "settings": settings or "the defaults",
+    }
+
+
+def in_words(heading: dict[str, Any]) -> str:
+    """The heading as one line."""
+    leading = f"{heading['cores']} cores ({heading['processor']}), {heading['memory GiB']} GiB"
+    rest = {name: value for name, value in heading.items() if name not in {"cores", "processor", "memory GiB", "date"}}
+    return f"{heading['date']}, {leading}; " + ", ".join(f"{name} {value}" for name, value in rest.items())
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(_ROOT), "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _processor() -> str:
+    try:
+        names = re.findall(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        names = []
+    return names[0].strip() if names else platform.machine()
+
+
+def _java() -> str:
+    done = subprocess.run([java_command(), "-version"], capture_output=True, text=True, check=False)
+    found = re.search(r'"([\d.]+)', done.stderr)
+    return found[1] if found else "unknown"
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"

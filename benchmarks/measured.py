@@ -1,0 +1,123 @@
+"""What was measured: cases with one sample a round and side, their medians and spreads, and the file that keeps them."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+TWOPC: Final = "twopc"
+TWO_PHASES: Final = "twopc, two phases"
+#: Units of which less is better; of all others more is.
+TIMES: Final = ("ms", "s")
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A median with the least and the greatest value."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Spread:
+        """The spread of at least one value."""
+        ordered = sorted(values)
+        return cls(statistics.median(ordered), ordered[0], ordered[-1])
+
+    def __str__(self) -> str:
+        """Median, and the range where there is one."""
+        if self.low == self.high:
+            return short(self.median)
+        return f"{short(self.median)} ({short(self.low)}-{short(self.high)})"
+
+
+def short(value: float) -> str:
+    """Three digits, or all of them before the point."""
+    return f"{value:,.0f}".replace(",", " ") if abs(value) >= 100 else f"{value:.3g}"  # noqa: PLR2004 - three digits
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """One case of a group.
+
+    Attributes:
+        name: of the case within its group, such as "2 000 rows a batch".
+        unit: of the samples.
+        samples: by side, one value a round; round n of each side belong together.
+        counted: by side, how many records the independent reader found, over all rounds. It equals what was written, or the run
+            has failed; a side without output of its own is absent.
+        x: where the case is on the group's curve.
+        facts: further measurements, by what they are and by side: memory, connections, bytes.
+    """
+
+    name: str
+    unit: str
+    samples: dict[str, list[float]]
+    counted: dict[str, int] = {}
+    x: float | None = None
+    facts: dict[str, dict[str, float]] = {}
+
+    def spread(self, side: str) -> Spread:
+        """Over the rounds of a side."""
+        return Spread.of(self.samples[side])
+
+    def ratio(self, side: str, to: str) -> Spread:
+        """Over the rounds: one ratio each, ``side`` divided by ``to``."""
+        return Spread.of(a / b for a, b in zip(self.samples[side], self.samples[to], strict=True))
+
+
+class Missing(msgspec.Struct, frozen=True, kw_only=True):
+    """A case that could not be measured, and why."""
+
+    name: str
+    reason: str
+
+
+class Results(msgspec.Struct, frozen=True, kw_only=True):
+    """One group's results.
+
+    Attributes:
+        group: its name.
+        title: what it compares.
+        heading: machine, versions, time, load and settings.
+        rounds: how often each side ran.
+        x_label: what ``x`` counts, where the cases form a curve.
+        cases: in the order of their measurement.
+        missing: what could not be measured.
+    """
+
+    group: str
+    title: str
+    heading: dict[str, Any]
+    rounds: int
+    cases: list[Case]
+    x_label: str = ""
+    missing: list[Missing] = []
+
+    def case(self, name: str) -> Case | None:
+        """The case of that name; None if it was not measured."""
+        return next((case for case in self.cases if case.name == name), None)
+
+    def write(self, directory: Path) -> Path:
+        """Keep the results as JSON; returns the file."""
+        directory.mkdir(parents=True, exist_ok=True)
+        file = directory / f"{self.group}.json"
+        file.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
+        return file
+
+
+def read_results(directory: Path, group: str) -> Results | None:
+    """The kept results of a group; None if there are none."""
+    file = directory / f"{group}.json"
+    return msgspec.json.decode(file.read_bytes(), type=Results) if file.exists() else None
+
+
+class MissingError(Exception):
+    """A side or a case cannot be set up here. The message says why; nothing is invented instead."""

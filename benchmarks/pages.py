@@ -1,0 +1,87 @@
+"""Write the kept results into the marked blocks of README.md and docs/performance.md.
+
+A block begins with ``<!-- bench:NAME -->`` (in the README ``<!-- bench -->``, the summary) and ends with ``<!-- /bench -->``.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from benchmarks import machine
+from benchmarks.goals import Verdict, verdicts
+from benchmarks.groups import GROUPS
+from benchmarks.measured import read_results
+from benchmarks.report import COLUMNS, fact_rows, lines, markdown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmarks.measured import Results
+
+_ROOT: Final = Path(__file__).parents[1]
+RESULTS: Final = _ROOT / "benchmarks" / "results"
+PAGES: Final = (_ROOT / "README.md", _ROOT / "docs" / "performance.md")
+_BLOCK: Final = re.compile(r"(<!-- bench(?::(\w+))? -->\n).*?(<!-- /bench -->)", re.DOTALL)
+_SUMMARY_GROUP: Final = "streaming"
+
+
+def write_pages(results: Path = RESULTS) -> list[Path]:
+    """Rewrite the blocks; returns the files that have changed."""
+    changed = []
+    for page in PAGES:
+        before = page.read_text()
+        after = filled(before, results)
+        if after != before:
+            page.write_text(after)
+            changed.append(page)
+    return changed
+
+
+def filled(text: str, results: Path = RESULTS) -> str:
+    """The text with its blocks as the results say. A text without blocks stays as it is."""
+    read = partial(read_results, results)
+    return _BLOCK.sub(lambda found: f"{found[1]}{_block(found[2] or 'summary', read)}\n{found[3]}", text)
+
+
+def _block(name: str, read: Callable[[str], Results | None]) -> str:
+    if name == "goals":
+        return _goals(read)
+    if name == "summary":
+        found = read(_SUMMARY_GROUP)
+        return _table(found) if found else _absent(_SUMMARY_GROUP)
+    if name not in {group.name for group in GROUPS}:
+        raise ValueError(f"<!-- bench:{name} -->: no group of that name")
+    found = read(name)
+    return _group(found) if found else _absent(name)
+
+
+def _absent(group: str) -> str:
+    return f'*Not measured yet:* `make bench ARGS="--only {group}"`.'
+
+
+def _goals(read: Callable[[str], Results | None]) -> str:
+    rows = [
+        (goal.says, figure, f"**{verdict.value}**" if verdict is Verdict.MISSED else verdict.value)
+        for goal, figure, verdict in verdicts(read)
+    ]
+    return markdown(("goal", "median (min-max)", ""), rows)
+
+
+def _table(results: Results) -> str:
+    rows = [cells for case in results.cases for cells in lines(case)]
+    head = f"{machine.in_words(results.heading)}; {results.rounds} rounds"
+    return f"{head}.\n\n{markdown(COLUMNS, rows)}"
+
+
+def _group(results: Results) -> str:
+    parts = [_table(results)] if results.cases else []
+    facts = fact_rows(results.cases)
+    if facts:
+        parts.append(markdown(("beside the times", "side", *(case.name for case in results.cases)), facts))
+    parts += [f"Missing: {missing.name}: {missing.reason}" for missing in results.missing]
+    charts = sorted(RESULTS.glob(f"{results.group}.svg")) + sorted(RESULTS.glob(f"{results.group}-*.svg"))
+    parts += [f"![{results.title}](results/{chart.name})" for chart in charts]
+    return "\n\n".join(parts)

@@ -1,0 +1,112 @@
+"""Streaming queries Kafka -> Spark -> Kafka, by this project and by Spark's own sink, over one source."""
+
+from __future__ import annotations
+
+import statistics
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.counting import count
+from integration.spark import exactly_once
+from sinks.kafka import KafkaSink
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from benchmarks.counting import Count
+    from benchmarks.topics import Topics
+
+WARM_UP_BATCHES = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A filled topic.
+
+    Attributes:
+        topic: its name.
+        rows: how many records it has.
+        batch_rows: how many a batch takes.
+    """
+
+    topic: str
+    rows: int
+    batch_rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """One query, from start to end.
+
+    Attributes:
+        add_batch_ms: Spark's ``addBatch`` of each batch but the first ones.
+        output: what the reader has found in its output.
+    """
+
+    add_batch_ms: list[float]
+    output: Count
+
+    @property
+    def median_ms(self) -> float:
+        """Of ``addBatch``."""
+        return statistics.median(self.add_batch_ms)
+
+
+class Queries:
+    """Runs queries in one session, on one broker. Each output is counted and then deleted."""
+
+    def __init__(self, spark: SparkSession, topics: Topics, directory: Path) -> None:
+        self._spark = spark
+        self._topics = topics
+        self._servers = topics.bootstrap_servers
+        self._directory = directory
+
+    def source(self, batch_rows: int, batches: int, *, value_bytes: int = 100, partitions: int | None = None) -> Source:
+        """Fill a topic for so many batches."""
+        rows = batch_rows * batches
+        topic = self._topics.fill(rows, value_bytes=value_bytes, partitions=partitions)
+        return Source(topic=topic, rows=rows, batch_rows=batch_rows)
+
+    def drop(self, source: Source) -> None:
+        """Delete a source."""
+        self._topics.delete(source.topic)
+
+    def exactly_once(self, source: Source, settings: dict[str, Any]) -> Ran:
+        """Run with this project."""
+        checkpoint, output = self._checkpoint(), self._topics.create()
+        name = f"b{uuid.uuid4().hex[:8]}"
+        sink = KafkaSink(name=name, bootstrap_servers=self._servers, topic=output)
+        each = exactly_once(sink, checkpoint_location=checkpoint, **settings)
+        try:
+            return self._run(self._rows(source).writeStream.foreachBatch(each), checkpoint, source, output)
+        finally:
+            each.close()
+            self._topics.delete(sink.ledger)
+
+    def built_in(self, source: Source) -> Ran:
+        """Run with Spark's Kafka sink."""
+        output = self._topics.create()
+        writer = self._rows(source).writeStream.format("kafka").option("kafka.bootstrap.servers", self._servers)
+        return self._run(writer.option("topic", output), self._checkpoint(), source, output)
+
+    def _checkpoint(self) -> str:
+        return str(self._directory / uuid.uuid4().hex)
+
+    def _rows(self, source: Source) -> DataFrame:
+        stream = self._spark.readStream.format("kafka").option("kafka.bootstrap.servers", self._servers)
+        stream = stream.option("subscribe", source.topic).option("startingOffsets", "earliest")
+        return stream.option("maxOffsetsPerTrigger", source.batch_rows).load().select("key", "value")
+
+    def _run(self, writer: DataStreamWriter, checkpoint: str, source: Source, output: str) -> Ran:
+        query: StreamingQuery = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        query.awaitTermination()
+        progress: list[Any] = list(query.recentProgress)
+        batches = [entry["durationMs"]["addBatch"] for entry in progress if entry["numInputRows"]]
+        counted = count(self._servers, output, expected=source.rows)
+        self._topics.delete(output)
+        return Ran(add_batch_ms=batches[WARM_UP_BATCHES:], output=counted)

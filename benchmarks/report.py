@@ -1,0 +1,75 @@
+"""Results as tables: for a terminal, and as Markdown for the documents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.measured import TWOPC, short
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from benchmarks.measured import Case
+
+console = Console(width=130)
+COLUMNS = ("case", "side", "median (min-max)", "twopc : side", "records counted")
+
+
+def lines(case: Case) -> list[tuple[str, ...]]:
+    """A line for each side: the cells of :data:`COLUMNS`."""
+    return [
+        (
+            "" if number else case.name,
+            side,
+            f"{case.spread(side)} {case.unit}",
+            str(case.ratio(TWOPC, side)) if TWOPC in case.samples and side != TWOPC else "",
+            f"{case.counted[side]:,}".replace(",", " ") if side in case.counted else "",
+        )
+        for number, side in enumerate(case.samples)
+    ]
+
+
+def comparison(title: str, cases: Iterable[Case]) -> Table:
+    """All sides of all cases, for a terminal."""
+    table = Table(title=title, title_justify="left")
+    for column in COLUMNS:
+        table.add_column(column)
+    for case in cases:
+        for cells in lines(case):
+            table.add_row(*cells)
+    return table
+
+
+def facts_table(cases: Sequence[Case]) -> Table | None:
+    """What else was measured, for a terminal; None if nothing was."""
+    rows = fact_rows(cases)
+    if not rows:
+        return None
+    table = Table(title="beside the times", title_justify="left")
+    for column in ("what", "side", *(case.name for case in cases)):
+        table.add_column(column)
+    for cells in rows:
+        table.add_row(*cells)
+    return table
+
+
+def fact_rows(cases: Sequence[Case]) -> list[tuple[str, ...]]:
+    """What, side, and a cell for each case."""
+    keys = dict.fromkeys((fact, side) for case in cases for fact, sides in case.facts.items() for side in sides)
+    return [
+        (
+            fact,
+            side,
+            *(short(found) if (found := case.facts.get(fact, {}).get(side)) is not None else "" for case in cases),
+        )
+        for fact, side in keys
+    ]
+
+
+def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    head = [f"| {' | '.join(columns)} |", f"|{'|'.join('---' for _ in columns)}|"]
+    return "\n".join([*head, *(f"| {' | '.join(cells)} |" for cells in rows)])

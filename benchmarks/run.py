@@ -1,0 +1,125 @@
+"""The flow of ``make bench``: run the chosen groups, show each case, keep the results, draw their charts."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from benchmarks.chart import Series, curves
+from benchmarks.groups import GROUPS
+from benchmarks.machine import heading, in_words
+from benchmarks.measured import Missing, MissingError, Results, Spread
+from benchmarks.report import comparison, console, facts_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from benchmarks.groups import Group
+    from benchmarks.measured import Case
+    from benchmarks.settings import Settings
+
+
+def chosen(only: Sequence[str]) -> list[tuple[Group, tuple[str, ...]]]:
+    """The groups to run, each with the parts of case names that are wanted of it.
+
+    Args:
+        only: ``group`` or ``group:part``; all groups if empty.
+
+    Raises:
+        ValueError: there is no such group.
+    """
+    wanted: dict[str, list[str]] = {}
+    for one in only:
+        group, _, part = one.partition(":")
+        wanted.setdefault(group, []).extend([part] if part else [])
+    unknown = sorted(set(wanted) - {group.name for group in GROUPS})
+    if unknown:
+        raise ValueError(f"no group {unknown[0]!r}: there are {', '.join(group.name for group in GROUPS)}")
+    return [(group, tuple(wanted.get(group.name, ()))) for group in GROUPS if not only or group.name in wanted]
+
+
+def run_groups(only: Sequence[str], settings: Settings, directory: Path) -> list[Results]:
+    """Run the chosen groups; keep the results and charts of each in ``directory``.
+
+    Raises:
+        WrongCountError: an output has not what was written.
+    """
+    head = heading(settings.exactly_once)
+    console.print(in_words(head), highlight=False)
+    found = []
+    for group, parts in chosen(only):
+        began = time.monotonic()
+        results = run_group(group, replace(settings, only=parts, rounds=min(settings.rounds, group.rounds)), head)
+        console.print(comparison(results.title, results.cases))
+        for table in filter(None, [facts_table(results.cases)]):
+            console.print(table)
+        for missing in results.missing:
+            console.print(f"missing: {missing.name}: {missing.reason}", highlight=False, markup=False)
+        results.write(directory)
+        draw(results, directory)
+        console.print(f"{group.name}: {time.monotonic() - began:.0f} s", highlight=False)
+        found.append(results)
+    return found
+
+
+def run_group(group: Group, settings: Settings, head: dict[str, object]) -> Results:
+    """Run one group; what cannot be set up is named as missing."""
+    cases: list[Case] = []
+    missing: list[Missing] = []
+    try:
+        for case in group.measure(settings):
+            if isinstance(case, Missing):
+                missing.append(case)
+            else:
+                settings.found(case)
+                cases.append(case)
+    except MissingError as error:
+        missing.append(Missing(name=group.name, reason=str(error)))
+    return Results(
+        group=group.name,
+        title=group.title,
+        heading=dict(head),
+        rounds=settings.rounds,
+        cases=cases,
+        x_label=group.x_label,
+        missing=missing,
+    )
+
+
+def draw(results: Results, directory: Path) -> list[Path]:
+    """Write a chart of the samples over ``x``, and one of each fact; returns the files."""
+    cases = [case for case in results.cases if case.x is not None]
+    if not results.x_label or len(cases) < 2:  # noqa: PLR2004 - one point is no curve
+        return []
+    unit = cases[0].unit
+    charts = {results.group: curves(results.title, results.x_label, unit, _samples(cases))}
+    for fact in dict.fromkeys(fact for case in cases for fact in case.facts):
+        slug = re.sub(r"\W+", "-", fact.lower()).strip("-")
+        charts[f"{results.group}-{slug}"] = curves(results.title, results.x_label, fact, _facts(cases, fact))
+    files = []
+    for name, text in charts.items():
+        if text:
+            files.append(directory / f"{name}.svg")
+            files[-1].write_text(text)
+    return files
+
+
+def _samples(cases: Sequence[Case]) -> list[Series]:
+    sides = dict.fromkeys(side for case in cases for side in case.samples)
+    return [
+        Series(side, [(case.x or 0, case.spread(side)) for case in cases if side in case.samples]) for side in sides
+    ]
+
+
+def _facts(cases: Sequence[Case], fact: str) -> list[Series]:
+    sides = dict.fromkeys(side for case in cases for side in case.facts.get(fact, {}))
+    return [
+        Series(
+            side,
+            [(case.x or 0, Spread.of([case.facts[fact][side]])) for case in cases if side in case.facts.get(fact, {})],
+        )
+        for side in sides
+    ]

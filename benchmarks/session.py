@@ -1,0 +1,80 @@
+"""A Spark session whose Kafka connector is placed as users place it: by ``spark.jars.packages``.
+
+Spark puts such jars on the Python workers' ``sys.path``, too, which a jar of ``spark.jars`` is not; that costs every task
+time. No network is needed: Spark's Ivy takes the jars from those that ``integration.services`` has downloaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.sax.saxutils import quoteattr
+
+from pyspark.sql import SparkSession
+
+from integration.services.jars import spark_kafka_jars
+from integration.services.java import java_home
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_IVY_SETTINGS = """\
+<ivysettings>
+  <settings defaultResolver="downloaded"/>
+  <resolvers>
+    <filesystem name="downloaded">
+      <artifact pattern={pattern}/>
+    </filesystem>
+  </resolvers>
+</ivysettings>
+"""
+
+
+@contextlib.contextmanager
+def spark_session(directory: Path, *, cores: int = 2) -> Iterator[SparkSession]:
+    """A session on this machine; stopped at the end.
+
+    Args:
+        directory: for everything that Spark writes.
+        cores: how many tasks run at the same time.
+    """
+    os.environ["JAVA_HOME"] = str(java_home())
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    before = Path.cwd()
+    os.chdir(directory)  # Spark writes files to the working directory
+    builder = (
+        SparkSession.builder.master(f"local[{cores}]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.local.dir", str(directory / "local"))
+        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
+    )
+    for name, value in packages(directory).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+        os.chdir(before)
+
+
+def packages(directory: Path) -> dict[str, str]:
+    """The settings that let Spark resolve its Kafka connector from the jars that are there."""
+    jars = spark_kafka_jars()
+    root = jars[0].parents[3]
+    settings = directory / "ivysettings.xml"
+    pattern = f"{root}/[organisation]/[module]/[revision]/[artifact]-[revision].[ext]"
+    settings.write_text(_IVY_SETTINGS.format(pattern=quoteattr(pattern)))
+    # The repository has no descriptions of dependencies, so each jar is named.
+    coordinates = [":".join(jar.relative_to(root).parts[:3]) for jar in jars]
+    return {
+        "spark.jars.packages": ",".join(coordinates),
+        "spark.jars.ivySettings": str(settings),
+        "spark.jars.ivy": str(directory / "ivy"),
+    }

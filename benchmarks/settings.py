@@ -1,0 +1,74 @@
+"""What a run of the benchmark is asked for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from integration.spark.options import Options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from benchmarks.measured import Case
+
+#: How many times fewer rows a quick run has.
+_QUICK = 50
+_LEAST_ROWS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """One run of the benchmark.
+
+    Attributes:
+        rounds: how often each side runs, in turn.
+        whole: all cases, also those that take long.
+        quick: few rows, to see that everything works; its figures mean nothing.
+        only: parts of the names of the cases to run, without spaces; all if empty.
+        exactly_once: settings of ``exactly_once()`` besides its defaults.
+        say: tells the user what happens.
+        found: is told each case at once, so that an interrupted run has shown something.
+    """
+
+    rounds: int = 5
+    whole: bool = False
+    quick: bool = False
+    only: tuple[str, ...] = ()
+    exactly_once: dict[str, Any] = field(default_factory=dict)
+    say: Callable[[str], None] = print
+    found: Callable[[Case], None] = print
+
+    def rows(self, count: int) -> int:
+        """So many rows, or few of them in a quick run."""
+        return max(_LEAST_ROWS, count // _QUICK) if self.quick else count
+
+    def wants(self, case: str) -> bool:
+        """Whether a case is to run."""
+        return not self.only or any(part in case.replace(" ", "") for part in self.only)
+
+    @property
+    def two_phases(self) -> dict[str, Any] | None:
+        """The settings that make every batch take two phases; None where the default does that anyway."""
+        if "direct" not in {option.name for option in fields(Options)} or "direct" in self.exactly_once:
+            return None
+        return {**self.exactly_once, "direct": "never"}
+
+
+def parsed(assignments: Iterable[str]) -> dict[str, Any]:
+    """``name=value`` pairs; a value is JSON, or else text.
+
+    Raises:
+        ValueError: one has no ``=``.
+    """
+    found: dict[str, Any] = {}
+    for assignment in assignments:
+        name, separator, text = assignment.partition("=")
+        if not separator:
+            raise ValueError(f"{assignment!r}: give name=value, for example direct=never")
+        try:
+            found[name] = json.loads(text)
+        except ValueError:
+            found[name] = text
+    return found

@@ -1,0 +1,202 @@
+"""The benchmark's own figures: medians and ratios, verdicts, charts, and the blocks of the documents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from benchmarks import counting
+from benchmarks.chart import Series, curves
+from benchmarks.counting import Count, WrongCountError
+from benchmarks.goals import GOALS, Goal, Verdict
+from benchmarks.groups import GROUPS, Group
+from benchmarks.measured import TWO_PHASES, TWOPC, Case, Missing, MissingError, Results, Spread, read_results
+from benchmarks.pages import PAGES, filled
+from benchmarks.report import lines
+from benchmarks.run import chosen, draw, run_group
+from benchmarks.settings import Settings, parsed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SPARK = "Spark's own sink (at least once)"
+
+
+def case(name: str = "100 rows", **samples: list[float]) -> Case:
+    return sampled(name, samples)
+
+
+def sampled(name: str, samples: dict[str, list[float]]) -> Case:
+    return Case(name=name, unit="ms", samples={TWOPC: [12, 30, 10], SPARK: [10, 10, 20], **samples}, x=100)
+
+
+def results(*cases: Case) -> Results:
+    heading: dict[str, Any] = {"date": "2026-01-01", "cores": 2, "processor": "p", "memory GiB": 24}
+    return Results(group="streaming", title="T", heading=heading, rounds=3, cases=list(cases), x_label="rows")
+
+
+def test_a_ratio_is_taken_round_by_round_and_not_from_the_medians() -> None:
+    assert case().spread(TWOPC) == Spread(12, 10, 30)
+    assert case().ratio(TWOPC, SPARK) == Spread(1.2, 0.5, 3)
+
+
+def test_a_side_without_a_sample_in_each_round_has_no_ratio() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        case(other=[1]).ratio(TWOPC, "other")
+
+
+def test_a_table_has_a_line_for_each_side_and_no_ratio_to_itself() -> None:
+    assert lines(case()) == [
+        ("100 rows", TWOPC, "12 (10-30) ms", "", ""),
+        ("", SPARK, "10 (10-20) ms", "1.2 (0.5-3)", ""),
+    ]
+
+
+def test_results_survive_their_file(tmp_path: Path) -> None:
+    kept = results(case())
+    kept.write(tmp_path)
+    assert read_results(tmp_path, "streaming") == kept
+    assert read_results(tmp_path, "other") is None
+
+
+def test_a_goal_is_met_at_its_limit_missed_above_and_unknown_without_results() -> None:
+    goal = next(one for one in GOALS if (one.group, one.case) == ("streaming", "100 rows"))
+    assert goal.verdict(results(case())) is Verdict.MET
+    assert goal.verdict(results(case(twopc=[12.1, 30, 10]))) is Verdict.MISSED
+    assert goal.verdict(results()) is Verdict.UNKNOWN
+    assert goal.verdict(None) is Verdict.UNKNOWN
+
+
+def test_a_goal_for_two_phases_takes_the_default_where_that_is_two_phases() -> None:
+    goal = next(one for one in GOALS if one.side == TWO_PHASES and one.case == "2 000 rows")
+    assert goal.verdict(results(case("2 000 rows"))) is Verdict.MET
+    slow = sampled("2 000 rows", {TWO_PHASES: [100, 100, 100]})
+    assert goal.verdict(results(slow)) is Verdict.MISSED
+
+
+def test_a_rate_below_its_limit_misses_the_goal() -> None:
+    goal = Goal(says="", group="g", case="100 rows", to=SPARK, limit=1.2, at_most=False)
+    assert goal.verdict(results(case())) is Verdict.MET
+    assert goal.verdict(results(case(twopc=[11, 30, 10]))) is Verdict.MISSED
+
+
+def test_a_fact_can_be_a_goal() -> None:
+    goal = Goal(says="", group="g", case="c", to=None, limit=100, fact="MiB")
+    kept = Case(name="c", unit="ms", samples={TWOPC: [1]}, facts={"MiB": {TWOPC: 101.0}})
+    assert (goal.verdict(results(kept)), goal.figure(results(kept))) == (Verdict.MISSED, "101")
+
+
+def test_every_goal_belongs_to_a_group() -> None:
+    assert {goal.group for goal in GOALS} - {group.name for group in GROUPS} == set()
+
+
+def test_a_chart_is_valid_has_every_point_in_its_frame_and_both_colour_schemes() -> None:
+    points = [(1.0, Spread(3, 1, 10)), (1e6, Spread(0.2, 0.2, 0.2)), (10.0, Spread(0, 0, 0))]
+    text = curves("T & <t>", "x", "ms", [Series("s < t", points), Series("empty", [])])
+    root = ET.fromstring(text)  # noqa: S314 - our own
+    circles = root.findall(".//{*}circle")
+    assert len(circles) == 2
+    assert all(0 <= float(one.attrib["cx"]) <= 640 and 0 <= float(one.attrib["cy"]) <= 360 for one in circles)
+    assert "prefers-color-scheme: dark" in text
+    assert curves("T", "x", "ms", []) == ""
+
+
+def test_a_group_draws_its_curve_and_each_fact_and_a_single_case_none(tmp_path: Path) -> None:
+    cases = [
+        Case(name=str(x), unit="ms", samples={TWOPC: [x]}, x=x, facts={"KiB / batch": {TWOPC: x}}) for x in (1.0, 10.0)
+    ]
+    names = [file.name for file in draw(results(*cases), tmp_path)]
+    assert names == ["streaming.svg", "streaming-kib-batch.svg"]
+    assert draw(results(cases[0]), tmp_path) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_figures_of_a_page_are_those_of_the_kept_results(page: Path) -> None:
+    assert filled(page.read_text()) == page.read_text(), 'make bench ARGS="--pages"'
+
+
+def test_a_block_is_replaced_and_the_text_around_it_kept(tmp_path: Path) -> None:
+    page = "a\n<!-- bench -->\nold\n<!-- /bench -->\nb\n<!-- bench:goals -->\n<!-- /bench -->\nc\n"
+    absent = filled(page, tmp_path)
+    assert absent.startswith(
+        'a\n<!-- bench -->\n*Not measured yet:* `make bench ARGS="--only streaming"`.\n<!-- /bench -->\nb\n'
+    )
+    assert "not measured" in absent
+    results(case()).write(tmp_path)
+    present = filled(page, tmp_path)
+    assert "| 100 rows | twopc | 12 (10-30) ms |" in present
+    assert "| 1.2 (0.5-3) | met |" in present
+    assert filled(present, tmp_path) == present
+    assert filled("no block", tmp_path) == "no block"
+
+
+def test_a_block_of_an_unknown_group_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no group"):
+        filled("<!-- bench:other -->\n<!-- /bench -->", tmp_path)
+
+
+def test_only_names_groups_and_parts_of_cases() -> None:
+    assert [group for group, _ in chosen(())] == list(GROUPS)
+    assert [(group.name, parts) for group, parts in chosen(["streaming:2000", "streaming:100rows"])] == [
+        ("streaming", ("2000", "100rows"))
+    ]
+    with pytest.raises(ValueError, match="no group 'other': there are streaming"):
+        chosen(["other"])
+    assert Settings(only=("2000",)).wants("2 000 rows")
+    assert not Settings(only=("2000",)).wants("100 rows")
+    assert Settings().wants("100 rows")
+
+
+def test_settings_are_json_or_text() -> None:
+    assert parsed(["staging=true", "direct=never", "max_attempts=1"]) == {
+        "staging": True,
+        "direct": "never",
+        "max_attempts": 1,
+    }
+    with pytest.raises(ValueError, match="name=value"):
+        parsed(["direct"])
+
+
+def test_what_cannot_be_set_up_is_named_and_what_was_measured_before_it_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def measure(_: Settings) -> Any:
+        yield case()
+        yield Missing(name="one", reason="no such package")
+        raise MissingError("no broker")
+
+    monkeypatch.setattr(Group, "measure", lambda _, settings: measure(settings))
+    found = run_group(GROUPS[0], Settings(found=lambda _: None), {})
+    assert [one.name for one in found.cases] == ["100 rows"]
+    assert [(one.name, one.reason) for one in found.missing] == [("one", "no such package"), ("streaming", "no broker")]
+
+
+class Message:
+    """A record as librdkafka's consumer gives it."""
+
+    def __init__(self, key: bytes | None, at_ms: int = 0) -> None:
+        self._key, self._at_ms = key, at_ms
+
+    def key(self) -> bytes | None:
+        return self._key
+
+    def timestamp(self) -> tuple[int, int]:
+        return 2, self._at_ms
+
+
+@pytest.mark.parametrize("key", [b"0", b"2", b"-1", None])
+def test_a_record_that_comes_twice_or_does_not_belong_fails_the_run(key: bytes | None) -> None:
+    seen = bytearray(2)
+    seen[0] = 1
+    counting._mark(seen, Message(b"1"), "t")  # type: ignore[arg-type]
+    with pytest.raises(WrongCountError, match="twice, or where it does not belong"):
+        counting._mark(seen, Message(key), "t")  # type: ignore[arg-type]
+
+
+def test_the_rate_is_taken_between_the_first_and_the_last_record() -> None:
+    found = Count()
+    for at_ms in (2_000, 1_000, 3_000, 1_500):
+        counting._note(found, Message(b"", at_ms))  # type: ignore[arg-type]
+    assert (found.records, found.first_ms, found.last_ms, found.rate) == (4, 1_000, 3_000, 2.0)
