@@ -45,4 +45,9 @@ class Group:
 
 
 #: In the order in which they run.
-GROUPS: tuple[Group, ...] = (Group(name="streaming", module="benchmarks.streaming"),)
+GROUPS: tuple[Group, ...] = (
+    Group(name="streaming", module="benchmarks.streaming"),
+    Group(name="write", module="benchmarks.write_phase"),
+    Group(name="redis", module="benchmarks.redis_sink"),
+    Group(name="hbase", module="benchmarks.hbase_sink"),
+)

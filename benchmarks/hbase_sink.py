@@ -1,51 +1,59 @@
 """The HBase sink beside the client alone, in turn, on one server: without any guarantee, one call a row and many.
 
-``.venv/bin/python benchmarks/hbase_sink.py --rows 10000 --pairs 3``. What is timed is everything between the Arrow batch and
-the last acknowledgement: for the sink encoding, staging, confirming, applying and proving. *Client*: ``hbase-driver``'s own
-``Table``, which makes one call a row, from values that are made beforehand. *Batched*: the same mutations by this project's
-client, 1000 in a call, without a condition: what HBase can take from one Python process.
+``make bench ARGS="--only hbase"``. What is timed is everything between the Arrow batch and the last acknowledgement: for the
+sink encoding, staging, confirming, applying and proving. *One call a row*: ``hbase-driver``'s own ``Table``, from values that
+are made beforehand. *Batched*: the same mutations by this project's client, 1000 in a call, without a condition: what HBase
+can take from one Python process.
 """
 
 from __future__ import annotations
 
 import contextlib
-import statistics
 import time
 import uuid
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import typer
 from hbasedriver.client.client import Client
 from hbasedriver.operations import Append as ClientAppend
 from hbasedriver.operations import Increment as ClientIncrement
 from hbasedriver.operations import Put as ClientPut
-from rich.console import Console
-from rich.table import Table
+from hbasedriver.operations import Scan
 
+from benchmarks.counting import WrongCountError
+from benchmarks.measured import TWOPC, Case
+from benchmarks.one_task import ARROW_ROWS, Steps, run_task
+from benchmarks.redis_sink import step_facts
+from benchmarks.turns import in_turn
 from integration.services.hbase import LocalHBase
 from sinks.hbase import HBaseSink
 from sinks.hbase.errors import FAILURES
 from sinks.hbase.mappings import COUNTER, Append, Increment, Mapping, Put
 from sinks.hbase.messages import hbase_pb, name_parts
 from sinks.hbase.row_ops import Op
-from twopc.attempt import Attempt, Claim, Evidence, TaskAttempt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-BATCH_ROWS = 10_000  # Spark's spark.sql.execution.arrow.maxRecordsPerBatch
-VALUE = b"x" * 50
-TABLE = "bench"
-console = Console(width=130)
+    from benchmarks.settings import Settings
+
+TITLE: Final = "HBase: the sink beside its bare client"
+X_LABEL: Final = ""
+CLIENT: Final = "hbase-driver, one call a row"
+BATCHED: Final = "the same client, batched"
+_ROWS: Final = 10_000
+_VALUE: Final = b"x" * 50
+_TABLE: Final = "bench"
+_TIMEOUT_S: Final = 30
 
 #: Name, the sink's mapping, the values of one row's cells, and the same by the client's table.
 WORKLOADS: list[tuple[str, Callable[[str], Mapping], tuple[bytes, ...], Callable[[Any, bytes], Any]]] = [
     (
         "Put, 1 cell (upsert)",
         lambda p: Put(p + "{id}", {"d:v": "v"}),
-        (VALUE,),
-        lambda t, row: t.put(ClientPut(row).add_column(b"d", b"v", VALUE)),
+        (_VALUE,),
+        lambda t, row: t.put(ClientPut(row).add_column(b"d", b"v", _VALUE)),
     ),
     (
         "Increment, 1 cell",
@@ -56,127 +64,105 @@ WORKLOADS: list[tuple[str, Callable[[str], Mapping], tuple[bytes, ...], Callable
     (
         "Append, 1 cell",
         lambda p: Append(p + "{id}", {"d:v": "v"}),
-        (VALUE,),
-        lambda t, row: t.append(ClientAppend(row).add_column(b"d", b"v", VALUE)),
+        (_VALUE,),
+        lambda t, row: t.append(ClientAppend(row).add_column(b"d", b"v", _VALUE)),
     ),
 ]
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """How long some work takes."""
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
+def measure(settings: Settings) -> Iterator[Case]:
+    """A case for each operation."""
+    rows = settings.rows(_ROWS)
+    ids = [pa.array(range(start, min(start + ARROW_ROWS, rows)), pa.int64()) for start in range(0, rows, ARROW_ROWS)]
+    batches = [
+        pa.record_batch({"id": i, "n": pa.array([1] * len(i), pa.int64()), "v": pa.array([_VALUE] * len(i))})
+        for i in ids
+    ]
+    with LocalHBase(heap="1g") as server:
+        _create_table(_sink(server.zookeeper, Put("{id}", {"d:v": "v"})))
+        table: Any = Client({"hbase.zookeeper.quorum": server.zookeeper}).get_table(b"default", _TABLE.encode())
+        for name, mapping, values, send in WORKLOADS:
+            if settings.wants(name):
+                workload = _Workload(server.zookeeper, table, rows, mapping)
+                sides = {
+                    TWOPC: lambda w=workload: w.by_sink(batches),
+                    CLIENT: lambda w=workload, s=send: w.by_client(s),  # type: ignore[misc] # mypy cannot infer a default's type
+                    BATCHED: lambda w=workload, v=values: w.batched(v),  # type: ignore[misc] # mypy cannot infer a default's type
+                }
+                ran, _ = in_turn(settings.rounds, sides)
+                counted = {side: rows * len(found) for side, found in ran.items()}
+                facts = step_facts(workload.steps)
+                yield Case(name=name, unit="rows/s", samples=ran, counted=counted, facts=facts)
+        table.close()
 
 
-def batched(sink: HBaseSink, prefix: str, values: tuple[bytes, ...], rows: int) -> None:
-    """The mutations of so many rows, without a guarantee."""
-    client = sink.create_client()
-    with contextlib.closing(client):
-        keys = [f"{prefix}{number}".encode() for number in range(rows)]
-        mutations = sink.mapping.mutations((key, values) for key in keys)
-        ops = [Op(TABLE, mutation.row, mutations=(mutation,)) for mutation in mutations]
-        if client.execute(ops) != [True] * rows:
-            raise AssertionError("not written")
+@dataclass
+class _Workload:
+    """Runs one operation on each side; each run has rows of its own, which are counted."""
+
+    zookeeper: str
+    table: Any
+    rows: int
+    mapping: Callable[[str], Mapping]
+    steps: list[Steps] = field(default_factory=list)
+
+    def by_client(self, send: Callable[[Any, bytes], Any]) -> float:
+        """Rows a second, one call each."""
+        prefix = self._prefix()
+        keys = [f"{prefix}{number}".encode() for number in range(self.rows)]
+        began = time.perf_counter()
+        for key in keys:
+            send(self.table, key)
+        return self._rate(time.perf_counter() - began, prefix)
+
+    def batched(self, values: tuple[bytes, ...]) -> float:
+        """Rows a second, many in a call, without a guarantee."""
+        prefix = self._prefix()
+        sink = _sink(self.zookeeper, self.mapping(prefix))
+        client = sink.create_client()
+        with contextlib.closing(client):
+            began = time.perf_counter()
+            keys = [f"{prefix}{number}".encode() for number in range(self.rows)]
+            mutations = sink.mapping.mutations((key, values) for key in keys)
+            ops = [Op(_TABLE, mutation.row, mutations=(mutation,)) for mutation in mutations]
+            if client.execute(ops) != [True] * self.rows:
+                raise AssertionError("not written")
+            return self._rate(time.perf_counter() - began, prefix)
+
+    def by_sink(self, batches: list[pa.RecordBatch]) -> float:
+        """Rows a second by the sink."""
+        prefix = self._prefix()
+        self.steps.append(run_task(_sink(self.zookeeper, self.mapping(prefix)), batches))
+        return self._rate(self.steps[-1].total_s, prefix)
+
+    @staticmethod
+    def _prefix() -> str:
+        return f"{uuid.uuid4().hex[:8]}:"
+
+    def _rate(self, took_s: float, prefix: str) -> float:
+        """Count the run's rows; return its rate."""
+        scan = Scan(prefix.encode(), prefix.replace(":", ";").encode())
+        with self.table.scan(scan) as scanner:
+            found = sum(1 for _ in scanner)
+        if found != self.rows:
+            raise WrongCountError(f"HBase has {found} rows with {prefix} instead of {self.rows}")
+        return self.rows / took_s
 
 
-def with_sink(sink: HBaseSink, batches: list[pa.RecordBatch]) -> list[float]:
-    """Seconds for these rows by the sink, up to the end of each step: staged, confirmed, applied."""
-    committer = sink.create_committer()
-    committer.inspect()
-    driver_epoch = committer.acquire(Claim("bench", uuid.uuid4().hex, "none"))
-    began = time.perf_counter()
-    scan_start = committer.begin_attempt()
-    writer = sink.create_writer(TaskAttempt("bench", 0, Attempt(0, 0), 0, driver_epoch, -1))
-    for batch in batches:
-        writer.write_rows(batch)
-    handle = writer.snapshot_state(0)
-    if handle is None:
-        raise AssertionError("there are rows")
-    writer.hand_over()
-    writer.close()
-    ends = [time.perf_counter() - began]
-    committer.confirm([handle], 0)
-    ends.append(time.perf_counter() - began)
-    if committer.commit([handle], scan_start) != {handle: Evidence.COMMITTED}:
-        raise AssertionError(f"not committed: {committer.blockers()}")
-    ends.append(time.perf_counter() - began)
-    committer.close()
-    return ends
+def _sink(zookeeper: str, mapping: Mapping) -> HBaseSink:
+    return HBaseSink(name=f"b{uuid.uuid4().hex[:8]}", zookeeper=zookeeper, table=_TABLE, mapping=mapping)
 
 
-def create_table(sink: HBaseSink) -> None:
+def _create_table(sink: HBaseSink) -> None:
     """Make the table, and return when it is served."""
     families = [hbase_pb.ColumnFamilySchema(name=b"d")]
     client = sink.create_client()
     with contextlib.closing(client):
-        client.cluster.call_master(lambda master: master.create_table(*name_parts(TABLE), families))
-        deadline = time.monotonic() + 30
+        client.cluster.call_master(lambda master: master.create_table(*name_parts(_TABLE), families))
+        deadline = time.monotonic() + _TIMEOUT_S
         while time.monotonic() < deadline:
             with contextlib.suppress(*FAILURES):
-                client.cluster.region_of(TABLE, b"")
+                client.cluster.region_of(_TABLE, b"")
                 return
             time.sleep(0.05)
         raise AssertionError("the table is not served")
-
-
-def main(
-    rows: Annotated[int, typer.Option(help="Rows of one run.")] = 10_000,
-    pairs: Annotated[int, typer.Option(help="Runs of each side, in turn.")] = 3,
-) -> None:
-    """Print rates, their ratios, and the parts of the sink's time."""
-    table = Table(title=f"{rows} rows, {pairs} pairs, medians; ratio = sink / client alone")
-    columns = (
-        "operation",
-        "client rows/s",
-        "batched rows/s",
-        "sink rows/s",
-        "to client",
-        "to batched",
-        "staged, confirmed, applied",
-    )
-    for column in columns:
-        table.add_column(column)
-    ids = [pa.array(range(start, min(start + BATCH_ROWS, rows)), pa.int64()) for start in range(0, rows, BATCH_ROWS)]
-    batches = [
-        pa.record_batch({"id": i, "n": pa.array([1] * len(i), pa.int64()), "v": pa.array([VALUE] * len(i))})
-        for i in ids
-    ]
-    with LocalHBase(heap="1g") as server:
-        create_table(HBaseSink(name="b", zookeeper=server.zookeeper, table=TABLE, mapping=Put("{id}", {"d:v": "v"})))
-        client: Any = Client({"hbase.zookeeper.quorum": server.zookeeper}).get_table(b"default", TABLE.encode())
-        for name, mapping, values, send in WORKLOADS:
-            alone, plain, ours = [], [], []
-            for _ in range(pairs):
-                prefixes = [f"{uuid.uuid4().hex[:8]}:" for _ in range(3)]
-                keys = [f"{prefixes[0]}{number}".encode() for number in range(rows)]
-                alone.append(seconds(lambda keys=keys, send=send: [send(client, key) for key in keys]))  # type: ignore[misc]
-                sink = HBaseSink(
-                    name=f"b{uuid.uuid4().hex[:8]}",
-                    zookeeper=server.zookeeper,
-                    table=TABLE,
-                    mapping=mapping(prefixes[2]),
-                )
-                plain.append(seconds(lambda sink=sink, p=prefixes[1], v=values: batched(sink, p, v, rows)))  # type: ignore[misc]
-                ours.append(with_sink(sink, batches))
-            steps = zip(*([o[0], o[1] - o[0], o[2] - o[1]] for o in ours), strict=True)
-            table.add_row(
-                name,
-                f"{rows / statistics.median(alone):,.0f}",
-                f"{rows / statistics.median(plain):,.0f}",
-                f"{rows / statistics.median(o[-1] for o in ours):,.0f}",
-                _ratios(alone, ours),
-                _ratios(plain, ours),
-                " ".join(f"{part:.2f} s" for part in map(statistics.median, steps)),
-            )
-        client.close()
-    console.print(table)
-
-
-def _ratios(others: list[float], ours: list[list[float]]) -> str:
-    found = sorted(other / own[-1] for other, own in zip(others, ours, strict=True))
-    return f"{statistics.median(found):.2f} ({found[0]:.2f} to {found[-1]:.2f})"
-
-
-if __name__ == "__main__":
-    typer.run(main)

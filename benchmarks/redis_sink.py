@@ -1,8 +1,8 @@
 """The Redis sink beside the client alone: redis-py's own pipeline without any guarantee, in turn, on one server.
 
-``.venv/bin/python benchmarks/redis_sink.py --rows 100000 --pairs 5``. What is timed is everything between the Arrow batch
-and the last acknowledgement: for the sink encoding, staging, confirming, applying and proving; for the client encoding of
-Python values that are made beforehand, and pipelines of the same size. Each pair gives one ratio of rates.
+``make bench ARGS="--only redis"``. What is timed is everything between the Arrow batch and the last acknowledgement: for the
+sink encoding, staging, confirming, applying and proving; for the client encoding of Python values that are made beforehand,
+and pipelines of 1000 commands.
 """
 
 from __future__ import annotations
@@ -11,37 +11,40 @@ import contextlib
 import statistics
 import time
 import uuid
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import typer
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.counting import WrongCountError
+from benchmarks.measured import TWOPC, Case
+from benchmarks.one_task import ARROW_ROWS, Steps, run_task
+from benchmarks.turns import in_turn
 from integration.services.redis import LocalRedis
 from sinks.redis import RedisSink
 from sinks.redis.mappings import HashIncrBy, HashSet, IncrBy, ListPush, Set
-from twopc.attempt import Attempt, Claim, Evidence, TaskAttempt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import redis
 
+    from benchmarks.settings import Settings
     from sinks.redis.mappings import Mapping
 
-PIPELINE_ROWS = 1_000
-BATCH_ROWS = 10_000  # Spark's spark.sql.execution.arrow.maxRecordsPerBatch
-VALUE = "x" * 50
-console = Console()
+TITLE: Final = "Redis: the sink beside redis-py's bare pipeline"
+X_LABEL: Final = ""
+CLIENT: Final = "redis-py, a pipeline"
+_ROWS: Final = 100_000
+_PIPELINE_ROWS: Final = 1_000
+_VALUE: Final = "x" * 50
 
 #: Name, the sink's mapping, and the same command of the client.
 WORKLOADS: list[tuple[str, Callable[[str], Mapping], Callable[[Any, str, int], Any]]] = [
-    ("SET (upsert)", lambda p: Set(f"{p}:{{id}}", "v"), lambda c, p, i: c.set(f"{p}:{i}", VALUE)),
+    ("SET (upsert)", lambda p: Set(f"{p}:{{id}}", "v"), lambda c, p, i: c.set(f"{p}:{i}", _VALUE)),
     (
         "HSET, 2 fields (upsert)",
         lambda p: HashSet(f"{p}:{{id}}", ("n", "v")),
-        lambda c, p, i: c.hset(f"{p}:{i}", mapping={"n": i, "v": VALUE}),
+        lambda c, p, i: c.hset(f"{p}:{i}", mapping={"n": i, "v": _VALUE}),
     ),
     ("INCRBY (increment)", lambda p: IncrBy(f"{p}:{{id}}", "n"), lambda c, p, i: c.incrby(f"{p}:{i}", i)),
     (
@@ -49,95 +52,89 @@ WORKLOADS: list[tuple[str, Callable[[str], Mapping], Callable[[Any, str, int], A
         lambda p: HashIncrBy(f"{p}:{{id}}", ("n",)),
         lambda c, p, i: c.hincrby(f"{p}:{i}", "n", i),
     ),
-    ("RPUSH (append)", lambda p: ListPush(f"{p}:list", "v"), lambda c, p, _: c.rpush(f"{p}:list", VALUE)),
+    ("RPUSH (append)", lambda p: ListPush(f"{p}:list", "v"), lambda c, p, _: c.rpush(f"{p}:list", _VALUE)),
 ]
 
 
-def with_client(client: redis.Redis, send: Callable[[Any, str, int], Any], rows: int) -> float:
-    """Seconds for so many rows by the client alone."""
-    prefix = uuid.uuid4().hex[:8]
-    began = time.perf_counter()
-    for start in range(0, rows, PIPELINE_ROWS):
-        pipeline = client.pipeline(transaction=False)
-        for number in range(start, min(start + PIPELINE_ROWS, rows)):
-            send(pipeline, prefix, number)
-        pipeline.execute()
-    return time.perf_counter() - began
-
-
-def with_sink(url: str, mapping: Callable[[str], Mapping], batches: list[pa.RecordBatch]) -> list[float]:
-    """Seconds for these rows by the sink, up to the end of each step: staged, confirmed, applied."""
-    name = f"b{uuid.uuid4().hex[:8]}"
-    sink = RedisSink(name=name, url=url, mapping=mapping(name))
-    committer = sink.create_committer()
-    committer.inspect()
-    driver_epoch = committer.acquire(Claim("bench", uuid.uuid4().hex, "none"))
-    began = time.perf_counter()
-    ends = []
-    scan_start = committer.begin_attempt()
-    writer = sink.create_writer(TaskAttempt("bench", 0, Attempt(0, 0), 0, driver_epoch, -1))
-    for batch in batches:
-        writer.write_rows(batch)
-    handle = writer.snapshot_state(0)
-    if handle is None:
-        raise AssertionError("there are rows")
-    writer.hand_over()
-    writer.close()
-    ends.append(time.perf_counter() - began)
-    committer.confirm([handle], 0)
-    ends.append(time.perf_counter() - began)
-    found = committer.commit([handle], scan_start)
-    ends.append(time.perf_counter() - began)
-    if found != {handle: Evidence.COMMITTED}:
-        raise AssertionError(f"not committed: {found}")
-    committer.close()
-    return ends
-
-
-def main(
-    rows: Annotated[int, typer.Option(help="Rows of one run.")] = 100_000,
-    pairs: Annotated[int, typer.Option(help="Runs of each side, in turn.")] = 5,
-) -> None:
-    """Print rates, their ratio, the parts of the sink's time, and the longest that Redis was busy with one script."""
-    table = Table(title=f"{rows} rows, {pairs} pairs, medians; ratio = sink / client alone")
-    for column in (
-        "command",
-        "client rows/s",
-        "sink rows/s",
-        "ratio",
-        "of all pairs",
-        "staged, confirmed, applied",
-        "longest",
-    ):
-        table.add_column(column)
-    ids = [pa.array(range(start, min(start + BATCH_ROWS, rows)), pa.int64()) for start in range(0, rows, BATCH_ROWS)]
-    batches = [pa.record_batch({"id": i, "n": i, "v": pa.array([VALUE] * len(i))}) for i in ids]
+def measure(settings: Settings) -> Iterator[Case]:
+    """A case for each command."""
+    rows = settings.rows(_ROWS)
+    ids = [pa.array(range(start, min(start + ARROW_ROWS, rows)), pa.int64()) for start in range(0, rows, ARROW_ROWS)]
+    batches = [pa.record_batch({"id": i, "n": i, "v": pa.array([_VALUE] * len(i))}) for i in ids]
     server = LocalRedis(options={"slowlog-log-slower-than": "1000"})
     with server, contextlib.closing(server.client()) as client:
         for name, mapping, send in WORKLOADS:
-            alone, ours = [], []
-            longest_us = 0
-            for _ in range(pairs):
-                client.flushall()
-                alone.append(with_client(client, send, rows))
-                client.flushall()
-                client.slowlog_reset()
-                ours.append(with_sink(server.url, mapping, batches))
-                longest_us = max([longest_us, *(entry["duration"] for entry in client.slowlog_get(128))])
-            ratios = sorted(a / o[-1] for a, o in zip(alone, ours, strict=True))
-            [statistics.median(steps) for steps in zip(*([o[0], o[1] - o[0], o[2] - o[1]] for o in ours), strict=True)]
-            steps = zip(*([o[0], o[1] - o[0], o[2] - o[1]] for o in ours), strict=True)
-            table.add_row(
-                name,
-                f"{rows / statistics.median(alone):,.0f}",
-                f"{rows / statistics.median(o[-1] for o in ours):,.0f}",
-                f"{statistics.median(ratios):.2f}",
-                f"{ratios[0]:.2f} to {ratios[-1]:.2f}",
-                " ".join(f"{part:.2f} s" for part in map(statistics.median, steps)),
-                f"{longest_us / 1000:.1f} ms",
-            )
-    console.print(table)
+            if settings.wants(name):
+                yield _case(settings.rounds, _Workload(server.url, client, rows), name, (mapping, send, batches))
 
 
-if __name__ == "__main__":
-    typer.run(main)
+class _Workload:
+    """Runs one command on both sides, and counts what it has written."""
+
+    def __init__(self, url: str, client: redis.Redis, rows: int) -> None:
+        self._url = url
+        self._client = client
+        self._rows = rows
+        self.steps: list[Steps] = []
+        self.longest_ms = 0.0
+
+    def by_client(self, send: Callable[[Any, str, int], Any]) -> float:
+        """Rows a second by the client alone."""
+        self._client.flushall()
+        prefix = uuid.uuid4().hex[:8]
+        began = time.perf_counter()
+        for start in range(0, self._rows, _PIPELINE_ROWS):
+            pipeline = self._client.pipeline(transaction=False)
+            for number in range(start, min(start + _PIPELINE_ROWS, self._rows)):
+                send(pipeline, prefix, number)
+            pipeline.execute()
+        rate = self._rows / (time.perf_counter() - began)
+        self._count(prefix)
+        return rate
+
+    def by_sink(self, mapping: Callable[[str], Mapping], batches: list[pa.RecordBatch]) -> float:
+        """Rows a second by the sink."""
+        self._client.flushall()
+        self._client.slowlog_reset()
+        name = f"b{uuid.uuid4().hex[:8]}"
+        steps = run_task(RedisSink(name=name, url=self._url, mapping=mapping(name)), batches)
+        self._count(name)
+        self.steps.append(steps)
+        entries: Any = self._client.slowlog_get(128)
+        self.longest_ms = max([self.longest_ms, *(entry["duration"] / 1000 for entry in entries)])
+        return self._rows / steps.total_s
+
+    def _count(self, prefix: str) -> None:
+        """Every row is a key of its own, or an element of the one list."""
+        listed: Any = self._client.llen(f"{prefix}:list")
+        found = listed or sum(1 for _ in self._client.scan_iter(f"{prefix}:*", count=10_000))
+        if found != self._rows:
+            raise WrongCountError(f"Redis has {found} rows with {prefix} instead of {self._rows}")
+
+
+def _case(
+    rounds: int,
+    workload: _Workload,
+    name: str,
+    how: tuple[Callable[[str], Mapping], Callable[[Any, str, int], Any], list[pa.RecordBatch]],
+) -> Case:
+    mapping, send, batches = how
+    sides = {TWOPC: lambda: workload.by_sink(mapping, batches), CLIENT: lambda: workload.by_client(send)}
+    ran, _ = in_turn(rounds, sides)
+    rows = sum(batch.num_rows for batch in batches)
+    return Case(
+        name=name,
+        unit="rows/s",
+        samples=ran,
+        counted={side: rows * len(found) for side, found in ran.items()},
+        facts={**step_facts(workload.steps), "longest ms that a script blocked Redis": {TWOPC: workload.longest_ms}},
+    )
+
+
+def step_facts(steps: list[Steps]) -> dict[str, dict[str, float]]:
+    """The median of each step, in ms."""
+    return {
+        "ms to stage": {TWOPC: statistics.median(1000 * one.write_s for one in steps)},
+        "ms to confirm": {TWOPC: statistics.median(1000 * one.confirm_s for one in steps)},
+        "ms to apply and prove": {TWOPC: statistics.median(1000 * one.commit_s for one in steps)},
+    }

@@ -19,6 +19,7 @@ from benchmarks.report import comparison, console
 from benchmarks.session import spark_session
 from benchmarks.settings import Settings, parsed
 from benchmarks.topics import Topics
+from benchmarks.turns import in_turn
 from integration.services.kafka import LocalKafka
 
 if TYPE_CHECKING:
@@ -45,15 +46,6 @@ def queries(partitions: int = 2, jvm_flags: tuple[str, ...] = ()) -> Iterator[Qu
         spark_session(Path(name)) as spark,
     ):
         yield Queries(spark, Topics(kafka.bootstrap_servers, partitions), Path(name))
-
-
-def in_turn(rounds: int, sides: dict[str, Callable[[], Ran]]) -> dict[str, list[Ran]]:
-    """Run each side once a round; every other round in the opposite order, so that none always comes after the other."""
-    ran: dict[str, list[Ran]] = {side: [] for side in sides}
-    for number in range(rounds):
-        for side in list(sides) if number % 2 == 0 else list(reversed(sides)):
-            ran[side].append(sides[side]())
-    return ran
 
 
 def case_name(rows: int) -> str:
@@ -92,10 +84,11 @@ def measure(settings: Settings) -> Iterator[Case]:
     with queries() as bench:
         warm_up = bench.source(_WARM_UP_ROWS, WARM_UP_BATCHES + 2)
         in_turn(1, sides_of(bench, warm_up, settings))
+        bench.drop(warm_up)
         for rows, batches in sizes:
             source = bench.source(settings.rows(rows), WARM_UP_BATCHES + (1 if settings.quick else batches))
             sides = sides_of(bench, source, settings, two_phases=rows in _TWO_PHASE_SIZES)
-            yield case_of(case_name(rows), in_turn(settings.rounds, sides), x=rows)
+            yield case_of(case_name(rows), in_turn(settings.rounds, sides)[0], x=rows)
             bench.drop(source)
 
 
@@ -112,7 +105,7 @@ def main(  # noqa: PLR0913, PLR0917 - the options of the command line
     with queries(partitions) as bench:
         source = bench.source(batch_rows, batches, value_bytes=value_bytes)
         sides = sides_of(bench, source, Settings(exactly_once=chosen))
-        case = case_of(case_name(batch_rows), in_turn(pairs, sides))
+        case = case_of(case_name(batch_rows), in_turn(pairs, sides)[0])
     title = f"addBatch, {batch_rows} rows per batch, {partitions} partitions, medians of {pairs} pairs"
     console.print(comparison(title, [case]))
 

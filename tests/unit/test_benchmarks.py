@@ -17,6 +17,7 @@ from benchmarks.pages import PAGES, filled
 from benchmarks.report import lines
 from benchmarks.run import chosen, draw, run_group
 from benchmarks.settings import Settings, parsed
+from benchmarks.turns import in_turn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -200,3 +201,24 @@ def test_the_rate_is_taken_between_the_first_and_the_last_record() -> None:
     for at_ms in (2_000, 1_000, 3_000, 1_500):
         counting._note(found, Message(b"", at_ms))  # type: ignore[arg-type]
     assert (found.records, found.first_ms, found.last_ms, found.rate) == (4, 1_000, 3_000, 2.0)
+
+
+def test_sides_run_in_turn_each_once_a_round_and_the_warm_up_does_not_count() -> None:
+    order: list[str] = []
+    found, missing = in_turn(2, {name: lambda name=name: order.append(name) or len(order) for name in "abc"}, warm_up=1)  # type: ignore[misc,func-returns-value] # mypy cannot infer a default's type
+    assert "".join(order) == "cbaabccba"
+    assert (found, missing) == ({"a": [4, 9], "b": [5, 8], "c": [6, 7]}, [])
+
+
+def test_a_side_that_cannot_be_set_up_leaves_no_figure_and_does_not_run_again() -> None:
+    tries: list[int] = []
+
+    def fails_at_the_second_try() -> int:
+        tries.append(1)
+        if len(tries) > 1:
+            raise MissingError("gone")
+        return 1
+
+    found, missing = in_turn(3, {"a": fails_at_the_second_try, "b": lambda: 2})
+    assert (found, len(tries)) == ({"b": [2, 2, 2]}, 2)
+    assert [(one.name, one.reason) for one in missing] == [("a", "gone")]

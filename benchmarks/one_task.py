@@ -1,0 +1,75 @@
+"""One batch of one task by a sink, without Spark: from the Arrow rows to the proof, step by step."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from twopc.attempt import Attempt, Claim, Evidence, TaskAttempt
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from twopc.sink import TwoPhaseCommitSink
+
+ARROW_ROWS: Final = 10_000  #: in a batch of Arrow: Spark's spark.sql.execution.arrow.maxRecordsPerBatch
+_READY: Final = "twopc-producers"
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Seconds of each step: staged or written, confirmed, committed and proven."""
+
+    write_s: float
+    confirm_s: float
+    commit_s: float
+
+    @property
+    def total_s(self) -> float:
+        """Of all steps."""
+        return self.write_s + self.confirm_s + self.commit_s
+
+
+def run_task(sink: TwoPhaseCommitSink[Any], batches: Sequence[pa.RecordBatch], *, warm: bool = False) -> Steps:
+    """Write and commit the rows.
+
+    Args:
+        sink: any.
+        batches: the rows; at least one.
+        warm: the worker has been idle before: what it makes ready ahead is there, as before every batch but the first.
+    """
+    committer = sink.create_committer()
+    try:
+        committer.inspect()
+        driver_epoch = committer.acquire(Claim("bench", uuid.uuid4().hex, "none"))
+        task = TaskAttempt("bench", 0, Attempt(0, 0), 0, driver_epoch, -1)
+        if warm:
+            sink.create_writer(task).close()
+            for thread in threading.enumerate():
+                if thread.name == _READY:
+                    thread.join()
+        began = time.perf_counter()
+        scan_start = committer.begin_attempt()
+        writer = sink.create_writer(task)
+        for batch in batches:
+            writer.write_rows(batch)
+        handle = writer.snapshot_state(0)
+        if handle is None:
+            raise AssertionError("there are rows")
+        writer.hand_over()
+        written = time.perf_counter()
+        writer.close()
+        committer.confirm([handle], 0)
+        confirmed = time.perf_counter()
+        found = committer.commit([handle], scan_start)
+        committed = time.perf_counter()
+        if found != {handle: Evidence.COMMITTED}:
+            raise AssertionError(f"not committed: {found}; {committer.blockers()}")
+    finally:
+        committer.close()
+    return Steps(written - began, confirmed - written, committed - confirmed)

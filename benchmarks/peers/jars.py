@@ -1,0 +1,56 @@
+"""Jars of the peers, verified against ``jars.lock.json`` as those of the local servers are.
+
+``python -m benchmarks.peers.jars`` resolves them anew and rewrites that file.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+
+from benchmarks.measured import MissingError
+from integration.services import ServiceError, cache_dir, jar_lock
+from integration.services.jars import DEFAULT_KAFKA_VERSION, JarSet, fetch
+
+_LOCK: Final = Path(__file__).with_name("jars.lock.json")
+#: The connector for the newest Flink that has one; it runs on later releases of Flink 2.
+FLINK_CONNECTOR: Final = JarSet(
+    "flink-sql-connector-kafka-5.0.0-2.2",
+    "Flink's Kafka connector",
+    ("org.apache.flink:flink-sql-connector-kafka:5.0.0-2.2",),
+    transitive=False,
+)
+#: What ``ProducerPerformance`` needs besides the jars of a broker.
+KAFKA_TOOLS: Final = JarSet(
+    f"kafka-tools-{DEFAULT_KAFKA_VERSION}",
+    "Kafka's tools",
+    (f"org.apache.kafka:kafka-tools:{DEFAULT_KAFKA_VERSION}",),
+    transitive=False,
+)
+
+
+def peer_jars(wanted: JarSet) -> list[Path]:
+    """The files of a set.
+
+    Raises:
+        MissingError: they cannot be downloaded.
+    """
+    try:
+        return fetch(wanted, _LOCK)
+    except ServiceError as error:
+        raise MissingError(f"{wanted.title}: {error}") from error
+
+
+def write_lock() -> None:
+    """Download the sets and replace the lock file with their sums."""
+    _LOCK.unlink(missing_ok=True)
+    sums = {}
+    for wanted in (FLINK_CONNECTOR, KAFKA_TOOLS):
+        peer_jars(wanted)
+        sums[wanted.name] = jar_lock.sums_of(cache_dir() / "jars" / wanted.name)
+    _LOCK.write_text(json.dumps(sums, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    write_lock()

@@ -1,0 +1,42 @@
+"""Kafka's own ``ProducerPerformance`` (Java), with all records in one transaction."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import uuid
+from typing import Final
+
+from benchmarks.measured import MissingError
+from benchmarks.peers.jars import KAFKA_TOOLS, peer_jars
+from integration.services.jars import DEFAULT_KAFKA_VERSION, kafka_jars
+from integration.services.java import java_command
+
+NAME: Final = "Kafka's ProducerPerformance, transactional"
+_MAIN: Final = "org.apache.kafka.tools.ProducerPerformance"
+_ONE_TRANSACTION_MS: Final = "600000"
+_TIMEOUT_S: Final = 600
+
+
+def run(bootstrap_servers: str, topic: str, rows: int, value_bytes: int) -> float:
+    """Write so many records of random letters; returns the records a second that it reports, the JVM's start left out.
+
+    Raises:
+        MissingError: it cannot be downloaded or run.
+    """
+    jars = [*kafka_jars(DEFAULT_KAFKA_VERSION), *peer_jars(KAFKA_TOOLS)]
+    options = ["--topic", topic, "--num-records", str(rows), "--record-size", str(value_bytes), "--throughput", "-1"]
+    transaction = ["--transactional-id", uuid.uuid4().hex, "--transaction-duration-ms", _ONE_TRANSACTION_MS]
+    command = [str(java_command()), "-Xmx512m", "-cp", ":".join(map(str, jars)), _MAIN, *options, *transaction]
+    done = subprocess.run(
+        [*command, "--command-property", f"bootstrap.servers={bootstrap_servers}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=_TIMEOUT_S,
+        check=False,
+    )
+    rates = re.findall(rf"^{rows} records sent, ([\d.]+) records/sec", done.stdout, re.MULTILINE)
+    if done.returncode or not rates:
+        raise MissingError(f"{NAME} ended with code {done.returncode}: {done.stdout[-300:]}")
+    return float(rates[-1])

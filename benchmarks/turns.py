@@ -1,0 +1,44 @@
+"""Sides of a case that run in turn: each once a round, every other round in the opposite order."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, TypeVar
+
+from benchmarks.measured import Missing, MissingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+T = TypeVar("T")
+
+
+def in_turn(
+    rounds: int, sides: Mapping[str, Callable[[], T]], *, warm_up: int = 0
+) -> tuple[dict[str, list[T]], list[Missing]]:
+    """Run each side once a round.
+
+    Args:
+        rounds: how often each side counts.
+        sides: by name, what runs it.
+        warm_up: rounds before those that count.
+
+    Returns:
+        what each side returned, round by round; and the sides that cannot be set up, which do not run again.
+    """
+    ran: dict[str, list[T]] = defaultdict(list)
+    missing: dict[str, Missing] = {}
+    for number in range(-warm_up, rounds):
+        # Opposite orders, so that none always comes after the same other.
+        for side in sorted(sides, key=list(sides).index, reverse=number % 2 != 0):
+            if side in missing:
+                continue
+            try:
+                found = sides[side]()
+            except MissingError as error:
+                missing[side] = Missing(name=side, reason=str(error))
+                ran.pop(side, None)
+            else:
+                if number >= 0:
+                    ran[side].append(found)
+    return {side: ran[side] for side in sides if side in ran}, list(missing.values())
