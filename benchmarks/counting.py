@@ -32,10 +32,14 @@ class Count:
     first_ms: int = -1
     last_ms: int = -1
 
-    @property
-    def rate(self) -> float:
-        """Records a second between the first and the last one: without the start of the system that wrote them."""
-        return 1000 * self.records / max(1, self.last_ms - self.first_ms)
+    def rate(self, *, without: int = 0) -> float:
+        """Records a second between the first and the last one: without the start of the system that wrote them.
+
+        Args:
+            without: so many do not count, unless they are all.
+        """
+        counted = self.records - without or self.records
+        return 1000 * counted / max(1, self.last_ms - self.first_ms)
 
 
 def count(bootstrap_servers: str, topic: str, *, expected: int, keyed: bool = True) -> Count:

@@ -111,6 +111,8 @@ GOALS: tuple[Goal, ...] = (
     _streaming("2 000 rows", 2.5, two_phases=True),
     _streaming("400 000 rows", 1.0, two_phases=True),
     _rate("write", "write phase", "Kafka's ProducerPerformance, transactional", 0.9),
+    _rate("peers", "Kafka to Kafka", "Flink, exactly once", 4),
+    _rate("peers", "Kafka to Kafka", "Quix Streams, exactly once", 4),
     _rate("redis", "SET (upsert)", "redis-py, a pipeline", 0.8),
     _rate("hbase", "Put, 1 cell (upsert)", "the same client, batched", 0.8),
 )

@@ -48,6 +48,7 @@ class Group:
 GROUPS: tuple[Group, ...] = (
     Group(name="streaming", module="benchmarks.streaming"),
     Group(name="write", module="benchmarks.write_phase"),
+    Group(name="peers", module="benchmarks.copying"),
     Group(name="redis", module="benchmarks.redis_sink"),
     Group(name="hbase", module="benchmarks.hbase_sink"),
 )

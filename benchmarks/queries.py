@@ -62,23 +62,23 @@ class Queries:
 
     def __init__(self, spark: SparkSession, topics: Topics, directory: Path) -> None:
         self._spark = spark
-        self._topics = topics
+        self.topics = topics
         self._servers = topics.bootstrap_servers
         self._directory = directory
 
     def source(self, batch_rows: int, batches: int, *, value_bytes: int = 100, partitions: int | None = None) -> Source:
         """Fill a topic for so many batches."""
         rows = batch_rows * batches
-        topic = self._topics.fill(rows, value_bytes=value_bytes, partitions=partitions)
+        topic = self.topics.fill(rows, value_bytes=value_bytes, partitions=partitions)
         return Source(topic=topic, rows=rows, batch_rows=batch_rows)
 
     def drop(self, source: Source) -> None:
         """Delete a source."""
-        self._topics.delete(source.topic)
+        self.topics.delete(source.topic)
 
     def exactly_once(self, source: Source, settings: dict[str, Any]) -> Ran:
         """Run with this project."""
-        checkpoint, output = self._checkpoint(), self._topics.create()
+        checkpoint, output = self._checkpoint(), self.topics.create()
         name = f"b{uuid.uuid4().hex[:8]}"
         sink = KafkaSink(name=name, bootstrap_servers=self._servers, topic=output)
         each = exactly_once(sink, checkpoint_location=checkpoint, **settings)
@@ -86,11 +86,11 @@ class Queries:
             return self._run(self._rows(source).writeStream.foreachBatch(each), checkpoint, source, output)
         finally:
             each.close()
-            self._topics.delete(sink.ledger)
+            self.topics.delete(sink.ledger)
 
     def built_in(self, source: Source) -> Ran:
         """Run with Spark's Kafka sink."""
-        output = self._topics.create()
+        output = self.topics.create()
         writer = self._rows(source).writeStream.format("kafka").option("kafka.bootstrap.servers", self._servers)
         return self._run(writer.option("topic", output), self._checkpoint(), source, output)
 
@@ -108,5 +108,5 @@ class Queries:
         progress: list[Any] = list(query.recentProgress)
         batches = [entry["durationMs"]["addBatch"] for entry in progress if entry["numInputRows"]]
         counted = count(self._servers, output, expected=source.rows)
-        self._topics.delete(output)
+        self.topics.delete(output)
         return Ran(add_batch_ms=batches[WARM_UP_BATCHES:], output=counted)

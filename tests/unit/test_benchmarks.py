@@ -200,7 +200,8 @@ def test_the_rate_is_taken_between_the_first_and_the_last_record() -> None:
     found = Count()
     for at_ms in (2_000, 1_000, 3_000, 1_500):
         counting._note(found, Message(b"", at_ms))  # type: ignore[arg-type]
-    assert (found.records, found.first_ms, found.last_ms, found.rate) == (4, 1_000, 3_000, 2.0)
+    assert (found.records, found.first_ms, found.last_ms) == (4, 1_000, 3_000)
+    assert (found.rate(), found.rate(without=3), found.rate(without=4)) == (2.0, 0.5, 2.0)
 
 
 def test_sides_run_in_turn_each_once_a_round_and_the_warm_up_does_not_count() -> None:

@@ -1,0 +1,60 @@
+"""Kafka -> Kafka, exactly once, by this project and by its peers: the same records, in turn, on one broker.
+
+The reader that counts the output measures the time, too: from when the broker took the first record to when it took the
+last one. So no system's start is in its rate. Spark's first record comes only when its first batch is read, so that batch
+does not count for this project although its writing takes a part of the time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from benchmarks.counting import Count, count
+from benchmarks.measured import TWOPC, Case, Missing
+from benchmarks.peers import flink, quix
+from benchmarks.streaming import queries
+from benchmarks.turns import in_turn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from benchmarks.settings import Settings
+
+TITLE: Final = "Kafka to Kafka, exactly once, beside other systems"
+X_LABEL: Final = ""
+CASE: Final = "Kafka to Kafka"
+_ROWS: Final = 500_000
+_BATCH_ROWS: Final = 100_000
+
+
+def measure(settings: Settings) -> Iterator[Case | Missing]:
+    """One case."""
+    rows = settings.rows(_ROWS)
+    with queries() as bench:
+        batch_rows = min(rows, _BATCH_ROWS)
+        source = bench.source(batch_rows, rows // batch_rows)
+        topics, servers = bench.topics, bench.topics.bootstrap_servers
+
+        def copied(run: Callable[[str], None]) -> Count:
+            output = topics.create()
+            run(output)
+            found = count(servers, output, expected=source.rows)
+            topics.delete(output)
+            return found
+
+        sides: dict[str, Callable[[], Count]] = {
+            TWOPC: lambda: bench.exactly_once(source, settings.exactly_once).output,
+            flink.NAME: lambda: copied(lambda output: flink.run(servers, source.topic, output)),
+            quix.NAME: lambda: copied(lambda output: quix.run(servers, source.topic, output, source.rows)),
+        }
+        # Installs what is not installed yet, and warms Spark, whose session lives on.
+        ran, missing = in_turn(settings.rounds, sides, warm_up=1)
+    yield Case(
+        name=CASE,
+        unit="records/s",
+        samples={
+            side: [one.rate(without=batch_rows if side == TWOPC else 0) for one in found] for side, found in ran.items()
+        },
+        counted={side: sum(one.records for one in found) for side, found in ran.items()},
+    )
+    yield from missing

@@ -1,0 +1,69 @@
+"""A Python environment for a peer, apart from this project's: made once, in ``.bench`` at the root of the repository."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from benchmarks.measured import MissingError
+from integration.services.java import java_home
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_ROOT: Final = Path(__file__).parents[2]
+_DIRECTORY: Final = _ROOT / ".bench"
+_READY: Final = "requirements.txt"
+_INSTALL_TIMEOUT_S: Final = 900
+_RUN_TIMEOUT_S: Final = 600
+
+
+def python_with(*requirements: str) -> Path:
+    """The interpreter of an environment that has these packages, each as ``name==version``.
+
+    Raises:
+        MissingError: they cannot be installed.
+    """
+    home = _DIRECTORY / requirements[0].replace("==", "-")
+    python = home / "bin" / "python"
+    wanted = "\n".join(requirements)
+    ready = home / _READY
+    if ready.exists() and ready.read_text() == wanted:
+        return python
+    shutil.rmtree(home, ignore_errors=True)
+    uv = shutil.which("uv", path=os.pathsep.join([str(_ROOT / ".uv" / "bin"), os.environ.get("PATH", "")]))
+    if uv is None:
+        raise MissingError(f"{requirements[0]}: no uv to install it with; run make setup")
+    for command in (
+        ["venv", "--python", sys.executable, str(home)],
+        ["pip", "install", "--python", str(python), *requirements],
+    ):
+        _checked([uv, *command], f"installing {requirements[0]}", _INSTALL_TIMEOUT_S)
+    ready.write_text(wanted)
+    return python
+
+
+def run_query(python: Path, script: Path, *arguments: str) -> None:
+    """Run a peer's query, with this machine's Java, until it ends.
+
+    Raises:
+        MissingError: it failed; the message has the end of its output.
+    """
+    _checked([str(python), str(script), *arguments], script.name, _RUN_TIMEOUT_S)
+
+
+def _checked(command: Sequence[str], doing: str, timeout_s: float) -> None:
+    # An activated environment would win over the one that uv is told to use, and this project's packages over the peer's.
+    kept = {name: value for name, value in os.environ.items() if name not in {"VIRTUAL_ENV", "PYTHONPATH"}}
+    environment = {**kept, "JAVA_HOME": str(java_home()), "UV_PYTHON_DOWNLOADS": "never", "UV_SYSTEM_CERTS": "1"}
+    how: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": environment}
+    try:
+        done = subprocess.run(command, timeout=timeout_s, check=False, **how)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MissingError(f"{doing}: {error}") from error
+    if done.returncode:
+        raise MissingError(f"{doing} ended with code {done.returncode}: {done.stdout.strip()[-400:]}")

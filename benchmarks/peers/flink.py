@@ -1,0 +1,23 @@
+"""Flink's KafkaSink, exactly once: a topic copied to another one by Flink SQL, in an environment of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from benchmarks.peers.environment import python_with, run_query
+from benchmarks.peers.jars import FLINK_CONNECTOR, peer_jars
+
+NAME: Final = "Flink, exactly once"
+REQUIREMENT: Final = "apache-flink==2.3.0"
+_SCRIPT: Final = Path(__file__).with_name("flink_query.py")
+
+
+def run(bootstrap_servers: str, source: str, output: str) -> None:
+    """Copy the whole topic.
+
+    Raises:
+        MissingError: it cannot be installed or run.
+    """
+    connector = peer_jars(FLINK_CONNECTOR)[0]
+    run_query(python_with(REQUIREMENT), _SCRIPT, bootstrap_servers, source, output, str(connector))

@@ -1,0 +1,21 @@
+"""Quix Streams, exactly once: a topic copied to another one by its ``Application``, in an environment of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from benchmarks.peers.environment import python_with, run_query
+
+NAME: Final = "Quix Streams, exactly once"
+REQUIREMENT: Final = "quixstreams==3.28.1"
+_SCRIPT: Final = Path(__file__).with_name("quix_query.py")
+
+
+def run(bootstrap_servers: str, source: str, output: str, rows: int) -> None:
+    """Copy so many records.
+
+    Raises:
+        MissingError: it cannot be installed or run.
+    """
+    run_query(python_with(REQUIREMENT), _SCRIPT, bootstrap_servers, source, output, str(rows))
