@@ -17,6 +17,7 @@ from twopc.sink import Form, SinkColumn, names_in, type_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+HEADER_WITHOUT_KEY: Final = "a header without a key in the column 'headers'"
 _STRING: Final = (pa.string(), pa.large_string())
 _BINARY: Final = (pa.binary(), pa.large_binary())
 
@@ -96,7 +97,7 @@ def _objections(columns: dict[str, Any], *, max_bytes: int) -> Iterator[tuple[An
     if "timestamp" in columns:
         yield pc.less(columns["timestamp"], pa.scalar(0)), "a time before 1970 in the column 'timestamp'"
     if "headers" in columns:
-        yield columns["headers"].flatten().field("key").is_null(), "a header without a key in the column 'headers'"
+        yield columns["headers"].flatten().field("key").is_null(), HEADER_WITHOUT_KEY
     size = _bytes_of(columns["value"])
     if "key" in columns:
         size = pc.add(size, _bytes_of(columns["key"]))

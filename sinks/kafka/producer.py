@@ -10,8 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Producer
 
+from sinks.kafka import librdkafka
 from sinks.kafka.errors import SERVING, translate_in_task, translated
 from sinks.kafka.oauth import require_token
 from sinks.kafka.oauth_requests import diagnose
@@ -20,13 +21,16 @@ from twopc.errors import RetriableError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from confluent_kafka import KafkaError
+    from sinks.kafka.librdkafka_producer import LibrdkafkaProducer
 
 #: librdkafka's own log lines. Without it a dropped producer that outlives its broker would write to stderr for ever.
 client_logger = logging.getLogger("twopc.librdkafka")
 
 #: Rare enough to cost nothing; often enough that the last statistics of a transaction come soon (``sinks.kafka.writer``).
-_STATISTICS_INTERVAL_MS: Final = 50
+_STATISTICS_INTERVAL_MS: Final = "50"
+
+
+_PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001 - public constants
 
 
 @dataclass
@@ -35,15 +39,19 @@ class ReadyProducer:
 
     Attributes:
         sequence: the number in its transactional id.
-        failures: each topic's first delivery error; a vote needs none (rule 2).
+        failures: each topic's first delivery error, rather one that says why than that its records were purged after it; a
+            vote needs none (rule 2).
         markers: how many partitions of the ledger hold markers.
+        direct: the producer, if it takes records that are no Python objects and reports each one's delivery; otherwise
+            it is confluent-kafka's.
     """
 
-    producer: Producer
+    producer: Producer | LibrdkafkaProducer
     transactional_id: str
     sequence: int
     failures: dict[str, KafkaError]
     markers: int = 0
+    direct: LibrdkafkaProducer | None = None
     _statistics: Sequence[str] = ()
 
     @property
@@ -57,7 +65,7 @@ class ReadyProducer:
         return int(eos.get("producer_id", -1)), int(eos.get("producer_epoch", -1))
 
 
-def connect(producer: Producer, topic: str, *, timeout_s: float) -> int:
+def connect(producer: Producer | LibrdkafkaProducer, topic: str, *, timeout_s: float) -> int:
     """Connect a new producer, so that its ``init_transactions()`` takes 5 ms instead of 510. Returns the partition count.
 
     librdkafka looks for the coordinator as soon as a broker *of the cluster* is connected, otherwise after a timer of
@@ -69,28 +77,38 @@ def connect(producer: Producer, topic: str, *, timeout_s: float) -> int:
 
 
 def make_ready(
-    config: Mapping[str, Any], transactional_id: str, sequence: int, ledger: str, *, timeout_ms: float
+    config: Mapping[str, Any], transactional_id: str, sequence: int, topics: Sequence[str], *, timeout_ms: float
 ) -> ReadyProducer:
-    """Create and initialise a producer, and wait until its statistics report its producer id and epoch."""
+    """Create and initialise a producer, and wait until its statistics report its producer id and epoch.
+
+    ``topics`` are the ledger and the topic of the rows, if there is only one.
+    """
     failures: dict[str, KafkaError] = {}
     newest: deque[str] = deque(maxlen=1)
     deadline = time.monotonic() + timeout_ms / 1000
     require_token(config)
     try:
         with translated(f"initialising the transactional id {transactional_id}", translate_in_task):
-            producer = Producer(
+            settings = {
+                **config,
+                "transactional.id": transactional_id,
+                "statistics.interval.ms": _STATISTICS_INTERVAL_MS,
+            }
+            direct = _direct(settings, failures, newest)
+            producer = direct or Producer(
                 {
-                    **config,
-                    "transactional.id": transactional_id,
+                    **settings,
                     "delivery.report.only.error": True,
-                    "on_delivery": lambda error, record: failures.setdefault(record.topic(), error),
-                    "statistics.interval.ms": str(_STATISTICS_INTERVAL_MS),
+                    "on_delivery": lambda error, record: _note(failures, record.topic(), error),
                     "stats_cb": newest.append,
                 },
                 logger=client_logger,
             )
-            ready = ReadyProducer(producer, transactional_id, sequence, failures, _statistics=newest)
-            ready.markers = connect(producer, ledger, timeout_s=timeout_ms / 1000) - 1
+            ready = ReadyProducer(producer, transactional_id, sequence, failures, direct=direct, _statistics=newest)
+            ready.markers = connect(producer, topics[0], timeout_s=timeout_ms / 1000) - 1
+            if direct is not None:
+                for topic in topics:
+                    direct.handle(topic)  # learns its partitions meanwhile; the first record need not wait for them
             producer.init_transactions(max(0.1, deadline - time.monotonic()))
     except RetriableError:
         diagnose(config)
@@ -100,6 +118,35 @@ def make_ready(
             raise RetriableError(f"{transactional_id}: librdkafka did not report a producer id within {timeout_ms} ms")
         producer.poll(0.01)
     return ready
+
+
+def _direct(
+    config: Mapping[str, Any], failures: dict[str, KafkaError], statistics: deque[str]
+) -> LibrdkafkaProducer | None:
+    library = librdkafka.library()
+    if library is None:
+        return None
+    from sinks.kafka import librdkafka_producer as direct  # noqa: PLC0415 - it needs numpy, which the base does not bring
+
+    if not direct.accepts(config):
+        return None
+    return direct.LibrdkafkaProducer(
+        library,
+        config,
+        on_error=lambda topic, error: _note(failures, topic, error),
+        on_statistics=statistics.append,
+        logger=client_logger,
+    )
+
+
+def _note(failures: dict[str, KafkaError], topic: str, error: KafkaError) -> None:
+    if topic not in failures or is_purged(failures[topic]):
+        failures[topic] = error
+
+
+def is_purged(error: KafkaError) -> bool:
+    """Whether librdkafka gave a record up because an earlier one has failed the transaction."""
+    return error.code() in _PURGED
 
 
 def drop_quietly(ready: ReadyProducer, timeout_ms: float) -> None:

@@ -35,6 +35,7 @@ class PoolKey:
     driver_epoch: int
     ledger: str
     config: tuple[tuple[str, Any], ...]
+    topic: str | None = None
     pid: int = field(default_factory=os.getpid)
 
 
@@ -95,7 +96,8 @@ class ProducerPool:
         # Until the broker responds, and for ever if it does not: a late InitProducerId aborts what is open under its id.
         self._served[sequence] = _NEVER_FREE
         tid = task_id(self.key.sink, self.key.driver_epoch, self._worker, sequence)
-        return make_ready(self._config, tid, sequence, self.key.ledger, timeout_ms=self._timeout_ms)
+        topics = [topic for topic in (self.key.ledger, self.key.topic) if topic is not None]
+        return make_ready(self._config, tid, sequence, topics, timeout_ms=self._timeout_ms)
 
     def _make_ahead(self, sequences: list[int], batch: int) -> None:
         for sequence in sequences:

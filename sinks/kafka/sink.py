@@ -81,7 +81,9 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
     def create_writer(self, task: TaskAttempt) -> KafkaWriter:
         """See :class:`TwoPhaseCommitSink`."""
         config = tuple(sorted(self.producer_config().items()))
-        pool = pool_for(PoolKey(self.name, task.driver_epoch, self.ledger, config), timeout_ms=self.timeout_ms)
+        pool = pool_for(
+            PoolKey(self.name, task.driver_epoch, self.ledger, config, self.topic), timeout_ms=self.timeout_ms
+        )
         return KafkaWriter(task, pool, self)
 
     def create_committer(self) -> KafkaCommitter:

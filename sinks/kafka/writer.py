@@ -7,26 +7,32 @@ import uuid
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
-from confluent_kafka import KafkaException
-
 from sinks.kafka.errors import translate_in_task, translated
 from sinks.kafka.handle import KafkaHandle
 from sinks.kafka.markers import encode_marker
-from sinks.kafka.producer import drop_quietly
+from sinks.kafka.producer import drop_quietly, is_purged
+from sinks.kafka.records import OneByOne, has_failed, is_full, messages_of
 from twopc.crash_points import crash_point
 from twopc.errors import RetriableError
 from twopc.writer import SinkWriter
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pyarrow as pa
 
     from sinks.kafka.producer import ReadyProducer
     from sinks.kafka.producer_pool import ProducerPool
+    from sinks.kafka.records import Records
     from sinks.kafka.settings import KafkaSettings
     from twopc.attempt import TaskAttempt
 
 _ABORT_TIMEOUT_MS: Final = 5_000
-_POLL_EVERY_ROWS: Final = 1_000
+#: How often to look for a delivery report that is on its way.
+_LOOKS: Final = 20
+#: Rows between two looks at the delivery reports: as Python objects, and as structures of 72 bytes.
+_OBJECTS: Final = 1_000
+_STRUCTURES: Final = 10_000
 
 
 class KafkaWriter(SinkWriter[KafkaHandle]):
@@ -63,11 +69,10 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         """See :class:`SinkWriter`. Memory is bounded by librdkafka's queue."""
         ready = self._begun
         self._rows += rows.num_rows
-        for done, (topic, fields) in enumerate(self._messages(rows), start=1):
-            self._enqueue(ready, topic, fields)
-            if done % _POLL_EVERY_ROWS == 0:
-                self._serve(ready, 0)
-        self._serve(ready, 0)
+        at_once = _OBJECTS if ready.direct is None else _STRUCTURES
+        for start in range(0, rows.num_rows, at_once):
+            self._enqueue_all(ready, self._records(ready, rows.slice(start, at_once)))
+            self._serve(ready, 0)
 
     def pre_commit(self) -> KafkaHandle:
         """See :class:`SinkWriter`. A vote needs no delivery error, an empty queue, and every row transmitted (rule 2)."""
@@ -76,12 +81,12 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         transaction = uuid.uuid4().hex
         marker = encode_marker(transaction, self._task, self._rows)
         marker_partition = 1 + self._task.partition % ready.markers
-        self._enqueue(
-            ready, self._ledger, {"key": transaction.encode(), "value": marker, "partition": marker_partition}
+        self._enqueue_all(
+            ready, OneByOne(ready.producer, [(self._ledger, marker, transaction.encode(), marker_partition)])
         )
         with translated(self._doing(ready), translate_in_task):
             left = ready.producer.flush(self._timeout_s)
-        self._require_no_errors(ready)
+        self._serve(ready, 0)
         if left:
             raise RetriableError(
                 f"{ready.transactional_id}: {left} of {self._rows} records were not acknowledged within {self._timeout_s:.0f} s"
@@ -116,53 +121,56 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         super().close()
         self._pool.replenish(self._task.committed_through)
 
-    def _messages(self, rows: pa.RecordBatch) -> Any:
-        names = [name for name in ("key", "value", "partition", "headers", "timestamp") if name in rows.schema.names]
-        columns = [rows.column(name).to_pylist() for name in names]
+    def _records(self, ready: ReadyProducer, rows: pa.RecordBatch) -> Records:
+        topics: list[Any] = [self._topic]
+        which = None
         if self._topic is None:
-            topics = rows.column("topic").to_pylist()
-            self._require_topics(set(topics))
-        else:
-            topics = [self._topic] * rows.num_rows
-        if names == ["key", "value"]:
-            for topic, key, value in zip(topics, *columns, strict=True):
-                yield topic, {"key": key, "value": value}
-            return
-        for topic, *values in zip(topics, *columns, strict=True):
-            fields = {name: value for name, value in zip(names, values, strict=True) if value is not None}
-            if "headers" in fields:
-                fields["headers"] = [(header["key"], header["value"]) for header in fields["headers"]]
-            yield topic, fields
+            encoded = rows.column("topic").dictionary_encode()
+            topics, which = encoded.dictionary.to_pylist(), encoded.indices
+            self._require_topics([*topics, *([None] if encoded.null_count else [])])
+        if ready.direct is None:
+            return OneByOne(ready.producer, messages_of(rows, topics, which))
+        from sinks.kafka.arrow_records import records_of  # noqa: PLC0415 - it needs numpy, as the direct producer does
 
-    def _enqueue(self, ready: ReadyProducer, topic: str, fields: dict[str, Any]) -> None:
-        deadline = None
-        while True:  # not a retry with pauses: serving the queue is what makes room
-            try:
-                ready.producer.produce(topic, **fields)
-            except BufferError:
-                # The queue is full, which bounds the task's memory. Wait until the broker has taken something.
-                deadline = deadline or time.monotonic() + self._timeout_s
-                self._serve(ready, 0.05)
-                if time.monotonic() > deadline:
-                    raise RetriableError(f"the topic {topic} took no record for {self._timeout_s:.0f} s") from None
-            except KafkaException as error:
-                self._require_no_errors(ready)
-                raise translate_in_task(error, f"writing to {topic}") from error
-            else:
+        return records_of(ready.direct, rows, topics, which)
+
+    def _enqueue_all(self, ready: ReadyProducer, records: Records) -> None:
+        done, deadline = 0, None
+        while done < len(records):  # not a retry with pauses: serving the queue is what makes room
+            accepted, error = records.enqueue(done)
+            if error is None:
                 return
+            topic = records.topic_of(accepted)
+            if not is_full(error):
+                self._serve(ready, 0)
+                for _ in range(_LOOKS if has_failed(error) else 0):
+                    self._serve(ready, 0.05)  # raises the error of the record that has failed the transaction
+                raise translate_in_task(error, f"writing to {topic}")
+            # The queue is full, which bounds the task's memory. Wait until the broker has taken something.
+            if deadline is None or accepted > done:
+                deadline = time.monotonic() + self._timeout_s
+            done = accepted
+            self._serve(ready, 0.05)
+            if time.monotonic() > deadline:
+                raise RetriableError(f"the topic {topic} took no record for {self._timeout_s:.0f} s")
 
     def _serve(self, ready: ReadyProducer, wait_s: float) -> None:
         """Serve delivery reports and statistics; a record that was not delivered raises."""
         with translated(self._doing(ready), translate_in_task):
             ready.producer.poll(wait_s)
+            for _ in range(_LOOKS):
+                if not ready.failures or not all(map(is_purged, ready.failures.values())):
+                    break
+                ready.producer.poll(0.05)  # the report of the record that is to blame follows
         self._require_no_errors(ready)
 
     def _require_no_errors(self, ready: ReadyProducer) -> None:
         if ready.failures:
             doing = f"{ready.transactional_id}: writing to"
+            blamed = {topic: error for topic, error in ready.failures.items() if not is_purged(error)}
             errors = [
                 translate_in_task(error, f"{doing} {topic} (of {self._rows} rows)")
-                for topic, error in sorted(ready.failures.items())
+                for topic, error in sorted((blamed or ready.failures).items())
             ]
             lasting = next((error for error in errors if not error.retriable), errors[0])
             raise type(lasting)("; ".join(map(str, errors)))
@@ -171,7 +179,21 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         return f"{ready.transactional_id}: writing (of {self._rows} rows)"
 
     def _written_to(self, ready: ReadyProducer, marker_partition: int) -> tuple[str, ...]:
-        """The partitions that librdkafka has transmitted to, once its statistics cover the whole transaction.
+        """The partitions with all rows and the marker, by each record's delivery report if the producer has them."""
+        direct = ready.direct
+        sent = self._statistics_of_all(ready, marker_partition) if direct is None else _by_topic(direct.delivered)
+        if not self._covers(sent, marker_partition):
+            raise RetriableError(
+                f"{ready.transactional_id}: librdkafka reports fewer records than the {self._rows} it was given"
+            )
+        return tuple(f"{topic}:{_ranges(sorted(counts))}" for topic, counts in sorted(sent.items()))
+
+    def _covers(self, sent: Mapping[str, Mapping[int, int]], marker_partition: int) -> bool:
+        count = sum(sum(counts.values()) for counts in sent.values())
+        return count > self._rows and marker_partition in sent.get(self._ledger, {})
+
+    def _statistics_of_all(self, ready: ReadyProducer, marker_partition: int) -> dict[str, dict[int, int]]:
+        """What librdkafka has transmitted, once its statistics cover the whole transaction.
 
         The marker is sent last: statistics that show it transmitted and nothing queued cover every row before it.
         """
@@ -179,13 +201,10 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         while time.monotonic() < deadline:  # not a retry: serving is what calls back with the statistics
             statistics = ready.statistics or {}
             sent = _transmitted(statistics)
-            complete = sum(count for ranges in sent.values() for count in ranges.values()) > self._rows
-            if complete and statistics.get("msg_cnt") == 0 and marker_partition in sent.get(self._ledger, {}):
-                return tuple(f"{topic}:{_ranges(sorted(counts))}" for topic, counts in sorted(sent.items()))
+            if self._covers(sent, marker_partition) and statistics.get("msg_cnt") == 0:
+                return sent
             self._serve(ready, 0.01)
-        raise RetriableError(
-            f"{ready.transactional_id}: librdkafka reports fewer records than the {self._rows} it was given"
-        )
+        return {}
 
 
 def _transmitted(statistics: dict[str, Any]) -> dict[str, dict[int, int]]:
@@ -194,6 +213,13 @@ def _transmitted(statistics: dict[str, Any]) -> dict[str, dict[int, int]]:
         for number, partition in facts.get("partitions", {}).items():
             if partition.get("txmsgs", 0) > 0 and int(number) >= 0:
                 sent[topic][int(number)] = partition["txmsgs"]
+    return sent
+
+
+def _by_topic(delivered: Mapping[tuple[str, int], int]) -> dict[str, dict[int, int]]:
+    sent: dict[str, dict[int, int]] = defaultdict(dict)
+    for (topic, partition), count in delivered.items():
+        sent[topic][partition] = count
     return sent
 
 

@@ -41,7 +41,10 @@ def install() -> None:
         (decision_log, {"AdminClient": clients.AdminClient, "time": time, "LedgerTopic": _ledger_topic}),
         (driver_producer, {"Producer": producer.Producer, "time": time}),
         (markers, {"uuid": names}),
-        (kafka_producer, {"Producer": producer.Producer, "time": time}),
+        (
+            kafka_producer,
+            {"Producer": producer.Producer, "time": time, "librdkafka": SimpleNamespace(library=lambda: None)},
+        ),
         (producer_pool, {"threading": Threads(lambda: NETWORK.simulation), "uuid": names}),
         (kafka_reader, {"Consumer": clients.Consumer, "time": time}),
         (kafka_writer, {"time": time, "uuid": names}),

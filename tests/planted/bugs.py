@@ -200,9 +200,12 @@ BUGS: Final = (
     _bug(
         "an abort overtakes its own records",
         6,
-        "sinks/kafka/producer.py",
-        "        ready.producer.abort_transaction(timeout_ms / 1000)\n",
-        "        ready.producer.purge()\n        ready.producer.abort_transaction(timeout_ms / 1000)\n",
+        "sinks/kafka/librdkafka_producer.py",
+        "        result: list[int | None] = []\n",
+        "        from confluent_kafka import cimpl\n"
+        "        purge = ctypes.CDLL(cimpl.__file__).rd_kafka_purge\n"
+        "        purge(ctypes.c_void_p(self._client), 3)\n"
+        "        result: list[int | None] = []\n",
         protocol="tests/nemesis/test_late_produce.py",
         model=False,
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,15 +41,26 @@ class Reporting:
         return 0
 
 
-def partitions_of(*reports: str, timeout_ms: int = 10_000) -> tuple[str, ...]:
-    """The partitions that a writer of three rows reports."""
-    producer: Any = Reporting(*reports)
-    ready = ReadyProducer(producer, "s.1.w.0", 0, {}, _statistics=producer.received)
+def partitions_by_reports(delivered: dict[tuple[str, int], int]) -> tuple[str, ...]:
+    """The partitions that a writer of three rows reports by the delivery reports of each of its records."""
+    producer: Any = SimpleNamespace(delivered=delivered)
+    ready = ReadyProducer(producer, "s.1.w.0", 0, {}, direct=producer)
+    return writer_of_three()._written_to(ready, MARKER_PARTITION)
+
+
+def writer_of_three(timeout_ms: int = 10_000) -> KafkaWriter:
     pool: Any = None
     settings = KafkaSettings(name="s", bootstrap_servers="b:1", topic="out", timeout_ms=timeout_ms)
     writer = KafkaWriter(TASK, pool, settings)
     writer._rows = 3
-    return writer._written_to(ready, MARKER_PARTITION)
+    return writer
+
+
+def partitions_of(*reports: str, timeout_ms: int = 10_000) -> tuple[str, ...]:
+    """The partitions that a writer of three rows reports."""
+    producer: Any = Reporting(*reports)
+    ready = ReadyProducer(producer, "s.1.w.0", 0, {}, _statistics=producer.received)
+    return writer_of_three(timeout_ms)._written_to(ready, MARKER_PARTITION)
 
 
 @pytest.mark.parametrize(
@@ -72,6 +84,29 @@ def test_the_writer_waits_for_its_marker_to_be_transmitted() -> None:
     """Rows that were sent twice make up the number."""
     found = partitions_of(statistics({"out": {0: 4, 1: 1}}), statistics(WHOLE))
     assert found == ("out:0-1", f"{LEDGER}:{MARKER_PARTITION}")
+
+
+@pytest.mark.parametrize(
+    "delivered",
+    [
+        {},
+        {("out", 0): 3},
+        {("out", 0): 4},
+        {("out", 0): 2, (LEDGER, MARKER_PARTITION): 1},
+        {("out", 0): 3, (LEDGER, 1): 1},
+    ],
+    ids=["nothing", "no marker", "too many rows, no marker", "a row is missing", "another marker"],
+)
+def test_delivery_reports_that_do_not_cover_the_transaction_prevent_the_vote(
+    delivered: dict[tuple[str, int], int],
+) -> None:
+    with pytest.raises(RetriableError, match="fewer records than the 3"):
+        partitions_by_reports(delivered)
+
+
+def test_delivery_reports_name_the_partitions_without_waiting() -> None:
+    found = partitions_by_reports({("out", 1): 1, ("out", 0): 1, ("out", 7): 1, (LEDGER, MARKER_PARTITION): 1})
+    assert found == ("out:0-1,7", f"{LEDGER}:{MARKER_PARTITION}")
 
 
 def test_statistics_that_never_cover_the_transaction_prevent_the_vote() -> None:

@@ -1,0 +1,166 @@
+"""librdkafka's own C interface, from the library that confluent-kafka's extension module is linked with.
+
+Only what librdkafka documents in ``rdkafka.h`` is used, and only its versions 2.x, which keep these functions and structures.
+Anything else is noticed when it is loaded, and the caller does without. The C library stays loaded as long as the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import sys
+from typing import Any, Final
+
+import confluent_kafka
+
+logger = logging.getLogger(__name__)
+
+_MAJOR: Final = 2
+_POINTER_BYTES: Final = 8
+
+PRODUCER: Final = 0  #: ``RD_KAFKA_PRODUCER``
+CONF_OK: Final = 0  #: ``RD_KAFKA_CONF_OK``
+#: ``RD_KAFKA_MSG_F_COPY``: librdkafka copies key and value before the call returns.
+COPY: Final = 2
+ANY_PARTITION: Final = -1  #: ``RD_KAFKA_PARTITION_UA``: the partitioner chooses
+
+DELIVERIES: Final = 0x1  #: ``RD_KAFKA_EVENT_DR``
+LOG: Final = 0x4  #: ``RD_KAFKA_EVENT_LOG``
+ERROR: Final = 0x8  #: ``RD_KAFKA_EVENT_ERROR``
+STATISTICS: Final = 0x40  #: ``RD_KAFKA_EVENT_STATS``
+
+# ``rd_kafka_vtype_t``: what an argument of ``rd_kafka_produceva`` is.
+TOPIC: Final = 2
+PARTITION: Final = 3
+VALUE: Final = 4
+KEY: Final = 5
+FLAGS: Final = 7
+TIMESTAMP: Final = 8
+HEADER: Final = 9
+
+_INT, _SIZE, _PTR, _TEXT = ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_char_p
+
+
+class Message(ctypes.Structure):
+    """``rd_kafka_message_t``. Pointers are numbers here, so that numpy can fill them."""
+
+    _fields_ = (
+        ("err", ctypes.c_int32),
+        ("topic", _SIZE),
+        ("partition", ctypes.c_int32),
+        ("value", _SIZE),
+        ("value_size", _SIZE),
+        ("key", _SIZE),
+        ("key_size", _SIZE),
+        ("offset", ctypes.c_int64),
+        ("private", _SIZE),
+    )
+
+
+class Argument(ctypes.Structure):
+    """``rd_kafka_vu_t``: a type, and a union of 64 bytes of which at most three words are used."""
+
+    _fields_ = (
+        ("kind", ctypes.c_int32),
+        ("first", ctypes.c_int64),
+        ("second", ctypes.c_int64),
+        ("third", ctypes.c_int64),
+        ("_padding", ctypes.c_int64 * 5),
+    )
+
+
+class TopicMetadata(ctypes.Structure):
+    """``rd_kafka_metadata_topic_t``."""
+
+    _fields_ = (("topic", _TEXT), ("partition_count", _INT), ("partitions", _PTR), ("err", _INT))
+
+
+class Metadata(ctypes.Structure):
+    """``rd_kafka_metadata_t``, up to the topics."""
+
+    _fields_ = (
+        ("broker_count", _INT),
+        ("brokers", _PTR),
+        ("topic_count", _INT),
+        ("topics", ctypes.POINTER(TopicMetadata)),
+    )
+
+
+#: Name, result, arguments.
+_FUNCTIONS: Final[tuple[tuple[str, Any, tuple[Any, ...]], ...]] = (
+    ("conf_new", _PTR, ()),
+    ("conf_destroy", None, (_PTR,)),
+    ("conf_set", _INT, (_PTR, _TEXT, _TEXT, _TEXT, _SIZE)),
+    ("conf_set_events", None, (_PTR, _INT)),
+    ("new", _PTR, (_INT, _PTR, _TEXT, _SIZE)),
+    ("destroy", None, (_PTR,)),
+    ("name", _TEXT, (_PTR,)),
+    ("last_error", _INT, ()),
+    ("fatal_error", _INT, (_PTR, _TEXT, _SIZE)),
+    ("set_log_queue", _INT, (_PTR, _PTR)),
+    ("queue_get_main", _PTR, (_PTR,)),
+    ("queue_destroy", None, (_PTR,)),
+    ("queue_poll", _PTR, (_PTR, _INT)),
+    ("event_type", _INT, (_PTR,)),
+    ("event_error", _INT, (_PTR,)),
+    ("event_message_count", _SIZE, (_PTR,)),
+    ("event_message_array", _SIZE, (_PTR, _PTR, _SIZE)),
+    ("event_stats", _TEXT, (_PTR,)),
+    ("event_log", _INT, (_PTR, _PTR, _PTR, _PTR)),
+    ("event_destroy", None, (_PTR,)),
+    ("topic_new", _PTR, (_PTR, _TEXT, _PTR)),
+    ("topic_name", _TEXT, (_PTR,)),
+    ("topic_destroy", None, (_PTR,)),
+    ("metadata", _INT, (_PTR, _INT, _PTR, ctypes.POINTER(ctypes.POINTER(Metadata)), _INT)),
+    ("metadata_destroy", None, (ctypes.POINTER(Metadata),)),
+    ("init_transactions", _PTR, (_PTR, _INT)),
+    ("begin_transaction", _PTR, (_PTR,)),
+    ("abort_transaction", _PTR, (_PTR, _INT)),
+    ("flush", _INT, (_PTR, _INT)),
+    ("outq_len", _INT, (_PTR,)),
+    ("produce_batch", _INT, (_PTR, ctypes.c_int32, _INT, _PTR, _INT)),
+    ("produceva", _PTR, (_PTR, _PTR, _SIZE)),
+    ("error_code", _INT, (_PTR,)),
+    ("error_string", _TEXT, (_PTR,)),
+    ("error_is_fatal", _INT, (_PTR,)),
+    ("error_is_retriable", _INT, (_PTR,)),
+    ("error_txn_requires_abort", _INT, (_PTR,)),
+    ("error_destroy", None, (_PTR,)),
+)
+
+
+class Library:
+    """The functions of ``rdkafka.h`` without their prefix ``rd_kafka_``. Each call releases the GIL."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        for name, result, arguments in _FUNCTIONS:
+            function = getattr(library, f"rd_kafka_{name}")
+            function.restype, function.argtypes = result, arguments
+            setattr(self, name, function)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"librdkafka's rd_kafka_{name} is not declared here")
+
+
+@functools.cache
+def library() -> Library | None:
+    """The library of this process; None, and a line in the log, if it is not one that is known here."""
+    try:
+        return _load()
+    except (OSError, AttributeError, ImportError) as error:
+        logger.warning("rows go to Kafka one by one, which takes more time but is as safe: %s", error)
+        return None
+
+
+def _load() -> Library:
+    if ctypes.sizeof(_PTR) != _POINTER_BYTES or sys.byteorder != "little":
+        raise ImportError("this machine's pointers do not have 64 bits, lowest byte first")
+    # The extension module itself: its symbols are looked up in the very library that it uses, wherever that lies.
+    found = ctypes.CDLL(confluent_kafka.cimpl.__file__)
+    version = found.rd_kafka_version()
+    if version >> 24 != _MAJOR:
+        raise ImportError(f"librdkafka {confluent_kafka.libversion()[0]} is not of version {_MAJOR}")
+    import numpy as np  # noqa: F401, PLC0415 - the base does without; pyspark[sql] brings it
+
+    return Library(found)

@@ -1,0 +1,278 @@
+"""A transactional producer on librdkafka's C interface, for records that are never Python objects.
+
+Delivery reports, statistics and log lines come as events of one queue that :meth:`LibrdkafkaProducer.poll` reads, so
+librdkafka never calls Python. Each accepted record has one delivery report (``delivery.report.only.error`` is off), and each is
+read: an error is never missed, and the reports name every partition that was written to (rules 2 and 3).
+
+Who owns what: a client, its queue and its topics live as long as this object, an event until it was read, and all are given
+back in that order. Keys and values belong to the caller, who keeps them until the call returns: librdkafka copies them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+import weakref
+from collections import Counter
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from confluent_kafka import KafkaError, KafkaException
+
+from sinks.kafka import librdkafka as c
+from sinks.kafka.librdkafka_reports import facts_of
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Callable, Mapping
+
+_TEXT_BYTES: Final = 512
+#: syslog's levels, as librdkafka uses them, in Python's.
+_LEVELS: Final = (50, 50, 50, 40, 30, 20, 20, 10)
+_EVENTS: Final = c.DELIVERIES | c.LOG | c.ERROR | c.STATISTICS
+#: How long librdkafka's flush may outlive ours when that ends with an error.
+_FLUSH_SLICE_MS: Final = 100
+_SERVE_S: Final = 0.01
+#: What confluent-kafka serves by itself.
+_CONFLUENT_ONLY: Final = ("plugin.library.paths", "sasl.oauthbearer")
+
+MESSAGE: Final = np.dtype(c.Message)
+ARGUMENT: Final = np.dtype(c.Argument)
+
+
+def accepts(config: Mapping[str, Any]) -> bool:
+    """Whether all options are librdkafka's own: no callback, nothing that confluent-kafka adds."""
+    return not any(callable(value) or name.startswith(_CONFLUENT_ONLY) for name, value in config.items())
+
+
+class LibrdkafkaProducer:
+    """As confluent-kafka's ``Producer``, as far as a task needs it; the same exceptions.
+
+    Attributes:
+        delivered: how many records each topic and partition has acknowledged.
+    """
+
+    def __init__(
+        self,
+        library: c.Library,
+        config: Mapping[str, Any],
+        *,
+        on_error: Callable[[str, KafkaError], object],
+        on_statistics: Callable[[str], object],
+        logger: logging.Logger,
+    ) -> None:
+        self._lib = library
+        self._on_error = on_error
+        self._on_statistics = on_statistics
+        self._logger = logger
+        self.delivered: Counter[tuple[str, int]] = Counter()
+        self._unreported = 0
+        self._topics: dict[str, int] = {}
+        self._client = _new_client(library, config)
+        self._queue = library.queue_get_main(self._client)
+        weakref.finalize(
+            self, _destroy, library, self._client, self._queue, self._topics, os.getpid()
+        ).atexit = False  # a process that ends has no use for it
+        library.set_log_queue(self._client, None)
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        """The topic's partitions, as confluent-kafka shows them, but without facts."""
+        found = ctypes.POINTER(c.Metadata)()
+        handle = self.handle(topic)
+        self._check(self._lib.metadata(self._client, 0, handle, ctypes.byref(found), _milliseconds(timeout)))
+        try:
+            topics = found.contents.topics[: found.contents.topic_count]
+            counts = {facts.topic.decode(): range(facts.partition_count) for facts in topics}
+        finally:
+            self._lib.metadata_destroy(found)
+        return SimpleNamespace(topics={name: SimpleNamespace(partitions=count) for name, count in counts.items()})
+
+    def init_transactions(self, timeout: float) -> None:
+        """See ``rd_kafka_init_transactions``."""
+        self._raise(self._lib.init_transactions(self._client, _milliseconds(timeout)))
+
+    def begin_transaction(self) -> None:
+        """See ``rd_kafka_begin_transaction``."""
+        self._raise(self._lib.begin_transaction(self._client))
+
+    def abort_transaction(self, timeout: float) -> None:
+        """See ``rd_kafka_abort_transaction``: it waits for reports that somebody else has to read."""
+        result: list[int | None] = []
+        call = threading.Thread(
+            target=lambda: result.append(self._lib.abort_transaction(self._client, _milliseconds(timeout)))
+        )
+        call.start()
+        while call.is_alive():
+            with suppress(KafkaException):
+                self.poll(_SERVE_S)
+        self._raise(result[0])
+
+    def produce(self, topic: str, value: bytes, key: bytes, partition: int) -> None:
+        """Enqueue one record."""
+        keep = np.frombuffer(value, np.uint8), np.frombuffer(key, np.uint8)
+        messages = np.zeros(1, MESSAGE)
+        messages["value"], messages["key"] = (array.ctypes.data for array in keep)
+        messages["value_size"], messages["key_size"] = len(value), len(key)
+        self.produce_batch(topic, messages, partition)
+        error = int(messages["err"][0])
+        if error == KafkaError._QUEUE_FULL:  # noqa: SLF001 - librdkafka's own codes have an underscore
+            raise BufferError(KafkaError(error).str())
+        if error:
+            raise KafkaException(not_produced(error))
+
+    def produce_batch(self, topic: str, messages: np.ndarray[Any, Any], partition: int = c.ANY_PARTITION) -> None:
+        """Enqueue records, and set each one's ``err``: zero if it was accepted.
+
+        Args:
+            topic: of all of them.
+            messages: of dtype :data:`MESSAGE`, contiguous. Addresses must hold until this returns; 0 is null.
+            partition: of all of them; by default the partitioner chooses.
+        """
+        self._unreported += self._lib.produce_batch(
+            self.handle(topic), partition, c.COPY, messages.ctypes.data, len(messages)
+        )
+
+    def produce_arguments(self, address: int, count: int) -> int:
+        """Enqueue the record that ``count`` structures :data:`ARGUMENT` at ``address`` describe; its error, or 0."""
+        error = self._lib.produceva(self._client, address, count)
+        if error is None:
+            self._unreported += 1
+            return 0
+        return self._error(error).code()
+
+    def handle(self, topic: str) -> int:
+        """The topic as :meth:`produce_arguments` takes it; it lives as long as this producer."""
+        if topic not in self._topics:
+            handle = self._lib.topic_new(self._client, topic.encode(), None)
+            if handle is None:
+                raise KafkaException(not_produced(KafkaError._INVALID_ARG))  # noqa: SLF001
+            self._topics[topic] = handle
+        return self._topics[topic]
+
+    def poll(self, timeout: float) -> int:
+        """Read all events; wait for the first one. Returns how many there were."""
+        events, wait_ms = 0, _milliseconds(timeout)
+        while event := self._lib.queue_poll(self._queue, wait_ms):
+            try:
+                self._read(event)
+            finally:
+                self._lib.event_destroy(event)
+            events, wait_ms = events + 1, 0
+        return events
+
+    def flush(self, timeout: float) -> int:
+        """Send everything now; returns how many records have no report when time runs out."""
+        deadline = time.monotonic() + timeout
+        self.poll(0)
+        if not self._unreported:
+            return 0
+        # While librdkafka's flush runs, nothing lingers. It returns when somebody else has read the reports.
+        done = threading.Event()
+        call = threading.Thread(target=self._flush_until, args=(done,))
+        call.start()
+        try:
+            while self._unreported and time.monotonic() < deadline:
+                self.poll(_SERVE_S)
+        finally:
+            done.set()
+            call.join()
+        return self._unreported
+
+    def _flush_until(self, done: threading.Event) -> None:
+        while not done.is_set():
+            self._lib.flush(self._client, _FLUSH_SLICE_MS)
+
+    def _read(self, event: int) -> None:
+        kind = self._lib.event_type(event)
+        if kind == c.DELIVERIES:
+            self._count(event)
+        elif kind == c.STATISTICS:
+            self._on_statistics(self._lib.event_stats(event).decode())
+        elif kind == c.LOG:
+            self._log(event)
+        elif kind == c.ERROR and self._lib.event_error(event) == KafkaError._FATAL:  # noqa: SLF001
+            raise KafkaException(self._fatal_error())
+
+    def _count(self, event: int) -> None:
+        """Read the reports of one event: error, topic and partition of each record."""
+        addresses = np.zeros(self._lib.event_message_count(event), np.uintp)
+        read = self._lib.event_message_array(event, addresses.ctypes.data, len(addresses))
+        self._unreported -= read
+        for (error, handle, partition), records in facts_of(addresses[:read]):
+            topic = self._lib.topic_name(handle).decode()
+            if error:
+                self._on_error(topic, KafkaError(error))
+            else:
+                self.delivered[topic, partition] += records
+
+    def _log(self, event: int) -> None:
+        facility, text, level = ctypes.c_char_p(), ctypes.c_char_p(), ctypes.c_int()
+        self._lib.event_log(event, ctypes.byref(facility), ctypes.byref(text), ctypes.byref(level))
+        name = self._lib.name(self._client)
+        said = [(part or b"").decode(errors="replace") for part in (facility.value, name, text.value)]
+        self._logger.log(_LEVELS[min(level.value, len(_LEVELS) - 1)], "%s [%s] %s", *said)
+
+    def _fatal_error(self) -> KafkaError:
+        reason = ctypes.create_string_buffer(_TEXT_BYTES)
+        code = self._lib.fatal_error(self._client, reason, _TEXT_BYTES)
+        return KafkaError(code, reason.value.decode(errors="replace"), fatal=True)
+
+    def _check(self, code: int) -> None:
+        if code:
+            raise KafkaException(KafkaError(code))
+
+    def _raise(self, error: int | None) -> None:
+        if error is not None:
+            raise KafkaException(self._error(error))
+
+    def _error(self, error: int) -> KafkaError:
+        try:
+            return KafkaError(
+                self._lib.error_code(error),
+                self._lib.error_string(error).decode(errors="replace"),
+                fatal=bool(self._lib.error_is_fatal(error)),
+                retriable=bool(self._lib.error_is_retriable(error)),
+                txn_requires_abort=bool(self._lib.error_txn_requires_abort(error)),
+            )
+        finally:
+            self._lib.error_destroy(error)
+
+
+def not_produced(code: int) -> KafkaError:
+    """As confluent-kafka's ``produce`` says it of a record that librdkafka does not accept."""
+    return KafkaError(code, f"Unable to produce message: {KafkaError(code).str()}")
+
+
+def _new_client(library: c.Library, config: Mapping[str, Any]) -> int:
+    conf = library.conf_new()
+    reason = ctypes.create_string_buffer(_TEXT_BYTES)
+    code, client = KafkaError._INVALID_ARG, None  # noqa: SLF001
+    settings = {"client.software.name": "confluent-kafka-python", **config, "log.queue": "true"}
+    if all(
+        library.conf_set(conf, name.encode(), str(value).encode(), reason, _TEXT_BYTES) == c.CONF_OK
+        for name, value in settings.items()
+    ):
+        library.conf_set_events(conf, _EVENTS)
+        client = library.new(c.PRODUCER, conf, reason, _TEXT_BYTES)
+        code = library.last_error()
+    if client is None:
+        library.conf_destroy(conf)
+        raise KafkaException(KafkaError(code, reason.value.decode(errors="replace")))
+    return int(client)  # which owns the configuration now
+
+
+def _destroy(library: c.Library, client: int, queue: int, topics: Mapping[str, int], pid: int) -> None:
+    if os.getpid() != pid:
+        return  # a forked process has none of the client's threads, and would wait for them
+    for topic in topics.values():
+        library.topic_destroy(topic)
+    library.queue_destroy(queue)
+    library.destroy(client)
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(0, int(seconds * 1000))

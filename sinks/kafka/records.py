@@ -1,0 +1,99 @@
+"""Rows on their way to librdkafka: one by one as Python objects here, without any in :mod:`sinks.kafka.arrow_records`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from confluent_kafka import KafkaError, KafkaException
+
+from sinks.kafka.columns import HEADER_WITHOUT_KEY
+from twopc.errors import BadRecordError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+# ruff: noqa: SLF001 - librdkafka's own codes are public constants with an underscore
+_QUEUE_FULL: Final = KafkaError._QUEUE_FULL
+_STATE: Final = KafkaError._STATE
+
+
+class Records(Protocol):
+    """Rows that are ready to be enqueued."""
+
+    def __len__(self) -> int: ...
+
+    def enqueue(self, start: int) -> tuple[int, KafkaError | None]:
+        """Enqueue the rows from ``start`` on; up to which row they were accepted, and why that one was not."""
+
+    def topic_of(self, row: int) -> str:
+        """The row's topic."""
+
+
+class OneByOne:
+    """Rows for ``produce`` of confluent-kafka: tuples of its positional arguments, the topic first."""
+
+    def __init__(self, producer: Any, messages: Sequence[tuple[Any, ...]]) -> None:
+        self._produce = producer.produce
+        self._messages = messages
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def enqueue(self, start: int) -> tuple[int, KafkaError | None]:
+        """See :class:`Records`."""
+        produce, row = self._produce, start
+        try:
+            for row in range(start, len(self._messages)):
+                produce(*self._messages[row])
+        except BufferError:
+            return row, KafkaError(_QUEUE_FULL)
+        except KafkaException as error:
+            return row, error.args[0]
+        return len(self), None
+
+    def topic_of(self, row: int) -> str:
+        """See :class:`Records`."""
+        topic: str = self._messages[row][0]
+        return topic
+
+
+def is_full(error: KafkaError) -> bool:
+    """Whether a record was refused because the queue has no room for it now."""
+    return error.code() == _QUEUE_FULL
+
+
+def has_failed(error: KafkaError) -> bool:
+    """Whether a record was refused because an earlier one has failed the transaction."""
+    return error.code() == _STATE
+
+
+def messages_of(rows: pa.RecordBatch, topics: Sequence[str], which: Any) -> list[tuple[Any, ...]]:
+    """The rows as ``produce`` takes them: topic, value, key, and then partition, two callbacks, timestamp, headers.
+
+    Args:
+        rows: with the columns of :class:`sinks.kafka.writer.KafkaWriter`.
+        topics: the topics of these rows.
+        which: an array of the place in ``topics`` of each row's topic; None if there is only one.
+    """
+    count, names = rows.num_rows, rows.schema.names
+    topic = [topics[0]] * count if which is None else [topics[place] for place in which.to_pylist()]
+    columns = [rows.column(name).to_pylist() if name in names else [None] * count for name in _COLUMNS]
+    if {"partition", "timestamp", "headers"}.isdisjoint(names):
+        return list(zip(topic, *columns[:2], strict=True))
+    return [
+        (name, value, key, -1 if partition is None else partition, None, None, timestamp or 0, _pairs(headers))
+        for name, value, key, partition, timestamp, headers in zip(topic, *columns, strict=True)
+    ]
+
+
+_COLUMNS: Final = ("value", "key", "partition", "timestamp", "headers")
+
+
+def _pairs(headers: list[dict[str, Any] | None] | None) -> list[tuple[str, bytes]] | None:
+    if headers is None:
+        return None
+    if any(header is None or header["key"] is None for header in headers):
+        raise BadRecordError(HEADER_WITHOUT_KEY)
+    return [(header["key"], header["value"]) for header in headers if header is not None]

@@ -1,0 +1,225 @@
+"""Rows that go to librdkafka without Python objects: the same records and the same errors as by ``produce()``."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import uuid
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from sinks.kafka import KafkaSink, librdkafka, producer_pool
+from sinks.kafka.transactions import TransactionClient
+from tests.arrow_rows import HEADERS, KINDS, sliced, texts
+from tests.live.pipeline import create_topic
+from tests.reader import records
+from twopc.attempt import Attempt, TaskAttempt
+from twopc.errors import BadRecordError, RetriableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from integration.services.kafka import LocalKafka
+    from sinks.kafka.handle import KafkaHandle
+    from sinks.kafka.writer import KafkaWriter
+    from tests.live.services import KafkaService
+
+SEED = int(os.environ.get("TWOPC_SEED", "0")) or random.randrange(1, 10**9)
+ROWS = 3_000
+BOTH = pytest.mark.parametrize("direct", [True, False], ids=["direct", "produce"])
+
+
+class Way:
+    """A sink that writes in one of the two ways, into topics of its own."""
+
+    def __init__(
+        self, kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, direct: bool, topic: bool = True, **sink: Any
+    ) -> None:
+        self.direct = direct
+        self.servers = kafka.bootstrap_servers
+        self.name = f"w{uuid.uuid4().hex[:10]}"
+        self.topics = [create_topic(self.servers, f"{self.name}-{number}") for number in range(3)]
+        create_topic(self.servers, f"twopc-ledger-{self.name}", 3)
+        chosen = self.topics[0] if topic else None
+        self.sink = KafkaSink(
+            name=self.name, bootstrap_servers=self.servers, topic=chosen, **{"timeout_ms": 30_000, **sink}
+        )
+        self._monkeypatch = monkeypatch
+
+    def writer(self) -> KafkaWriter:
+        self._monkeypatch.setattr(
+            "sinks.kafka.producer.librdkafka.library", librdkafka.library if self.direct else lambda: None
+        )
+        task = TaskAttempt(
+            query_id="q", batch_id=0, attempt=Attempt(1, 1), partition=0, driver_epoch=1, committed_through=-1
+        )
+        writer = self.sink.create_writer(task)
+        writer.begin_transaction()
+        assert (writer._begun.direct is not None) == self.direct
+        return writer
+
+    def write(self, batches: Sequence[pa.RecordBatch]) -> KafkaHandle:
+        """Write and commit."""
+        writer = self.writer()
+        try:
+            for rows in batches:
+                writer.write(rows)
+            handle = writer.pre_commit()
+            writer.hand_over()
+        finally:
+            writer.close()
+        client = TransactionClient(self.sink.committing_config())
+        assert client.end([handle.identity]) == {handle.transactional_id: "NONE"}
+        client.close()
+        return handle
+
+    def error(self, batches: Sequence[pa.RecordBatch]) -> tuple[type[Exception], str]:
+        """The error of a task, without the names that differ."""
+        with pytest.raises(Exception, match=r".") as caught:
+            self.write(batches)
+        found = re.sub(rf"{self.name}\.1\.\w+\.\d+", "ID", str(caught.value)).replace(self.name, "NAME")
+        return caught.type, found
+
+    def found(self) -> list[Any]:
+        """The records of every topic; those with a key in the order of their partitions."""
+        result: list[Any] = []
+        for number, topic in enumerate(self.topics):
+            ordered, anywhere = defaultdict(list), []
+            for message in records(self.servers, topic):
+                kind, stamp = message.timestamp()
+                row = (message.key(), message.value(), message.headers(), kind, stamp if stamp < 10**12 else "now")
+                if message.key() is None:
+                    anywhere.append(row)  # librdkafka chooses any partition
+                else:
+                    ordered[message.partition()].append(row)
+            result.append((number, dict(ordered), sorted(anywhere, key=repr)))
+        return result
+
+
+def batches_of(chance: random.Random, topics: Sequence[str], *, details: bool) -> list[pa.RecordBatch]:
+    """Random rows, in batches of random sizes and types; the same for the same seed but for the topics' names."""
+    found, left = [], ROWS
+    while left > 0:
+        count = min(left, chance.choice([0, 1, 2, 10, 500, 2_000]))
+        left -= max(1, count)
+        columns: dict[str, Any] = {}
+        for name, nulls in (("value", 0.1), ("key", 0.2)):
+            array = KINDS[chance.choice(list(KINDS))](texts(chance, count, nulls=nulls))
+            columns[name] = sliced(chance, array) if chance.random() < 0.5 else array
+        if details:
+            columns["topic"] = pa.array([topics[chance.randrange(3)] for _ in range(count)], pa.string())
+            columns["partition"] = pa.array(
+                [chance.choice([None, None, -1, 0, 1, 2, 3]) for _ in range(count)], pa.int32()
+            )
+            stamps = [chance.choice([None, 1, chance.randrange(10**11)]) for _ in range(count)]
+            columns["timestamp"] = pa.array(stamps, pa.int64())
+            columns["headers"] = pa.array([headers(chance) for _ in range(count)], HEADERS)
+        found.append(pa.record_batch(columns))
+    return found
+
+
+def headers(chance: random.Random) -> list[dict[str, Any]] | None:
+    if chance.random() < 0.4:
+        return None
+    names = chance.choices(["a", "", "naïve", "long" * 50], k=chance.randrange(4))
+    values = texts(chance, len(names), nulls=0.3)
+    return [{"key": name, "value": value} for name, value in zip(names, values, strict=True)]
+
+
+@pytest.mark.parametrize("details", [False, True], ids=["plain", "details"])
+def test_the_same_records_in_the_same_partitions(
+    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, add_summary: Callable[[str], None], *, details: bool
+) -> None:
+    """Caught mutations: an empty value is null; details are left out; the partitioner gets no key; a header's name is cut."""
+    add_summary(f"seed {SEED}")
+    seen, handles = [], []
+    for direct in (True, False):
+        way = Way(kafka, monkeypatch, direct=direct, topic=not details)
+        handle = way.write(batches_of(random.Random(SEED), way.topics, details=details))
+        handles.append([name.replace(way.name, "NAME") for name in handle.partitions])
+        seen.append(way.found())
+        assert {(topic, partition) for topic, ordered, _ in seen[-1] for partition in ordered} <= {
+            (way.topics.index(name), int(number))
+            for name, _, number in (entry.rpartition(":") for entry in handle.topic_partitions())
+            if name in way.topics
+        }
+    assert seen[0] == seen[1]
+    assert handles[0] == handles[1]
+
+
+BAD: dict[str, dict[str, Any]] = {
+    "oversize": {"value": b"x" * 2_000_000},
+    "no such partition": {"partition": 17},
+    "the broker refuses it": {"value": b"y" * 1_300_000},
+    "no such topic": {"topic": "absent"},
+    "a topic that cannot be": {"topic": "no topic!"},
+    "null topic": {"topic": None},
+    "a header without a key": {"headers": [{"key": None, "value": b""}]},
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_the_same_error_for_a_bad_record_among_good_ones(
+    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, bad: str
+) -> None:
+    """Caught mutations: ``err`` is not looked at; a delivery report's error is not looked at."""
+    errors = []
+    for direct in (True, False):
+        options = {"kafka.message.max.bytes": "1500000", "kafka.topic.metadata.propagation.max.ms": "1000"}
+        way = Way(kafka, monkeypatch, direct=direct, topic=False, options=options)
+        way.topics[0] = create_topic(way.servers, f"{way.name}-picky", config={"max.message.bytes": "1000000"})
+        good: dict[str, Any] = {"value": b"v", "key": b"k", "topic": way.topics[0], "partition": 1, "headers": None}
+        rows = [dict(good) for _ in range(25_000)]
+        rows[12_345].update(BAD[bad])
+        types = {
+            "value": pa.binary(),
+            "key": pa.binary(),
+            "topic": pa.string(),
+            "partition": pa.int32(),
+            "headers": HEADERS,
+        }
+        batch = pa.record_batch({name: pa.array([row[name] for row in rows], kind) for name, kind in types.items()})
+        if bad == "oversize":
+            batch = batch.select(["value", "key", "topic"])  # they go together
+        errors.append(way.error([batch]))
+    if "topic" in bad:  # it is found when a row is enqueued or later, as the broker's answer comes
+        assert all(str(BAD[bad]["topic"] or "null") in message for _, message in errors), errors
+    else:
+        assert errors[0] == errors[1]
+    assert [kind for kind, _ in errors] == [BadRecordError] * 2, errors
+
+
+@BOTH
+def test_a_small_queue_bounds_the_task_and_loses_nothing(
+    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, direct: bool
+) -> None:
+    """Caught mutations: rows after a full queue are skipped; they begin again at the first."""
+    way = Way(kafka, monkeypatch, direct=direct, options={"kafka.queue.buffering.max.messages": "70"})
+    values = [b"%d" % number for number in range(5_000)]
+    rows = pa.record_batch({"key": pa.array([b"k"] * len(values), pa.binary()), "value": pa.array(values, pa.binary())})
+    handle = way.write([rows])
+    assert handle.rows == len(values)
+    assert [message.value() for message in records(way.servers, way.topics[0])] == values
+
+
+@BOTH
+def test_a_broker_that_takes_nothing_ends_the_wait_for_the_queue(
+    kafka: KafkaService, local_kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch, *, direct: bool
+) -> None:
+    monkeypatch.setattr("sinks.kafka.writer._ABORT_TIMEOUT_MS", 100)
+    options = {"kafka.queue.buffering.max.messages": "70"}
+    way = Way(kafka, monkeypatch, direct=direct, options=options, timeout_ms=10_000)
+    rows = pa.record_batch({"value": pa.array([b"v"] * 500, pa.binary())})
+    writer = way.writer()
+    local_kafka.pause()
+    try:
+        with pytest.raises(RetriableError, match=rf"the topic {way.topics[0]} took no record for 10 s"):
+            writer.write(rows)
+    finally:
+        local_kafka.resume()
+    writer.close()
+    producer_pool._pools.clear()
