@@ -11,11 +11,15 @@ import logging
 import os
 import sys
 import threading
+import time
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Final
 
+from sinks.kafka.errors import SERVING
 from sinks.kafka.handle import task_id
 from sinks.kafka.producer import ReadyProducer, make_ready
 
@@ -85,6 +89,13 @@ class ProducerPool:
         self._making = threading.Thread(target=self._make_ahead, args=ahead, name="twopc-producers", daemon=True)
         self._making.start()
 
+    def serve_idle(self) -> None:
+        """Read what librdkafka has for the ready producers."""
+        with self._lock:
+            for ready in self._ready:
+                with suppress(*SERVING):  # a producer that has failed says so to the task that takes it
+                    ready.producer.poll(0)
+
     def _free_sequences(self, committed_through: int) -> Iterator[int]:
         kept = {ready.sequence for ready in self._ready}
         for sequence, batch in self._served.items():
@@ -112,14 +123,32 @@ class ProducerPool:
                 self._served[sequence] = batch
 
 
+def _serve_idle() -> None:
+    while True:
+        time.sleep(_SERVE_EVERY_S)
+        for pool in list(_pools.values()):
+            pool.serve_idle()
+
+
+@cache
+def _keep_serving_idle(pid: int) -> None:
+    """Start the thread of this process that serves idle producers.
+
+    Their statistics, 100 kB and more a second for each, would pile up until a task takes them. A driver may wait for hours.
+    """
+    threading.Thread(target=_serve_idle, args=(), name=f"twopc-idle-producers-{pid}", daemon=True).start()
+
+
 #: In the order of their last use.
 _pools: dict[str, ProducerPool] = {}
 #: A worker outlives many queries; each idle producer costs three threads, some MB, and twenty statistics a second.
 _MOST_POOLS: Final = 8
+_SERVE_EVERY_S: Final = 5.0
 
 
 def pool_for(key: PoolKey, *, timeout_ms: float) -> ProducerPool:
     """This process's pool for ``key``. Drops a pool of an earlier driver epoch, of a parent process, or long unused."""
+    _keep_serving_idle(os.getpid())
     pool = _pools.pop(key.sink, None)
     if pool is None or pool.key != key:
         pool = ProducerPool(key, timeout_ms=timeout_ms)

@@ -45,7 +45,14 @@ def install() -> None:
             kafka_producer,
             {"Producer": producer.Producer, "time": time, "librdkafka": SimpleNamespace(library=lambda: None)},
         ),
-        (producer_pool, {"threading": Threads(lambda: NETWORK.simulation), "uuid": names}),
+        (
+            producer_pool,
+            {
+                "threading": Threads(lambda: NETWORK.simulation),
+                "uuid": names,
+                "_keep_serving_idle": lambda _pid: None,  # it never ends, and the model's statistics do not pile up
+            },
+        ),
         (kafka_reader, {"Consumer": clients.Consumer, "time": time}),
         (kafka_writer, {"time": time, "uuid": names}),
         (batch_transaction, {"time": time}),

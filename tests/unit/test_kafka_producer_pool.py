@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import threading
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from sinks.kafka import producer_pool
+from sinks.kafka.producer import ReadyProducer
 from sinks.kafka.producer_pool import PoolKey, pool_for
 
 
 @pytest.fixture(autouse=True)
 def _no_pools(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer_pool, "_pools", {})
+    producer_pool._keep_serving_idle.cache_clear()
 
 
 def key_of(sink: str) -> PoolKey:
@@ -29,6 +35,31 @@ def test_a_worker_keeps_the_most_recently_used_pools() -> None:
     assert pool_for(key_of("first"), timeout_ms=1) is first
     assert "other-0" not in producer_pool._pools
     assert len(producer_pool._pools) == producer_pool._MOST_POOLS
+
+
+def test_idle_producers_are_served_and_taken_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise their statistics pile up for as long as no batch comes. A taken one belongs to its task."""
+    monkeypatch.setattr(producer_pool, "_SERVE_EVERY_S", 0.001)
+    pool = pool_for(key_of("s"), timeout_ms=1)
+    served = {name: threading.Event() for name in ("failing", "idle", "taken")}
+
+    def producer(name: str) -> Any:
+        def poll(_timeout: float) -> int:
+            served[name].set()
+            if name == "failing":
+                raise KafkaException(KafkaError(KafkaError._FATAL))
+            return 0
+
+        return ReadyProducer(cast("Any", SimpleNamespace(poll=poll)), name, 0, {})
+
+    pool._ready = [producer("failing"), producer("idle"), producer("taken")]
+    assert pool.take(0, -1).transactional_id == "taken"
+    served["taken"].clear()
+    for _ in range(2):
+        served["idle"].clear()
+        assert served["idle"].wait(30)
+    assert served["failing"].is_set()
+    assert not served["taken"].is_set()
 
 
 def test_a_forked_process_keeps_no_pool_of_its_parent() -> None:
