@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from pathlib import Path  # noqa: TC003 - typer reads annotations when it runs
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from benchmarks.counting import WrongCountError
 from benchmarks.groups import GROUPS
 from benchmarks.pages import RESULTS, write_pages
-from benchmarks.report import console, lines
+from benchmarks.report import console
 from benchmarks.run import run_groups
 from benchmarks.settings import Settings, parsed
-
-if TYPE_CHECKING:
-    from benchmarks.measured import Case
 
 
 def main(  # noqa: PLR0913, PLR0917 - the options of the command line
@@ -39,24 +35,12 @@ def main(  # noqa: PLR0913, PLR0917 - the options of the command line
         for file in write_pages():
             console.print(f"wrote {file}", highlight=False)
         return
-    logging.getLogger("sinks").setLevel(logging.ERROR)  # one broker has no second replica, which each start warns of
-    chosen = Settings(
-        rounds=rounds, whole=whole, quick=quick, exactly_once=parsed(setting or []), say=_say, found=_show
-    )
     try:
+        chosen = Settings(rounds=rounds, whole=whole, quick=quick, exactly_once=parsed(setting or []))
         run_groups(tuple(only or ()), chosen, results.absolute())
     except (WrongCountError, ValueError) as error:
         console.print(f"failed: {error}", style="red", markup=False)
         sys.exit(1)
-
-
-def _say(text: str) -> None:
-    console.print(text, highlight=False, markup=False)
-
-
-def _show(case: Case) -> None:
-    for cells in lines(case):
-        _say(f"{case.name}: " + ", ".join(filter(None, cells[1:4])))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from confluent_kafka import Message
 
 _FETCH = 10_000
@@ -42,6 +44,19 @@ class Count:
         return 1000 * counted / max(1, self.last_ms - self.first_ms)
 
 
+def transactional_ids(bootstrap_servers: str) -> set[str]:
+    """All transactional ids that the brokers know: the keys of their own log of transactions."""
+    return {
+        _id_in(key) for key in (message.key() for message in _read(bootstrap_servers, "__transaction_state")) if key
+    }
+
+
+def _id_in(key: bytes) -> str:
+    """The id in a key of that log: a version and a length of two bytes each, then the id (TransactionLogKey of Kafka)."""
+    length = int.from_bytes(key[2:4], "big")
+    return key[4 : 4 + length].decode()
+
+
 def count(bootstrap_servers: str, topic: str, *, expected: int, keyed: bool = True) -> Count:
     """Read the whole topic.
 
@@ -56,6 +71,22 @@ def count(bootstrap_servers: str, topic: str, *, expected: int, keyed: bool = Tr
     """
     found = Count()
     seen = bytearray(expected)
+    for message in _read(bootstrap_servers, topic):
+        _note(found, message)
+        if keyed:
+            _mark(seen, message, topic)
+    absent = seen.count(0) if keyed else 0
+    if found.records != expected or absent:
+        raise WrongCountError(f"{topic} has {found.records} records instead of {expected}; {absent} keys are absent")
+    return found
+
+
+def _read(bootstrap_servers: str, topic: str) -> Iterator[Message]:
+    """Every committed record of a topic.
+
+    Raises:
+        WrongCountError: it cannot be read to its end.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -77,19 +108,13 @@ def count(bootstrap_servers: str, topic: str, *, expected: int, keyed: bool = Tr
             for message in messages:
                 error = message.error()
                 if error is None:
-                    _note(found, message)
-                    if keyed:
-                        _mark(seen, message, topic)
+                    yield message
                 elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - a public constant
                     unread.discard(message.partition() or 0)
                 else:
                     raise WrongCountError(f"{topic}: {error}")
     finally:
         consumer.close()
-    absent = seen.count(0) if keyed else 0
-    if found.records != expected or absent:
-        raise WrongCountError(f"{topic} has {found.records} records instead of {expected}; {absent} keys are absent")
-    return found
 
 
 def _note(found: Count, message: Message) -> None:

@@ -113,6 +113,18 @@ GOALS: tuple[Goal, ...] = (
     _rate("write", "write phase", "Kafka's ProducerPerformance, transactional", 0.9),
     _rate("peers", "Kafka to Kafka", "Flink, exactly once", 4),
     _rate("peers", "Kafka to Kafka", "Quix Streams, exactly once", 4),
+    _time("2 transactions: proven within 10 ms", "decision", "2 transactions", 10),
+    _time("200 transactions: proven within 100 ms", "decision", "200 transactions", 100),
+    _time("recovery of a decided batch after 10 others: under 1 s", "past", "10 batches", 1000),
+    _time("the same after 100 000 batches", "past", "100 000 batches", 1000),
+    Goal(
+        says="memory of a task: at most 100 MiB more for 1 000 000 rows than for 100 000",
+        group="rows",
+        case="1 000 000 rows",
+        to=None,
+        limit=100,
+        fact="MiB of a worker above 100 000 rows",
+    ),
     _rate("redis", "SET (upsert)", "redis-py, a pipeline", 0.8),
     _rate("hbase", "Put, 1 cell (upsert)", "the same client, batched", 0.8),
 )

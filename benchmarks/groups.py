@@ -51,4 +51,10 @@ GROUPS: tuple[Group, ...] = (
     Group(name="peers", module="benchmarks.copying"),
     Group(name="redis", module="benchmarks.redis_sink"),
     Group(name="hbase", module="benchmarks.hbase_sink"),
+    Group(name="rows", module="benchmarks.scale_rows", rounds=1),
+    Group(name="tasks", module="benchmarks.scale_tasks", rounds=1),
+    Group(name="values", module="benchmarks.scale_values", rounds=1),
+    Group(name="decision", module="benchmarks.decision", rounds=3),
+    Group(name="past", module="benchmarks.past", rounds=3),
+    Group(name="many", module="benchmarks.many", rounds=3),
 )

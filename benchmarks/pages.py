@@ -14,6 +14,7 @@ from benchmarks import machine
 from benchmarks.goals import Verdict, verdicts
 from benchmarks.groups import GROUPS
 from benchmarks.measured import read_results
+from benchmarks.planning import planning_table
 from benchmarks.report import COLUMNS, fact_rows, lines, markdown
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ def _block(name: str, read: Callable[[str], Results | None]) -> str:
     if name == "summary":
         found = read(_SUMMARY_GROUP)
         return _table(found) if found else _absent(_SUMMARY_GROUP)
+    if name == "planning":
+        return planning_table(read("many"), read("decision"))
     if name not in {group.name for group in GROUPS}:
         raise ValueError(f"<!-- bench:{name} -->: no group of that name")
     found = read(name)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.counting import count
+from benchmarks.memory import Held
 from integration.spark import exactly_once
 from sinks.kafka import KafkaSink
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from benchmarks.broker import Broker, Counts
     from benchmarks.counting import Count
     from benchmarks.topics import Topics
 
@@ -46,10 +48,12 @@ class Ran:
     Attributes:
         add_batch_ms: Spark's ``addBatch`` of each batch but the first ones.
         output: what the reader has found in its output.
+        facts: what it took besides time: memory, and what the broker has counted, if that was asked for.
     """
 
     add_batch_ms: list[float]
     output: Count
+    facts: dict[str, float] = field(default_factory=dict)
 
     @property
     def median_ms(self) -> float:
@@ -58,10 +62,18 @@ class Ran:
 
 
 class Queries:
-    """Runs queries in one session, on one broker. Each output is counted and then deleted."""
+    """Runs queries in one session, on one broker. Each output is counted and then deleted.
 
-    def __init__(self, spark: SparkSession, topics: Topics, directory: Path) -> None:
+    Args:
+        spark: the session.
+        topics: of the broker.
+        directory: for checkpoints.
+        broker: reads the broker's own counts; None: the runs have no facts.
+    """
+
+    def __init__(self, spark: SparkSession, topics: Topics, directory: Path, broker: Broker | None = None) -> None:
         self._spark = spark
+        self._broker = broker
         self.topics = topics
         self._servers = topics.bootstrap_servers
         self._directory = directory
@@ -103,10 +115,23 @@ class Queries:
         return stream.option("maxOffsetsPerTrigger", source.batch_rows).load().select("key", "value")
 
     def _run(self, writer: DataStreamWriter, checkpoint: str, source: Source, output: str) -> Ran:
+        held = Held(self._spark.sparkContext, self._servers) if self._broker else None
+        before = self._broker.read() if self._broker else None
         query: StreamingQuery = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
         query.awaitTermination()
         progress: list[Any] = list(query.recentProgress)
         batches = [entry["durationMs"]["addBatch"] for entry in progress if entry["numInputRows"]]
+        facts = self._wire_facts(before, len(batches)) | held.facts() if before and held else {}
         counted = count(self._servers, output, expected=source.rows)
         self.topics.delete(output)
-        return Ran(add_batch_ms=batches[WARM_UP_BATCHES:], output=counted)
+        return Ran(add_batch_ms=batches[WARM_UP_BATCHES:], output=counted, facts=facts)
+
+    def _wire_facts(self, before: Counts, batches: int) -> dict[str, float]:
+        """What the broker has counted."""
+        if self._broker is None:
+            raise AssertionError("there are no counts without a broker")
+        since = self._broker.read().since(before)
+        return {
+            "requests a batch": since.all_requests / batches,
+            "KiB on the wire a batch": since.wire_bytes / 1024 / batches,
+        }

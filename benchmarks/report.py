@@ -32,6 +32,12 @@ def lines(case: Case) -> list[tuple[str, ...]]:
     ]
 
 
+def show(case: Case) -> None:
+    """Show a case as soon as it is measured, so that an interrupted run has shown something."""
+    for cells in lines(case):
+        console.print(f"{case.name}: " + ", ".join(filter(None, cells[1:4])), highlight=False, markup=False)
+
+
 def comparison(title: str, cases: Iterable[Case]) -> Table:
     """All sides of all cases, for a terminal."""
     table = Table(title=title, title_justify="left")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
 from benchmarks.chart import Series, curves
 from benchmarks.groups import GROUPS
 from benchmarks.machine import heading, in_words
 from benchmarks.measured import Missing, MissingError, Results, Spread
-from benchmarks.report import comparison, console, facts_table
+from benchmarks.report import comparison, console, facts_table, show
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +55,10 @@ def run_groups(only: Sequence[str], settings: Settings, directory: Path) -> list
     found = []
     for group, parts in chosen(only):
         began = time.monotonic()
-        results = run_group(group, replace(settings, only=parts, rounds=min(settings.rounds, group.rounds)), head)
+        of_group = replace(settings, only=parts, rounds=min(settings.rounds, group.rounds))
+        # A process of its own: a JVM and a memory that no other group has used.
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+            results = process.submit(run_group, group, of_group, head).result()
         console.print(comparison(results.title, results.cases))
         for table in filter(None, [facts_table(results.cases)]):
             console.print(table)
@@ -67,6 +73,7 @@ def run_groups(only: Sequence[str], settings: Settings, directory: Path) -> list
 
 def run_group(group: Group, settings: Settings, head: dict[str, object]) -> Results:
     """Run one group; what cannot be set up is named as missing."""
+    logging.getLogger("sinks").setLevel(logging.ERROR)  # one broker has no second replica, which each start warns of
     cases: list[Case] = []
     missing: list[Missing] = []
     try:
@@ -74,7 +81,7 @@ def run_group(group: Group, settings: Settings, head: dict[str, object]) -> Resu
             if isinstance(case, Missing):
                 missing.append(case)
             else:
-                settings.found(case)
+                show(case)
                 cases.append(case)
     except MissingError as error:
         missing.append(Missing(name=group.name, reason=str(error)))

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 from integration.spark.options import Options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from benchmarks.measured import Case
+    from collections.abc import Iterable
 
 #: How many times fewer rows a quick run has.
 _QUICK = 50
@@ -28,8 +26,6 @@ class Settings:
         quick: few rows, to see that everything works; its figures mean nothing.
         only: parts of the names of the cases to run, without spaces; all if empty.
         exactly_once: settings of ``exactly_once()`` besides its defaults.
-        say: tells the user what happens.
-        found: is told each case at once, so that an interrupted run has shown something.
     """
 
     rounds: int = 5
@@ -37,8 +33,6 @@ class Settings:
     quick: bool = False
     only: tuple[str, ...] = ()
     exactly_once: dict[str, Any] = field(default_factory=dict)
-    say: Callable[[str], None] = print
-    found: Callable[[Case], None] = print
 
     def rows(self, count: int) -> int:
         """So many rows, or few of them in a quick run."""

@@ -7,6 +7,7 @@ the sizes of the goals; ``.venv/bin/python benchmarks/streaming.py --batch-rows 
 from __future__ import annotations
 
 import contextlib
+import statistics
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -55,12 +56,18 @@ def case_name(rows: int) -> str:
 
 def case_of(name: str, ran: dict[str, list[Ran]], *, x: float | None = None) -> Case:
     """The case that these runs make."""
+    facts: dict[str, dict[str, float]] = {}
+    for side, runs in ran.items():
+        for fact in dict.fromkeys(fact for run in runs for fact in run.facts):
+            values = [run.facts[fact] for run in runs if fact in run.facts]
+            facts.setdefault(fact, {})[side] = statistics.median(values)
     return Case(
         name=name,
         unit="ms",
         x=x,
         samples={side: [run.median_ms for run in runs] for side, runs in ran.items()},
         counted={side: sum(run.output.records for run in runs) for side, runs in ran.items()},
+        facts=facts,
     )
 
 

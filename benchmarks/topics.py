@@ -48,6 +48,11 @@ class Topics:
             raise AssertionError(f"{name} could not be filled within {_TIMEOUT_S} s")
         return name
 
+    def partition_count(self, name: str) -> int:
+        """How many partitions a topic has; 0 if there is no such topic."""
+        found = self._admin.list_topics(timeout=_TIMEOUT_S).topics.get(name)
+        return len(found.partitions) if found else 0
+
     def delete(self, *names: str) -> None:
         """Delete topics, so that a long run does not fill the disk."""
         for future in self._admin.delete_topics(list(names)).values():

@@ -10,10 +10,13 @@ import pytest
 from benchmarks import counting
 from benchmarks.chart import Series, curves
 from benchmarks.counting import Count, WrongCountError
+from benchmarks.decision import LEDGER_KIB, STATE_KIB
 from benchmarks.goals import GOALS, Goal, Verdict
 from benchmarks.groups import GROUPS, Group
+from benchmarks.many import DRIVER_CONNECTIONS, IDS, LEDGER_PARTITIONS, REQUESTS, WORKER_CONNECTIONS
 from benchmarks.measured import TWO_PHASES, TWOPC, Case, Missing, MissingError, Results, Spread, read_results
 from benchmarks.pages import PAGES, filled
+from benchmarks.planning import planning_table
 from benchmarks.report import lines
 from benchmarks.run import chosen, draw, run_group
 from benchmarks.settings import Settings, parsed
@@ -169,9 +172,33 @@ def test_what_cannot_be_set_up_is_named_and_what_was_measured_before_it_is_kept(
         raise MissingError("no broker")
 
     monkeypatch.setattr(Group, "measure", lambda _, settings: measure(settings))
-    found = run_group(GROUPS[0], Settings(found=lambda _: None), {})
+    found = run_group(GROUPS[0], Settings(), {})
     assert [one.name for one in found.cases] == ["100 rows"]
     assert [(one.name, one.reason) for one in found.missing] == [("one", "no such package"), ("streaming", "no broker")]
+
+
+def test_the_planning_table_lies_on_the_lines_through_what_was_measured() -> None:
+    def curve(group: str, *facts: dict[str, float]) -> Results:
+        cases = [
+            Case(name=str(x), unit="ms", samples={TWOPC: [1]}, x=x, facts={k: {TWOPC: v} for k, v in one.items()})
+            for x, one in zip((1, 11), facts, strict=True)
+        ]
+        return Results(group=group, title="", heading={}, rounds=1, cases=cases)
+
+    small = {DRIVER_CONNECTIONS: 9.0, LEDGER_PARTITIONS: 9.0, IDS: 3.0, REQUESTS: 30.0, WORKER_CONNECTIONS: 4.0}
+    large = {**small, DRIVER_CONNECTIONS: 99.0, LEDGER_PARTITIONS: 99.0, IDS: 33.0}
+    many = curve("many", small, large)
+    decision = curve(
+        "decision",
+        {"requests": 20.0, LEDGER_KIB: 1.0, STATE_KIB: 1.0},
+        {"requests": 40.0, LEDGER_KIB: 11.0, STATE_KIB: 6.0},
+    )
+    table = planning_table(many, decision).splitlines()
+    # 9 connections of the driver and 4 of each of 2 workers; 20 + 2 requests of the driver and 10 of each task;
+    # (2 + 1.5) KiB a batch, 86 400 batches a day.
+    assert table[2] == "| 1 | 1 000 | 2 | 1 | 17 | 5 | 9 | 42 | 295 |"
+    assert "Not measured yet" in planning_table(many, None)
+    assert "Not measured yet" in planning_table(curve("many", small, large), results(case()))
 
 
 class Message:

@@ -1,0 +1,88 @@
+"""The driver's part of a two-phase batch over its transactions: from the last vote to the proof, and what it costs the broker."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from benchmarks.broker import Counts, counting_broker
+from benchmarks.counting import count
+from benchmarks.driver import Query, Tasks, workers
+from benchmarks.measured import TWOPC, Case
+from benchmarks.memory import peak_mib, reset_peak
+from benchmarks.topics import Topics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from concurrent.futures import Executor
+
+    from benchmarks.broker import Broker
+    from benchmarks.settings import Settings
+
+TITLE: Final = "The driver's part of a two-phase batch: confirm, decide, commit, prove"
+X_LABEL: Final = "transactions a decision"
+_HANDLES: Final = (1, 2, 10, 50, 200, 1_000)
+_ALL_HANDLES: Final = (*_HANDLES, 5_000)
+_QUICK: Final = (1, 2, 10)
+_STATE: Final = "__transaction_state"
+LEDGER_KIB: Final = "KiB in the ledger"
+STATE_KIB: Final = "KiB in __transaction_state"
+
+
+def case_name(handles: int) -> str:
+    """The case of so many transactions."""
+    return f"{handles:,} transactions".replace(",", " ")
+
+
+def measure(settings: Settings) -> Iterator[Case]:
+    """A case for each number of transactions."""
+    chosen = _ALL_HANDLES if settings.whole else _QUICK if settings.quick else _HANDLES
+    with counting_broker() as broker, tempfile.TemporaryDirectory() as name, workers() as pool:
+        for handles in chosen:
+            if settings.wants(case_name(handles)):
+                yield _case(broker, Path(name), pool, handles, settings.rounds)
+
+
+def _case(broker: Broker, directory: Path, pool: Executor, handles: int, rounds: int) -> Case:
+    topics = Topics(broker.bootstrap_servers, 2)
+    query = Query(broker.bootstrap_servers, topics.create(), directory)
+    driver = query.driver()
+    times_ms: list[float] = []
+    facts: dict[str, list[float]] = defaultdict(list)
+    try:
+        # The first batch acquires the sink and connects; a query does that once.
+        for number in range(rounds + 1):
+            readings: list[Counts] = []
+            disk = broker.disk_bytes(query.sink.ledger), broker.disk_bytes(_STATE)
+
+            def voted(readings: list[Counts] = readings) -> None:
+                reset_peak()
+                readings.append(broker.read())
+
+            tasks = Tasks(query.sink, handles, pool, prepared=voted)
+            driver.process(query.batch(number), tasks)
+            took_ms = 1000 * (time.perf_counter() - tasks.prepared_at)
+            if number == 0:
+                continue
+            times_ms.append(took_ms)
+            since = broker.read().since(readings[0])
+            facts["requests"].append(since.all_requests)
+            facts["KiB on the wire"].append(since.wire_bytes / 1024)
+            facts[LEDGER_KIB].append((broker.disk_bytes(query.sink.ledger) - disk[0]) / 1024)
+            facts[STATE_KIB].append((broker.disk_bytes(_STATE) - disk[1]) / 1024)
+            facts["peak MiB of the driver"].append(peak_mib() or 0)
+    finally:
+        driver.close()
+    found = count(broker.bootstrap_servers, query.sink.topic or "", expected=handles * (rounds + 1), keyed=False)
+    return Case(
+        name=case_name(handles),
+        unit="ms",
+        x=handles,
+        samples={TWOPC: times_ms},
+        counted={TWOPC: found.records},
+        facts={fact: {TWOPC: statistics.median(values)} for fact, values in facts.items()},
+    )

@@ -1,0 +1,139 @@
+"""A query's driver without Spark: the real coordinator and sink, and an engine whose tasks run in a few worker processes."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from sinks.kafka import KafkaSink
+from twopc.attempt import TaskAttempt
+from twopc.batch import Batch
+from twopc.coordinator import Coordinator
+from twopc.files import LocalFiles
+from twopc.records import TaskReport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Executor
+    from pathlib import Path
+
+    from twopc.engine import Work
+
+_WORKERS: Final = 8  # most of a small task's time is waiting
+_VALUE: Final = b"x" * 100
+
+
+def workers(count: int = _WORKERS) -> Executor:
+    """Processes that run tasks as Spark's Python workers do: each keeps its producers."""
+    return ProcessPoolExecutor(count, mp_context=get_context("spawn"))
+
+
+class Query:
+    """A query with one sink, over any number of drivers.
+
+    Args:
+        bootstrap_servers: of the broker.
+        topic: its output.
+        directory: for its checkpoint.
+    """
+
+    def __init__(self, bootstrap_servers: str, topic: str, directory: Path) -> None:
+        name = f"b{uuid.uuid4().hex[:8]}"
+        self.sink = KafkaSink(name=name, bootstrap_servers=bootstrap_servers, topic=topic, timeout_ms=120_000)
+        self._id = str(uuid.uuid4())
+        self._files = LocalFiles(directory / name)
+
+    def driver(self) -> Coordinator:
+        """A new run; the caller closes it. It fences the one before with its first batch."""
+        return Coordinator([self.sink], self._files)
+
+    def batch(self, number: int) -> Batch:
+        """A batch of this query."""
+        return Batch(self._id, number, (f"offset-{number}",), lambda other: (f"offset-{other}",))
+
+
+class Tasks:
+    """An engine: so many tasks of one row each; a batch of no task is empty, as where a source had nothing new.
+
+    Args:
+        sink: where they write.
+        tasks: how many.
+        pool: runs them; None: this process does.
+        prepared: called when all tasks have voted.
+        ahead: workers make producers for their next tasks, as Spark's do. Without it only the driver's requests follow a vote.
+
+    Attributes:
+        prepared_at: when all tasks had voted, on the clock of ``time.perf_counter``; -1 before.
+    """
+
+    def __init__(
+        self,
+        sink: KafkaSink,
+        tasks: int,
+        pool: Executor | None = None,
+        *,
+        prepared: Callable[[], None] = lambda: None,
+        ahead: bool = False,
+    ) -> None:
+        self._ahead = ahead
+        self._sink = sink
+        self._tasks = tasks
+        self._pool = pool
+        self._prepared = prepared
+        self.prepared_at = -1.0
+
+    def prepare(self, work: Work) -> list[TaskReport]:
+        """See ``twopc.engine.Engine``."""
+        attempts = [
+            TaskAttempt(
+                query_id=work.batch.query_id,
+                batch_id=work.batch.batch_id,
+                attempt=work.attempt,
+                partition=number,
+                driver_epoch=work.driver_epochs[self._sink.name],
+                committed_through=work.committed_through,
+            )
+            for number in range(self._tasks)
+        ]
+        handles = self._run(attempts)
+        self._prepared()
+        self.prepared_at = time.perf_counter()
+        if not handles:
+            return [TaskReport(partition=0, rows=0, checksum=0)]
+        return [
+            TaskReport(partition=number, rows=1, checksum=0, handles={self._sink.name: handle})
+            for number, handle in enumerate(handles)
+        ]
+
+    def evaluate(self) -> None:
+        """See ``twopc.engine.Engine``."""
+
+    def _run(self, attempts: Sequence[TaskAttempt]) -> list[dict[str, Any]]:
+        if self._pool is None:
+            return [_run_task(self._sink, attempt, ahead=self._ahead) for attempt in attempts]
+        futures = [self._pool.submit(_run_task, self._sink, attempt, ahead=self._ahead) for attempt in attempts]
+        return [future.result() for future in futures]
+
+
+def _run_task(sink: KafkaSink, attempt: TaskAttempt, *, ahead: bool) -> dict[str, Any]:
+    """Write one row, keyed by the task's number; return the handle as it is stored."""
+    key = str(attempt.partition).encode()
+    rows = pa.record_batch({"key": pa.array([key], pa.binary()), "value": pa.array([_VALUE], pa.binary())})
+    writer = sink.create_writer(attempt)
+    try:
+        writer.write_rows(rows)
+        handle = writer.snapshot_state(attempt.batch_id)
+        writer.hand_over()
+    except BaseException:
+        writer.close()
+        raise
+    if ahead:
+        writer.close()
+    if handle is None:
+        raise AssertionError("there is a row")
+    return sink.encode_handle(handle)

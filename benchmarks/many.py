@@ -1,0 +1,112 @@
+"""Many queries on one cluster: what each of them holds and costs.
+
+A query here is its driver's part: the real coordinator and sink, with batches of one small task that two worker processes
+run. Spark itself is left out, since fifty of its queries need more than this machine; what it adds are its own tasks and its
+source's consumers, which it has with any sink.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import psutil
+
+from benchmarks.broker import counting_broker
+from benchmarks.counting import count, transactional_ids
+from benchmarks.driver import Query, Tasks, workers
+from benchmarks.measured import TWOPC, Case
+from benchmarks.topics import Topics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from concurrent.futures import Executor
+
+    from benchmarks.broker import Broker
+    from benchmarks.settings import Settings
+
+TITLE: Final = "Many queries in one driver process: a batch of one task, without Spark"
+X_LABEL: Final = "queries"
+_QUERIES: Final = (1, 10, 50)
+_ALL_QUERIES: Final = (*_QUERIES, 200, 1_000)
+_QUICK: Final = (1, 3)
+_WORKERS: Final = 2
+_IDLE_S: Final = 5
+#: What transaction coordinators answer.
+_OF_COORDINATORS: Final = ("InitProducerId", "AddPartitionsToTxn", "EndTxn", "DescribeTransactions", "ListTransactions")
+DRIVER_CONNECTIONS: Final = "connections of the drivers"
+WORKER_CONNECTIONS: Final = f"connections of {_WORKERS} Python workers"
+LEDGER_PARTITIONS: Final = "ledger partitions"
+IDS: Final = "transactional ids"
+REQUESTS: Final = "requests a batch"
+
+
+def case_name(queries: int) -> str:
+    """The case of so many queries."""
+    return f"{queries:,} queries".replace(",", " ")
+
+
+def measure(settings: Settings) -> Iterator[Case]:
+    """A case for each number of queries, each on a broker of its own, so that ids and connections are theirs."""
+    for queries in _ALL_QUERIES if settings.whole else _QUICK if settings.quick else _QUERIES:
+        if settings.wants(case_name(queries)):
+            with (
+                counting_broker(heap="2g") as broker,
+                tempfile.TemporaryDirectory() as name,
+                workers(_WORKERS) as pool,
+            ):
+                yield _case(broker, Path(name), pool, queries, settings.rounds)
+
+
+def _case(broker: Broker, directory: Path, pool: Executor, queries: int, rounds: int) -> Case:
+    topics = Topics(broker.bootstrap_servers, 2)
+    output = topics.create()
+    process = psutil.Process()
+    threads, resident = process.num_threads(), process.memory_info().rss
+    with contextlib.ExitStack() as stack:
+        opened = [Query(broker.bootstrap_servers, output, directory) for _ in range(queries)]
+        drivers = [query.driver() for query in opened]
+        for driver in drivers:
+            stack.callback(driver.close)
+        times_ms: list[float] = []
+        before = broker.read()
+        # The first batch acquires the sink: it is not among the samples, and neither are its requests.
+        for number in range(rounds + 1):
+            if number == 1:
+                before = broker.read()
+            for query, driver in zip(opened, drivers, strict=True):
+                began = time.perf_counter()
+                driver.process(query.batch(number), Tasks(query.sink, 1, pool, ahead=True))
+                if number:
+                    times_ms.append(1000 * (time.perf_counter() - began))
+        working = broker.read()
+        since, batches = working.since(before), queries * rounds
+        time.sleep(_IDLE_S)  # the measured time, not a wait for something
+        idle = broker.read().since(working)
+        pool.shutdown()
+        alone = broker.read().connections
+        ledgers = sum(topics.partition_count(query.sink.ledger) for query in opened)
+        facts = {
+            DRIVER_CONNECTIONS: float(alone),
+            WORKER_CONNECTIONS: float(working.connections - alone),
+            LEDGER_PARTITIONS: float(ledgers),
+            IDS: float(len(transactional_ids(broker.bootstrap_servers))),
+            REQUESTS: since.all_requests / batches,
+            **{f"{kind} a batch": since.requests.get(kind, 0) / batches for kind in _OF_COORDINATORS},
+            "requests a second when idle": idle.all_requests / _IDLE_S,
+            "threads of the driver": float(process.num_threads() - threads),
+            "MiB of the driver": (process.memory_info().rss - resident) / 2**20,
+        }
+    found = count(broker.bootstrap_servers, output, expected=queries * (rounds + 1), keyed=False)
+    return Case(
+        name=case_name(queries),
+        unit="ms",
+        x=queries,
+        samples={TWOPC: [statistics.median(times_ms[start : start + queries]) for start in range(0, batches, queries)]},
+        counted={TWOPC: found.records},
+        facts={fact: {TWOPC: value} for fact, value in facts.items()},
+    )

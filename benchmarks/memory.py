@@ -1,0 +1,89 @@
+"""What the processes of a query hold: their peak memory as the kernel has it, and their connections to the broker."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import psutil
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+_RESET_PEAK: Final = "5"  # proc(5), /proc/PID/clear_refs
+_DAEMON: Final = "pyspark.daemon"
+_RUN: Final = "TWOPC_BENCH_RUN"
+
+
+def reset_peak() -> None:
+    """From now on this process's peak is that of what follows."""
+    try:
+        Path("/proc/self/clear_refs").write_text(_RESET_PEAK)
+    except OSError:
+        return  # this system has no such file
+
+
+def peak_mib(pid: int | None = None) -> float | None:
+    """The highest resident size of a process, in MiB, by default of this one; None where the system does not say."""
+    try:
+        lines = Path(f"/proc/{pid or os.getpid()}/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:")), None)
+
+
+class Held:
+    """What one query holds. It gets Python workers of its own: Spark shares none between different environments.
+
+    Args:
+        context: Spark's.
+        bootstrap_servers: of the one broker.
+    """
+
+    def __init__(self, context: Any, bootstrap_servers: str) -> None:
+        self._run = uuid.uuid4().hex
+        self._port = int(bootstrap_servers.rpartition(":")[2])
+        context.environment[_RUN] = self._run
+        reset_peak()
+        self._before = self._connections()
+
+    def facts(self) -> dict[str, float]:
+        """While the query's connections are open."""
+        found = {"connections": float(self._connections() - self._before)}
+        driver = peak_mib()
+        if driver is not None:
+            found["peak MiB of the driver's Python"] = driver
+        peaks = [peak for process in self._workers() if (peak := peak_mib(process.pid)) is not None]
+        if peaks:
+            found["peak MiB of a Python worker"] = max(peaks)
+        return found
+
+    def _connections(self) -> int:
+        """Of this process, the JVM under it, and this query's workers; not of workers of earlier queries."""
+        mine = [psutil.Process(), *(one for one in psutil.Process().children(recursive=True) if not _is_worker(one))]
+        return sum(self._of(process) for process in (*mine, *self._workers()))
+
+    def _of(self, process: psutil.Process) -> int:
+        try:
+            found = process.net_connections(kind="tcp")
+        except psutil.Error:
+            return 0
+        return sum(1 for one in found if one.raddr and one.raddr.port == self._port and one.status == "ESTABLISHED")
+
+    def _workers(self) -> Iterator[psutil.Process]:
+        for process in psutil.Process().children(recursive=True):
+            try:
+                if _is_worker(process) and process.environ().get(_RUN) == self._run:
+                    yield process
+            except psutil.Error:
+                continue
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    try:
+        return _DAEMON in process.cmdline()
+    except psutil.Error:
+        return False

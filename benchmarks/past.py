@@ -1,0 +1,96 @@
+"""Recovery over the batches that a query has behind it: a new driver completes a batch that was decided and not committed.
+
+All batches are real: decided, and truncated from the ledger as in a long life. Those behind are empty, which makes their
+records short and a hundred thousand of them affordable; the last one has two transactions.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from benchmarks.broker import counting_broker
+from benchmarks.counting import count
+from benchmarks.driver import Query, Tasks
+from benchmarks.measured import TWOPC, Case
+from benchmarks.memory import peak_mib, reset_peak
+from benchmarks.topics import Topics
+from twopc.testing.crash_points import InjectedFault, arm, disarm
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.broker import Broker
+    from benchmarks.settings import Settings
+
+TITLE: Final = "Recovery of a decided batch: from the new driver's first call to the proof"
+X_LABEL: Final = "batches behind it"
+_BATCHES: Final = (10, 100, 1_000)
+_ALL_BATCHES: Final = (*_BATCHES, 10_000, 100_000)
+_QUICK: Final = (10, 100)
+_TRANSACTIONS: Final = 2
+_DECIDED: Final = "driver.decided"
+
+
+def measure(settings: Settings) -> Iterator[Case]:
+    """A case for each number of batches, all of one query that goes on."""
+    chosen = _ALL_BATCHES if settings.whole else _QUICK if settings.quick else _BATCHES
+    with counting_broker() as broker, tempfile.TemporaryDirectory() as name:
+        topics = Topics(broker.bootstrap_servers, 2)
+        query = Query(broker.bootstrap_servers, topics.create(), Path(name))
+        done = written = 0
+        for batches in chosen:
+            _process_empty(query, done, batches)
+            recovered = [_recover(broker, query, batches + number) for number in range(settings.rounds)]
+            done = batches + settings.rounds
+            written += _TRANSACTIONS * settings.rounds
+            found = count(broker.bootstrap_servers, query.sink.topic or "", expected=written, keyed=False)
+            samples, facts = [took_ms for took_ms, _ in recovered], recovered[-1][1]
+            case = f"{batches:,} batches".replace(",", " ")
+            counted = {TWOPC: found.records}
+            yield Case(name=case, unit="ms", x=batches, samples={TWOPC: samples}, counted=counted, facts=facts)
+
+
+def _process_empty(query: Query, first: int, until: int) -> None:
+    driver = query.driver()
+    try:
+        for number in range(first, until):
+            driver.process(query.batch(number), Tasks(query.sink, 0))
+    finally:
+        driver.close()
+
+
+def _recover(broker: Broker, query: Query, number: int) -> tuple[float, dict[str, dict[str, float]]]:
+    """Decide a batch in a driver that ends there; return how long the next one takes, in ms, and what else that takes."""
+    crashed = query.driver()
+    arm(_DECIDED, _fail)
+    try:
+        crashed.process(query.batch(number), Tasks(query.sink, _TRANSACTIONS))
+        raise AssertionError("the driver has passed its crash point")
+    except InjectedFault:
+        pass
+    finally:
+        disarm()
+        crashed.close()
+    reset_peak()
+    before = broker.read()
+    began = time.perf_counter()
+    driver = query.driver()
+    try:
+        driver.process(query.batch(number), Tasks(query.sink, _TRANSACTIONS))
+        took_ms = 1000 * (time.perf_counter() - began)
+        since = broker.read().since(before)
+    finally:
+        driver.close()
+    found = {
+        "requests": float(since.all_requests),
+        "KiB on the wire": since.wire_bytes / 1024,
+        "peak MiB of the driver": peak_mib() or 0,
+    }
+    return took_ms, {fact: {TWOPC: value} for fact, value in found.items()}
+
+
+def _fail() -> None:
+    raise InjectedFault(_DECIDED)

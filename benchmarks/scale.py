@@ -1,0 +1,43 @@
+"""How the cost of a batch grows: runs over one dimension, with the counts of the broker and the peaks of memory."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.broker import counting_broker
+from benchmarks.queries import WARM_UP_BATCHES, Queries
+from benchmarks.session import spark_session
+from benchmarks.streaming import case_of, sides_of
+from benchmarks.topics import Topics
+from benchmarks.turns import in_turn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.measured import Case
+    from benchmarks.settings import Settings
+
+_BATCHES = 3
+
+
+@contextlib.contextmanager
+def counted_queries() -> Iterator[Queries]:
+    """A broker that is read and a session, and queries over them; both are warm."""
+    with (
+        counting_broker() as broker,
+        tempfile.TemporaryDirectory(prefix="twopc-bench-", ignore_cleanup_errors=True) as name,
+        spark_session(Path(name)) as spark,
+    ):
+        yield Queries(spark, Topics(broker.bootstrap_servers, 2), Path(name), broker)
+
+
+def point(bench: Queries, settings: Settings, name: str, x: float, *, rows: int, value_bytes: int, tasks: int) -> Case:  # noqa: PLR0913 - of one point
+    """One point of a curve: this project, two phases where they are not the default, and Spark's own sink."""
+    batches = WARM_UP_BATCHES + (1 if settings.quick else _BATCHES)
+    source = bench.source(rows, batches, value_bytes=value_bytes, partitions=tasks)
+    ran, _ = in_turn(settings.rounds, sides_of(bench, source, settings, two_phases=True))
+    bench.drop(source)
+    return case_of(name, ran, x=x)

@@ -1,0 +1,38 @@
+"""The cost of a batch over its rows: 10^2 to 10^6 of 100 bytes, two tasks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from benchmarks.scale import counted_queries, point
+from benchmarks.streaming import case_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.measured import Case
+    from benchmarks.settings import Settings
+
+TITLE: Final = "addBatch over the rows of a batch"
+X_LABEL: Final = "rows a batch"
+_ROWS: Final = (100, 1_000, 10_000, 100_000, 1_000_000)
+_WORKER: Final = "peak MiB of a Python worker"
+_BASE_ROWS: Final = 100_000
+_GROWTH: Final = "MiB of a worker above 100 000 rows"
+
+
+def measure(settings: Settings) -> Iterator[Case]:
+    """A case for each number of rows; the largest one shows how a worker's memory has grown, too."""
+    base: dict[str, float] = {}
+    with counted_queries() as bench:
+        for rows in _ROWS:
+            if not settings.wants(case_name(rows)):
+                continue
+            found = point(bench, settings, case_name(rows), rows, rows=settings.rows(rows), value_bytes=100, tasks=2)
+            workers = found.facts.get(_WORKER, {})
+            if rows == _BASE_ROWS:
+                base = workers
+            if rows > _BASE_ROWS and base:
+                growth = {side: peak - base[side] for side, peak in workers.items() if side in base}
+                found.facts[_GROWTH] = growth
+            yield found

@@ -1,0 +1,28 @@
+"""The cost of a batch over its tasks: 1 to 64, 6 400 rows of 100 bytes in all; as many run at a time as there are cores."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from benchmarks.scale import counted_queries, point
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.measured import Case
+    from benchmarks.settings import Settings
+
+TITLE: Final = "addBatch over the tasks of a batch"
+X_LABEL: Final = "tasks a batch"
+_TASKS: Final = (1, 4, 16, 64)
+_ALL_TASKS: Final = (1, 2, 4, 8, 16, 32, 64)
+_ROWS: Final = 6_400
+
+
+def measure(settings: Settings) -> Iterator[Case]:
+    """A case for each number of tasks."""
+    with counted_queries() as bench:
+        for tasks in _ALL_TASKS if settings.whole else _TASKS:
+            name = f"{tasks} tasks"
+            if settings.wants(name):
+                yield point(bench, settings, name, tasks, rows=settings.rows(_ROWS), value_bytes=100, tasks=tasks)

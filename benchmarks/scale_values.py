@@ -1,0 +1,29 @@
+"""The cost of a batch over the size of its values: 10 bytes to 100 kB, at most 10 MB a batch, two tasks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from benchmarks.scale import counted_queries, point
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.measured import Case
+    from benchmarks.settings import Settings
+
+TITLE: Final = "addBatch over the size of a value"
+X_LABEL: Final = "bytes of a value"
+_BYTES: Final = (10, 100, 1_000, 10_000, 100_000)
+_MOST_ROWS: Final = 10_000
+_MOST_BYTES: Final = 10_000_000
+
+
+def measure(settings: Settings) -> Iterator[Case]:
+    """A case for each size."""
+    with counted_queries() as bench:
+        for size in _BYTES:
+            rows = min(_MOST_ROWS, _MOST_BYTES // size)
+            name = f"{rows} rows of {size} bytes"
+            if settings.wants(name):
+                yield point(bench, settings, name, size, rows=settings.rows(rows), value_bytes=size, tasks=2)
