@@ -103,7 +103,6 @@ _FUNCTIONS: Final[tuple[tuple[str, Any, tuple[Any, ...]], ...]] = (
     ("queue_destroy", None, (_PTR,)),
     ("queue_poll", _PTR, (_PTR, _INT)),
     ("event_type", _INT, (_PTR,)),
-    ("event_error", _INT, (_PTR,)),
     ("event_message_count", _SIZE, (_PTR,)),
     ("event_message_array", _SIZE, (_PTR, _PTR, _SIZE)),
     ("event_stats", _TEXT, (_PTR,)),

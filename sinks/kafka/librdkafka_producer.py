@@ -194,8 +194,8 @@ class LibrdkafkaProducer:
             self._on_statistics(self._lib.event_stats(event).decode())
         elif kind == c.LOG:
             self._log(event)
-        elif kind == c.ERROR and self._lib.event_error(event) == KafkaError._FATAL:  # noqa: SLF001
-            raise KafkaException(self._fatal_error())
+        elif kind == c.ERROR:
+            self._require_alive()
 
     def _count(self, event: int) -> None:
         """Read the reports of one event: error, topic and partition of each record."""
@@ -216,10 +216,12 @@ class LibrdkafkaProducer:
         said = [(part or b"").decode(errors="replace") for part in (facility.value, name, text.value)]
         self._logger.log(_LEVELS[min(level.value, len(_LEVELS) - 1)], "%s [%s] %s", *said)
 
-    def _fatal_error(self) -> KafkaError:
+    def _require_alive(self) -> None:
+        """Raise the fatal error, if there is one. Other errors pass, or end in a delivery report."""
         reason = ctypes.create_string_buffer(_TEXT_BYTES)
         code = self._lib.fatal_error(self._client, reason, _TEXT_BYTES)
-        return KafkaError(code, reason.value.decode(errors="replace"), fatal=True)
+        if code:
+            raise KafkaException(KafkaError(code, reason.value.decode(errors="replace"), fatal=True))
 
     def _check(self, code: int) -> None:
         if code:

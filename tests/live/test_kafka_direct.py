@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from sinks.kafka import KafkaSink, librdkafka, producer_pool
 from sinks.kafka.transactions import TransactionClient
 from tests.arrow_rows import HEADERS, KINDS, sliced, texts
 from tests.live.pipeline import create_topic
+from tests.live.rules.schedules import until
 from tests.reader import records
 from twopc.attempt import Attempt, TaskAttempt
 from twopc.errors import BadRecordError, RetriableError
@@ -222,4 +224,7 @@ def test_a_broker_that_takes_nothing_ends_the_wait_for_the_queue(
     finally:
         local_kafka.resume()
     writer.close()
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+    # Its session with the controller may have expired; then it knows no broker until it is registered again.
+    assert until(lambda: admin.list_topics(timeout=30).controller_id >= 0, 30)
     producer_pool._pools.clear()
