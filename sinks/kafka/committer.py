@@ -135,8 +135,9 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         return found
 
     def recover_and_abort(self, decided: Collection[KafkaHandle]) -> None:
-        """See :class:`SinkCommitter`: rule 7."""
+        """See :class:`SinkCommitter`: rule 7. It is the last act of each batch."""
         sweep(self._client, self._settings, spared=decided, below=self._log.driver_epoch + 1)
+        self._scan_start.request()
 
     def initialize_state(
         self, decided: Sequence[KafkaHandle], scan_start: Mapping[str, Any]

@@ -1,8 +1,7 @@
 """What a decision records of the time before its tasks: where its markers begin, and the output's partition count.
 
-Nobody waits for the brokers: each attempt uses what was requested when the one before began. For the markers, an old answer is as
-true as a new one. Last stable offsets only grow, so the markers of every later attempt are at or above them; a search for them
-reads those of one batch more. A leader that is behind may answer with less than is known already: the higher one counts, since
+Nobody waits for the brokers: an attempt uses what was requested when the batch before was over. Last stable offsets only grow, so
+its markers are at or above them. A leader that is behind may answer with less than is known already: the higher one counts, since
 what is below an older start may be deleted.
 """
 
@@ -37,12 +36,21 @@ class ScanStart:
         self._log = log
         self._output = output
         self._timeout_ms = timeout_ms
+        self._partitions: list[int] = []
         self._ahead: Requested = {}
         self._known: dict[int, int] = {}
 
     def at_least(self, starts: Mapping[int, int]) -> None:
         """Take note of lower bounds, by partition: the markers below them are about to be deleted."""
         self._known |= {partition: max(start, self._known.get(partition, 0)) for partition, start in starts.items()}
+
+    def request(self) -> None:
+        """Request those of the next attempt: a batch is over, and its transactions have ended. Raises nothing."""
+        if self._partitions:
+            log, latest = self._log, OffsetSpec.latest()
+            self._ahead = request_offsets(
+                log.admin, log.name, self._partitions, latest, committed=True, timeout_ms=self._timeout_ms
+            )
 
     def take(self) -> dict[str, Any]:
         """For an attempt that begins now.
@@ -51,14 +59,7 @@ class ScanStart:
             RetriableError, ConfigurationError: nothing was requested ahead, or not answered, and there is no answer now.
         """
         self.at_least(self._answer() or self._ask())
-        self._ahead = request_offsets(
-            self._log.admin,
-            self._log.name,
-            self._partitions,
-            OffsetSpec.latest(),
-            committed=True,
-            timeout_ms=self._timeout_ms,
-        )
+        self._ahead = {}
         return {"markers": {str(partition): start for partition, start in self._known.items()}, "outputs": self.outputs}
 
     @cached_property
@@ -72,20 +73,15 @@ class ScanStart:
             found = None  # the writers report what is wrong with the topic, at their first record
         return {} if found is None else {self._output: len(found.partitions)}
 
-    @cached_property
-    def _partitions(self) -> list[int]:
-        # A partition that is added later holds nothing older: its markers are searched from its first offset on.
-        return self._log.topic.marker_partitions()
-
     def _ask(self) -> dict[int, int]:
-        # The last stable offsets: never above the ends, and one request returns them all.
+        # Looked up once: a partition that is added later holds nothing older, and is searched from its first offset on.
         log, latest = self._log, OffsetSpec.latest()
+        self._partitions = self._partitions or log.topic.marker_partitions()
+        # The last stable offsets: never above the ends, and one request returns them all.
         return offsets(log.admin, log.name, self._partitions, latest, committed=True, timeout_ms=self._timeout_ms)
 
     def _answer(self) -> dict[int, int]:
         """To what was requested ahead; empty if there is none: then the leaders have to be looked for."""
-        if not all(future.done() for future in self._ahead.values()):
-            return {}
         try:
             return answered(self._ahead, self._log.name, timeout_ms=self._timeout_ms)
         except TwoPhaseCommitError:

@@ -115,9 +115,6 @@ class _Done:
     def __init__(self, found: Any) -> None:
         self._found = found
 
-    def done(self) -> bool:
-        return True
-
     def result(self) -> Any:
         return self._found
 

@@ -126,7 +126,11 @@ BUGS: Final = (
                 '            crash_point("driver.prepared")\n            scan_start = self._participants.begin_attempt()\n',
             ),
             Edit(_SCAN_START, "self._answer() or self._ask()", "self._ask()"),
-            Edit(_SCAN_START, "latest, committed=True,", "latest, committed=False,"),
+            Edit(
+                _SCAN_START,
+                "latest, committed=True, timeout_ms=self._timeout_ms)\n\n",
+                "latest, timeout_ms=self._timeout_ms)\n\n",
+            ),
         ),
     ),
     _bug(

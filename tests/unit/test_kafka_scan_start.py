@@ -1,4 +1,4 @@
-"""Where an attempt's markers begin: requested when the attempt before began, so that nobody waits."""
+"""Where an attempt's markers begin: requested when the batch before is over, so that nobody waits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sinks.kafka import reader
 from sinks.kafka.scan_start import ScanStart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Mapping
 
 MARKERS = [1, 2]
 
@@ -41,8 +41,6 @@ class Brokers:
     def fail(self) -> None:
         for future in self.requested[-1].values():
             future.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
-
-    def wait(self) -> None: ...
 
     def describe_topics(self, *_: Any, **__: Any) -> dict[str, Future[Any]]:
         self.described += 1
@@ -72,45 +70,50 @@ def test_the_first_attempt_waits_for_the_ends_of_the_markers(scan_start: ScanSta
     assert scan_start.take() == {"markers": {"1": 10, "2": 20}, "outputs": {"out": 4}}
 
 
-def test_a_later_attempt_takes_what_was_requested_when_the_one_before_began(
+def test_a_later_attempt_takes_what_was_requested_when_the_batch_before_was_over(
     scan_start: ScanStart, brokers: Brokers
 ) -> None:
     scan_start.take()
-    brokers.ends, brokers.answers_at_once = {1: 99, 2: 99}, False
-    assert scan_start.take()["markers"] == {"1": 10, "2": 20}
-    brokers.answer()
+    brokers.ends = {1: 30, 2: 40}
+    scan_start.request()
+    brokers.ends = {1: 99, 2: 99}
+    assert scan_start.take()["markers"] == {"1": 30, "2": 40}
+
+
+def test_an_answer_counts_once(scan_start: ScanStart, brokers: Brokers) -> None:
+    """Otherwise a search would have to read the markers of all batches since."""
+    scan_start.take()
+    scan_start.request()
+    scan_start.take()
+    brokers.ends = {1: 99, 2: 99}
     assert scan_start.take()["markers"] == {"1": 99, "2": 99}
 
 
-def test_partitions_are_looked_up_once_and_each_attempt_is_one_request(scan_start: ScanStart, brokers: Brokers) -> None:
+def test_partitions_are_looked_up_once_and_each_batch_is_one_request(scan_start: ScanStart, brokers: Brokers) -> None:
     for _ in range(5):
         scan_start.take()
+        scan_start.request()
     assert (brokers.looked_up, brokers.described, len(brokers.requested)) == (1, 1, 6)
 
 
-def test_without_an_answer_it_asks_again(scan_start: ScanStart, brokers: Brokers) -> None:
+def test_before_the_first_attempt_nothing_is_requested(scan_start: ScanStart, brokers: Brokers) -> None:
+    scan_start.request()  # the sweep of a start, which must not fail
+    assert (brokers.looked_up, brokers.requested) == (0, [])
+
+
+def test_after_an_error_it_asks_again(scan_start: ScanStart, brokers: Brokers) -> None:
+    scan_start.take()
     brokers.answers_at_once = False
-    replies: Iterator[Callable[[], None]] = iter(
-        [brokers.answer, brokers.wait, brokers.answer, brokers.fail, brokers.answer, brokers.wait]
-    )
-    asked = brokers.list_offsets
-
-    def list_offsets(wanted: Mapping[Any, Any], **settings: Any) -> dict[Any, Future[Any]]:
-        found = asked(wanted, **settings)
-        next(replies)()
-        return found
-
-    brokers.list_offsets = list_offsets  # type: ignore[method-assign]
-    for expected in (30, 40, 50):  # nothing was requested yet; no answer to it; an error
-        brokers.ends = {1: expected, 2: expected}
-        assert scan_start.take()["markers"] == {"1": expected, "2": expected}
+    scan_start.request()
+    brokers.fail()
+    brokers.answers_at_once, brokers.ends = True, {1: 30, 2: 30}
+    assert scan_start.take()["markers"] == {"1": 30, "2": 30}
 
 
 def test_an_answer_without_offsets_is_none(scan_start: ScanStart, brokers: Brokers) -> None:
-    brokers.ends = {1: 10, 2: 20}
     scan_start.take()
-    for future in brokers.requested[-1].values():
-        future.result().offset = -1001  # what librdkafka reports when no broker responds
+    brokers.ends = {1: -1001, 2: -1001}  # what librdkafka reports when no broker responds
+    scan_start.request()
     brokers.ends = {1: 30, 2: 30}
     assert scan_start.take()["markers"] == {"1": 30, "2": 30}
 
@@ -118,7 +121,7 @@ def test_an_answer_without_offsets_is_none(scan_start: ScanStart, brokers: Broke
 def test_a_leader_that_is_behind_lowers_no_start(scan_start: ScanStart, brokers: Brokers) -> None:
     scan_start.take()
     brokers.ends = {1: 3, 2: 25}
-    scan_start.take()
+    scan_start.request()
     assert scan_start.take()["markers"] == {"1": 10, "2": 25}
 
 

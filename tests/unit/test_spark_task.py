@@ -94,6 +94,13 @@ def test_a_task_reports_the_rows_of_all_its_arrow_batches(world: World) -> None:
     assert [one.rows for one in world.store().transactions.values()] == [[1, 2, 3]]
 
 
+def test_a_task_has_its_worker_keep_the_archives(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[bool] = []
+    monkeypatch.setattr(task, "keep_archives", lambda: kept.append(True))
+    reported(task_of(FakeSink(world)), given((1, 5)))
+    assert kept == [True]
+
+
 def test_a_checksum_has_64_bits_over_any_number_of_arrow_batches(world: World) -> None:
     assert reported(task_of(FakeSink(world)), given((1, -1)), given((2, -1))).checksum == 2**64 - 2
 
