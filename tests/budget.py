@@ -1,0 +1,97 @@
+"""Counts what a batch costs: requests to brokers, calls of the JVM, calls of Python functions.
+
+Counts, unlike times, do not depend on the machine, so a test can hold bounds. A wait is a loop that asks again, so a batch on a
+busy machine may count more. What a batch costs is the least that one of several took: what is added to every batch raises it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from py4j.clientserver import JavaClient
+from py4j.java_gateway import GatewayClient
+
+from tests.nemesis.proxy import Api, KafkaProxy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from types import FrameType
+
+    from tests.nemesis.rules import Exchange, Rule
+
+BYTES = "bytes of requests"
+PYTHON = "calls of Python functions"
+JVM = "calls of the JVM"
+
+
+class CountingProxy(KafkaProxy):
+    """Counts the requests that pass, by kind, and their bytes."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        super().__init__(bootstrap_servers)
+        self._counting = threading.Lock()
+        self._counted: Counter[str] = Counter()
+
+    @property
+    def counted(self) -> Counter[str]:
+        """So far."""
+        with self._counting:
+            return Counter(self._counted)
+
+    def _judge(self, exchange: Exchange) -> Rule | None:
+        with self._counting:
+            self._counted[_name(exchange.request.api_key)] += 1
+            self._counted[BYTES] += len(exchange.request.payload)
+        return super()._judge(exchange)
+
+
+def _name(api_key: int) -> str:
+    return Api(api_key).name if api_key in set(Api) else f"api key {api_key}"
+
+
+@contextlib.contextmanager
+def counting_calls() -> Iterator[Counter[str]]:
+    """Count this thread's calls of Python functions and of the JVM. Python calls are not part of a count around this one."""
+    counted: Counter[str] = Counter()
+    me = threading.get_ident()
+
+    def on_event(_frame: FrameType, event: str, _argument: object) -> None:
+        counted[PYTHON] += event == "call"
+
+    with contextlib.ExitStack() as stack:
+        for client in (GatewayClient, JavaClient):
+            _count_commands(client, me, counted, stack)
+        stack.callback(sys.setprofile, sys.getprofile())
+        sys.setprofile(on_event)
+        yield counted
+
+
+def _count_commands(client: Any, thread: int, counted: Counter[str], stack: contextlib.ExitStack) -> None:
+    send = client.__dict__.get("send_command")
+    if send is None:
+        return
+
+    def counting(self: Any, *arguments: Any, **named: Any) -> Any:
+        counted[JVM] += threading.get_ident() == thread
+        return send(self, *arguments, **named)
+
+    client.send_command = counting
+    stack.callback(setattr, client, "send_command", send)
+
+
+def least(batches: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """What a batch costs: of each thing, the least that one of the batches took."""
+    kinds = sorted({kind for batch in batches for kind in batch})
+    return {kind: min(batch.get(kind, 0) for batch in batches) for kind in kinds}
+
+
+def require_within(found: Mapping[str, float], bounds: Mapping[str, float]) -> None:
+    """Require that nothing was counted more often than its bound allows; what has none may not be there at all."""
+    over = {
+        kind: f"{count}, at most {bounds.get(kind, 0)}" for kind, count in found.items() if count > bounds.get(kind, 0)
+    }
+    assert not over, f"a batch costs more than it did: {over}. If that is worth it, raise the bound. All: {dict(found)}"
