@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from integration.spark.frame import Rows
 
+#: Spark's own limit, which its error names: of all results of a job, as they come from the executors.
+_SPARKS_LIMIT: Final = "spark.driver.maxResultSize"
 #: One task may bring this often the limit before the driver sees it; the more, the fewer batches of uneven rows are over it.
 _TASK_FACTOR: Final = 2
 
@@ -50,7 +52,7 @@ def collect(rows: Rows, *, max_bytes: int | None, cancel: Callable[[], None]) ->
         with loaded if hasattr(loaded, "__enter__") else contextlib.nullcontext(loaded):  # Spark 4.1 and newer close it
             pass
     finally:
-        with _unless(lambda: stream.is_over), unwrap_spark_exception():
+        with _unless(lambda error: max_bytes is not None and stream.is_void(error)), unwrap_spark_exception():
             server.getResult()  # raises what the evaluation raised
     if stream.is_over:
         return None
@@ -73,6 +75,11 @@ class Stream:
         self.size_bytes = 0
         self.is_over = False
 
+    def is_void(self, error: Exception) -> bool:
+        """Whether the job failed because it is over the limit: over this one, or over Spark's own."""
+        self.is_over |= _SPARKS_LIMIT in str(error)
+        return self.is_over
+
     def load_stream(self, stream: Any) -> Stream:
         """What PySpark calls with the connection; see ``ArrowCollectSerializer``."""
         with pa.ipc.open_stream(stream) as reader:
@@ -91,15 +98,15 @@ class Stream:
         return self
 
 
-def _unless(is_expected: Callable[[], bool]) -> contextlib.AbstractContextManager[None]:
-    """Drop the error of a job that was cancelled here."""
+def _unless(is_expected: Callable[[Exception], bool]) -> contextlib.AbstractContextManager[None]:
+    """Drop the error of a job that was cancelled here, or that Spark ended because of the size of its results."""
 
     @contextlib.contextmanager
     def dropping() -> Any:
         try:
             yield
-        except Exception:
-            if not is_expected():
+        except Exception as error:
+            if not is_expected(error):
                 raise
 
     return dropping()

@@ -1,0 +1,44 @@
+"""A batch that does not fit in the driver, by our limit or by Spark's own, is left to the tasks."""
+
+from __future__ import annotations
+
+import contextlib
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from integration.spark import collect as collecting
+from integration.spark.collect import collect
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+REFUSED = "Total size of serialized results of 3 tasks (2.9 MiB) is bigger than spark.driver.maxResultSize (1024.0 KiB)"
+
+
+def collected(error: str, max_bytes: int | None, monkeypatch: pytest.MonkeyPatch) -> list[pa.RecordBatch] | None:
+    """What comes of a DataFrame of which Spark has sent nothing when its job failed."""
+
+    def fail() -> None:
+        raise RuntimeError(error)
+
+    frame = SimpleNamespace(
+        _jdf=SimpleNamespace(collectAsArrowToPython=lambda: (1, "", SimpleNamespace(getResult=fail)))
+    )
+    rows: Any = SimpleNamespace(frame=lambda: frame, bounded=lambda _: frame)
+    monkeypatch.setattr("pyspark.sql.pandas.conversion._load_from_socket", lambda *_: None)
+    monkeypatch.setattr(collecting, "unwrap_spark_exception", contextlib.nullcontext)  # it needs a session
+    return collect(rows, max_bytes=max_bytes, cancel=lambda: None)
+
+
+def test_what_spark_refuses_to_collect_is_left_to_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert collected(REFUSED, 10_000_000, monkeypatch) is None
+
+
+@pytest.mark.parametrize(("error", "max_bytes"), [("a task failed", 10_000_000), (REFUSED, None)])
+def test_every_other_failure_is_raised_and_so_is_this_one_where_the_user_wants_no_tasks(
+    error: str, max_bytes: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(RuntimeError, match=error[:10]):
+        collected(error, max_bytes, monkeypatch)
