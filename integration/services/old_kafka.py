@@ -34,8 +34,9 @@ _PROPERTIES: Final[Mapping[str, str]] = {
     "num.partitions": "4",
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "4",
-    # A killed broker stays registered until its session expires; only then may it start again.
-    "zookeeper.session.timeout.ms": "2000",
+    # A killed broker stays registered until its session expires; only then may it start again. With 2 s a busy machine lets
+    # the session of a starting broker expire, which then is up, and never becomes the controller (0.10's own race).
+    "zookeeper.session.timeout.ms": "10000",
 }
 
 
@@ -71,7 +72,7 @@ class LocalZooKeeper(LocalServer):
             "dataDir": self.data_dir / "zookeeper",
             "clientPort": self._ports[_CLIENT],
             "clientPortAddress": HOST,
-            "tickTime": 500,  # ms; sessions last at least two of these
+            "tickTime": 500,  # ms; sessions last twenty of these at most
             "maxClientCnxns": 0,
         }
         config.write_text("".join(f"{name}={value}\n" for name, value in facts.items()))
