@@ -5,14 +5,11 @@ from __future__ import annotations
 import random
 from functools import partial
 from pathlib import Path  # noqa: TC003 - typer evaluates annotations at run time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sinks.kafka import KafkaSink
+from integration.migrate.commands import app as migrate
 
 app = typer.Typer(
     name="twopc",
@@ -21,6 +18,8 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     rich_markup_mode="rich",
 )
+
+app.add_typer(migrate, name="migrate")
 
 _LARGEST_SEED = 999_999
 
@@ -135,7 +134,8 @@ def verify(  # noqa: PLR0913 - options of a command line
     """
     if by is not None and sequence is None:
         raise typer.BadParameter("it groups the records of --sequence: add --sequence", param_hint="--by")
-    from integration.verify import command  # noqa: PLC0415 - slow imports that --help does not need
+    from integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
+    from integration.verify import command  # noqa: PLC0415
     from integration.verify.output import RecordChecks  # noqa: PLC0415
     from integration.verify.verifier import VerifyOptions  # noqa: PLC0415
     from twopc.files import LocalFiles  # noqa: PLC0415
@@ -148,7 +148,7 @@ def verify(  # noqa: PLR0913 - options of a command line
         sole_writer=sole_writer,
     )
     pace = command.Pace(is_online=online, every_s=interval, for_s=seconds)
-    described = _describing(bootstrap_servers, sink, ledger_topic, config, config_file, timeout)
+    described = describing(bootstrap_servers, sink, ledger_topic, config, config_file, timeout)
     raise typer.Exit(command.main(described, options, pace, as_json=as_json))
 
 
@@ -178,28 +178,8 @@ def preflight(  # noqa: PLR0913 - options of a command line
 
     Exit status by the worst finding: 0 pass, 3 warn, 1 fail; 2 not checked (no broker, wrong usage, interrupted).
     """
-    from integration.preflight import command  # noqa: PLC0415 - slow imports that --help does not need
+    from integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
+    from integration.preflight import command  # noqa: PLC0415
 
-    described = _describing(bootstrap_servers, sink, ledger_topic, option, config_file, timeout)
+    described = describing(bootstrap_servers, sink, ledger_topic, option, config_file, timeout)
     raise typer.Exit(command.main(described, topic or (), as_json=as_json))
-
-
-def _describing(  # noqa: PLR0913, PLR0917 - the options that describe a sink
-    bootstrap_servers: str,
-    sink: str,
-    ledger_topic: str | None,
-    options: list[str] | None,
-    options_file: Path | None,
-    timeout_s: int,
-) -> Callable[[], KafkaSink]:
-    """What describes the sink; it raises a ConfigurationError where the command reports one."""
-    from integration.connection_options import connection_options  # noqa: PLC0415 - slow, not needed for --help
-    from sinks.kafka import KafkaSink  # noqa: PLC0415
-
-    return lambda: KafkaSink(
-        name=sink,
-        bootstrap_servers=bootstrap_servers,
-        ledger_topic=ledger_topic,
-        options=connection_options(options or (), options_file),
-        timeout_ms=timeout_s * 1000,
-    )

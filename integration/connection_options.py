@@ -8,8 +8,10 @@ from sinks.kafka.options import PREFIX
 from twopc.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    from sinks.kafka import KafkaSink
 
 
 def connection_options(pairs: Sequence[str], file: Path | None) -> dict[str, Any]:
@@ -32,3 +34,23 @@ def connection_options(pairs: Sequence[str], file: Path | None) -> dict[str, Any
             raise ConfigurationError("an option is not key=value (not shown: it may be a password)")
         options[PREFIX + name.strip().removeprefix(PREFIX)] = value.strip()
     return options
+
+
+def describing(  # noqa: PLR0913, PLR0917 - the options that describe a sink
+    bootstrap_servers: str,
+    sink: str,
+    ledger_topic: str | None,
+    options: Sequence[str] | None,
+    options_file: Path | None,
+    timeout_s: int,
+) -> Callable[[], KafkaSink]:
+    """What describes the sink; it raises a ConfigurationError where the command reports one."""
+    from sinks.kafka import KafkaSink  # noqa: PLC0415 - slow, not needed for --help
+
+    return lambda: KafkaSink(
+        name=sink,
+        bootstrap_servers=bootstrap_servers,
+        ledger_topic=ledger_topic,
+        options=connection_options(options or (), options_file),
+        timeout_ms=timeout_s * 1000,
+    )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).parents[1]
 _OURS = ("twopc", "sinks", "integration")
-_PUBLIC = ("twopc", "sinks.kafka", "sinks.redis", "sinks.hbase", "integration.spark")
+_PUBLIC = ("twopc", "sinks.kafka", "sinks.redis", "sinks.hbase", "integration.spark", "integration.migrate")
 #: Public as a whole, for those who break a sink on purpose.
 _FOR_TESTS = ("twopc.testing", "twopc.crash_points")
 #: Examples and the demo start servers; the demo consists of its own modules.

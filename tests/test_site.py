@@ -26,7 +26,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("package", ["twopc", "sinks.kafka", "sinks.redis", "sinks.hbase", "integration.spark"])
+@pytest.mark.parametrize(
+    "package", ["twopc", "sinks.kafka", "sinks.redis", "sinks.hbase", "integration.spark", "integration.migrate"]
+)
 def test_the_api_page_shows_every_public_name(site: Path, package: str) -> None:
     page = (site / "api" / "index.html").read_text()
     shown = {found.rpartition(".")[2] for found in re.findall(r'id="([\w.]+)"', page)}

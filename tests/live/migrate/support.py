@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections import Counter, defaultdict
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import pytest
 from confluent_kafka import Producer
+from pyspark import TaskContext
+from pyspark.errors import StreamingQueryException
+from typer.testing import CliRunner
 
+from integration.cli import app
+from integration.migrate import take_over
+from integration.spark import exactly_once
+from sinks.kafka import KafkaSink
 from sinks.kafka_legacy import AtLeastOnceKafkaSink
 from tests.live.pipeline import create_topic
-from tests.reader import committed, consumer_of, counted, read_to_end
+from tests.live.spark_support import message_of
+from tests.reader import committed, consumer_of, counted, read_to_end, records
+from twopc.testing import crash_points
 from twopc.testing.kill_loop import KafkaTopic
 from twopc.testing.kill_loop.records import key_of
 
 if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -40,6 +51,10 @@ class OldTopic(KafkaTopic):
         assert producer.flush(60) == 0
 
 
+class StopError(Exception):
+    """What ends a query in these tests: where a crash would."""
+
+
 class OldPipeline:
     """One query over any number of runs.
 
@@ -55,6 +70,7 @@ class OldPipeline:
         self.source = create_topic(source_servers, f"{self.name}-in", partitions)
         self.topic = create_topic(self.servers, f"{self.name}-out", partitions)
         self.given: list[str] = []
+        self.columns: tuple[str, ...] = ("key", "value")
         self._producer = Producer(
             {"bootstrap.servers": source_servers, "partitioner": "murmur2_random", "log_level": 0}
         )
@@ -76,7 +92,7 @@ class OldPipeline:
         reader = reader.option("subscribe", self.source).option("startingOffsets", "earliest")
         if max_offsets is not None:
             reader = reader.option("maxOffsetsPerTrigger", max_offsets)
-        return reader.load().select("key", "value")
+        return reader.load().selectExpr(*self.columns)
 
     def run(
         self,
@@ -95,6 +111,90 @@ class OldPipeline:
             query.awaitTermination()
         finally:
             query.stop()
+
+    def fail(
+        self, spark: SparkSession, write: Callable[[DataFrame, int], object], *, max_offsets: int | None = None
+    ) -> str:
+        """The message of the error that stops the query."""
+        with pytest.raises(StreamingQueryException) as raised:
+            self.run(spark, write, max_offsets=max_offsets)
+        return message_of(raised.value)
+
+    def run_with_sparks_sink(self, spark: SparkSession, *, fails: bool = False) -> None:
+        """Process all input with Spark's own Kafka sink; ``fails``: one task fails after its rows, the others do not."""
+        frame = self.frame(spark, None)
+        if fails:
+            frame = frame.mapInArrow(_fail, frame.schema)
+        writer = frame.writeStream.format("kafka").option("kafka.bootstrap.servers", self.servers)
+        self.complete(writer.option("topic", self.topic))
+
+    # -- the new way ---------------------------------------------------------------------------------------------------
+
+    @property
+    def query_id(self) -> str:
+        return str(json.loads((self.checkpoint / "metadata").read_text())["id"])
+
+    def command(self, name: str, *words: str) -> dict[str, Any]:
+        """What ``twopc migrate`` prints as JSON."""
+        given = ["--bootstrap-servers", self.servers, "--sink", self.name, "--checkpoint", str(self.checkpoint)]
+        result = CliRunner().invoke(app, ["migrate", name, *given, "--json", *words])
+        assert result.exit_code == 0, result.output
+        return dict(json.loads(result.stdout))
+
+    def cut_over(self, *words: str) -> dict[str, Any]:
+        return self.command("cutover", "--topic", self.topic, *words)
+
+    def new_sink(self) -> KafkaSink:
+        return KafkaSink(name=self.name, bootstrap_servers=self.servers, topic=self.topic, timeout_ms=20_000)
+
+    def run_new(
+        self,
+        spark: SparkSession,
+        *,
+        dry_run: bool = False,
+        max_offsets: int | None = 40,
+        before: Callable[[int], object] = lambda _: None,
+        **settings: Any,
+    ) -> None:
+        """Process all input with the transactional sink; ``before`` is called with each batch's number."""
+        sink, checkpoint = self.new_sink(), str(self.checkpoint)
+        each = exactly_once(sink, checkpoint_location=checkpoint, **{"adopt_query_id": self.query_id, **settings})
+        taken = take_over(each, checkpoint_location=checkpoint, sink=sink, dry_run=dry_run)
+
+        def write(batch: DataFrame, batch_id: int) -> None:
+            before(batch_id)
+            taken(batch, batch_id)
+
+        try:
+            self.run(spark, write, max_offsets=max_offsets)
+        finally:
+            each.close()
+
+    def fail_new(self, spark: SparkSession, **options: Any) -> str:
+        with pytest.raises(StreamingQueryException) as raised:
+            self.run_new(spark, **options)
+        return message_of(raised.value)
+
+    def fail_new_at(self, spark: SparkSession, point: str, **options: Any) -> None:
+        """Stop the new query by an error at a crash point; this leaves the same state as a crash there."""
+        crash_points.arm_from(f"{point}=raise")
+        try:
+            assert "InjectedFault" in self.fail_new(spark, **options)
+        finally:
+            crash_points.disarm()
+
+    def run_old(self, spark: SparkSession, *, max_offsets: int | None = 40) -> None:
+        """Process all input with the old sink, after a rollback."""
+        old = take_over(self.sink(), checkpoint_location=str(self.checkpoint), sink=self.new_sink())
+        self.run(spark, old, max_offsets=max_offsets)
+
+    def write_directly(self, value: str) -> None:
+        """A record of somebody else."""
+        producer = Producer({"bootstrap.servers": self.servers, "log_level": 0})
+        producer.produce(self.topic, value)
+        assert producer.flush(60) == 0
+
+    # -- what is there -------------------------------------------------------------------------------------------------
 
     def commit_file(self, batch_id: int) -> Path:
         return self.checkpoint / "commits" / str(batch_id)
@@ -122,3 +222,22 @@ class OldPipeline:
     def visible(self) -> Counter[str]:
         """What an independent reader sees of the output."""
         return committed(self.servers, self.topic)
+
+    def visible_ids(self) -> Counter[str]:
+        """The same by the field ``id`` of JSON values."""
+        return Counter(json.loads(value)["id"] for value in self.visible().elements())
+
+    def require_order(self) -> None:
+        """Require that the records of each key are in the order of the input."""
+        by_key: dict[bytes, list[bytes]] = defaultdict(list)
+        for message in records(self.servers, self.topic):
+            by_key[message.key() or b""].append(message.value() or b"")
+        assert all(values == sorted(values) for values in by_key.values())
+
+
+def _fail(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    """Fail in the first task, before its first row, once the others have written theirs."""
+    context = TaskContext.get()
+    if context is not None and context.partitionId() == 3:
+        raise RuntimeError("the task fails")
+    yield from batches

@@ -1,0 +1,24 @@
+"""From an at-least-once pipeline to transactional sinks: `take_over`, and the commands ``twopc migrate …``."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from twopc.errors import missing_extra
+
+if TYPE_CHECKING:
+    from integration.migrate.unfinished import TakeOver, take_over
+
+__all__ = ["TakeOver", "take_over"]
+
+if not TYPE_CHECKING:  # so that a type checker still reports names that do not exist
+
+    def __getattr__(name: str) -> Any:
+        """Import the public names on first use (PEP 562): ``twopc migrate --help`` needs no PySpark."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            return getattr(import_module("integration.migrate.unfinished"), name)
+        except ModuleNotFoundError as error:
+            raise missing_extra("integration.migrate", "spark", error) from error

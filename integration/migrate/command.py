@@ -1,0 +1,114 @@
+"""``twopc migrate cutover`` and ``rollback`` behind their options: do it, print what was found, return the exit status."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import typer
+from rich.console import Console
+
+from integration.migrate.cutover import find, record
+from integration.migrate.handover import Kind
+from integration.migrate.rollback import roll_back
+from integration.verify.expressions import ExpressionError
+from twopc.errors import TwoPhaseCommitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from integration.migrate.cutover import Cutover, Found
+    from integration.migrate.rollback import WayBack
+    from sinks.kafka import KafkaSink
+
+_DONE: Final = 0
+_NOT_DONE: Final = 2
+
+
+def cut_over(wanted: Cutover, sink: Callable[[], KafkaSink], *, is_dry: bool, as_json: bool) -> int:
+    """Find the hand-over and, unless it is a dry run, record it; return the exit status."""
+
+    def act() -> tuple[dict[str, Any], list[str]]:
+        found = find(wanted, sink())
+        file = None if is_dry else record(found, wanted.checkpoint)
+        facts = {
+            "handover": msgspec.to_builtins(found.handover),
+            "source_records": found.source_records,
+            "output_records": found.tally.exact,
+            "records_just_before": found.tally.before,
+            "repeated": found.tally.repeated,
+            "unidentified": found.tally.unidentified,
+            "was_recorded": found.was_recorded,
+            "recorded": file,
+        }
+        return facts, _lines(found, file)
+
+    return _run("cutover", act, as_json=as_json)
+
+
+def roll_back_to_old(checkpoint: Path, sink: Callable[[], KafkaSink], *, as_json: bool) -> int:
+    """Roll back; return the exit status."""
+
+    def act() -> tuple[dict[str, Any], list[str]]:
+        found = roll_back(checkpoint, sink())
+        return {"handover": msgspec.to_builtins(found.handover), "decided": found.decided}, _way_back(found)
+
+    return _run("rollback", act, as_json=as_json)
+
+
+def _run(name: str, act: Callable[[], tuple[dict[str, Any], list[str]]], *, as_json: bool) -> int:
+    stderr = Console(stderr=True, highlight=False)
+    try:
+        facts, lines = act()
+    except (TwoPhaseCommitError, ExpressionError) as error:
+        problem = str(error)
+    except Exception as error:  # noqa: BLE001 - a status of its own, as in the other commands
+        traceback.print_exc()
+        problem = f"unexpected {type(error).__name__} ({error}). Please report this with the traceback above."
+    else:
+        typer.echo(json.dumps(facts) if as_json else "\n".join(lines))
+        return _DONE
+    stderr.print(f"twopc migrate {name}: {problem}", style="red", markup=False, soft_wrap=True)
+    return _NOT_DONE
+
+
+def _lines(found: Found, file: str | None) -> list[str]:
+    handover, counted = found.handover, found.tally
+    batch = handover.batch_id
+    if handover.kind is Kind.NOTHING:
+        lines = [
+            f"No batch is unfinished: batch {batch} is done, and the transactional sink begins with batch {batch + 1}."
+        ]
+    else:
+        source = "" if found.source_records is None else f", of {found.source_records} source records"
+        lines = [
+            f"Batch {batch}{source}, is unfinished: it is planned, and not noted as done.",
+            f"Since it was planned, {counted.exact} records were written, {counted.repeated} of them repeat another one.",
+            f"In the {handover.clock_skew_ms} ms before that: {counted.before} records.",
+        ]
+        if counted.unidentified:
+            lines.append(f"{counted.unidentified} records have no {handover.key}.")
+    if file is None:
+        return [*lines, "Dry run: nothing was written. Add --apply to hand the batch over."]
+    return [
+        *lines,
+        f"Recorded in {file}.",
+        f"Start the new query with take_over(exactly_once(…, adopt_query_id={handover.query_id!r}), …).",
+        f"If the sink has used this checkpoint before: resume_at_batch={batch + (handover.kind is Kind.NOTHING)} instead.",
+    ]
+
+
+def _way_back(found: WayBack) -> list[str]:
+    batch, last = found.handover.batch_id, found.decided
+    lines = ["The transactional query is fenced. What it has decided is visible, all else of it is ended."]
+    if last is not None:
+        lines.append(f"The last batch that it has decided or left to the old sink: {last}.")
+    what = {
+        Kind.WHOLE: f"Batch {batch} is in the output, whole: take_over() keeps the old sink from writing it again.",
+        Kind.REST: f"Batch {batch} is in the output in part: take_over() passes the rest to the old sink.",
+        Kind.NOTHING: f"The old sink writes from batch {batch + 1} on.",
+    }
+    return [*lines, what[found.handover.kind], "Start the old query with take_over(old_function, …) in foreachBatch."]

@@ -1,0 +1,115 @@
+"""``twopc migrate …``: options only, as in ``integration.cli``."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="From an at-least-once pipeline to transactional sinks, and back.")
+
+_connection = partial(typer.Option, rich_help_panel="Connection")
+_batch = partial(typer.Option, rich_help_panel="The batch")
+
+_Servers = Annotated[str, _connection(help="host:port of a broker; several separated by commas.")]
+_Sink = Annotated[str, _connection(help="Name of the transactional sink.")]
+_Ledger = Annotated[str | None, _connection(help="Its ledger. Default: twopc-ledger-<sink>.")]
+_Config = Annotated[list[str] | None, _connection(help="A librdkafka option, key=value. Repeatable.")]
+_ConfigFile = Annotated[
+    Path | None,
+    _connection(exists=True, dir_okay=False, help="A file of such options, one per line. Use it for passwords."),
+]
+_Timeout = Annotated[int, _connection(min=1, help="Seconds to wait for the brokers.")]
+_Checkpoint = Annotated[Path, _batch(exists=True, file_okay=False, help="The query's checkpoint, a local directory.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, everything else to stderr.")]
+
+
+@app.command()
+def cutover(  # noqa: PLR0913 - options of a command line
+    *,
+    bootstrap_servers: _Servers,
+    sink: _Sink,
+    checkpoint: _Checkpoint,
+    topic: Annotated[list[str], _batch(help="A topic that the old query writes to. Repeatable.")],
+    key: Annotated[
+        str | None,
+        _batch(
+            help="What is unique in a record: key, value, header:NAME, json:$.path, or several. Default: all of it."
+        ),
+    ] = None,
+    clock_skew_ms: Annotated[
+        int, _batch(min=0, help="By how much a producer's clock may be behind the old driver's.")
+    ] = 60_000,
+    start_offsets: Annotated[
+        str | None, _batch(help='Where the batch begins in the output, instead of by time: {"topic": {"0": 17}}.')
+    ] = None,
+    other_writers: Annotated[
+        bool,
+        _batch("--other-writers", help="Others write to the topics, too: expect records that are not of the batch."),
+    ] = False,
+    ledger_topic: _Ledger = None,
+    config: _Config = None,
+    config_file: _ConfigFile = None,
+    timeout: _Timeout = 30,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Record the hand-over. Without it, this is a dry run.")
+    ] = False,
+    as_json: _Json = False,
+) -> None:
+    """Find the batch that the old query has left unfinished, and hand it over to the transactional sink.
+
+    End the old query first. A dry run writes nothing; --apply writes one file below <checkpoint>/twopc, and may be repeated.
+
+    Exit status: 0 done, 2 not done (the message says why).
+    """
+    from integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
+    from integration.migrate import command  # noqa: PLC0415
+    from integration.migrate.cutover import Cutover  # noqa: PLC0415
+
+    wanted = Cutover(
+        checkpoint=checkpoint,
+        topics=tuple(topic),
+        key=key,
+        clock_skew_ms=clock_skew_ms,
+        other_writers=other_writers,
+        starts=_offsets(start_offsets),
+    )
+    described = describing(bootstrap_servers, sink, ledger_topic, config, config_file, timeout)
+    raise typer.Exit(command.cut_over(wanted, described, is_dry=not apply, as_json=as_json))
+
+
+@app.command()
+def rollback(  # noqa: PLR0913 - options of a command line
+    *,
+    bootstrap_servers: _Servers,
+    sink: _Sink,
+    checkpoint: _Checkpoint,
+    ledger_topic: _Ledger = None,
+    config: _Config = None,
+    config_file: _ConfigFile = None,
+    timeout: _Timeout = 30,
+    as_json: _Json = False,
+) -> None:
+    """Hand the checkpoint back to the old sink, so that it neither repeats nor skips a batch.
+
+    Fences the transactional query, completes what it has decided, ends the rest, and records what the old sink must not write
+    again. May be repeated.
+
+    Exit status: 0 done, 2 not done (the message says why).
+    """
+    from integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
+    from integration.migrate import command  # noqa: PLC0415
+
+    described = describing(bootstrap_servers, sink, ledger_topic, config, config_file, timeout)
+    raise typer.Exit(command.roll_back_to_old(checkpoint, described, as_json=as_json))
+
+
+def _offsets(text: str | None) -> dict[str, dict[int, int]]:
+    import msgspec  # noqa: PLC0415 - not needed for --help
+
+    try:
+        return msgspec.json.decode(text or "{}", type=dict[str, dict[int, int]])
+    except msgspec.DecodeError as error:
+        raise typer.BadParameter(f'{error}; write {{"topic": {{"0": 17}}}}', param_hint="--start-offsets") from error

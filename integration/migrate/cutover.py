@@ -1,0 +1,170 @@
+"""``twopc migrate cutover``: find the batch that the old sink may have written in part, and record the hand-over."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from integration.migrate.handover import Bounds, Handover, Handovers, Kind
+from integration.migrate.output import Tally, bounds_of, tally
+from integration.spark.checkpoint import decoding, offsets_by_source, query_id, source_offsets
+from integration.verify.expressions import parse
+from twopc.errors import ConfigurationError
+from twopc.files import LocalFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from sinks.kafka import KafkaSink
+    from twopc.files import Files
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cutover:
+    """What to hand over, and how its rows are recognised.
+
+    Attributes:
+        checkpoint: a local directory.
+        topics: the output.
+        key, clock_skew_ms, other_writers: see :class:`Handover`.
+        starts: by topic and partition, the first offset at which the batch's rows may be; empty: by time.
+    """
+
+    checkpoint: Path
+    topics: Sequence[str]
+    key: str | None = None
+    clock_skew_ms: int = 60_000
+    other_writers: bool = False
+    starts: Mapping[str, Mapping[int, int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """The result of a dry run.
+
+    Attributes:
+        handover: what would be recorded.
+        source_records: how many records of Kafka sources the batch has; None if it has other sources.
+        tally: what is in the output within the bounds.
+        was_recorded: whether it is in force.
+    """
+
+    handover: Handover
+    source_records: int | None
+    tally: Tally
+    was_recorded: bool
+
+
+def find(wanted: Cutover, sink: KafkaSink) -> Found:
+    """Look at the checkpoint and at the output. Writes nothing.
+
+    Raises:
+        ConfigurationError: the checkpoint cannot be taken over, or an argument is wrong; the message says why.
+        TwoPhaseCommitError: the output cannot be read.
+    """
+    files = LocalFiles(wanted.checkpoint)
+    key = None if wanted.key is None else parse(wanted.key)
+    batch_id, is_finished = last_batch(files)
+    begun = Handover(
+        query_id=query_id(files),
+        batch_id=batch_id,
+        offsets=source_offsets(files, batch_id) or (),
+        kind=Kind.NOTHING if is_finished else Kind.REST,
+    )
+    planned_ms = _planned_ms(files, batch_id) if batch_id >= 0 else 0
+    topics = {
+        topic: bounds_of(sink, topic, planned_ms, wanted.clock_skew_ms, wanted.starts.get(topic))
+        for topic in wanted.topics
+    }
+    if is_finished:  # of the bounds, only the ends matter: nothing may be written behind them
+        return _found(files, msgspec.structs.replace(begun, topics=_ends(topics)), None, Tally())
+    handover = msgspec.structs.replace(
+        begun,
+        topics=topics,
+        key=wanted.key,
+        planned_ms=planned_ms,
+        clock_skew_ms=wanted.clock_skew_ms,
+        other_writers=wanted.other_writers,
+    )
+    counted = tally(sink, handover, key)
+    if counted.undated and not wanted.starts:
+        raise ConfigurationError(
+            f"{counted.undated} records have a time before that of records in front of them: their times do not say when they "
+            "were written (a column timestamp?). Give --start-offsets for each topic: where the last finished batch ended"
+        )
+    return _found(files, handover, _source_records(files, batch_id), counted)
+
+
+def record(found: Found, checkpoint: Path) -> str:
+    """Put the hand-over in force; returns its file. May be repeated.
+
+    Raises:
+        ConfigurationError: another process records one at the same moment.
+    """
+    return Handovers(LocalFiles(checkpoint / "twopc")).add(found.handover)
+
+
+def last_batch(files: Files) -> tuple[int, bool]:
+    """The last batch that Spark has planned, -1 if there is none, and whether Spark has noted it as done.
+
+    Raises:
+        ConfigurationError: more than one batch is unfinished, so that nothing says what is in the output.
+    """
+    planned, noted = (_newest(files, directory) for directory in ("offsets", "commits"))
+    if planned not in {noted, noted + 1}:
+        raise ConfigurationError(
+            f"{files.location}: Spark has planned batch {planned} and noted batch {noted} as done. Exactly one batch may be "
+            "unfinished. Either asyncProgressTrackingEnabled is set, which notes some batches only, or files are missing. Run "
+            "the old query without that option until it ends by itself, or restore the checkpoint"
+        )
+    return planned, planned == noted
+
+
+def _ends(topics: dict[str, dict[int, Bounds]]) -> dict[str, dict[int, Bounds]]:
+    return {
+        topic: {number: Bounds(start=at.end, exact=at.end, end=at.end) for number, at in partitions.items()}
+        for topic, partitions in topics.items()
+    }
+
+
+def _newest(files: Files, directory: str) -> int:
+    return max((int(name) for name in files.names(directory) if name.isdecimal()), default=-1)
+
+
+def _found(files: Files, handover: Handover, source_records: int | None, counted: Tally) -> Found:
+    in_force = Handovers(LocalFiles(f"{files.location}/twopc")).newest()
+    return Found(handover=handover, source_records=source_records, tally=counted, was_recorded=in_force == handover)
+
+
+def _planned_ms(files: Files, batch_id: int) -> int:
+    """When Spark planned the batch; it writes ``offsets/N`` right after."""
+    name = f"offsets/{batch_id}"
+    with decoding(files, name):
+        return int(json.loads((files.read(name) or b"").decode().splitlines()[1])["batchTimestampMs"])
+
+
+def _source_records(files: Files, batch_id: int) -> int | None:
+    """How many records the batch has, by its offsets; None where a source is not Kafka."""
+    ends, starts = (offsets_by_source(files, number) or {} for number in (batch_id, batch_id - 1))
+    count = 0
+    for source, line in ends.items():
+        try:
+            end = json.loads(line)
+            start = json.loads(starts.get(source, "{}"))
+            for topic, partitions in end.items():
+                former = start.get(topic, {}) or _initial(files, source).get(topic, {})
+                count += sum(offset - former.get(number, 0) for number, offset in partitions.items())
+        except (ValueError, AttributeError, TypeError):
+            return None
+    return count
+
+
+def _initial(files: Files, source: str) -> dict[str, dict[str, int]]:
+    """Where a Kafka source began: Spark keeps it in ``sources/<source>/0``."""
+    _, _, text = (files.read(f"sources/{source}/0") or b"").partition(b"\n")
+    found: dict[str, dict[str, int]] = json.loads(text or b"{}")
+    return found

@@ -1,0 +1,142 @@
+"""The record of a hand-over: which batch one sink began and another one finishes, and what of it is in the output.
+
+A streaming query that changes its sink keeps its checkpoint, so it loses no input. But the last batch may be unfinished:
+``offsets/N`` is there and ``commits/N`` is not. Spark gives batch N to the new sink again, and some of its rows may be in the
+output. A sink without transactions leaves no trace that says which.
+
+So the command ``twopc migrate cutover`` writes a file ``<checkpoint>/twopc/handover-<n>.json``, once the old query has ended. It
+holds the number of the batch, its source offsets, and *bounds*: the offsets of the output between which the batch's rows are. The
+callable that :func:`integration.migrate.take_over` makes stands before the new sink. It compares batch N with the records
+within the bounds, as multisets, and passes on the rest. Every other batch passes unchanged.
+
+The protocol needs no second path. The bounds are fixed before the new sink writes its first row, so they never contain its own
+rows, and a replay of batch N has the same rest. All that ``exactly_once`` sees is a batch that has fewer rows.
+
+Where the bounds come from: Spark notes in ``offsets/N`` when it planned the batch, which is after every row of batch N - 1
+was acknowledged and before the first one of batch N was sent. ``exact`` is the first offset with that time or a later one. The
+clocks of driver and executors may differ: records between ``start`` and ``exact`` are from up to ``clock_skew_ms`` before.
+``end`` is the end of the partition when the hand-over was recorded.
+
+The way back uses the same file with another kind: ``whole`` if the transactional sink has made all of the batch visible.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from twopc.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from twopc.files import Files
+
+FORMAT: Final = 1
+_NAME: Final = re.compile(r"handover-(\d+)\.json")
+
+
+class Kind(Enum):
+    """What of the batch is in the output."""
+
+    NOTHING = "nothing"  #: the batch is finished, or not begun: every row of the next one is to be written
+    REST = "rest"  #: the rows within the bounds
+    WHOLE = "whole"  #: every row
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the batch's rows may be in a partition; ``end`` is not included."""
+
+    start: int
+    exact: int
+    end: int
+
+
+class Handover(msgspec.Struct, frozen=True, kw_only=True):
+    """See the module.
+
+    Attributes:
+        query_id: of the checkpoint.
+        batch_id: the batch that is handed over; -1 if no batch was begun.
+        offsets: its source offsets, as the protocol compares them.
+        kind: see :class:`Kind`.
+        topics: by topic and partition, where the rows are.
+        key: what identifies a record, an expression as in ``twopc verify --key``; None: its whole content.
+        planned_ms: when Spark planned the batch, in ms since 1970 UTC.
+        clock_skew_ms: by how much a producer's clock may be behind the driver's.
+        other_writers: whether the topics have records within the bounds that are not of this query.
+        is_back: whether the old sink takes the checkpoint back. Then nothing tells what it has written since.
+    """
+
+    format: int = FORMAT
+    query_id: str
+    batch_id: int
+    offsets: tuple[str, ...]
+    kind: Kind
+    topics: dict[str, dict[int, Bounds]] = {}
+    key: str | None = None
+    planned_ms: int = 0
+    clock_skew_ms: int = 0
+    other_writers: bool = False
+    is_back: bool = False
+
+    @property
+    def first_batch(self) -> int:
+        """The batch that the other sink begins with."""
+        return self.batch_id + (self.kind is not Kind.REST)
+
+
+class Handovers:
+    """The write-once files of a checkpoint; the newest one is in force.
+
+    Args:
+        files: the directory ``<checkpoint>/twopc``.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def newest(self) -> Handover | None:
+        """The one in force; None if there is none.
+
+        Raises:
+            ConfigurationError: it cannot be read.
+        """
+        number = self._number()
+        return self._read(number) if number else None
+
+    def add(self, handover: Handover) -> str:
+        """Put a handover in force; returns its file. Equal to the newest: nothing is written.
+
+        Raises:
+            ConfigurationError: another process adds one at the same moment.
+        """
+        number = self._number()
+        if number and self._read(number) == handover:
+            return self._path(number)
+        if not self._files.put_if_absent(_name(number + 1), msgspec.json.encode(handover)):
+            raise ConfigurationError(f"{self._path(number + 1)} was written by another process just now: run it again")
+        return self._path(number + 1)
+
+    def _number(self) -> int:
+        return max((int(found[1]) for name in self._files.names("") if (found := _NAME.fullmatch(name))), default=0)
+
+    def _read(self, number: int) -> Handover:
+        try:
+            found = msgspec.json.decode(self._files.read(_name(number)) or b"", type=Handover)
+        except msgspec.DecodeError as error:
+            raise ConfigurationError(
+                f"{self._path(number)} cannot be read ({error}). Nothing was written. Remove it, and run `twopc migrate cutover` "
+                "again"
+            ) from error
+        if found.format != FORMAT:
+            raise ConfigurationError(f"{self._path(number)} has format {found.format}: use the version that wrote it")
+        return found
+
+    def _path(self, number: int) -> str:
+        return f"{self._files.location}/{_name(number)}"
+
+
+def _name(number: int) -> str:
+    return f"handover-{number:06d}.json"

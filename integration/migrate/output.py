@@ -1,0 +1,152 @@
+"""The output topics as the hand-over sees them: where the rows of a batch may be, and how many records are there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from integration.migrate.handover import Bounds
+from integration.migrate.identity import identity_of
+from integration.topic_reader import read_topic
+from sinks.kafka.errors import translated
+from sinks.kafka.ledger_topic import describe
+from sinks.kafka.reader import offsets
+from twopc.errors import ConfigurationError, RetriableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from confluent_kafka import Message
+
+    from integration.migrate.handover import Handover
+    from integration.verify.expressions import Expression
+    from sinks.kafka import KafkaSink
+
+_NONE_AT_THAT_TIME = -1
+
+
+@dataclass
+class Tally:
+    """What is within some bounds.
+
+    Attributes:
+        exact: records from the time on at which Spark planned the batch.
+        before: records of the ``clock_skew_ms`` before that.
+        repeated: records of ``exact`` that are there more often than once, each time but the first.
+        undated: records of ``exact`` whose own time is before that of the first one, less the skew.
+        unidentified: records of ``exact`` in which the key expression finds nothing.
+    """
+
+    exact: int = 0
+    before: int = 0
+    repeated: int = 0
+    undated: int = 0
+    unidentified: int = 0
+
+
+def bounds_of(
+    sink: KafkaSink, topic: str, since_ms: int, clock_skew_ms: int, starts: Mapping[int, int] | None
+) -> dict[int, Bounds]:
+    """The bounds of a topic's partitions, now.
+
+    Args:
+        sink: whose cluster it is.
+        topic: the topic.
+        since_ms: when the batch was planned.
+        clock_skew_ms: see :class:`Handover`.
+        starts: the user's own first offsets, which need no clock; None: by time.
+
+    Raises:
+        ConfigurationError: there is no such topic or partition, or a transaction is open in it.
+        TwoPhaseCommitError: the brokers do not respond.
+    """
+    admin = AdminClient(sink.connection_config())
+    found = describe(admin, topic, timeout_ms=sink.timeout_ms)
+    if found is None:
+        raise ConfigurationError(f"there is no topic {topic} at {sink.bootstrap_servers}: correct --topic")
+    numbers = [partition.id for partition in found.partitions]
+    ends = offsets(admin, topic, numbers, OffsetSpec.latest(), timeout_ms=sink.timeout_ms)
+    stable = offsets(admin, topic, numbers, OffsetSpec.latest(), timeout_ms=sink.timeout_ms, committed=True)
+    if stable != ends:
+        held = ", ".join(f"{topic}[{number}]" for number in numbers if stable[number] < ends[number])
+        raise ConfigurationError(
+            f"a transaction is open in {held}: a transactional query is writing there. Stop it, or end its transactions"
+        )
+    if starts is not None:
+        if set(starts) != set(numbers):
+            raise ConfigurationError(
+                f"--start-offsets must name each partition of {topic}: {', '.join(map(str, numbers))}"
+            )
+        return {number: Bounds(start=starts[number], exact=starts[number], end=ends[number]) for number in numbers}
+    exact = _at_time(admin, topic, ends, since_ms, sink.timeout_ms)
+    before = _at_time(admin, topic, ends, max(0, since_ms - clock_skew_ms), sink.timeout_ms)
+    return {
+        number: Bounds(start=min(before[number], exact[number]), exact=exact[number], end=ends[number])
+        for number in numbers
+    }
+
+
+def tally(sink: KafkaSink, handover: Handover, key: Expression | None) -> Tally:
+    """Count the records within the bounds.
+
+    Raises:
+        TwoPhaseCommitError: not all of them could be read.
+    """
+    found, seen = Tally(), Counter[bytes]()
+    earliest_ms = handover.planned_ms - handover.clock_skew_ms
+    for topic, message in records_of(sink, handover):
+        if (message.offset() or 0) < handover.topics[topic][message.partition() or 0].exact:
+            found.before += 1
+            continue
+        found.exact += 1
+        found.undated += message.timestamp()[1] < earliest_ms
+        identity = identity_of(topic, message, key)
+        if identity is None:
+            found.unidentified += 1
+        else:
+            seen[identity] += 1
+    found.repeated = sum(seen.values()) - len(seen)
+    return found
+
+
+def records_of(sink: KafkaSink, handover: Handover) -> Iterator[tuple[str, Message]]:
+    """Every record within the bounds, with its topic."""
+    for topic, partitions in handover.topics.items():
+        starts = {number: bounds.start for number, bounds in partitions.items()}
+        ends = {number: bounds.end for number, bounds in partitions.items()}
+        for messages in read_topic(sink.connection_config(), topic, starts, ends, timeout_ms=sink.timeout_ms):
+            for message in messages:
+                yield topic, message
+
+
+def written_since(sink: KafkaSink, handover: Handover) -> int:
+    """How many committed records are behind the bounds' ends now.
+
+    Raises:
+        TwoPhaseCommitError: the brokers do not respond.
+    """
+    admin = AdminClient(sink.connection_config())
+    count = 0
+    for topic, partitions in handover.topics.items():
+        starts = {number: bounds.end for number, bounds in partitions.items()}
+        ends = offsets(admin, topic, list(starts), OffsetSpec.latest(), timeout_ms=sink.timeout_ms, committed=True)
+        for messages in read_topic(sink.connection_config(), topic, starts, ends, timeout_ms=sink.timeout_ms):
+            count += len(messages)
+    return count
+
+
+def _at_time(admin: AdminClient, topic: str, ends: Mapping[int, int], at_ms: int, timeout_ms: float) -> dict[int, int]:
+    """By partition, the first offset with that time or a later one; the end if there is none."""
+    wanted = {TopicPartition(topic, number): OffsetSpec.for_timestamp(at_ms) for number in ends}
+    found = {}
+    with translated(f"looking for the offsets of {topic} at a time"):
+        for where, future in admin.list_offsets(wanted, request_timeout=timeout_ms / 1000).items():
+            offset = future.result().offset
+            if offset < _NONE_AT_THAT_TIME:  # librdkafka reports no error when the broker did not respond
+                raise RetriableError(f"{topic}[{where.partition}]: no answer within {timeout_ms:.0f} ms")
+            found[where.partition] = ends[where.partition] if offset == _NONE_AT_THAT_TIME else offset
+    return found

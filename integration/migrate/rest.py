@@ -1,0 +1,235 @@
+"""The rest of a half-written batch: its rows without those that are in the output, as multisets. Runs in Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql import Window
+from pyspark.sql import functions as sf
+from pyspark.sql import types as st
+
+from integration.migrate.handover import Bounds, Handover
+from integration.migrate.identity import Row, content_of, identity_of
+from integration.migrate.output import records_of
+from integration.verify.expressions import parse
+from twopc.errors import ConfigurationError, SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from pyspark.sql import Column, DataFrame
+
+    from integration.verify.expressions import Expression
+    from sinks.kafka import KafkaSink
+
+_ID: Final = "__twopc_id"
+_CONTENT: Final = "__twopc_content"
+_PLACE: Final = "__twopc_place"
+_TASK: Final = "__twopc_task"
+_RANK: Final = "__twopc_rank"
+_THERE: Final = "__twopc_there"
+_ADDED: Final = (st.StructField(_ID, st.BinaryType()), st.StructField(_CONTENT, st.BinaryType()))
+_RECORDS: Final = f"topic string, partition int, offset long, is_exact boolean, {_ID} binary"
+_COLUMNS: Final[tuple[str, ...]] = ("topic", "key", "value", "headers")
+_WINDOW_ROWS: Final = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numbers:
+    """How a batch compares with the records within the bounds.
+
+    Attributes:
+        rows: of the batch.
+        already: rows that are in the output, and are not written again.
+        rest: rows that are to be written.
+        surplus: records that the batch has, too, but not so often: duplicates of earlier attempts, which stay.
+        others: records from the time of the batch on that are none of its rows.
+        unclear: rows that equal records from just before the batch: those are of this batch or of the one before it, depending on
+            the clocks. Only where there is no key.
+        unidentified: rows in which the key expression finds nothing.
+        ambiguous: keys that several rows with different contents have.
+        elsewhere: rows for topics that the hand-over does not name.
+    """
+
+    rows: int
+    already: int
+    rest: int
+    surplus: int
+    others: int
+    unclear: int
+    unidentified: int
+    ambiguous: int
+    elsewhere: int
+
+
+class Comparison:
+    """A batch beside the records within the bounds. Evaluates the batch once; :meth:`release` frees it.
+
+    Args:
+        frame: the batch, with Kafka's columns.
+        sink: whose cluster has the output.
+        handover: of kind ``rest``.
+
+    Raises:
+        SchemaError: the batch has no column ``value``, or no topic.
+        ConfigurationError: the sink writes to a topic that the hand-over does not name.
+    """
+
+    def __init__(self, frame: DataFrame, sink: KafkaSink, handover: Handover) -> None:
+        self._names = frame.columns
+        self._has_key = handover.key is not None
+        identified = frame.mapInArrow(
+            _identify(frame, sink.topic, handover), st.StructType([*frame.schema.fields, *_ADDED])
+        )
+        places = identified.withColumn(_PLACE, sf.monotonically_increasing_id()).withColumn(
+            _TASK, sf.spark_partition_id()
+        )
+        # The numbers, and the rows that are written, are of one evaluation.
+        self._rows = places.persist()
+        ranges = [
+            (topic, number, bounds.start, bounds.exact, bounds.end)
+            for topic, partitions in handover.topics.items()
+            for number, bounds in partitions.items()
+        ]
+        schema = "topic string, partition int, start long, exact long, end long"
+        each = frame.sparkSession.createDataFrame(ranges, schema).repartition(len(ranges), "topic", "partition")
+        read = partial(_read, sink=sink, handover=handover)
+        self._records = each.mapInArrow(read, _RECORDS).persist()
+
+    def release(self) -> None:
+        """Free what is cached."""
+        self._rows.unpersist()
+        self._records.unpersist()
+
+    def numbers(self) -> Numbers:
+        """Count."""
+        rows = self._rows.groupBy(_ID).agg(
+            sf.count("*").alias("rows"),
+            sf.count_distinct(_CONTENT).alias("contents"),
+            sf.sum(sf.col(_CONTENT).isNull().cast("int")).alias("elsewhere"),
+        )
+        exact = self._counted(sf.col("is_exact"), "exact")
+        near = self._records.where(~sf.col("is_exact")).groupBy(_ID).agg(sf.count("*").alias("near"))
+        joined = rows.join(exact, _ID, "full_outer").join(near, _ID, "left").na.fill(0)
+        known = sf.col("exact") + sf.col("near") if self._has_key else sf.col("exact")
+        already = sf.least(sf.col("rows"), known)
+        is_row = sf.col("rows") > 0
+        [found] = joined.select(
+            _sum(sf.col("rows"), "rows"),
+            _sum(already, "already"),
+            _sum(sf.when(is_row, known - already), "surplus"),
+            _sum(sf.when(~is_row, sf.col("exact")), "others"),
+            _sum(sf.lit(0) if self._has_key else sf.least(sf.col("near"), sf.col("rows")), "unclear"),
+            _sum(sf.when(sf.col(_ID).isNull(), sf.col("rows") - sf.col("elsewhere")), "unidentified"),
+            _sum(sf.col("elsewhere"), "elsewhere"),
+            _sum(((sf.col("contents") > 1) & sf.col(_ID).isNotNull()).cast("int"), "ambiguous"),
+        ).collect()
+        facts: dict[str, int] = found.asDict()
+        return Numbers(**facts, rest=facts["rows"] - facts["already"])
+
+    def rest(self) -> DataFrame:
+        """The rows to write, each in a task with those that were beside it, in their order."""
+        there = self._counted(sf.lit(self._has_key) | sf.col("is_exact"), _THERE)
+        earlier = Window.partitionBy(_ID).orderBy(_PLACE)
+        ranked = self._rows.withColumn(_RANK, sf.row_number().over(earlier)).join(there, _ID, "left")
+        # The first ones are there: the old sink wrote a task's rows in their order.
+        missing = ranked.where(sf.col(_RANK) > sf.coalesce(sf.col(_THERE), sf.lit(0)))
+        return missing.repartition(_TASK).sortWithinPartitions(_PLACE).select(*map(_quoted, self._names))
+
+    def _counted(self, condition: Column, name: str) -> DataFrame:
+        return self._records.where(condition).groupBy(_ID).agg(sf.count("*").alias(name))
+
+
+def _sum(column: Column, name: str) -> Column:
+    return sf.coalesce(sf.sum(column), sf.lit(0)).alias(name)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _identify(
+    frame: DataFrame, topic: str | None, handover: Handover
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A function for ``mapInArrow`` that appends identity and content."""
+    names = {name.lower(): name for name in frame.columns}
+    if "value" not in names:
+        raise SchemaError(
+            f"the batch has no column 'value' (it has {', '.join(frame.columns)}): select it before take_over()"
+        )
+    if topic is None and "topic" not in names:
+        raise SchemaError("neither the sink nor the batch says which topic a row goes to: add a column 'topic'")
+    if topic is not None and topic not in handover.topics:
+        raise ConfigurationError(
+            f"the sink writes to {topic}, but the hand-over is of {', '.join(handover.topics)}. Nothing was written. Run `twopc "
+            f"migrate cutover` again, with --topic {topic}"
+        )
+    chosen: dict[str, str] = {name: names[name] for name in _COLUMNS if name in names}
+    return partial(_identified, names=chosen, topic=topic, topics=frozenset(handover.topics), key=handover.key)
+
+
+def _identified(
+    batches: Iterable[pa.RecordBatch],
+    *,
+    names: dict[str, str],
+    topic: str | None,
+    topics: frozenset[str],
+    key: str | None,
+) -> Iterator[pa.RecordBatch]:
+    expression = None if key is None else parse(key)
+    for batch in batches:
+        columns = {name: batch.column(source).to_pylist() for name, source in names.items()}
+        nothing: list[Any] = [None] * batch.num_rows
+        ids, contents = [], []
+        fields = (columns.get(name, nothing) for name in _COLUMNS)
+        for of_row, key_part, value, headers in zip(*fields, strict=True):
+            row = Row(_as_bytes(key_part), _as_bytes(value), [(one["key"], one["value"]) for one in headers or ()])
+            where = topic or str(of_row)
+            is_there = where in topics
+            ids.append(identity_of(where, row, expression) if is_there else None)
+            contents.append(content_of(where, row) if is_there else None)
+        arrays = [pa.array(ids, pa.binary()), pa.array(contents, pa.binary())]
+        yield pa.RecordBatch.from_arrays([*batch.columns, *arrays], [*batch.schema.names, _ID, _CONTENT])
+
+
+def _read(batches: Iterable[pa.RecordBatch], *, sink: KafkaSink, handover: Handover) -> Iterator[pa.RecordBatch]:
+    """A task reads some partitions of the output, within their bounds."""
+    key: Expression | None = None if handover.key is None else parse(handover.key)
+    for batch in batches:
+        for each in batch.to_pylist():
+            bounds = Bounds(start=each["start"], exact=each["exact"], end=each["end"])
+            mine = Handover(
+                query_id="",
+                batch_id=0,
+                offsets=(),
+                kind=handover.kind,
+                topics={each["topic"]: {each["partition"]: bounds}},
+            )
+            rows = []
+            for topic, message in records_of(sink, mine):
+                offset = message.offset() or 0
+                identity = identity_of(topic, message, key)
+                rows.append((topic, message.partition(), offset, offset >= bounds.exact, identity))
+                if len(rows) == _WINDOW_ROWS:
+                    yield _as_batch(rows)
+                    rows = []
+            yield _as_batch(rows)
+
+
+def _as_batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    kinds = {
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "is_exact": pa.bool_(),
+        _ID: pa.binary(),
+    }
+    arrays = [pa.array([row[place] for row in rows], kind) for place, kind in enumerate(kinds.values())]
+    return pa.RecordBatch.from_arrays(arrays, list(kinds))
+
+
+def _as_bytes(found: str | bytes | None) -> bytes | None:
+    return found.encode() if isinstance(found, str) else found

@@ -1,0 +1,77 @@
+"""``twopc migrate rollback``: end what the transactional sink has begun, and say what the old sink must not write again."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from integration.migrate.cutover import last_batch
+from integration.migrate.handover import Handover, Handovers, Kind
+from integration.spark.checkpoint import query_id, read_batch
+from twopc.batch import Overrides
+from twopc.coordinator import Coordinator
+from twopc.errors import ConfigurationError
+from twopc.files import LocalFiles
+from twopc.recovery import Outcome
+from twopc.settings import Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sinks.kafka import KafkaSink
+
+
+@dataclass(frozen=True, kw_only=True)
+class WayBack:
+    """What a rollback found.
+
+    Attributes:
+        handover: what is in force now.
+        decided: the last batch that the transactional sink has made visible; None if it never made one.
+    """
+
+    handover: Handover
+    decided: int | None
+
+
+def roll_back(checkpoint: Path, sink: KafkaSink) -> WayBack:
+    """Fence the query, complete its last decision, end what nobody decided, and record the hand-over. May be repeated.
+
+    Raises:
+        ConfigurationError: the checkpoint was never handed over, or has more than one unfinished batch.
+        CommitBlockedError, InDoubtError: the last decision cannot be completed now; nothing was recorded.
+        TwoPhaseCommitError: recovery was refused or failed; nothing was recorded.
+    """
+    files, handovers = LocalFiles(checkpoint), Handovers(LocalFiles(checkpoint / "twopc"))
+    former = handovers.newest()
+    if former is None:
+        raise ConfigurationError(f"{checkpoint} has no hand-over, so there is no way back from one")
+    batch_id, is_finished = last_batch(files)
+    name = query_id(files)
+    batch = read_batch(files, name, batch_id)
+    settings = Settings(overrides=Overrides(adopt_query_id=name))
+    with closing(Coordinator([sink], LocalFiles(checkpoint / "twopc"), settings=settings)) as coordinator:
+        run = coordinator.initialize_state(batch)  # commits the last decision again, and sweeps
+        if run.outcome is not Outcome.COMMITTED:
+            raise ConfigurationError(
+                f"the last decision is not proven ({run.outcome.value}): start the transactional query once more, which "
+                "completes it or says what is to be done. Nothing was recorded"
+            )
+        run.sweep()
+        decided = run.view.highest_batch_of(name)
+    facts = Handover(query_id=name, batch_id=batch_id, offsets=batch.offsets, kind=Kind.NOTHING, is_back=True)
+    if not is_finished and decided == batch_id:
+        facts = Handover(query_id=name, batch_id=batch_id, offsets=batch.offsets, kind=Kind.WHOLE, is_back=True)
+    elif not is_finished and former.batch_id == batch_id and former.kind is Kind.REST:
+        facts = msgspec.structs.replace(
+            former, is_back=True
+        )  # of the batch that was cut over, what the old sink wrote is there
+    elif not is_finished:
+        # Nothing of the batch is visible: the one before it is the last that was written.
+        before = batch.offsets_of(batch_id - 1) or ()
+        facts = Handover(query_id=name, batch_id=batch_id - 1, offsets=before, kind=Kind.NOTHING, is_back=True)
+    handovers.add(facts)
+    return WayBack(handover=facts, decided=decided)

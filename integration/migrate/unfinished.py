@@ -1,0 +1,187 @@
+"""``take_over``: stands before the function that writes, and takes from the handed-over batch what is in the output."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+from integration.migrate.handover import Handovers, Kind
+from integration.migrate.output import written_since
+from integration.migrate.rest import Comparison
+from integration.spark import checkpoint
+from integration.spark.hadoop_files import open_files
+from twopc.errors import ConfigurationError, FatalError
+from twopc.log_view import fold
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame
+
+    from integration.migrate.handover import Handover
+    from integration.migrate.rest import Numbers
+    from sinks.kafka import KafkaSink
+    from twopc.files import Files
+
+logger = logging.getLogger(__name__)
+
+_AGAIN: Final = "Nothing was written. Run `twopc migrate cutover` again"
+
+
+class DryRunError(FatalError):
+    """The dry run of a hand-over is over. The message has its numbers; nothing was written."""
+
+
+def take_over(
+    function: Callable[[DataFrame, int], object], *, checkpoint_location: str, sink: KafkaSink, dry_run: bool = False
+) -> TakeOver:
+    """Make the callable for ``foreachBatch`` that finishes a batch which another sink has begun.
+
+    Args:
+        function: what writes: ``exactly_once(…)``; or, on the way back, the old function.
+        checkpoint_location: the query's.
+        sink: says how to reach the output, which is read.
+        dry_run: stop the query at the handed-over batch with the numbers, and write nothing.
+    """
+    return TakeOver(function, checkpoint_location, sink, dry_run=dry_run)
+
+
+class TakeOver:
+    """Spark calls it with each batch. All but the handed-over one pass unchanged."""
+
+    def __init__(
+        self, function: Callable[[DataFrame, int], object], checkpoint_location: str, sink: KafkaSink, *, dry_run: bool
+    ) -> None:
+        self._function = function
+        self._location = checkpoint_location
+        self._sink = sink
+        self._dry_run = dry_run
+        self._is_past = False
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Write a batch.
+
+        Raises:
+            DryRunError: this was asked for.
+            ConfigurationError: the hand-over is missing, or of another history; or it is not clear which rows are written.
+            TwoPhaseCommitError: the output cannot be read, or the function fails.
+        """
+        if not self._is_past:
+            self._write_first(frame, batch_id)
+            self._is_past = True
+        else:
+            self._function(frame, batch_id)
+
+    def _write_first(self, frame: DataFrame, batch_id: int) -> None:
+        """The first batch of a run: it may be the one that is handed over."""
+        files = open_files(frame.sparkSession.sparkContext, self._location)
+        handover = Handovers(open_files(frame.sparkSession.sparkContext, f"{self._location}/twopc")).newest()
+        if handover is None:
+            raise ConfigurationError(
+                f"{self._location} has no hand-over. Nothing was written. End the old query, run `twopc migrate cutover "
+                "--apply`, and restart"
+            )
+        kind = _kind_now(files, handover, batch_id)
+        if not handover.is_back:
+            self._require_untouched(handover, batch_id)
+        if kind is Kind.REST:
+            self._write_rest(frame, handover)
+        elif kind is Kind.WHOLE:
+            self._end_dry_run(f"batch {batch_id} is in the output, whole: it is not written again")
+            frame.write.format("noop").mode("overwrite").save()  # a stateful plan must write its state
+        else:
+            self._end_dry_run(f"nothing of batch {batch_id} is handed over: all of it would be written")
+            self._function(frame, batch_id)
+
+    def _require_untouched(self, handover: Handover, batch_id: int) -> None:
+        """Require that nobody has written since the hand-over, unless the new sink has: then its decisions say so.
+
+        Raises:
+            ConfigurationError: somebody has.
+        """
+        with closing(self._sink.create_committer()) as committer:
+            decided = fold(committer.decision_log().inspect()).highest_batch_of(handover.query_id)
+        first = handover.first_batch
+        if decided is not None and decided >= first:
+            return
+        if batch_id > first:
+            raise ConfigurationError(
+                f"batch {first} was handed over, the sink {self._sink.name!r} has not decided it, and Spark gives batch "
+                f"{batch_id}: the old query ran meanwhile. {_AGAIN}"
+            )
+        if count := written_since(self._sink, handover):
+            raise ConfigurationError(
+                f"{count} records were written to {', '.join(handover.topics)} since the hand-over was recorded: the old query, "
+                f"or somebody else, is still writing. End it. {_AGAIN}"
+            )
+
+    def _write_rest(self, frame: DataFrame, handover: Handover) -> None:
+        comparison = Comparison(frame, self._sink, handover)
+        try:
+            numbers = comparison.numbers()
+            text = described(handover.batch_id, numbers)
+            _require_clear(handover, numbers, text)
+            self._end_dry_run(text)
+            logger.warning("%s", text)
+            self._function(comparison.rest(), handover.batch_id)
+        finally:
+            comparison.release()
+
+    def _end_dry_run(self, text: str) -> None:
+        if self._dry_run:
+            raise DryRunError(f"dry run: {text}. Nothing was written")
+
+
+def described(batch_id: int, numbers: Numbers) -> str:
+    """The numbers in a sentence."""
+    return (
+        f"batch {batch_id} has {numbers.rows} rows: {numbers.already} are in the output, {numbers.rest} are to be written; "
+        f"{numbers.surplus} records are duplicates of earlier attempts and stay; {numbers.others} records are of others"
+    )
+
+
+def _kind_now(files: Files, handover: Handover, batch_id: int) -> Kind:
+    """What the hand-over says of this batch."""
+    found = checkpoint.query_id(files)
+    if found != handover.query_id:
+        raise ConfigurationError(f"the hand-over is of query {handover.query_id}, this is query {found}. {_AGAIN}")
+    if batch_id > handover.batch_id:
+        return Kind.NOTHING
+    offsets = checkpoint.read_batch(files, found, batch_id).offsets
+    if batch_id < handover.batch_id or offsets != handover.offsets or handover.kind is Kind.NOTHING:
+        raise ConfigurationError(
+            f"the hand-over is of batch {handover.batch_id}, and Spark gives batch {batch_id}, with other source offsets or as a "
+            f"batch that was finished: the checkpoint was restored, or ran meanwhile. {_AGAIN}"
+        )
+    return handover.kind
+
+
+def _require_clear(handover: Handover, numbers: Numbers, text: str) -> None:
+    """Require that it is certain which rows are in the output.
+
+    Raises:
+        ConfigurationError: it is not; the message says what would make it so.
+    """
+    problems = []
+    if numbers.unidentified:
+        problems.append(f"{numbers.unidentified} rows have no {handover.key}: choose another --key, or none")
+    if numbers.elsewhere:
+        problems.append(f"{numbers.elsewhere} rows go to topics that were not handed over: repeat --topic")
+    if numbers.ambiguous:
+        problems.append(
+            f"{numbers.ambiguous} values of {handover.key} stand for rows that differ: choose a --key that is unique"
+        )
+    if numbers.unclear:
+        problems.append(
+            f"{numbers.unclear} rows equal records that were written up to {handover.clock_skew_ms} ms before the batch was "
+            "planned. If the clocks of producers and driver differ, these may be rows of the batch, or others of the batch "
+            "before: give a --key, --start-offsets, or a smaller --clock-skew-ms (0 if all clocks agree)"
+        )
+    if numbers.others and not handover.other_writers:
+        problems.append(
+            f"{numbers.others} records are none of the batch's rows: the query gives other rows than the old one did (a time or "
+            "a random number in them?), then give a --key; or somebody else writes there, then give --other-writers"
+        )
+    if problems:
+        raise ConfigurationError(f"{text}. It is not certain which rows are written: {'; '.join(problems)}. {_AGAIN}")

@@ -1,0 +1,230 @@
+"""`twopc migrate cutover`: a batch that the old sink wrote in part is finished by the new one; nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import functions as sf
+
+from tests.live.migrate.support import OldPipeline, StopError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from integration.services.old_kafka import LocalOldKafka
+    from tests.live.services import KafkaService
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")]
+
+
+@pytest.fixture
+def pipeline(old_kafka: LocalOldKafka, kafka: KafkaService, tmp_path: Path) -> OldPipeline:
+    """The source stays on 0.10, the output is on a current cluster: how most teams do it."""
+    return OldPipeline(old_kafka.bootstrap_servers, tmp_path, servers=kafka.bootstrap_servers)
+
+
+def write_half_of_batch_1(pipeline: OldPipeline, spark: SparkSession, *, third: int = 0) -> None:
+    """Batch 1 is written in part, in each partition of the output, and the query ends."""
+    sink = pipeline.sink()
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        if batch_id == 0:
+            sink(batch, batch_id)
+            return
+        sink(batch.where(sf.crc32("value") % 3 != third), batch_id)
+        raise StopError
+
+    pipeline.fail(spark, write, max_offsets=40)
+
+
+def test_a_half_written_batch_is_completed_by_content(pipeline: OldPipeline, spark: SparkSession) -> None:
+    pipeline.feed(100)
+    write_half_of_batch_1(pipeline, spark)
+    before, batch = pipeline.visible(), pipeline.of_batch(1)
+    written = sum(before[value] for value in batch)
+    assert 0 < written < len(batch)
+    dry = pipeline.cut_over()
+    assert (dry["handover"]["batch_id"], dry["source_records"], dry["output_records"]) == (1, len(batch), written)
+    assert dry["recorded"] is None
+    assert not (pipeline.checkpoint / "twopc").exists()
+    recorded = pipeline.cut_over("--apply")["recorded"]
+    message = pipeline.fail_new(spark, dry_run=True)
+    assert (
+        f"batch 1 has {len(batch)} rows: {written} are in the output, {len(batch) - written} are to be written"
+        in message
+    )
+    assert pipeline.visible() == before
+    pipeline.run_new(spark)
+    assert pipeline.visible() == Counter(pipeline.given)
+    assert recorded is not None
+
+
+def test_the_command_may_be_repeated(pipeline: OldPipeline, spark: SparkSession) -> None:
+    pipeline.feed(60)
+    write_half_of_batch_1(pipeline, spark)
+    first = pipeline.cut_over("--apply")
+    again = pipeline.cut_over("--apply")
+    assert (again["recorded"], again["was_recorded"]) == (first["recorded"], True)
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "driver.prepared",
+        pytest.param("driver.deciding", marks=pytest.mark.whole),
+        "driver.decided",
+        pytest.param("driver.committing", marks=pytest.mark.whole),
+    ],
+)
+def test_a_crash_in_the_first_batch_changes_nothing(point: str, pipeline: OldPipeline, spark: SparkSession) -> None:
+    pipeline.feed(80)
+    write_half_of_batch_1(pipeline, spark)
+    pipeline.cut_over("--apply")
+    pipeline.fail_new_at(spark, point)
+    pipeline.run_new(spark)
+    assert pipeline.visible() == Counter(pipeline.given)
+
+
+def test_equal_rows_and_earlier_duplicates_are_counted(pipeline: OldPipeline, spark: SparkSession) -> None:
+    """Seven different rows only. The old sink doubled batch 0, and tried batch 1 twice."""
+    sink, attempts = pipeline.sink(), Counter[int]()
+    pipeline.feed(100, values=7)
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        attempts[batch_id] += 1
+        if batch_id == 0:
+            sink(batch, batch_id)
+            if attempts[0] == 1:
+                raise StopError
+            return
+        sink(
+            batch.where(
+                sf.col("value").cast("string").isin(["v00004", "v00005"] if attempts[1] == 1 else ["v00003", "v00004"])
+            ),
+            batch_id,
+        )
+        raise StopError
+
+    for _ in range(3):
+        pipeline.fail(spark, write, max_offsets=40)
+    assert attempts == {0: 2, 1: 2}
+    before = pipeline.visible()
+    first, second = Counter(pipeline.of_batch(0)), Counter(pipeline.of_batch(1))
+    of_second = before - first - first
+    assert any(count > second[value] for value, count in of_second.items()), "some of batch 1 are there twice"
+    pipeline.cut_over("--apply")
+    message = pipeline.fail_new(spark)
+    assert "rows equal records that were written up to" in message
+    assert "--clock-skew-ms" in message
+    assert pipeline.visible() == before
+    assert pipeline.cut_over("--apply", "--clock-skew-ms", "0")["was_recorded"] is False
+    message = pipeline.fail_new(spark, dry_run=True)
+    surplus = (of_second - second).total()
+    assert f"{surplus} records are duplicates of earlier attempts" in message
+    pipeline.run_new(spark)
+    rest_of_input = Counter(pipeline.given) - first - second
+    assert pipeline.visible() == first + first + (second | of_second) + rest_of_input
+
+
+def test_rows_that_differ_in_each_attempt_are_recognised_by_their_key(
+    pipeline: OldPipeline, spark: SparkSession
+) -> None:
+    pipeline.feed(100)
+    as_json = "to_json(named_struct('id', CAST(value AS STRING), 'noise', uuid())) AS value"
+    pipeline.columns = ("key", as_json)
+    write_half_of_batch_1(pipeline, spark)
+    before = pipeline.visible()
+    pipeline.cut_over("--apply")
+    assert "records are none of the batch's rows" in pipeline.fail_new(spark)
+    assert pipeline.visible() == before
+    counted = pipeline.cut_over("--apply", "--key", "json:$.id")
+    assert counted["unidentified"] == 0
+    pipeline.run_new(spark)
+    assert not before - pipeline.visible(), "what was there is still there"
+    assert pipeline.visible_ids() == Counter(pipeline.given)
+
+
+def test_a_key_that_is_not_unique_is_refused(pipeline: OldPipeline, spark: SparkSession) -> None:
+    pipeline.feed(100)
+    write_half_of_batch_1(pipeline, spark)
+    pipeline.cut_over("--apply", "--key", "key")
+    assert "stand for rows that differ" in pipeline.fail_new(spark)
+
+
+def test_a_writer_that_goes_on_is_noticed(pipeline: OldPipeline, spark: SparkSession) -> None:
+    pipeline.feed(60)
+    write_half_of_batch_1(pipeline, spark)
+    pipeline.cut_over("--apply")
+    pipeline.write_directly("late")
+    assert "1 records were written" in pipeline.fail_new(spark)
+    pipeline.cut_over("--apply")
+    assert "records are none of the batch's rows" in pipeline.fail_new(spark)
+    pipeline.cut_over("--apply", "--other-writers")
+    pipeline.run_new(spark)
+    assert pipeline.visible() == Counter([*pipeline.given, "late"])
+
+
+def test_without_the_command_the_query_does_not_start(pipeline: OldPipeline, spark: SparkSession) -> None:
+    pipeline.feed(60)
+    write_half_of_batch_1(pipeline, spark)
+    assert "has no hand-over" in pipeline.fail_new(spark)
+
+
+def test_an_old_query_that_ran_meanwhile_is_noticed(pipeline: OldPipeline, spark: SparkSession) -> None:
+    """It has finished the batch that was handed over, and begun the next one."""
+    pipeline.feed(100)
+    write_half_of_batch_1(pipeline, spark)
+    pipeline.cut_over("--apply")
+    sink = pipeline.sink()
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        sink(batch, batch_id)
+        if batch_id == 2:
+            raise StopError
+
+    pipeline.fail(spark, write, max_offsets=40)
+    before = pipeline.visible()
+    assert "the old query ran meanwhile" in pipeline.fail_new(spark)
+    assert pipeline.visible() == before
+    pipeline.cut_over("--apply")
+    pipeline.run_new(spark)
+    assert pipeline.visible() == before, "all of batch 2 was there"
+
+
+def test_a_checkpoint_that_was_restored_is_noticed(pipeline: OldPipeline, spark: SparkSession) -> None:
+    pipeline.feed(100)
+    write_half_of_batch_1(pipeline, spark)
+    pipeline.cut_over("--apply")
+    for directory in ("offsets", "commits"):
+        for name in ("1", ".1.crc", "0", ".0.crc"):
+            (pipeline.checkpoint / directory / name).unlink(missing_ok=True)
+    assert "the checkpoint was restored" in pipeline.fail_new(spark, max_offsets=30)
+
+
+def test_after_a_finished_batch_nothing_is_left_out(pipeline: OldPipeline, spark: SparkSession) -> None:
+    pipeline.feed(50)
+    pipeline.run(spark, pipeline.sink())
+    pipeline.feed(50)
+    found = pipeline.cut_over("--apply")
+    assert found["handover"]["kind"] == "nothing"
+    pipeline.write_directly("late")
+    assert "1 records were written" in pipeline.fail_new(spark)
+    pipeline.cut_over("--apply")
+    pipeline.run_new(spark)
+    assert pipeline.visible() == Counter([*pipeline.given, "late"])
+
+
+def test_a_batch_that_sparks_own_sink_wrote_in_part_is_completed(pipeline: OldPipeline, spark: SparkSession) -> None:
+    pipeline.feed(60)
+    with pytest.raises(Exception, match="the task fails"):
+        pipeline.run_with_sparks_sink(spark, fails=True)
+    written = pipeline.visible().total()
+    assert 0 < written < 60
+    pipeline.cut_over("--apply")
+    pipeline.run_new(spark)
+    assert pipeline.visible() == Counter(pipeline.given)
+    pipeline.require_order()

@@ -1,0 +1,157 @@
+"""The rest of a batch, compared with records on a real broker: multisets, topics, headers, nulls, and the order of the rows."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+
+from integration.migrate.handover import Bounds, Handover, Kind
+from integration.migrate.rest import Comparison, Numbers
+from sinks.kafka import KafkaSink
+from tests.live.pipeline import create_topic
+from twopc.errors import ConfigurationError, SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import Row, SparkSession
+
+    from tests.live.services import KafkaService
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
+_HEADERS = "array<struct<key:string,value:binary>>"
+
+
+class Output:
+    """A topic of one partition, and what was written to it."""
+
+    def __init__(self, servers: str) -> None:
+        self.servers = servers
+        self.topic = create_topic(servers, f"t{uuid.uuid4().hex[:10]}", 1)
+        self.count = 0
+
+    def write(self, *records: dict[str, Any]) -> int:
+        """Returns the offset behind them."""
+        producer = Producer({"bootstrap.servers": self.servers, "log_level": 0})
+        for record in records:
+            producer.produce(self.topic, **record)
+        assert producer.flush(60) == 0
+        self.count += len(records)
+        return self.count
+
+    def bounds(self, exact: int = 0) -> dict[str, dict[int, Bounds]]:
+        return {self.topic: {0: Bounds(start=0, exact=exact, end=self.count)}}
+
+
+@pytest.fixture
+def output(kafka: KafkaService) -> Output:
+    return Output(kafka.bootstrap_servers)
+
+
+def compared(
+    spark: SparkSession,
+    rows: list[tuple[Any, ...]],
+    schema: str,
+    sink: KafkaSink,
+    topics: dict[str, dict[int, Bounds]],
+    *,
+    key: str | None = None,
+    tasks: int = 3,
+) -> tuple[Numbers, list[Row]]:
+    handover = Handover(query_id="q", batch_id=1, offsets=(), kind=Kind.REST, topics=topics, key=key)
+    frame = spark.createDataFrame(spark.sparkContext.parallelize(rows, tasks), schema)
+    comparison = Comparison(frame, sink, handover)
+    try:
+        return comparison.numbers(), comparison.rest().collect()
+    finally:
+        comparison.release()
+
+
+def sink_for(output: Output, *, topic: bool = True) -> KafkaSink:
+    return KafkaSink(name="rest", bootstrap_servers=output.servers, topic=output.topic if topic else None)
+
+
+def test_random_multisets(output: Output, spark: SparkSession, add_summary: Callable[[str], None]) -> None:
+    """Few different rows, some of them written, some too often; a null is no empty string."""
+    seed = random.SystemRandom().randrange(1 << 32)
+    add_summary(f"seed {seed}")
+    chance = random.Random(seed)
+    keys: list[bytes | None] = [None, b"", b"a", b"ab"]
+    rows = [(chance.choice(keys), chance.choice([None, b"", b"b", b"bb"])) for _ in range(60)]
+    there = chance.sample(rows, 30) + chance.choices(rows, k=10)
+    output.write(*({"key": key, "value": value} for key, value in there))
+    numbers, rest = compared(spark, rows, "key binary, value binary", sink_for(output), output.bounds())
+    wanted = Counter(rows) - Counter(there)
+    assert Counter((row.key and bytes(row.key), row.value and bytes(row.value)) for row in rest) == wanted
+    surplus = (Counter(there) - Counter(rows)).total()
+    assert (numbers.rows, numbers.rest, numbers.surplus, numbers.others) == (60, wanted.total(), surplus, 0)
+    assert numbers.already == 60 - wanted.total()
+
+
+def test_the_rows_of_a_task_stay_together_and_in_order(output: Output, spark: SparkSession) -> None:
+    rows = [(f"k{number % 5}", f"{number:04d}") for number in range(200)]
+    output.write(*({"key": key, "value": value} for key, value in rows if int(value) % 3 == 0))
+    handover = Handover(query_id="q", batch_id=1, offsets=(), kind=Kind.REST, topics=output.bounds())
+    frame = spark.createDataFrame(spark.sparkContext.parallelize(rows, 4), "key string, value string")
+    comparison = Comparison(frame, sink_for(output), handover)
+    tasks = comparison.rest().rdd.glom().collect()
+    comparison.release()
+    found = [[int(row.value) for row in task] for task in tasks]
+    for first in range(0, 200, 50):  # what one task had
+        wanted = [number for number in range(first, first + 50) if number % 3]
+        [holder] = [task for task in found if wanted[0] in task]
+        place = holder.index(wanted[0])
+        assert holder[place : place + len(wanted)] == wanted
+
+
+def test_records_just_before_the_batch_are_not_clear_without_a_key(output: Output, spark: SparkSession) -> None:
+    exact = output.write({"value": "a"}, {"value": "x"})
+    output.write({"value": "b"})
+    rows, schema = [("a",), ("b",), ("c",)], "value string"
+    numbers, _ = compared(spark, rows, schema, sink_for(output), output.bounds(exact))
+    assert (numbers.unclear, numbers.already, numbers.others) == (1, 1, 0)
+    numbers, rest = compared(spark, rows, schema, sink_for(output), output.bounds(exact), key="value")
+    assert (numbers.unclear, numbers.already, [row.value for row in rest]) == (0, 2, ["c"])
+
+
+def test_headers_belong_to_the_content(output: Output, spark: SparkSession) -> None:
+    output.write({"value": "a", "headers": [("h", b"1")]}, {"value": "b", "headers": [("h", None)]})
+    rows = [("a", [("h", b"1")]), ("a", [("h", b"2")]), ("b", [("h", None)]), ("b", None)]
+    numbers, rest = compared(spark, rows, f"value string, headers {_HEADERS}", sink_for(output), output.bounds())
+    assert (numbers.already, numbers.rest, numbers.others) == (2, 2, 0)
+    assert sorted((row.value, row.headers is None) for row in rest) == [("a", False), ("b", True)]
+
+
+def test_the_same_row_in_two_topics_is_two_rows(output: Output, spark: SparkSession) -> None:
+    other = Output(output.servers)
+    output.write({"value": "a"})
+    rows = [("a", output.topic), ("a", other.topic)]
+    schema, sink = "value string, topic string", sink_for(output, topic=False)
+    numbers, rest = compared(spark, rows, schema, sink, {**output.bounds(), **other.bounds()})
+    assert (numbers.already, [row.topic for row in rest]) == (1, [other.topic])
+    numbers, _ = compared(spark, rows, schema, sink, output.bounds())
+    assert (numbers.elsewhere, numbers.unidentified) == (1, 0)
+
+
+def test_a_key_that_finds_nothing_or_is_not_unique_is_counted(output: Output, spark: SparkSession) -> None:
+    output.write({"value": '{"id": 1, "at": 5}'})
+    rows = [('{"id": 1, "at": 6}',), ('{"id": 2, "at": 6}',), ('{"id": 2, "at": 7}',), ("{}",)]
+    numbers, _ = compared(spark, rows, "value string", sink_for(output), output.bounds(), key="json:$.id")
+    assert (numbers.already, numbers.ambiguous, numbers.unidentified) == (1, 1, 1)
+
+
+def test_a_batch_without_value_or_topic_and_a_sink_of_another_topic_are_refused(
+    output: Output, spark: SparkSession
+) -> None:
+    with pytest.raises(SchemaError, match="no column 'value'"):
+        compared(spark, [("a",)], "payload string", sink_for(output), output.bounds())
+    with pytest.raises(SchemaError, match="add a column 'topic'"):
+        compared(spark, [("a",)], "value string", sink_for(output, topic=False), output.bounds())
+    with pytest.raises(ConfigurationError, match="with --topic"):
+        compared(spark, [("a",)], "value string", sink_for(output), {"another": {}})

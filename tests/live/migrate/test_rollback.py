@@ -1,0 +1,83 @@
+"""`twopc migrate rollback`: the old sink takes the checkpoint back; no batch is repeated and none is skipped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.live.migrate.support import OldPipeline, StopError
+from tests.live.migrate.test_cutover import write_half_of_batch_1
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from integration.services.old_kafka import LocalOldKafka
+    from tests.live.services import KafkaService
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")]
+
+
+@pytest.fixture
+def handed_over(old_kafka: LocalOldKafka, kafka: KafkaService, tmp_path: Path, spark: SparkSession) -> OldPipeline:
+    """A pipeline whose batch 1 is half-written, and handed over."""
+    pipeline = OldPipeline(old_kafka.bootstrap_servers, tmp_path, servers=kafka.bootstrap_servers)
+    pipeline.feed(100)
+    write_half_of_batch_1(pipeline, spark)
+    pipeline.cut_over("--apply")
+    return pipeline
+
+
+@pytest.mark.parametrize(
+    ("point", "kind"), [("driver.prepared", "rest"), ("driver.decided", "whole"), ("driver.committed", "whole")]
+)
+def test_back_from_the_half_written_batch_itself(
+    point: str, kind: str, handed_over: OldPipeline, spark: SparkSession
+) -> None:
+    handed_over.fail_new_at(spark, point)
+    found = handed_over.command("rollback")
+    assert (found["handover"]["batch_id"], found["handover"]["kind"]) == (1, kind)
+    assert handed_over.command("rollback") == found, "it may be repeated"
+    handed_over.run_old(spark)
+    assert handed_over.visible() == Counter(handed_over.given)
+
+
+@pytest.mark.parametrize(("point", "kind"), [("driver.prepared@2", "nothing"), ("driver.decided@2", "whole")])
+def test_back_from_a_later_batch(point: str, kind: str, handed_over: OldPipeline, spark: SparkSession) -> None:
+    handed_over.fail_new_at(spark, point)
+    assert handed_over.command("rollback")["handover"]["kind"] == kind
+    handed_over.run_old(spark)
+    assert handed_over.visible() == Counter(handed_over.given)
+
+
+def test_back_from_a_finished_batch_and_forth_again(handed_over: OldPipeline, spark: SparkSession) -> None:
+    handed_over.run_new(spark)
+    assert handed_over.command("rollback")["handover"]["kind"] == "nothing"
+    handed_over.feed(40)
+    sink = handed_over.sink()
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        sink(batch.limit(7), batch_id)
+        raise StopError
+
+    handed_over.fail(spark, write)
+    assert handed_over.visible().total() == 107
+    batch_id = handed_over.cut_over("--apply")["handover"]["batch_id"]
+    handed_over.run_new(spark, resume_at_batch=batch_id)
+    assert handed_over.visible() == Counter(handed_over.given)
+
+
+def test_a_running_new_query_is_fenced_by_the_way_back(handed_over: OldPipeline, spark: SparkSession) -> None:
+    fenced = []
+
+    def roll_back_meanwhile(batch_id: int) -> None:
+        if batch_id == 2:
+            fenced.append(handed_over.command("rollback"))
+
+    assert "FencedError" in handed_over.fail_new(spark, before=roll_back_meanwhile)
+    assert fenced
+    handed_over.run_old(spark)
+    assert handed_over.visible() == Counter(handed_over.given)
