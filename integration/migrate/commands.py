@@ -27,6 +27,37 @@ _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to st
 
 
 @app.command()
+def preflight(  # noqa: PLR0913 - options of a command line
+    *,
+    bootstrap_servers: _Servers,
+    sink: _Sink,
+    topic: Annotated[list[str] | None, typer.Option(help="A topic that the query writes to. Repeatable.")] = None,
+    source_bootstrap_servers: Annotated[
+        str | None, _connection(help="Where the query reads, if that is Kafka; may be a Kafka without transactions.")
+    ] = None,
+    source_topic: Annotated[list[str] | None, typer.Option(help="A topic that it reads. Repeatable.")] = None,
+    ledger_topic: _Ledger = None,
+    config: _Config = None,
+    config_file: _ConfigFile = None,
+    timeout: _Timeout = 30,
+    as_json: _Json = False,
+) -> None:
+    """What `twopc preflight` checks; and the source, who reads the output, where its keys are, and quotas.
+
+    Exit status by the worst finding: 0 pass, 3 warn, 1 fail; 2 not checked (no broker, wrong usage, interrupted).
+    """
+    if source_topic and source_bootstrap_servers is None:
+        raise typer.BadParameter("it needs --source-bootstrap-servers", param_hint="--source-topic")
+    from integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
+    from integration.migrate.preflight import Source, further_checks  # noqa: PLC0415
+    from integration.preflight import command  # noqa: PLC0415
+
+    source = None if source_bootstrap_servers is None else Source(source_bootstrap_servers, tuple(source_topic or ()))
+    described = describing(bootstrap_servers, sink, ledger_topic, config, config_file, timeout)
+    raise typer.Exit(command.main(described, topic or (), further_checks(source), as_json=as_json))
+
+
+@app.command()
 def cutover(  # noqa: PLR0913 - options of a command line
     *,
     bootstrap_servers: _Servers,

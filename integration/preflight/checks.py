@@ -15,7 +15,7 @@ from sinks.kafka import ledger_topic
 from twopc.errors import TwoPhaseCommitError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from integration.preflight.target import Target
 
@@ -39,12 +39,15 @@ CHECKS: Final = (
 )
 
 
-def findings_of(target: Target) -> tuple[Finding, ...]:
-    """Run every check that the brokers have the requests for. What the sink warns about meanwhile is a finding, too."""
+def findings_of(target: Target, further: Sequence[Check] = ()) -> tuple[Finding, ...]:
+    """Run every check that the brokers have the requests for. What the sink warns about meanwhile is a finding, too.
+
+    ``further`` checks are another command's, and come last.
+    """
     found = list(check_apis(target))
     lacks = any(finding.result is Result.FAIL for finding in found)
     with _warnings() as warnings:
-        for check in CHECKS:
+        for check in (*CHECKS, *further):
             if check.tries and lacks:
                 continue
             try:

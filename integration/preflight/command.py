@@ -22,6 +22,7 @@ from twopc.errors import TwoPhaseCommitError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from integration.preflight.checks import Check
     from sinks.kafka import KafkaSink
 
 #: The exit status by the worst finding; 2 stays for what was not checked, as in ``twopc verify``.
@@ -30,19 +31,20 @@ _NOT_CHECKED: Final = 2
 _OURS: Final = "integration.preflight"
 
 
-def main(sink: Callable[[], KafkaSink], topics: Sequence[str], *, as_json: bool) -> int:
+def main(sink: Callable[[], KafkaSink], topics: Sequence[str], further: Sequence[Check] = (), *, as_json: bool) -> int:
     """Check a cluster for a sink; return the exit status.
 
     Args:
         sink: describes the sink; a ConfigurationError is reported like those of the checks.
         topics: the output topics.
+        further: checks of another command, which come last.
         as_json: print a JSON object to stdout, everything else to stderr.
     """
     stderr = Console(stderr=True, highlight=False)
     console = stderr if as_json else Console(highlight=False)
     try:
         with ended_by_signals(), _logging():
-            report = run_preflight(sink(), topics)
+            report = run_preflight(sink(), topics, further)
     except TwoPhaseCommitError as error:
         problem = str(error)
     except KeyboardInterrupt:
@@ -57,7 +59,7 @@ def main(sink: Callable[[], KafkaSink], topics: Sequence[str], *, as_json: bool)
     return _NOT_CHECKED
 
 
-def run_preflight(sink: KafkaSink, topics: Sequence[str]) -> Report:
+def run_preflight(sink: KafkaSink, topics: Sequence[str], further: Sequence[Check] = ()) -> Report:
     """Run every check.
 
     Raises:
@@ -66,7 +68,7 @@ def run_preflight(sink: KafkaSink, topics: Sequence[str]) -> Report:
     """
     began = time.monotonic()
     with contextlib.closing(Target(sink, topics)) as target:
-        findings = findings_of(target)
+        findings = findings_of(target, further)
         return Report(
             sink=sink.name,
             bootstrap_servers=sink.bootstrap_servers,

@@ -1,0 +1,201 @@
+"""``twopc migrate preflight``: the checks of ``twopc preflight``, and those that only a pipeline in use needs."""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import ConsumerGroupTopicPartitions
+from confluent_kafka.admin import AdminClient, OffsetSpec
+from kafka.protocol.admin import DescribeClientQuotasRequest
+from kafka.protocol.metadata import MetadataRequest
+
+from integration.preflight.checks import Check
+from integration.preflight.findings import Finding, Result
+from integration.topic_reader import read_topic
+from sinks.kafka.broker_connection import BrokerConnection
+from sinks.kafka.errors import translated
+from sinks.kafka.ledger_topic import describe
+from sinks.kafka.reader import offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from integration.preflight.target import Target
+    from sinks.kafka import KafkaSink
+
+_SAMPLE: Final = 500
+#: The request with which Spark's connector describes topics since 3.0; before version 4 it may create them.
+_DESCRIBES_SINCE: Final = 4
+_FETCHING: Final = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching=true"
+_MURMUR2, _CRC32 = "murmur2_random", "consistent_random"
+_UNASSIGNED: Final = {
+    "murmur2": _MURMUR2,
+    "murmur2_random": _MURMUR2,
+    "consistent": _CRC32,
+    "consistent_random": _CRC32,
+}
+_RATES: Final = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
+
+
+@dataclass(frozen=True)
+class Source:
+    """What the query reads, if it is Kafka."""
+
+    bootstrap_servers: str
+    topics: Sequence[str]
+
+
+def further_checks(source: Source | None) -> tuple[Check, ...]:
+    """The checks, in the order of the table."""
+    own = (
+        Check("readers", check_groups, tries=False),
+        Check("partitioner", check_partitioner, tries=False),
+        Check("quotas", check_quotas, tries=False),
+    )
+    if source is None:
+        return own
+    return (Check("source", lambda target: check_source(target.sink, source), tries=False), *own)
+
+
+def check_source(sink: KafkaSink, source: Source) -> Iterator[Finding]:
+    """Whether Spark can read from the source's brokers, however old, and whether the topics are there."""
+    there = replace(sink, bootstrap_servers=source.bootstrap_servers)
+    with contextlib.closing(BrokerConnection(there.committing_config())) as brokers:
+        version = brokers.broker_version
+        is_old = brokers.does_not_know(MetadataRequest, min_version=_DESCRIBES_SINCE)
+    text = f"the brokers speak the protocol of Kafka {version}"
+    if is_old:
+        why = (
+            f"{text}: to read from them is enough, but Spark's connector describes topics with a request that they lack"
+        )
+        yield Finding("source", source.bootstrap_servers, Result.WARN, why, f"Set {_FETCHING} in the Spark session")
+    else:
+        yield Finding("source", source.bootstrap_servers, Result.PASS, f"{text}, which Spark's connector reads")
+    admin = AdminClient({**there.connection_config(), "log_level": 0})
+    with translated(f"listing the topics of {source.bootstrap_servers}"):
+        known = admin.list_topics(timeout=sink.timeout_ms / 1000).topics
+    for topic in source.topics:
+        if topic in known:
+            yield Finding("source", topic, Result.PASS, f"exists, with {len(known[topic].partitions)} partition(s)")
+        else:
+            why = "the topic does not exist there, or the principal may not see it"
+            yield Finding("source", topic, Result.FAIL, why, "Correct the name, or allow Describe and Read on it")
+
+
+def check_groups(target: Target) -> Iterator[Finding]:
+    """Which consumer groups read the output: each must read committed records only, which no broker can say."""
+    timeout_s = target.sink.timeout_ms / 1000
+    with translated("listing the consumer groups"):
+        listed = target.admin.list_consumer_groups(request_timeout=timeout_s).result()
+        readers = {topic: set[str]() for topic in target.topics}
+        for group in (each.group_id for each in listed.valid):
+            wanted = [ConsumerGroupTopicPartitions(group)]
+            found = target.admin.list_consumer_group_offsets(wanted, request_timeout=timeout_s)[group].result()
+            for partition in found.topic_partitions or ():
+                if partition.topic in readers:
+                    readers[partition.topic].add(group)
+    for topic, groups in readers.items():
+        if groups:
+            why = (
+                f"the group(s) {', '.join(sorted(groups))} have offsets there. Under read_uncommitted they also see rows of "
+                "attempts that are not decided, and of those that are aborted; a broker cannot say what they use"
+            )
+            fix = (
+                "Set isolation.level=read_committed in each before the cut-over. Readers without a group are not listed"
+            )
+            yield Finding("readers", topic, Result.WARN, why, fix)
+        else:
+            why = (
+                "no consumer group that the principal may see has offsets there. Readers without a group are not listed"
+            )
+            yield Finding("readers", topic, Result.PASS, why)
+
+
+def check_partitioner(target: Target) -> Iterator[Finding]:
+    """Whether the sink puts the same key into the same partition as the records that are there: a sample of each partition."""
+    chosen = str(target.sink.client_options.get("partitioner", _MURMUR2))
+    ours = _PARTITIONERS.get(_UNASSIGNED.get(chosen, ""))
+    for topic in target.topics:
+        found = describe(target.admin, topic, timeout_ms=target.sink.timeout_ms)
+        if found is None:  # the existing check says so
+            continue
+        count = len(found.partitions)
+        sample = list(_sampled(target, topic, [partition.id for partition in found.partitions]))
+        if not sample or ours is None:
+            why = f"partitioner={chosen}: not compared" if sample else "no record with a key is there, so none can move"
+            yield Finding("partitioner", topic, Result.WARN if sample else Result.PASS, why)
+            continue
+        moved = sum(ours(key) % count != partition for key, partition in sample)
+        if not moved:
+            why = f"partitioner={chosen} puts the keys of {len(sample)} sampled records where they are"
+            yield Finding("partitioner", topic, Result.PASS, why)
+            continue
+        why = f"partitioner={chosen} puts the keys of {moved} of {len(sample)} sampled records into other partitions"
+        fits = [name for name, of in _PARTITIONERS.items() if all(of(key) % count == where for key, where in sample)]
+        fix = (
+            f"Set kafka.partitioner={fits[0]} in the sink's options"
+            if fits
+            else "Give the rows a column 'partition' as the old sink did, or their keys change partitions and lose their order"
+        )
+        yield Finding("partitioner", topic, Result.FAIL if fits else Result.WARN, why, fix)
+
+
+def check_quotas(target: Target) -> Iterator[Finding]:
+    """Whether the brokers throttle the sink: a throttled transaction may expire."""
+    request = DescribeClientQuotasRequest(components=[], strict=False)
+    [answer] = target.brokers.send_all([(request,)])
+    if isinstance(answer, Exception) or answer.error_code:
+        why = "the quotas were not looked at: the broker does not say, or not to this principal"
+        yield Finding("quotas", target.sink.bootstrap_servers, Result.WARN, why, "Allow DescribeConfigs on the cluster")
+        return
+    options = target.sink.client_options
+    ours = {"user": options.get("sasl.username"), "client-id": options.get("client.id", "rdkafka"), "ip": None}
+    found = [text for entry in answer.entries or () if (text := _quota(entry, ours))]
+    if found:
+        why = f"the brokers throttle the sink: {'; '.join(found)}. A transaction that is throttled for long expires"
+        fix = "Raise the quota, or lower the query's maxOffsetsPerTrigger until a batch is written well within the time"
+        yield Finding("quotas", target.sink.bootstrap_servers, Result.WARN, why, fix)
+    else:
+        yield Finding("quotas", target.sink.bootstrap_servers, Result.PASS, "no quota is set that concerns the sink")
+
+
+def _quota(entry: Any, ours: dict[str, Any]) -> str:
+    """A quota that concerns the sink, in words; empty if this one does not."""
+    if any(part.entity_name not in {None, ours.get(part.entity_type)} for part in entry.entity):
+        return ""
+    who = ", ".join(f"{part.entity_type} {part.entity_name or '<default>'}" for part in entry.entity)
+    rates = [f"{value.key}={value.value:g}" for value in entry.values if value.key in _RATES]
+    return f"{who}: {', '.join(rates)}" if rates else ""
+
+
+def _sampled(target: Target, topic: str, partitions: Sequence[int]) -> Iterator[tuple[bytes, int]]:
+    """Key and partition of the last records of each partition that have a key."""
+    facts: dict[str, Any] = {"timeout_ms": target.sink.timeout_ms}
+    ends = offsets(target.admin, topic, partitions, OffsetSpec.latest(), committed=True, **facts)
+    first = offsets(target.admin, topic, partitions, OffsetSpec.earliest(), **facts)
+    starts = {number: max(first[number], ends[number] - _SAMPLE) for number in partitions}
+    for messages in read_topic(target.sink.connection_config(), topic, starts, ends, timeout_ms=target.sink.timeout_ms):
+        for message in messages:
+            key: Any = message.key()
+            if key is not None:
+                yield key, message.partition() or 0
+
+
+def murmur2(data: bytes) -> int:
+    """The hash of Java's default partitioner, without its sign."""
+    mix, mask = 0x5BD1E995, 0xFFFFFFFF
+    found = 0x9747B28C ^ len(data)
+    whole = len(data) // 4 * 4
+    for place in range(0, whole, 4):
+        part = int.from_bytes(data[place : place + 4], "little") * mix & mask
+        found = (found * mix & mask) ^ ((part ^ part >> 24) * mix & mask)
+    if whole < len(data):
+        found = (found ^ int.from_bytes(data[whole:], "little")) * mix & mask
+    found = (found ^ found >> 13) * mix & mask
+    return (found ^ found >> 15) & 0x7FFFFFFF
+
+
+_PARTITIONERS: Final[dict[str, Callable[[bytes], int]]] = {_MURMUR2: murmur2, _CRC32: zlib.crc32}
