@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from benchmarks.broker import Counts, counting_broker
 from benchmarks.counting import count
 from benchmarks.driver import Query, Tasks, workers
-from benchmarks.measured import TWOPC, Case
+from benchmarks.measured import TWOPC, Case, some
 from benchmarks.memory import peak_mib, reset_peak
 from benchmarks.topics import Topics
 
@@ -35,7 +35,7 @@ STATE_KIB: Final = "KiB in __transaction_state"
 
 def case_name(handles: int) -> str:
     """The case of so many transactions."""
-    return f"{handles:,} transactions".replace(",", " ")
+    return some(handles, "transaction", "transactions")
 
 
 def measure(settings: Settings) -> Iterator[Case]:

@@ -69,7 +69,8 @@ class Goal:
         if case is None:
             return None
         if self.fact is not None:
-            return case.facts.get(self.fact, {}).get(self.side)
+            by_side = case.facts.get(self.fact, {})
+            return by_side.get(self.side, by_side.get(self.otherwise or ""))
         side = self.side if self.side in case.samples else self.otherwise
         if side not in case.samples or (self.to is not None and self.to not in case.samples):
             return None
@@ -121,6 +122,8 @@ GOALS: tuple[Goal, ...] = (
         says="memory of a task: at most 100 MiB more for 1 000 000 rows than for 100 000",
         group="rows",
         case="1 000 000 rows",
+        side=TWO_PHASES,
+        otherwise=TWOPC,
         to=None,
         limit=100,
         fact="MiB of a worker above 100 000 rows",

@@ -1,7 +1,7 @@
 """Many queries on one cluster: what each of them holds and costs.
 
-A query here is its driver's part: the real coordinator and sink, with batches of one small task that two worker processes
-run. Spark itself is left out, since fifty of its queries need more than this machine; what it adds are its own tasks and its
+A query here is its driver's part: the real coordinator and sink, with batches of one small task that one worker process
+runs. Spark itself is left out, since fifty of its queries need more than this machine; what it adds are its own tasks and its
 source's consumers, which it has with any sink.
 """
 
@@ -19,7 +19,7 @@ import psutil
 from benchmarks.broker import counting_broker
 from benchmarks.counting import count, transactional_ids
 from benchmarks.driver import Query, Tasks, workers
-from benchmarks.measured import TWOPC, Case
+from benchmarks.measured import TWOPC, Case, some
 from benchmarks.topics import Topics
 
 if TYPE_CHECKING:
@@ -34,12 +34,11 @@ X_LABEL: Final = "queries"
 _QUERIES: Final = (1, 10, 50)
 _ALL_QUERIES: Final = (*_QUERIES, 200, 1_000)
 _QUICK: Final = (1, 3)
-_WORKERS: Final = 2
 _IDLE_S: Final = 5
 #: What transaction coordinators answer.
 _OF_COORDINATORS: Final = ("InitProducerId", "AddPartitionsToTxn", "EndTxn", "DescribeTransactions", "ListTransactions")
 DRIVER_CONNECTIONS: Final = "connections of the drivers"
-WORKER_CONNECTIONS: Final = f"connections of {_WORKERS} Python workers"
+WORKER_CONNECTIONS: Final = "connections of a Python worker"
 LEDGER_PARTITIONS: Final = "ledger partitions"
 IDS: Final = "transactional ids"
 REQUESTS: Final = "requests a batch"
@@ -47,7 +46,7 @@ REQUESTS: Final = "requests a batch"
 
 def case_name(queries: int) -> str:
     """The case of so many queries."""
-    return f"{queries:,} queries".replace(",", " ")
+    return some(queries, "query", "queries")
 
 
 def measure(settings: Settings) -> Iterator[Case]:
@@ -57,7 +56,7 @@ def measure(settings: Settings) -> Iterator[Case]:
             with (
                 counting_broker(heap="2g") as broker,
                 tempfile.TemporaryDirectory() as name,
-                workers(_WORKERS) as pool,
+                workers(1) as pool,
             ):
                 yield _case(broker, Path(name), pool, queries, settings.rounds)
 
@@ -66,6 +65,7 @@ def _case(broker: Broker, directory: Path, pool: Executor, queries: int, rounds:
     topics = Topics(broker.bootstrap_servers, 2)
     output = topics.create()
     process = psutil.Process()
+    base = broker.read().connections
     threads, resident = process.num_threads(), process.memory_info().rss
     with contextlib.ExitStack() as stack:
         opened = [Query(broker.bootstrap_servers, output, directory) for _ in range(queries)]
@@ -91,7 +91,7 @@ def _case(broker: Broker, directory: Path, pool: Executor, queries: int, rounds:
         alone = broker.read().connections
         ledgers = sum(topics.partition_count(query.sink.ledger) for query in opened)
         facts = {
-            DRIVER_CONNECTIONS: float(alone),
+            DRIVER_CONNECTIONS: float(alone - base),
             WORKER_CONNECTIONS: float(working.connections - alone),
             LEDGER_PARTITIONS: float(ledgers),
             IDS: float(len(transactional_ids(broker.bootstrap_servers))),

@@ -39,6 +39,11 @@ class Spread:
         return f"{short(self.median)} ({short(self.low)}-{short(self.high)})"
 
 
+def some(count: int, one: str, several: str) -> str:
+    """So many of something, in words: ``1 query``, ``1 000 queries``."""
+    return f"{count:,} {one if count == 1 else several}".replace(",", " ")
+
+
 def short(value: float) -> str:
     """Three digits, or all of them before the point."""
     return f"{value:,.0f}".replace(",", " ") if abs(value) >= 100 else f"{value:.3g}"  # noqa: PLR2004 - three digits

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from benchmarks.broker import counting_broker
 from benchmarks.counting import count
 from benchmarks.driver import Query, Tasks
-from benchmarks.measured import TWOPC, Case
+from benchmarks.measured import TWOPC, Case, some
 from benchmarks.memory import peak_mib, reset_peak
 from benchmarks.topics import Topics
 from twopc.testing.crash_points import InjectedFault, arm, disarm
@@ -48,7 +48,7 @@ def measure(settings: Settings) -> Iterator[Case]:
             written += _TRANSACTIONS * settings.rounds
             found = count(broker.bootstrap_servers, query.sink.topic or "", expected=written, keyed=False)
             samples, facts = [took_ms for took_ms, _ in recovered], recovered[-1][1]
-            case = f"{batches:,} batches".replace(",", " ")
+            case = some(batches, "batch", "batches")
             counted = {TWOPC: found.records}
             yield Case(name=case, unit="ms", x=batches, samples={TWOPC: samples}, counted=counted, facts=facts)
 

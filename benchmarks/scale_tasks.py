@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from benchmarks.measured import some
 from benchmarks.scale import counted_queries, point
 
 if TYPE_CHECKING:
@@ -23,6 +24,6 @@ def measure(settings: Settings) -> Iterator[Case]:
     """A case for each number of tasks."""
     with counted_queries() as bench:
         for tasks in _ALL_TASKS if settings.whole else _TASKS:
-            name = f"{tasks} tasks"
+            name = some(tasks, "task", "tasks")
             if settings.wants(name):
                 yield point(bench, settings, name, tasks, rows=settings.rows(_ROWS), value_bytes=100, tasks=tasks)

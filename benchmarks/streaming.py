@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from benchmarks.measured import TWO_PHASES, TWOPC, Case
+from benchmarks.measured import TWO_PHASES, TWOPC, Case, some
 from benchmarks.queries import WARM_UP_BATCHES, Queries
 from benchmarks.report import comparison, console
 from benchmarks.session import spark_session
@@ -51,7 +51,7 @@ def queries(partitions: int = 2, jvm_flags: tuple[str, ...] = ()) -> Iterator[Qu
 
 def case_name(rows: int) -> str:
     """The case of so many rows a batch."""
-    return f"{rows:,} rows".replace(",", " ")
+    return some(rows, "row", "rows")
 
 
 def case_of(name: str, ran: dict[str, list[Ran]], *, x: float | None = None) -> Case:
