@@ -21,11 +21,13 @@ class Group:
         name: for ``--only``, and of its results.
         module: has ``TITLE``, ``X_LABEL`` (empty for no curve) and ``measure(settings)``, which yields the cases.
         rounds: at most so many, whatever is asked for: a curve needs fewer than a comparison.
+        by_default: whether it runs where no group is named; with ``--whole`` all do.
     """
 
     name: str
     module: str
     rounds: int = 1_000
+    by_default: bool = True
 
     @property
     def title(self) -> str:
@@ -53,7 +55,7 @@ GROUPS: tuple[Group, ...] = (
     Group(name="hbase", module="benchmarks.hbase_sink"),
     Group(name="rows", module="benchmarks.scale_rows", rounds=1),
     Group(name="tasks", module="benchmarks.scale_tasks", rounds=1),
-    Group(name="values", module="benchmarks.scale_values", rounds=1),
+    Group(name="values", module="benchmarks.scale_values", rounds=1, by_default=False),
     Group(name="decision", module="benchmarks.decision", rounds=3),
     Group(name="past", module="benchmarks.past", rounds=3),
     Group(name="many", module="benchmarks.many", rounds=3),

@@ -44,10 +44,10 @@ def write_pages(results: Path = RESULTS) -> list[Path]:
 def filled(text: str, results: Path = RESULTS) -> str:
     """The text with its blocks as the results say. A text without blocks stays as it is."""
     read = partial(read_results, results)
-    return _BLOCK.sub(lambda found: f"{found[1]}{_block(found[2] or 'summary', read)}\n{found[3]}", text)
+    return _BLOCK.sub(lambda found: f"{found[1]}{_block(found[2] or 'summary', read, results)}\n{found[3]}", text)
 
 
-def _block(name: str, read: Callable[[str], Results | None]) -> str:
+def _block(name: str, read: Callable[[str], Results | None], directory: Path) -> str:
     if name == "goals":
         return _goals(read)
     if name == "summary":
@@ -58,7 +58,7 @@ def _block(name: str, read: Callable[[str], Results | None]) -> str:
     if name not in {group.name for group in GROUPS}:
         raise ValueError(f"<!-- bench:{name} -->: no group of that name")
     found = read(name)
-    return _group(found) if found else _absent(name)
+    return _group(found, directory) if found else _absent(name)
 
 
 def _absent(group: str) -> str:
@@ -79,12 +79,12 @@ def _table(results: Results) -> str:
     return f"{head}.\n\n{markdown(COLUMNS, rows)}"
 
 
-def _group(results: Results) -> str:
+def _group(results: Results, directory: Path) -> str:
     parts = [_table(results)] if results.cases else []
     facts = fact_rows(results.cases)
     if facts:
         parts.append(markdown(("beside the times", "side", *(case.name for case in results.cases)), facts))
     parts += [f"Missing: {missing.name}: {missing.reason}" for missing in results.missing]
-    charts = sorted(RESULTS.glob(f"{results.group}.svg")) + sorted(RESULTS.glob(f"{results.group}-*.svg"))
+    charts = sorted(directory.glob(f"{results.group}.svg")) + sorted(directory.glob(f"{results.group}-*.svg"))
     parts += [f"![{results.title}](results/{chart.name})" for chart in charts]
     return "\n\n".join(parts)

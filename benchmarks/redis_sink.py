@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 TITLE: Final = "Redis: the sink beside redis-py's bare pipeline"
 X_LABEL: Final = ""
 CLIENT: Final = "redis-py, a pipeline"
-_ROWS: Final = 100_000
+_ROWS: Final = 50_000
 _PIPELINE_ROWS: Final = 1_000
 _VALUE: Final = "x" * 50
 

@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from benchmarks.settings import Settings
 
 
-def chosen(only: Sequence[str]) -> list[tuple[Group, tuple[str, ...]]]:
+def chosen(only: Sequence[str], *, whole: bool = False) -> list[tuple[Group, tuple[str, ...]]]:
     """The groups to run, each with the parts of case names that are wanted of it.
 
     Args:
-        only: ``group`` or ``group:part``; all groups if empty.
+        only: ``group`` or ``group:part``; if empty, the groups that run by default.
+        whole: if empty, all groups.
 
     Raises:
         ValueError: there is no such group.
@@ -41,7 +42,9 @@ def chosen(only: Sequence[str]) -> list[tuple[Group, tuple[str, ...]]]:
     unknown = sorted(set(wanted) - {group.name for group in GROUPS})
     if unknown:
         raise ValueError(f"no group {unknown[0]!r}: there are {', '.join(group.name for group in GROUPS)}")
-    return [(group, tuple(wanted.get(group.name, ()))) for group in GROUPS if not only or group.name in wanted]
+    if not only:
+        return [(group, ()) for group in GROUPS if whole or group.by_default]
+    return [(group, tuple(wanted[group.name])) for group in GROUPS if group.name in wanted]
 
 
 def run_groups(only: Sequence[str], settings: Settings, directory: Path) -> list[Results]:
@@ -53,7 +56,7 @@ def run_groups(only: Sequence[str], settings: Settings, directory: Path) -> list
     head = heading(settings.exactly_once)
     console.print(in_words(head), highlight=False)
     found = []
-    for group, parts in chosen(only):
+    for group, parts in chosen(only, whole=settings.whole):
         began = time.monotonic()
         of_group = replace(settings, only=parts, rounds=min(settings.rounds, group.rounds))
         # A process of its own: a JVM and a memory that no other group has used.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from benchmarks.measured import Case
     from benchmarks.settings import Settings
 
-_BATCHES = 3
+_BATCHES = 2
 
 
 @contextlib.contextmanager

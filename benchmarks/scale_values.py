@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from benchmarks.measured import some
 from benchmarks.scale import counted_queries, point
 
 if TYPE_CHECKING:
@@ -24,6 +25,6 @@ def measure(settings: Settings) -> Iterator[Case]:
     with counted_queries() as bench:
         for size in _BYTES:
             rows = min(_MOST_ROWS, _MOST_BYTES // size)
-            name = f"{rows} rows of {size} bytes"
+            name = some(size, "byte", "bytes")
             if settings.wants(name):
                 yield point(bench, settings, name, size, rows=settings.rows(rows), value_bytes=size, tasks=2)

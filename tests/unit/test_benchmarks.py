@@ -142,7 +142,8 @@ def test_a_block_of_an_unknown_group_is_an_error(tmp_path: Path) -> None:
 
 
 def test_only_names_groups_and_parts_of_cases() -> None:
-    assert [group for group, _ in chosen(())] == list(GROUPS)
+    assert [group for group, _ in chosen((), whole=True)] == list(GROUPS)
+    assert [group for group, _ in chosen(())] == [group for group in GROUPS if group.by_default]
     assert [(group.name, parts) for group, parts in chosen(["streaming:2000", "streaming:100rows"])] == [
         ("streaming", ("2000", "100rows"))
     ]
@@ -150,6 +151,7 @@ def test_only_names_groups_and_parts_of_cases() -> None:
         chosen(["other"])
     assert Settings(only=("2000",)).wants("2 000 rows")
     assert not Settings(only=("2000",)).wants("100 rows")
+    assert not Settings(only=("4",)).wants("64 tasks")
     assert Settings().wants("100 rows")
 
 
