@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from sinks.kafka import KafkaSink, librdkafka, producer_pool
+from sinks.kafka.prepared import await_visible
 from sinks.kafka.transactions import TransactionClient
 from tests.arrow_rows import HEADERS, KINDS, sliced, texts
 from tests.live.pipeline import create_topic
@@ -76,6 +77,7 @@ class Way:
             writer.close()
         client = TransactionClient(self.sink.committing_config())
         assert client.end([handle.identity]) == {handle.transactional_id: "NONE"}
+        await_visible(client, [handle], timeout_ms=30_000)  # the answer may come before every partition has the commit
         client.close()
         return handle
 

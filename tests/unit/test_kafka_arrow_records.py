@@ -199,6 +199,17 @@ def test_topics_partitions_timestamps_and_headers_reach_the_arguments() -> None:
         assert [records.topic_of(row) for row in range(5 - start)] == ["u", "t", "u", "t", "u"][start:]
 
 
+def test_pairs_behind_a_null_list_belong_to_no_row() -> None:
+    """Arrow allows a null list that spans elements."""
+    pairs = pa.array([{"key": name, "value": None} for name in "abc"], HEADERS.value_type)
+    offsets = pa.py_buffer(np.array([0, 1, 2, 3], "<i4").tobytes())
+    lists = pa.Array.from_buffers(HEADERS, 3, [pa.py_buffer(b"\x05"), offsets], children=[pairs])
+    recorder: Any = Recorder()
+    rows = pa.record_batch({"value": pa.array([b"v"] * 3, pa.binary()), "headers": lists})
+    assert records_of(recorder, rows, ["t"], None).enqueue(0) == (3, None)
+    assert [record[-1] for record in recorder.records] == [[(b"a", None)], [], [(b"c", None)]]
+
+
 @pytest.mark.parametrize("headers", [[None], [{"key": None, "value": b"v"}]], ids=["no pair", "no key"])
 def test_a_header_without_a_key_is_a_bad_record(headers: list[Any]) -> None:
     """Its name would be read at address 0."""
@@ -218,6 +229,9 @@ def test_rows_go_together_unless_they_have_details() -> None:
     }
     assert isinstance(records_of(recorder, pa.record_batch({"value": value}), ["t"], None), PlainRecords)
     assert isinstance(records_of(recorder, pa.record_batch({"value": value, **nothing}), ["t"], None), PlainRecords)
+    assert isinstance(
+        records_of(recorder, pa.record_batch({"value": value}), ["t", "u"], pa.array([1])), DetailedRecords
+    )
     detail = {**nothing, "partition": pa.array([0], pa.int32())}
     assert isinstance(records_of(recorder, pa.record_batch({"value": value, **detail}), ["t"], None), DetailedRecords)
 
