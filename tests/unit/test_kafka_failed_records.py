@@ -1,0 +1,70 @@
+"""The record that is to blame is named, though librdkafka reports it after others or refuses others for it (rule 2)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from sinks.kafka.producer import ReadyProducer, _note
+from sinks.kafka.records import OneByOne
+from tests.unit.test_kafka_writer import writer_of_three
+from twopc.errors import BadRecordError, RetriableError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PURGED = KafkaError(KafkaError._PURGE_QUEUE)
+TOO_LARGE = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
+
+
+def reporting(*reports: Sequence[tuple[str, KafkaError]]) -> ReadyProducer:
+    """A producer that has one of these groups of failed records at each look."""
+    left = list(reports)
+    failures: dict[str, KafkaError] = {}
+
+    def poll(_timeout: float) -> int:
+        for topic, error in left.pop(0) if left else ():
+            _note(failures, topic, error)
+        return 0
+
+    def produce(*_: object) -> None:
+        raise KafkaException(KafkaError(KafkaError._STATE))
+
+    producer: Any = SimpleNamespace(poll=poll, produce=produce)
+    return ReadyProducer(producer, "s.1.w.0", 0, failures)
+
+
+@pytest.mark.parametrize(
+    "reports",
+    [
+        [[("out", PURGED), ("out", TOO_LARGE)]],
+        [[("out", TOO_LARGE), ("out", PURGED)]],
+        [[("ledger", PURGED)], [], [("out", TOO_LARGE)]],
+        [[("out", PURGED)], [("out", TOO_LARGE)]],
+    ],
+    ids=["after it", "before it", "at a later look, another topic", "at a later look"],
+)
+def test_a_purged_record_does_not_hide_the_one_that_failed(reports: list[list[tuple[str, KafkaError]]]) -> None:
+    with pytest.raises(BadRecordError, match="writing to out") as caught:
+        writer_of_three()._serve(reporting(*reports), 0)
+    assert "Purged" not in str(caught.value)
+
+
+def test_purged_records_alone_prevent_the_vote() -> None:
+    with pytest.raises(RetriableError, match="Purged in queue"):
+        writer_of_three()._serve(reporting([("out", PURGED)]), 0)
+
+
+def test_a_record_that_is_refused_for_an_earlier_one_names_that_one() -> None:
+    ready = reporting([], [], [("out", TOO_LARGE)])
+    with pytest.raises(BadRecordError, match="writing to out"):
+        writer_of_three()._enqueue_all(ready, OneByOne(ready.producer, [("other", b"v")]))
+
+
+def test_a_record_that_is_refused_without_a_report_is_an_error_all_the_same() -> None:
+    ready = reporting()
+    with pytest.raises(RetriableError, match=r"writing to other: .*_STATE"):
+        writer_of_three()._enqueue_all(ready, OneByOne(ready.producer, [("other", b"v")]))
