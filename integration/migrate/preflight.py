@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from kafka.protocol.admin import DescribeClientQuotasRequest
 from kafka.protocol.metadata import MetadataRequest
 
+from integration.migrate.clock import check_clock
 from integration.preflight.checks import Check
 from integration.preflight.findings import Finding, Result
 from integration.topic_reader import read_topic
@@ -54,6 +55,7 @@ def further_checks(source: Source | None) -> tuple[Check, ...]:
         Check("readers", check_groups, tries=False),
         Check("partitioner", check_partitioner, tries=False),
         Check("quotas", check_quotas, tries=False),
+        Check("clock", check_clock),
     )
     if source is None:
         return own

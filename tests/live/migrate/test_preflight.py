@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from kafka.protocol.admin import AlterClientQuotasRequest
 from typer.testing import CliRunner
 
 from integration.cli import app
+from integration.migrate import clock
 from integration.migrate.preflight import murmur2
 from sinks.kafka import KafkaSink
 from sinks.kafka.broker_connection import BrokerConnection
@@ -70,7 +73,21 @@ def test_a_source_of_0_10_and_a_current_output_pass_with_warnings(
     assert findings(report, "partitioner") == [(topic, "pass")]
     assert "puts the keys of 40 sampled records where they are" in why(report, "partitioner")
     assert findings(report, "quotas") == [(kafka.bootstrap_servers, "pass")]
+    assert findings(report, "clock") == [(kafka.bootstrap_servers, "pass")]
     assert not report["counts"]["fail"]
+    left = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0}).list_topics(timeout=60).topics
+    assert not [name for name in left if name.startswith(f"twopc-ledger-{report['sink']}")]
+
+
+@pytest.mark.parametrize(("moved_ms", "said"), [(-60_000, "s ahead of"), (60_000, "s behind")])
+def test_a_clock_that_differs_is_found(
+    moved_ms: int, said: str, kafka: KafkaService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This machine's clock is moved, as the check reads it."""
+    monkeypatch.setattr(clock, "_now_ms", lambda: int(time.time() * 1000) + moved_ms)
+    report = preflight(kafka.bootstrap_servers)
+    assert findings(report, "clock") == [(kafka.bootstrap_servers, "warn")]
+    assert said in why(report, "clock")
 
 
 def test_a_current_source_needs_no_setting_and_a_missing_topic_fails(kafka: KafkaService) -> None:

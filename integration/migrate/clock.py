@@ -1,0 +1,81 @@
+"""Whether the brokers' clock agrees with this machine's: a broker stamps a record on a topic of our own."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewTopic
+
+from integration.preflight.findings import Finding, Result
+from sinks.kafka.errors import translated
+from twopc.errors import RetriableError, TwoPhaseCommitError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from integration.preflight.target import Target
+
+_CHECK: Final = "clock"
+#: What is found is rounded to milliseconds, and a hand-over allows a minute: less than this is no finding.
+_TOLERATED_MS: Final = 1_000
+_DEFAULT_REPLICAS: Final = -1
+
+
+def check_clock(target: Target) -> Iterator[Finding]:
+    """The difference of the two clocks, beyond the time that the broker's answer took."""
+    subject = target.sink.bootstrap_servers
+    try:
+        ahead_ms = _ahead_ms(target)
+    except TwoPhaseCommitError as error:
+        why = f"the clocks were not compared: {error}"
+        fix = f"Allow Create, Write and Delete on {target.sink.ledger} as a prefix, or compare the clocks by hand"
+        yield Finding(_CHECK, subject, Result.WARN, why, fix)
+        return
+    if abs(ahead_ms) <= _TOLERATED_MS:
+        yield Finding(_CHECK, subject, Result.PASS, "the broker's clock agrees with this machine's")
+    else:
+        why = f"the broker's clock is {abs(ahead_ms) / 1000:.1f} s {'ahead of' if ahead_ms > 0 else 'behind'} this machine's"
+        fix = (
+            "Let both follow a time server. A cut-over finds the rows of a half-written batch by time: until then give "
+            "--clock-skew-ms, --key or --start-offsets"
+        )
+        yield Finding(_CHECK, subject, Result.WARN, why, fix)
+
+
+def _ahead_ms(target: Target) -> int:
+    """By how much the broker is ahead at least, in ms; negative if it is behind, 0 if its time fits into its answer's."""
+    topic, timeout_s = f"{target.stand_in.ledger}-clock", target.sink.timeout_ms / 1000
+    wanted = NewTopic(topic, 1, _DEFAULT_REPLICAS, config={"message.timestamp.type": "LogAppendTime"})
+    with translated(f"creating the topic {topic}"):
+        target.admin.create_topics([wanted], request_timeout=timeout_s)[topic].result()
+    try:
+        producer = Producer({**target.sink.connection_config(), "linger.ms": 0, "log_level": 0})
+        _stamped(producer, topic, timeout_s)  # the first one waits for the topic's leader
+        before_ms = _now_ms()
+        at_ms = _stamped(producer, topic, timeout_s)
+        after_ms = _now_ms()
+    finally:
+        with translated(f"deleting the topic {topic}"):
+            target.admin.delete_topics([topic], request_timeout=timeout_s)[topic].result()
+    return at_ms - min(max(at_ms, before_ms), after_ms)
+
+
+def _stamped(producer: Producer, topic: str, timeout_s: float) -> int:
+    """When the broker has taken a record, by its own clock, in ms since 1970 UTC."""
+    stamps: list[int] = []
+
+    def delivered(error: Any, message: Any) -> None:
+        if error is None:
+            stamps.append(message.timestamp()[1])
+
+    producer.produce(topic, b"clock", on_delivery=delivered)
+    producer.flush(timeout_s)
+    if not stamps:
+        raise RetriableError(f"{topic}: a record was not acknowledged within {timeout_s:.0f} s")
+    return stamps[0]
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
