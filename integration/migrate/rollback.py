@@ -52,7 +52,8 @@ def roll_back(checkpoint: Path, sink: KafkaSink) -> WayBack:
     batch_id, is_finished = last_batch(files)
     name = query_id(files)
     batch = read_batch(files, name, batch_id)
-    settings = Settings(overrides=Overrides(adopt_query_id=name))
+    # Nothing is decided here, so a batch behind a gap (after a second cut-over) is no danger.
+    settings = Settings(overrides=Overrides(adopt_query_id=name, resume_at_batch=batch_id))
     with closing(Coordinator([sink], LocalFiles(checkpoint / "twopc"), settings=settings)) as coordinator:
         run = coordinator.initialize_state(batch)  # commits the last decision again, and sweeps
         if run.outcome is not Outcome.COMMITTED:

@@ -65,6 +65,8 @@ def test_back_from_a_finished_batch_and_forth_again(handed_over: OldPipeline, sp
 
     handed_over.fail(spark, write)
     assert handed_over.visible().total() == 107
+    assert handed_over.cut_over("--apply")["handover"]["kind"] == "rest"
+    assert handed_over.command("rollback")["handover"]["kind"] == "rest", "before the new query has started again"
     batch_id = handed_over.cut_over("--apply")["handover"]["batch_id"]
     handed_over.run_new(spark, resume_at_batch=batch_id)
     assert handed_over.visible() == Counter(handed_over.given)
