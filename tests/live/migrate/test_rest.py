@@ -132,7 +132,7 @@ def test_headers_belong_to_the_content(output: Output, spark: SparkSession) -> N
 def test_the_same_row_in_two_topics_is_two_rows(output: Output, spark: SparkSession) -> None:
     other = Output(output.servers)
     output.write({"value": "a"})
-    rows = [("a", output.topic), ("a", other.topic)]
+    rows = [("a", other.topic), ("a", output.topic)]
     schema, sink = "value string, topic string", sink_for(output, topic=False)
     numbers, rest = compared(spark, rows, schema, sink, {**output.bounds(), **other.bounds()})
     assert (numbers.already, [row.topic for row in rest]) == (1, [other.topic])
