@@ -11,11 +11,8 @@ import struct
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.errors.exceptions.captured import unwrap_spark_exception
 from pyspark.sql.pandas import conversion
-
-from integration.spark.frame import OVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,7 +110,8 @@ def _unless(is_expected: Callable[[Exception], bool]) -> contextlib.AbstractCont
 
 
 def _within(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch] | None:
-    """The batches without the column :data:`OVER`; None if it is set anywhere."""
-    if any(pc.any(batch.column(OVER)).as_py() for batch in batches):
+    """The rows of a bounded DataFrame; None if there were more."""
+    wholes: list[Any] = [batch.column(0) for batch in batches]
+    if any(whole.null_count for whole in wholes):
         return None
-    return [batch.drop_columns([OVER]) for batch in batches]
+    return [pa.RecordBatch.from_struct_array(whole) for whole in wholes]

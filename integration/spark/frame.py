@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from twopc.sink import TwoPhaseCommitSink
 
 _SELECTED: Final = "__twopc_selected_"
-#: The column of a bounded frame that is true where the bound was reached.
-OVER: Final = "__twopc_over"
 #: ``monotonically_increasing_id``: the lower 33 bits count the rows of a partition.
 _ROW_BITS: Final = (1 << 33) - 1
 #: What a value takes at least in Arrow and on the way, its offset included.
@@ -101,7 +99,7 @@ class Rows:
         )
 
     def bounded(self, most_bytes: int) -> DataFrame:
-        """The same with a column :data:`OVER`: no task gives more than about ``most_bytes``, and what is beyond it is null.
+        """The same as one struct a row: null beyond the bound, so that no task gives more than about ``most_bytes``.
 
         A row counts as if all before it were as wide as it is: no expression of Spark's adds up. Rows are dropped by a
         filter, not by a limit, which would end a stateful operator before it has written its state.
@@ -109,15 +107,11 @@ class Rows:
         row = f"(monotonically_increasing_id() & {_ROW_BITS})"
         most_rows = most_bytes // _LEAST_ROW_BYTES
         widths = [width for column in self.columns if (width := column.width) is not None]
-        least = _LEAST_ROW_BYTES * (1 + len(self.columns))
-        over = f"({row} >= {most_rows} OR ({row} + 1) * CAST({' + '.join([str(least), *widths])} AS BIGINT) > {most_bytes})"
+        width = " + ".join([f"{_LEAST_ROW_BYTES * (1 + len(self.columns))}L", *widths])
+        named = [f"'{index}', {column.in_form}" for index, column in enumerate(self.columns)]
+        whole = f"named_struct({', '.join(named)}, '{CHECKSUM}', {self._checksum})"
         return self.base.where(f"{row} <= {most_rows}").selectExpr(
-            *(
-                f"{column.in_form if column.width is None else f'IF({over}, NULL, {column.in_form})'} AS `{index}`"
-                for index, column in enumerate(self.columns)
-            ),
-            f"{self._checksum} AS {CHECKSUM}",
-            f"{over} AS {OVER}",
+            f"IF({row} < {most_rows} AND ({row} + 1) * ({width}) <= {most_bytes}, {whole}, NULL)"
         )
 
     @property
