@@ -12,6 +12,7 @@ from sinks.kafka.handle import KafkaHandle, task_id
 from sinks.kafka.ledger_topic import ABSENT
 from sinks.kafka.oauth import failures
 from sinks.kafka.prepared import await_visible, confirm, end_all, fence, sweep
+from sinks.kafka.producer_pool import drop_pool
 from sinks.kafka.reports import NO_ANSWER, NONE, NOT_AUTHORIZED, until_final
 from sinks.kafka.scan_start import ScanStart
 from sinks.kafka.transactions import TransactionClient
@@ -164,5 +165,6 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
 
     def close(self) -> None:
         """See :class:`SinkCommitter`."""
+        drop_pool(self._settings.name, self._log.driver_epoch)
         self._client.close()
         self._log.close()

@@ -42,7 +42,7 @@ class ReadyProducer:
         failures: each topic's first delivery error, rather one that says why than that its records were purged after it; a
             vote needs none (rule 2).
         markers: how many partitions of the ledger hold markers.
-        direct: the producer, if it takes records that are no Python objects and reports each one's delivery; otherwise
+        native: the producer, if it takes records that are no Python objects and reports each one's delivery; otherwise
             it is confluent-kafka's.
     """
 
@@ -51,7 +51,7 @@ class ReadyProducer:
     sequence: int
     failures: dict[str, KafkaError]
     markers: int = 0
-    direct: LibrdkafkaProducer | None = None
+    native: LibrdkafkaProducer | None = None
     _statistics: Sequence[str] = ()
 
     @property
@@ -94,8 +94,8 @@ def make_ready(
                 "transactional.id": transactional_id,
                 "statistics.interval.ms": _STATISTICS_INTERVAL_MS,
             }
-            direct = _direct(settings, failures, newest)
-            producer = direct or Producer(
+            native = _native(settings, failures, newest)
+            producer = native or Producer(
                 {
                     **settings,
                     "delivery.report.only.error": True,
@@ -104,11 +104,11 @@ def make_ready(
                 },
                 logger=client_logger,
             )
-            ready = ReadyProducer(producer, transactional_id, sequence, failures, direct=direct, _statistics=newest)
+            ready = ReadyProducer(producer, transactional_id, sequence, failures, native=native, _statistics=newest)
             ready.markers = connect(producer, topics[0], timeout_s=timeout_ms / 1000) - 1
-            if direct is not None:
+            if native is not None:
                 for topic in topics:
-                    direct.handle(topic)  # learns its partitions meanwhile; the first record need not wait for them
+                    native.handle(topic)  # learns its partitions meanwhile; the first record need not wait for them
             producer.init_transactions(max(0.1, deadline - time.monotonic()))
     except RetriableError:
         diagnose(config)
@@ -120,17 +120,17 @@ def make_ready(
     return ready
 
 
-def _direct(
+def _native(
     config: Mapping[str, Any], failures: dict[str, KafkaError], statistics: deque[str]
 ) -> LibrdkafkaProducer | None:
     library = librdkafka.library()
     if library is None:
         return None
-    from sinks.kafka import librdkafka_producer as direct  # noqa: PLC0415 - it needs numpy, which the base does not bring
+    from sinks.kafka import librdkafka_producer as native  # noqa: PLC0415 - it needs numpy, which the base does not bring
 
-    if not direct.accepts(config):
+    if not native.accepts(config):
         return None
-    return direct.LibrdkafkaProducer(
+    return native.LibrdkafkaProducer(
         library,
         config,
         on_error=lambda topic, error: _note(failures, topic, error),

@@ -141,18 +141,30 @@ def _keep_serving_idle(pid: int) -> None:
 
 #: In the order of their last use.
 _pools: dict[str, ProducerPool] = {}
-#: A worker outlives many queries; each idle producer costs three threads, some MB, and twenty statistics a second.
-_MOST_POOLS: Final = 8
+#: A driver has a thread for each of its queries.
+_pools_lock: Final = threading.Lock()
+#: A worker outlives many queries; each idle producer costs three threads, some MB, and twenty statistics a second. A driver drops
+#: the pools of queries that have ended.
+_MOST_POOLS: Final = 64
 _SERVE_EVERY_S: Final = 5.0
 
 
 def pool_for(key: PoolKey, *, timeout_ms: float) -> ProducerPool:
     """This process's pool for ``key``. Drops a pool of an earlier driver epoch, of a parent process, or long unused."""
     _keep_serving_idle(os.getpid())
-    pool = _pools.pop(key.sink, None)
-    if pool is None or pool.key != key:
-        pool = ProducerPool(key, timeout_ms=timeout_ms)
-    _pools[key.sink] = pool
-    if len(_pools) > _MOST_POOLS:
-        del _pools[next(iter(_pools))]
-    return pool
+    with _pools_lock:
+        pool = _pools.pop(key.sink, None)
+        if pool is None or pool.key != key:
+            pool = ProducerPool(key, timeout_ms=timeout_ms)
+        _pools[key.sink] = pool
+        if len(_pools) > _MOST_POOLS:
+            del _pools[next(iter(_pools))]
+        return pool
+
+
+def drop_pool(sink: str, driver_epoch: int) -> None:
+    """Drop this process's pool of a driver that has ended, if there is one. A writer that is at work keeps its producer."""
+    with _pools_lock:
+        pool = _pools.get(sink)
+        if pool is not None and pool.key.driver_epoch == driver_epoch:
+            del _pools[sink]

@@ -69,7 +69,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         """See :class:`SinkWriter`. Memory is bounded by librdkafka's queue."""
         ready = self._begun
         self._rows += rows.num_rows
-        at_once = _OBJECTS if ready.direct is None else _STRUCTURES
+        at_once = _OBJECTS if ready.native is None else _STRUCTURES
         for start in range(0, rows.num_rows, at_once):
             self._enqueue_all(ready, self._records(ready, rows.slice(start, at_once)))
             self._serve(ready, 0)
@@ -128,11 +128,11 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             encoded = rows.column("topic").dictionary_encode()
             topics, which = encoded.dictionary.to_pylist(), encoded.indices
             self._require_topics([*topics, *([None] if encoded.null_count else [])])
-        if ready.direct is None:
+        if ready.native is None:
             return OneByOne(ready.producer, messages_of(rows, topics, which))
-        from sinks.kafka.arrow_records import records_of  # noqa: PLC0415 - it needs numpy, as the direct producer does
+        from sinks.kafka.arrow_records import records_of  # noqa: PLC0415 - it needs numpy, as the native producer does
 
-        return records_of(ready.direct, rows, topics, which)
+        return records_of(ready.native, rows, topics, which)
 
     def _enqueue_all(self, ready: ReadyProducer, records: Records) -> None:
         done, deadline = 0, None
@@ -180,8 +180,8 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
 
     def _written_to(self, ready: ReadyProducer, marker_partition: int) -> tuple[str, ...]:
         """The partitions with all rows and the marker, by each record's delivery report if the producer has them."""
-        direct = ready.direct
-        sent = self._statistics_of_all(ready, marker_partition) if direct is None else _by_topic(direct.delivered)
+        native = ready.native
+        sent = self._statistics_of_all(ready, marker_partition) if native is None else _by_topic(native.delivered)
         if not self._covers(sent, marker_partition):
             raise RetriableError(
                 f"{ready.transactional_id}: librdkafka reports fewer records than the {self._rows} it was given"

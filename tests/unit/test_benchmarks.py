@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
@@ -23,9 +24,19 @@ from benchmarks.settings import Settings, parsed
 from benchmarks.turns import in_turn
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 SPARK = "Spark's own sink (at least once)"
+
+
+@pytest.fixture(autouse=True)
+def _level_of_a_process_of_its_own() -> Iterator[None]:
+    """A group sets it in the process that runs it, which is this one here."""
+    sinks = logging.getLogger("sinks")
+    before = sinks.level
+    yield
+    sinks.setLevel(before)
 
 
 def case(name: str = "100 rows", **samples: list[float]) -> Case:

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from sinks.kafka import producer_pool
 from sinks.kafka.producer import ReadyProducer
-from sinks.kafka.producer_pool import PoolKey, pool_for
+from sinks.kafka.producer_pool import PoolKey, drop_pool, pool_for
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +35,15 @@ def test_a_worker_keeps_the_most_recently_used_pools() -> None:
     assert pool_for(key_of("first"), timeout_ms=1) is first
     assert "other-0" not in producer_pool._pools
     assert len(producer_pool._pools) == producer_pool._MOST_POOLS
+
+
+def test_a_driver_that_has_ended_leaves_no_idle_producers_and_drops_no_later_ones() -> None:
+    pool = pool_for(key_of("s"), timeout_ms=1)
+    drop_pool("s", 7)
+    assert pool_for(key_of("s"), timeout_ms=1) is pool
+    drop_pool("s", 0)
+    assert not producer_pool._pools
+    drop_pool("s", 0)
 
 
 def test_idle_producers_are_served_and_taken_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:

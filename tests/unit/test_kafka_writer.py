@@ -44,7 +44,7 @@ class Reporting:
 def partitions_by_reports(delivered: dict[tuple[str, int], int]) -> tuple[str, ...]:
     """The partitions that a writer of three rows reports by the delivery reports of each of its records."""
     producer: Any = SimpleNamespace(delivered=delivered)
-    ready = ReadyProducer(producer, "s.1.w.0", 0, {}, direct=producer)
+    ready = ReadyProducer(producer, "s.1.w.0", 0, {}, native=producer)
     return writer_of_three()._written_to(ready, MARKER_PARTITION)
 
 

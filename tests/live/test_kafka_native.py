@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 SEED = int(os.environ.get("TWOPC_SEED", "0")) or random.randrange(1, 10**9)
 ROWS = 3_000
-BOTH = pytest.mark.parametrize("direct", [True, False], ids=["direct", "produce"])
+BOTH = pytest.mark.parametrize("native", [True, False], ids=["native", "produce"])
 
 
 class Way:
     """A sink that writes in one of the two ways, into topics of its own."""
 
     def __init__(
-        self, kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, direct: bool, topic: bool = True, **sink: Any
+        self, kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool, topic: bool = True, **sink: Any
     ) -> None:
-        self.direct = direct
+        self.native = native
         self.servers = kafka.bootstrap_servers
         self.name = f"w{uuid.uuid4().hex[:10]}"
         self.topics = [create_topic(self.servers, f"{self.name}-{number}") for number in range(3)]
@@ -55,14 +55,14 @@ class Way:
 
     def writer(self) -> KafkaWriter:
         self._monkeypatch.setattr(
-            "sinks.kafka.producer.librdkafka.library", librdkafka.library if self.direct else lambda: None
+            "sinks.kafka.producer.librdkafka.library", librdkafka.library if self.native else lambda: None
         )
         task = TaskAttempt(
             query_id="q", batch_id=0, attempt=Attempt(1, 1), partition=0, driver_epoch=1, committed_through=-1
         )
         writer = self.sink.create_writer(task)
         writer.begin_transaction()
-        assert (writer._begun.direct is not None) == self.direct
+        assert (writer._begun.native is not None) == self.native
         return writer
 
     def write(self, batches: Sequence[pa.RecordBatch]) -> KafkaHandle:
@@ -141,8 +141,8 @@ def test_the_same_records_in_the_same_partitions(
     """Caught mutations: an empty value is null; details are left out; the partitioner gets no key; a header's name is cut."""
     add_summary(f"seed {SEED}")
     seen, handles = [], []
-    for direct in (True, False):
-        way = Way(kafka, monkeypatch, direct=direct, topic=not details)
+    for native in (True, False):
+        way = Way(kafka, monkeypatch, native=native, topic=not details)
         handle = way.write(batches_of(random.Random(SEED), way.topics, details=details))
         handles.append([name.replace(way.name, "NAME") for name in handle.partitions])
         seen.append(way.found())
@@ -172,9 +172,9 @@ def test_the_same_error_for_a_bad_record_among_good_ones(
 ) -> None:
     """Caught mutations: ``err`` is not looked at; a delivery report's error is not looked at."""
     errors = []
-    for direct in (True, False):
+    for native in (True, False):
         options = {"kafka.message.max.bytes": "1500000", "kafka.topic.metadata.propagation.max.ms": "1000"}
-        way = Way(kafka, monkeypatch, direct=direct, topic=False, options=options)
+        way = Way(kafka, monkeypatch, native=native, topic=False, options=options)
         way.topics[0] = create_topic(way.servers, f"{way.name}-picky", config={"max.message.bytes": "1000000"})
         good: dict[str, Any] = {"value": b"v", "key": b"k", "topic": way.topics[0], "partition": 1, "headers": None}
         rows = [dict(good) for _ in range(25_000)]
@@ -199,10 +199,10 @@ def test_the_same_error_for_a_bad_record_among_good_ones(
 
 @BOTH
 def test_a_small_queue_bounds_the_task_and_loses_nothing(
-    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, direct: bool
+    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     """Caught mutations: rows after a full queue are skipped; they begin again at the first."""
-    way = Way(kafka, monkeypatch, direct=direct, options={"kafka.queue.buffering.max.messages": "70"})
+    way = Way(kafka, monkeypatch, native=native, options={"kafka.queue.buffering.max.messages": "70"})
     values = [b"%d" % number for number in range(5_000)]
     rows = pa.record_batch({"key": pa.array([b"k"] * len(values), pa.binary()), "value": pa.array(values, pa.binary())})
     handle = way.write([rows])
@@ -212,11 +212,11 @@ def test_a_small_queue_bounds_the_task_and_loses_nothing(
 
 @BOTH
 def test_a_broker_that_takes_nothing_ends_the_wait_for_the_queue(
-    kafka: KafkaService, local_kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch, *, direct: bool
+    kafka: KafkaService, local_kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     monkeypatch.setattr("sinks.kafka.writer._ABORT_TIMEOUT_MS", 100)
     options = {"kafka.queue.buffering.max.messages": "70"}
-    way = Way(kafka, monkeypatch, direct=direct, options=options, timeout_ms=10_000)
+    way = Way(kafka, monkeypatch, native=native, options=options, timeout_ms=10_000)
     rows = pa.record_batch({"value": pa.array([b"v"] * 500, pa.binary())})
     writer = way.writer()
     local_kafka.pause()
