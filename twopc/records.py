@@ -23,7 +23,7 @@ class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         partition: the task's number in the batch, over all of its DataFrames.
         rows: how many rows it was given.
-        checksum: order-insensitive sum of the rows' 64-bit hashes, modulo 2**64.
+        checksum: order-insensitive sum of the rows' 64-bit hashes, modulo 2**64; 0 in a decision of one transaction.
         handles: by sink name, as JSON values; a sink to which the task wrote nothing is absent (rule 8).
         staged: the name of the slice that keeps its rows (rule 9), if there is one.
         frame: the DataFrame that its rows are from, where a batch has several: the name of a sink that takes it.

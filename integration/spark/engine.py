@@ -98,10 +98,13 @@ class SparkEngine:
         must = None if work.direct is None else rows.name in work.direct
         if self.way.is_direct(rows.name) if must is None else must:
             max_bytes = None if must else self.way.max_bytes
-            batches = collect(rows, max_bytes=max_bytes, cancel=lambda: self._context.cancelJobsWithTag(tag))
+            # With one transaction there is no loss in part, and so no replay to compare (rule 9).
+            is_divided = len(self.batch) > 1 or len(rows.sinks) > 1
+            wanted = replace(rows, is_hashed=is_divided)
+            batches = collect(wanted, max_bytes=max_bytes, cancel=lambda: self._context.cancelJobsWithTag(tag))
             if batches is not None:
-                self.shuffles.mark(tag)
-                result = replace(task, is_direct=True).execute(0, batches)
+                with self.shuffles.marking(tag):
+                    result = replace(task, is_direct=True).execute(0, batches)
                 self.way.learn(rows.name, result.size_bytes)
                 return [result]
             self.way.learn_over(rows.name)

@@ -6,8 +6,10 @@ rows that later stages have read before and those that they read afterwards belo
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +19,7 @@ from py4j.protocol import Py4JError
 from twopc.errors import FatalError, RetriableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from pyspark import SparkContext
 
@@ -160,6 +162,8 @@ class Shuffles:
         self._store = store
         self._checked = -1
         self._marks = "", 0  # the tag of the last ones, and how many there are
+        # One thread for all batches: PySpark keeps a connection to the JVM for each thread that calls it.
+        self._beside = ThreadPoolExecutor(1, "twopc-marks")
         self._mixed: str | None = None
 
     def require_unmixed(self) -> None:
@@ -171,15 +175,22 @@ class Shuffles:
         if self._mixed is not None:
             raise FatalError(self._mixed)
 
-    def mark(self, tag: str) -> None:
+    @contextlib.contextmanager
+    def marking(self, tag: str) -> Iterator[None]:
         """Have it reported that everything up to now is reported: collected rows do not say which stage they are from.
+
+        The body need not wait for that: it runs beside.
 
         Args:
             tag: that of the attempt's jobs.
         """
         before = self._marks[1] if self._marks[0] == tag else 0
         self._marks = tag, before + 1
-        self._store.mark(f"{tag}{_MARK}")
+        marked = self._beside.submit(self._store.mark, f"{tag}{_MARK}")
+        try:
+            yield
+        finally:
+            marked.result()
 
     def check(self, tag: str, results: Collection[int]) -> None:
         """Check an attempt at a batch, after its jobs have succeeded.

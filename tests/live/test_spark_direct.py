@@ -8,6 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import functions as sf
 
 from integration.spark import collect
 from sinks.kafka import KafkaSink
@@ -250,6 +251,20 @@ def test_a_lost_part_is_repaired_in_the_way_of_the_decision_whatever_the_setting
     assert isinstance(decided(events)[1], Repair)
     assert values(events) == Counter(["3", "2", *map(str, range(50))])
     assert sum(counters(redis_server, totals.name).values()) == 5 + sum(range(50))
+
+
+def test_a_lost_part_is_not_repaired_with_other_rows_of_the_same_number(
+    kafka: KafkaService, redis_server: RedisService, spark: SparkSession, tmp_path: Path
+) -> None:
+    totals, events = adding(redis_server), kafka_sink(kafka.bootstrap_servers)
+    query = Query(
+        spark, tmp_path, (events, totals), DIRECT, plan=lambda frame: frame.withColumn("value", sf.expr("uuid()"))
+    )
+    query.feed(*rows(20))
+    query.fail_at("driver.decided")
+    with contextlib.closing(redis_client(redis_server)) as client:
+        client.delete(*client.scan_iter(f"twopc:{totals.name}:*:slice:*", count=1000))
+    assert "InDoubtError" in query.refused()
 
 
 def test_a_batch_of_tasks_is_repaired_by_tasks_although_the_driver_could_write_it(

@@ -72,7 +72,8 @@ ONE_JOB = {"a": [Job(0, (M1, M2, RESULT), is_over=True)]}
 
 def marked(store: Store) -> Shuffles:
     watched = watching(store)
-    watched.mark("a")
+    with watched.marking("a"):
+        pass
     return watched
 
 
@@ -96,7 +97,8 @@ def test_a_job_whose_rows_were_collected_is_checked_once_a_mark_behind_it_is_rep
 def test_every_mark_is_waited_for() -> None:
     store = Store(dict(ONE_JOB))
     watched = marked(store)
-    watched.mark("a")
+    with watched.marking("a"):
+        pass
     marks, asked = store.jobs["a-end"], list[list[Job]]()
     store.unreported = (asked.append(jobs) or jobs for jobs in [marks[:1], marks])  # type: ignore[func-returns-value]
     watched.check("a", {RESULT})
