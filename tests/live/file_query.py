@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import uuid
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from tests.live.redis.services import RedisService
 
 
+_FIRST_FILE_AT = 1_600_000_000
+
+
 @dataclasses.dataclass
 class Query:
     """A query over files of JSON lines, one batch per file, into chosen sinks."""
@@ -48,6 +52,8 @@ class Query:
         source.mkdir(exist_ok=True)
         name = f"{len(list(source.iterdir())):06d}.json"
         (self.directory / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        at = _FIRST_FILE_AT + len(list(source.iterdir()))  # Spark takes files in the order of their times
+        os.utime(self.directory / name, (at, at))
         (self.directory / name).rename(source / name)
 
     def run(self, *expressions: str) -> None:
