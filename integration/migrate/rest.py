@@ -14,6 +14,7 @@ from pyspark.sql import types as st
 from integration.migrate.handover import Bounds, Handover
 from integration.migrate.identity import Row, content_of, identity_of
 from integration.migrate.output import records_of
+from integration.spark.frame import quoted
 from integration.verify.expressions import parse
 from twopc.errors import ConfigurationError, SchemaError
 
@@ -137,7 +138,7 @@ class Comparison:
         ranked = self._rows.withColumn(_RANK, sf.row_number().over(earlier)).join(there, _ID, "left")
         # The first ones are there: the old sink wrote a task's rows in their order.
         missing = ranked.where(sf.col(_RANK) > sf.coalesce(sf.col(_THERE), sf.lit(0)))
-        return missing.repartition(_TASK).sortWithinPartitions(_PLACE).select(*map(_quoted, self._names))
+        return missing.repartition(_TASK).sortWithinPartitions(_PLACE).select(*map(quoted, self._names))
 
     def _counted(self, condition: Column, name: str) -> DataFrame:
         return self._records.where(condition).groupBy(_ID).agg(sf.count("*").alias(name))
@@ -145,10 +146,6 @@ class Comparison:
 
 def _sum(column: Column, name: str) -> Column:
     return sf.coalesce(sf.sum(column), sf.lit(0)).alias(name)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _identify(

@@ -172,6 +172,11 @@ def _arrow_field(field: st.StructField) -> pa.Field[Any]:
     return pa.field(field.name, kind, field.nullable, metadata={TYPE_NAME: field.dataType.simpleString()})
 
 
+def quoted(name: str) -> str:
+    """The name of a column, as SQL takes any name."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 class _TakenColumns:
     """The columns that some sink takes: two sinks that take the same one in the same form share it."""
 
@@ -182,7 +187,7 @@ class _TakenColumns:
         """The column's index; ``parent`` is the struct that holds it, "" for the batch itself."""
         key = (parent, column.source, column.form)
         if key not in self.columns:
-            quoted = "`" + column.source.replace("`", "``") + "`"
-            sql = f"`{parent}`.{quoted}" if parent else quoted
+            name = quoted(column.source)
+            sql = f"`{parent}`.{name}" if parent else name
             self.columns[key] = TakenColumn(sql, columns[column.source].dataType, column.form)
         return list(self.columns).index(key)

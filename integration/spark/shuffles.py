@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -161,7 +162,7 @@ class Shuffles:
         self.run_id = run_id
         self._store = store
         self._checked = -1
-        self._marks = "", 0  # the tag of the last ones, and how many there are
+        self._marks: Counter[str] = Counter()  # by tag, until they are checked
         # One thread for all batches: PySpark keeps a connection to the JVM for each thread that calls it.
         self._beside = ThreadPoolExecutor(1, "twopc-marks")
         self._mixed: str | None = None
@@ -184,8 +185,7 @@ class Shuffles:
         Args:
             tag: that of the attempt's jobs.
         """
-        before = self._marks[1] if self._marks[0] == tag else 0
-        self._marks = tag, before + 1
+        self._marks[tag] += 1
         marked = self._beside.submit(self._store.mark, f"{tag}{_MARK}")
         try:
             yield
@@ -215,11 +215,11 @@ class Shuffles:
 
     def _reported_marks(self, tag: str) -> list[Job]:
         """The marks of an attempt, once all are reported, and so all that came before."""
-        count = self._marks[1] if self._marks[0] == tag else 0
+        count = self._marks.pop(tag, 0)
         if count == 0:
             return []
-        is_all = "the end of the job that collected the batch"
-        return self._await(f"{tag}{_MARK}", lambda marks: len(marks) == count, is_all)
+        what = "the end of the job that collected the batch"
+        return self._await(f"{tag}{_MARK}", lambda marks: len(marks) == count, what)
 
     def _reported(self, tag: str, results: Collection[int]) -> list[Job]:
         """The jobs with the tag, once the end of those with the ``results`` is reported, and so all that came before."""

@@ -23,9 +23,10 @@ from tests.reader import committed
 from twopc.testing import crash_points
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from tests.live.redis.services import RedisService
@@ -98,6 +99,22 @@ class Query:
         with pytest.raises(StreamingQueryException) as raised:
             self.run(*expressions)
         return message_of(raised.value)
+
+
+def counting(into: Path) -> Callable[[DataFrame], DataFrame]:
+    """A plan that adds to the file how many rows are evaluated; :func:`counted` adds them up."""
+
+    def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for rows in batches:
+            with into.open("a") as file:
+                file.write(f"{rows.num_rows}\n")
+            yield rows
+
+    return lambda frame: frame.mapInArrow(count, frame.schema)
+
+
+def counted(into: Path) -> int:
+    return sum(map(int, into.read_text().split()))
 
 
 def unique() -> str:

@@ -28,7 +28,7 @@ from tests.reader import committed, records
 from twopc.testing import crash_points
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -218,6 +218,19 @@ class Pipeline:
         run = Run([mine] if after is None else [after.options, mine], self.root, spark_faults)
         self.runs.append(run)
         return run
+
+    def run_over_kills_at(self, points: Sequence[str]) -> None:
+        """Process some input in a process for each point, which kills its driver there; then the rest in one that ends."""
+        try:
+            for point in points:
+                self.feed(20)
+                run = self.process(f"{point}=kill")
+                assert run.ended() == KILLED, f"{point}: {run.text[-3000:]}"
+            self.feed(20)
+            last = self.process()
+            assert last.ended() == 0, last.text[-3000:]
+        finally:
+            self.close()
 
     def visible(self) -> Counter[str]:
         assert self.options.topic is not None

@@ -12,30 +12,30 @@ from pyspark.sql import functions as sf
 
 from integration.spark import collect
 from sinks.kafka import KafkaSink
-from sinks.kafka.handle import ProducerIdentity
-from sinks.kafka.transactions import TransactionClient
 from tests.live.file_query import (
     BATCHES,
     SUMS,
     VALUES,
     Query,
     adding,
+    counted,
     counters,
+    counting,
     kafka_sink,
     redis_client,
     values,
 )
 from tests.live.redis.conftest import redis_server
-from tests.live.spark_support import KILLED, Pipeline, spark
+from tests.live.spark_support import BY_TASKS, Pipeline, spark
+from tests.live.test_spark_recovery import decide_and_lose
 from tests.reader import records
 from twopc.crash_points import POINTS
 from twopc.records import Decision, Repair
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from integration.spark import ExactlyOnce
@@ -86,26 +86,14 @@ def test_a_batch_over_the_limit_is_evaluated_again_by_tasks_and_the_next_ones_go
 ) -> None:
     sink, evaluated = kafka_sink(kafka.bootstrap_servers), tmp_path / "evaluated"
 
-    def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for given in batches:
-            with evaluated.open("a") as file:
-                file.write(f"{given.num_rows}\n")
-            yield given
-
-    query = Query(
-        spark,
-        tmp_path,
-        (sink,),
-        {"direct_max_bytes": 20_000},
-        plan=lambda frame: frame.mapInArrow(count, frame.schema),
-    )
+    query = Query(spark, tmp_path, (sink,), {"direct_max_bytes": 20_000}, plan=counting(evaluated))
     sizes = (10, 10, 5000, 10, 10)
     for number, size in enumerate(sizes):
         query.feed(*rows(size, first=number * 10_000))
     query.run()
     assert [any(way) for way in ways(sink)] == [False, True, False, False, False]  # the first one is measured
     assert values(sink) == Counter(str(number * 10_000 + n) for number, size in enumerate(sizes) for n in range(size))
-    assert sum(map(int, evaluated.read_text().split())) == sum(sizes) + 5000
+    assert counted(evaluated) == sum(sizes) + 5000
 
 
 @pytest.mark.parametrize(
@@ -270,10 +258,9 @@ def test_a_lost_part_is_not_repaired_with_other_rows_of_the_same_number(
 def test_a_batch_of_tasks_is_repaired_by_tasks_although_the_driver_could_write_it(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
-    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, settings={"direct": "never"})
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, settings=BY_TASKS)
     pipeline.feed(60)
-    pipeline.fail_at(spark, "driver.decided")
-    lose_all_but_one(pipeline)
+    decide_and_lose(pipeline, spark, but=1)
     pipeline.change(settings=DIRECT)
     pipeline.run(spark)
     pipeline.require_exactly_once()
@@ -285,8 +272,7 @@ def test_a_lost_direct_batch_is_written_again_whatever_the_replay_has(
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="unstable", settings=DIRECT)
     pipeline.feed(60)
-    pipeline.fail_at(spark, "driver.decided")
-    lose_all_but_one(pipeline, kept=0)
+    decide_and_lose(pipeline, spark, but=0)
     pipeline.run(spark)
     pipeline.require_exactly_once()
 
@@ -296,8 +282,7 @@ def test_a_lost_direct_batch_is_published_from_what_the_driver_has_staged(
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="unstable", settings={**DIRECT, "staging": True})
     pipeline.feed(60)
-    pipeline.fail_at(spark, "driver.decided")
-    lose_all_but_one(pipeline, kept=0)
+    decide_and_lose(pipeline, spark, but=0)
     pipeline.change(filter="false")
     pipeline.run(spark)
     pipeline.require_exactly_once()
@@ -320,16 +305,7 @@ def test_a_driver_killed_at_any_point_of_a_direct_batch_loses_and_doubles_nothin
     plan: str, points: Sequence[str], kafka: KafkaService, tmp_path: Path
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan=plan, max_offsets=40, settings=DIRECT)
-    try:
-        for point in points:
-            pipeline.feed(20)
-            run = pipeline.process(f"{point}=kill")
-            assert run.ended() == KILLED, f"{point}: {run.text[-3000:]}"
-        pipeline.feed(20)
-        last = pipeline.process()
-        assert last.ended() == 0, last.text[-3000:]
-    finally:
-        pipeline.close()
+    pipeline.run_over_kills_at(points)
     pipeline.require_exactly_once()
     if plan == "rows":
         pipeline.require_order()
@@ -383,14 +359,3 @@ def test_ways_may_change_from_batch_to_batch_over_crashes(
 def sink_of(pipeline: Pipeline) -> KafkaSink:
     options = pipeline.options
     return KafkaSink(name=options.name, bootstrap_servers=options.bootstrap_servers, topic=options.topic)
-
-
-def lose_all_but_one(pipeline: Pipeline, *, kept: int = 1) -> None:
-    """Commit ``kept`` of the decided transactions, and fence the others as a timeout would."""
-    client = TransactionClient({"bootstrap_servers": [pipeline.bootstrap_servers]})
-    with contextlib.closing(client):
-        ids = list(client.list_open(f"{pipeline.options.name}.").transactional_ids)
-        assert len(ids) > kept
-        found = client.describe(ids[:kept])
-        client.end([ProducerIdentity(one, found[one].producer_id, found[one].producer_epoch) for one in ids[:kept]])
-        client.fence([ProducerIdentity(one) for one in ids[kept:]])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.live.spark_support import BY_TASKS, KILLED, Pipeline, spark
+from tests.live.spark_support import BY_TASKS, Pipeline, spark
 from twopc.crash_points import POINTS
 
 if TYPE_CHECKING:
@@ -42,16 +42,7 @@ def test_a_driver_killed_at_any_point_loses_and_doubles_nothing(
 ) -> None:
     """One process per point takes long, so only `make whole` tries all of them. Tests without Spark try all every time."""
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan=plan, max_offsets=40, settings=BY_TASKS)
-    try:
-        for point in points:
-            pipeline.feed(20)
-            run = pipeline.process(f"{point}=kill")
-            assert run.ended() == KILLED, run.text[-3000:]
-        pipeline.feed(20)
-        last = pipeline.process()
-        assert last.ended() == 0, last.text[-3000:]
-    finally:
-        pipeline.close()
+    pipeline.run_over_kills_at(points)
     pipeline.require_exactly_once()
     if plan == "rows":
         pipeline.require_order()

@@ -22,7 +22,9 @@ from tests.live.file_query import (
     VALUES,
     Query,
     adding,
+    counted,
     counters,
+    counting,
     kafka_sink,
     redis_client,
     unique,
@@ -36,10 +38,9 @@ from tests.reader import records
 from twopc.testing import crash_points
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from tests.live.hbase.support import Store
@@ -89,23 +90,12 @@ def test_a_batch_is_evaluated_once_for_all_sinks(
     kafka: KafkaService, redis_server: RedisService, spark: SparkSession, tmp_path: Path
 ) -> None:
     evaluated = tmp_path / "evaluated"
-
-    def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for rows in batches:
-            with evaluated.open("a") as file:
-                file.write(f"{rows.num_rows}\n")
-            yield rows
-
-    query = Query(
-        spark,
-        tmp_path,
-        (kafka_sink(kafka.bootstrap_servers), adding(redis_server)),
-        plan=lambda frame: frame.mapInArrow(count, frame.schema),
-    )
+    sinks = (kafka_sink(kafka.bootstrap_servers), adding(redis_server))
+    query = Query(spark, tmp_path, sinks, plan=counting(evaluated))
     for rows in BATCHES:
         query.feed(*rows)
     query.run()
-    assert sum(map(int, evaluated.read_text().split())) == sum(map(len, BATCHES))
+    assert counted(evaluated) == sum(map(len, BATCHES))
 
 
 def test_kafka_shows_a_batch_before_redis(
