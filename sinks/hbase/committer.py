@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
 
 from sinks.hbase import staging
 from sinks.hbase.apply import Applier
@@ -17,13 +18,16 @@ from sinks.staged.client import checked
 from sinks.staged.committer import StagedCommitter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Generator, Iterable, Mapping, Sequence
 
     from sinks.hbase.client import HBaseClient
     from sinks.hbase.messages import Message
     from sinks.hbase.settings import HBaseSettings
     from sinks.staged.slices import SliceState
     from twopc.attempt import Claim
+
+#: How many slices are applied at the same time, where their order does not matter.
+_AT_ONCE: Final = 4
 
 
 class HBaseCommitter(StagedCommitter[HBaseHandle]):
@@ -79,6 +83,17 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
 
     def _apply(self, handle: HBaseHandle, version: int) -> list[str]:
         return self._applier.apply(handle, version)
+
+    def _apply_each(self, handles: Sequence[HBaseHandle], version: int) -> Generator[Sequence[str]]:
+        # Each slice takes some round trips, so a batch of many small tasks would mostly wait.
+        if any(self._is_ordered(handle) or not handle.distinct for handle in handles):
+            yield from super()._apply_each(handles, version)
+            return
+        pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="twopc-hbase-slices")
+        try:
+            yield from pool.map(lambda handle: self._apply(handle, version), handles)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def _is_ordered(self, handle: HBaseHandle) -> bool:
         # What the next task appends comes behind what this one appends.

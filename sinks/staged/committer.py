@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,7 +15,7 @@ from twopc.crash_points import crash_point
 from twopc.errors import ConfigurationError, RetriableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 
     from sinks.staged.client import StoreClient
     from sinks.staged.control import ControlRecord
@@ -153,13 +154,15 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
 
     def _apply_all(self, handles: Sequence[StagedHandleT], version: int) -> None:
         states = self._look(handles, version, durable=False)
-        for handle in handles:
-            if states[handle] in APPLICABLE:
-                for blocker in self._apply(handle, version):
-                    self._block(f"{handle.transaction} is not applied: {blocker}")
-            crash_point("driver.committing")
-            if self._blockers and self._is_ordered(handle):
-                return
+        todo = [handle for handle in handles if states[handle] in APPLICABLE]
+        with contextlib.closing(self._apply_each(todo, version)) as found:
+            for handle in handles:
+                if states[handle] in APPLICABLE:
+                    for blocker in next(found):
+                        self._block(f"{handle.transaction} is not applied: {blocker}")
+                crash_point("driver.committing")
+                if self._blockers and self._is_ordered(handle):
+                    return
 
     def _judge(self, handle: StagedHandleT, state: SliceState, version: int) -> Evidence:
         """What a slice's state proves. Where nothing is proven, record the reason."""
@@ -236,6 +239,11 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
     @abstractmethod
     def _apply(self, handle: StagedHandleT, version: int) -> Sequence[str]:
         """Apply a slice from where it stands, each chunk once; return what blocks it, in words for people."""
+
+    def _apply_each(self, handles: Sequence[StagedHandleT], version: int) -> Generator[Sequence[str]]:
+        """What blocks each slice, in order. Closing it begins no further slice, and waits for those that have begun."""
+        for handle in handles:
+            yield self._apply(handle, version)
 
     def _is_ordered(self, handle: StagedHandleT) -> bool:
         """Whether later slices have to wait for this one."""

@@ -1,4 +1,4 @@
-"""Chunks without a common row run concurrently; chunks that share a row, and appends, keep their order."""
+"""Slices, and chunks, without a common row run concurrently; chunks that share a row, and appends, keep their order."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tests.live.hbase.support import Store
 
 CHUNKS = 4
+SLICES = 3
 DIFFERENT = list(range(2 * CHUNKS))
 MAPPINGS: list[type[Mapping]] = [Put, Increment, Append]
 
@@ -67,6 +68,43 @@ def test_chunks_with_a_common_row_are_applied_one_after_the_other(
     scan_start = driver.begin()
     driver.commit([driver.prepare(rows([*DIFFERENT[:-1], 0]))], scan_start)
     assert by == [(threading.current_thread(), done) for done in range(CHUNKS)]
+
+
+@pytest.mark.parametrize("kind", [Put, Increment])
+def test_slices_of_a_decision_are_applied_concurrently(
+    kind: type[Mapping], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply, together = Applier.apply, threading.Barrier(SLICES, timeout=30)
+
+    def meet(*arguments: Any) -> Any:
+        together.wait()
+        return apply(*arguments)
+
+    monkeypatch.setattr(Applier, "apply", meet)
+    driver = Driver(sink_of(store, mapping_of(kind, store)))
+    scan_start = driver.begin()
+    handles = [driver.prepare(rows([task, SLICES]), partition=task) for task in range(SLICES)]
+    assert driver.commit(handles, scan_start) == [Evidence.COMMITTED] * SLICES
+    expected = COUNTER.pack(SLICES) if kind is Increment else b"1"
+    assert store.value(SLICES) == expected
+
+
+@pytest.mark.parametrize(("kind", "ids"), [(Append, [0, 1]), (Put, [0, 1, 0])])
+def test_slices_whose_order_matters_are_applied_one_after_the_other(
+    kind: type[Mapping], ids: list[int], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply, by = Applier.apply, []
+
+    def watched(*arguments: Any) -> Any:
+        by.append((threading.current_thread(), arguments[1].partition))
+        return apply(*arguments)
+
+    monkeypatch.setattr(Applier, "apply", watched)
+    driver = Driver(sink_of(store, mapping_of(kind, store), chunk_rows=2))
+    scan_start = driver.begin()
+    handles = [driver.prepare(rows(ids), partition=task) for task in range(SLICES)]
+    assert driver.commit(handles, scan_start) == [Evidence.COMMITTED] * SLICES
+    assert by == [(threading.current_thread(), task) for task in range(SLICES)]
 
 
 @pytest.mark.parametrize("kind", [Increment, Append])
