@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 TITLE: Final = "Kafka to Kafka, exactly once, beside other systems"
 X_LABEL: Final = ""
 CASE: Final = "Kafka to Kafka"
-_ROWS: Final = 500_000
-_BATCH_ROWS: Final = 100_000
+#: A batch of so many takes about as long as the second between two checkpoints of Flink.
+_ROWS: Final = 2_000_000
+_BATCH_ROWS: Final = 400_000
 
 
 def measure(settings: Settings) -> Iterator[Case | Missing]:

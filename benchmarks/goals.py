@@ -7,6 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from benchmarks.measured import TWO_PHASES, TWOPC, short
+from benchmarks.peers.producer_performance import LARGE_BATCHES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,7 +112,7 @@ GOALS: tuple[Goal, ...] = (
     _streaming("100 000 rows", 0.85),
     _streaming("2 000 rows", 2.5, two_phases=True),
     _streaming("400 000 rows", 1.0, two_phases=True),
-    _rate("write", "write phase", "Kafka's ProducerPerformance, transactional", 0.9),
+    _rate("write", "write phase", LARGE_BATCHES, 0.9),
     _rate("peers", "Kafka to Kafka", "Flink, exactly once", 4),
     _rate("peers", "Kafka to Kafka", "Quix Streams, exactly once", 4),
     _time("2 transactions: proven within 10 ms", "decision", "2 transactions", 10),

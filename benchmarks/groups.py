@@ -49,6 +49,7 @@ class Group:
 #: In the order in which they run.
 GROUPS: tuple[Group, ...] = (
     Group(name="streaming", module="benchmarks.streaming"),
+    Group(name="waterfall", module="benchmarks.waterfall"),
     Group(name="write", module="benchmarks.write_phase"),
     Group(name="peers", module="benchmarks.copying"),
     Group(name="redis", module="benchmarks.redis_sink"),

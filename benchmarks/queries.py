@@ -13,6 +13,7 @@ from integration.spark import exactly_once
 from sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -106,6 +107,11 @@ class Queries:
         writer = self._rows(source).writeStream.format("kafka").option("kafka.bootstrap.servers", self._servers)
         return self._run(writer.option("topic", output), self._checkpoint(), source, output)
 
+    def function(self, source: Source, function: Callable[[DataFrame, int], None]) -> list[float]:
+        """Run with any function, which writes nothing; returns the ``addBatch`` times."""
+        writer = self._rows(source).writeStream.foreachBatch(function)
+        return _add_batch_ms(_ended(writer, self._checkpoint()))
+
     def _checkpoint(self) -> str:
         return str(self._directory / uuid.uuid4().hex)
 
@@ -117,14 +123,12 @@ class Queries:
     def _run(self, writer: DataStreamWriter, checkpoint: str, source: Source, output: str) -> Ran:
         held = Held(self._spark.sparkContext, self._servers) if self._broker else None
         before = self._broker.read() if self._broker else None
-        query: StreamingQuery = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-        query.awaitTermination()
-        progress: list[Any] = list(query.recentProgress)
-        batches = [entry["durationMs"]["addBatch"] for entry in progress if entry["numInputRows"]]
-        facts = self._wire_facts(before, len(batches)) | held.facts() if before and held else {}
+        query = _ended(writer, checkpoint)
+        times_ms = _add_batch_ms(query)
+        facts = self._wire_facts(before, WARM_UP_BATCHES + len(times_ms)) | held.facts() if before and held else {}
         counted = count(self._servers, output, expected=source.rows)
         self.topics.delete(output)
-        return Ran(add_batch_ms=batches[WARM_UP_BATCHES:], output=counted, facts=facts)
+        return Ran(add_batch_ms=times_ms, output=counted, facts=facts)
 
     def _wire_facts(self, before: Counts, batches: int) -> dict[str, float]:
         """What the broker has counted."""
@@ -135,3 +139,15 @@ class Queries:
             "requests a batch": since.all_requests / batches,
             "KiB on the wire a batch": since.wire_bytes / 1024 / batches,
         }
+
+
+def _ended(writer: DataStreamWriter, checkpoint: str) -> StreamingQuery:
+    query: StreamingQuery = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    query.awaitTermination()
+    return query
+
+
+def _add_batch_ms(query: StreamingQuery) -> list[float]:
+    """Of each batch but the first ones."""
+    durations: list[dict[str, Any]] = [entry["durationMs"] for entry in query.recentProgress]
+    return [each["addBatch"] for each in durations if "addBatch" in each][WARM_UP_BATCHES:]

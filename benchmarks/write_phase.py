@@ -58,6 +58,10 @@ def measure(settings: Settings) -> Iterator[Case | Missing]:
         runs: dict[str, Callable[[str], tuple[float, float]]] = {
             TWOPC: lambda topic: _sink(servers, topic, batches, rows),
             producer_performance.NAME: lambda topic: (producer_performance.run(servers, topic, rows, len(_VALUE)), 0),
+            producer_performance.LARGE_BATCHES: lambda topic: (
+                producer_performance.run(servers, topic, rows, len(_VALUE), "batch.size=1000000"),
+                0,
+            ),
             _LOOP: lambda topic: (_loop(servers, topic, rows), 0),
         }
         sides: dict[str, Callable[[], _Ran]] = {

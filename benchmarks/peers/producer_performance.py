@@ -13,13 +13,22 @@ from integration.services.jars import DEFAULT_KAFKA_VERSION, kafka_jars
 from integration.services.java import java_command
 
 NAME: Final = "Kafka's ProducerPerformance, transactional"
+#: With librdkafka's default batch.size; Java's is 16 KiB.
+LARGE_BATCHES: Final = f"{NAME}, batch.size=1000000"
 _MAIN: Final = "org.apache.kafka.tools.ProducerPerformance"
 _ONE_TRANSACTION_MS: Final = "600000"
 _TIMEOUT_S: Final = 600
 
 
-def run(bootstrap_servers: str, topic: str, rows: int, value_bytes: int) -> float:
+def run(bootstrap_servers: str, topic: str, rows: int, value_bytes: int, *properties: str) -> float:
     """Write so many records of random letters; returns the records a second that it reports, the JVM's start left out.
+
+    Args:
+        bootstrap_servers: of the broker.
+        topic: an empty one.
+        rows: how many records.
+        value_bytes: of each.
+        properties: of its producer, as ``name=value``; all others are Kafka's defaults.
 
     Raises:
         MissingError: it cannot be downloaded or run.
@@ -29,7 +38,7 @@ def run(bootstrap_servers: str, topic: str, rows: int, value_bytes: int) -> floa
     transaction = ["--transactional-id", uuid.uuid4().hex, "--transaction-duration-ms", _ONE_TRANSACTION_MS]
     command = [str(java_command()), "-Xmx512m", "-cp", ":".join(map(str, jars)), _MAIN, *options, *transaction]
     done = subprocess.run(
-        [*command, "--command-property", f"bootstrap.servers={bootstrap_servers}"],
+        [*command, "--command-property", f"bootstrap.servers={bootstrap_servers}", *properties],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

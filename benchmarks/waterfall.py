@@ -1,0 +1,142 @@
+"""Where the time of a batch goes: the steps of a direct batch and of one by tasks, beside what Spark needs for less.
+
+A ``foreachBatch`` that does nothing costs what Spark spends around any function. One that collects the rows and drops them is
+the least that a driver needs that is given the rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final
+
+from benchmarks.measured import TWO_PHASES, TWOPC, Case
+from benchmarks.queries import WARM_UP_BATCHES
+from benchmarks.streaming import SPARK, case_name, queries
+from benchmarks.turns import in_turn
+from integration.spark import ExactlyOnce, engine
+from integration.spark.shuffles import Shuffles
+from integration.spark.task import PrepareTask
+from twopc.batch_transaction import BatchTransaction
+from twopc.participants import Participants
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import DataFrame
+
+    from benchmarks.queries import Queries, Source
+    from benchmarks.settings import Settings
+
+TITLE: Final = "Where the time of a batch goes: Spark's addBatch, and the steps of it"
+X_LABEL: Final = ""
+NOTHING: Final = "a function that does nothing"
+COLLECTS: Final = "a function that collects the rows (toArrow)"
+#: Rows a batch, and how many batches count.
+_SIZES: Final = ((100, 12), (2_000, 12), (400_000, 3))
+#: What a step is called, and the function that takes its time: those of the driver, in their order.
+_STEPS: Final[tuple[tuple[str, Any, str], ...]] = (
+    ("collect: plan, read, bring the rows to the driver", engine, "collect"),
+    ("tasks: plan, read, write, vote", engine, "_run"),
+    ("write in the driver, and vote", PrepareTask, "execute"),
+    ("look for stages that ran twice", Shuffles, "check"),
+    ("confirm", Participants, "confirm"),
+    ("decide", BatchTransaction, "decide"),
+    ("commit and prove", BatchTransaction, "commit"),
+    ("sweep", BatchTransaction, "finish"),
+)
+_CALL: Final = ("all of exactly_once()'s function", ExactlyOnce, "__call__")
+
+
+@dataclass(frozen=True)
+class _Ran:
+    median_ms: float
+    counted: int
+    steps: dict[str, float]
+
+
+def measure(settings: Settings) -> Iterator[Case]:
+    """A case for each size."""
+    with queries() as bench:
+        for rows, batches in _SIZES:
+            if not settings.wants(case_name(rows)):
+                continue
+            source = bench.source(settings.rows(rows), WARM_UP_BATCHES + (1 if settings.quick else batches))
+            ran, _ = in_turn(settings.rounds, _sides(bench, source, settings), warm_up=1)
+            bench.drop(source)
+            facts: dict[str, dict[str, float]] = {}
+            for side, runs in ran.items():
+                for step in runs[0].steps:
+                    facts.setdefault(f"ms: {step}", {})[side] = statistics.median(run.steps[step] for run in runs)
+            yield Case(
+                name=case_name(rows),
+                unit="ms",
+                samples={side: [run.median_ms for run in runs] for side, runs in ran.items()},
+                counted={side: count for side, runs in ran.items() if (count := sum(run.counted for run in runs))},
+                facts=facts,
+            )
+
+
+def _sides(bench: Queries, source: Source, settings: Settings) -> dict[str, Callable[[], _Ran]]:
+    sides = {
+        SPARK: lambda: _built_in(bench, source),
+        NOTHING: lambda: _Ran(statistics.median(bench.function(source, _nothing)), 0, {}),
+        COLLECTS: lambda: _Ran(statistics.median(bench.function(source, _collect)), 0, {}),
+        TWOPC: lambda: _exactly_once(bench, source, settings.exactly_once),
+    }
+    apart = settings.two_phases
+    if apart is not None:
+        sides[TWO_PHASES] = lambda: _exactly_once(bench, source, apart)
+    return sides
+
+
+def _nothing(_frame: DataFrame, _batch_id: int) -> None:
+    pass
+
+
+def _collect(frame: DataFrame, _batch_id: int) -> None:
+    frame.toArrow()
+
+
+def _built_in(bench: Queries, source: Source) -> _Ran:
+    ran = bench.built_in(source)
+    return _Ran(ran.median_ms, ran.output.records, {})
+
+
+def _exactly_once(bench: Queries, source: Source, settings: dict[str, Any]) -> _Ran:
+    with _timed() as times_ms:
+        ran = bench.exactly_once(source, settings)
+    # A warm-up batch is in no step: the last ones of each count, as many as batches do.
+    count = len(ran.add_batch_ms)
+    steps = {name: statistics.median(found[-count:]) for name, found in times_ms.items() if len(found) >= count}
+    return _Ran(ran.median_ms, ran.output.records, steps)
+
+
+@contextlib.contextmanager
+def _timed() -> Iterator[dict[str, list[float]]]:
+    """Note how long each call of each step takes, in ms."""
+    times_ms: dict[str, list[float]] = defaultdict(list)
+
+    def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                times_ms[name].append(1000 * (time.perf_counter() - began))
+
+        return call
+
+    former = [(owner, name, getattr(owner, name)) for _, owner, name in (*_STEPS, _CALL)]
+    for step, owner, name in (*_STEPS, _CALL):
+        setattr(owner, name, timed(step, getattr(owner, name)))
+    try:
+        yield times_ms
+    finally:
+        for owner, name, function in former:
+            setattr(owner, name, function)
