@@ -32,7 +32,7 @@ __all__ = ["cluster", "spark", "three_brokers"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 #: Errors that may stop a query while brokers are down and allow a restart: three of ours, one of Spark's source.
-_RESTART = (
+RESTART = (
     "twopc.errors.RetriableError",
     "twopc.errors.CommitBlockedError",
     "twopc.errors.DecisionInDoubtError",
@@ -73,7 +73,7 @@ class Operator:
         error = self.query.exception()
         if error is None:
             return True
-        assert any(name in str(error) for name in _RESTART), str(error)
+        assert any(name in str(error) for name in RESTART), str(error)
         self.restarts.append(str(error).splitlines()[0])
         assert len(self.restarts) <= _RESTARTS, self.restarts
         self._start()

@@ -1,0 +1,147 @@
+"""Direct batches beside Spark's own sink, and under faults from outside: a second driver, a broker that restarts."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.live.file_query import Query, kafka_sink
+from tests.live.spark_support import Pipeline, spark
+from tests.live.test_spark_brokers import RESTART
+from tests.live.test_spark_direct import DIRECT, STEPS, sink_of, ways
+from tests.reader import records
+from twopc.crash_points import POINTS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from confluent_kafka import Message
+    from pyspark.sql import DataFrame, SparkSession
+
+    from integration.services.kafka import LocalKafka
+    from tests.live.services import KafkaService
+
+__all__ = ["spark"]
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
+#: As Spark's own sink takes them, and this one.
+EXPRESSIONS = (
+    "id AS key",
+    "value",
+    "IF(n % 7 = 0, NULL, array(named_struct('key', 'h', 'value', CAST(n AS BINARY)))) AS headers",
+)
+
+
+def sampled(steps: Sequence[str], *sample: str) -> list[Any]:
+    return [step if step in sample else pytest.param(step, marks=pytest.mark.whole) for step in steps]
+
+
+@pytest.mark.parametrize("point", sampled(POINTS, "task.handed_over"))
+def test_a_driver_paused_in_a_direct_batch_is_fenced_by_one_that_ran_meanwhile(
+    point: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, max_offsets=20)
+    pipeline.feed(20)
+    pipeline.run(spark)
+    pipeline.feed(60)
+    paused = pipeline.process(f"{point}=stop")
+    try:
+        paused.wait_stopped()
+        copy = str(shutil.copytree(pipeline.options.checkpoint, tmp_path / "copy"))
+        pipeline.run(spark, checkpoint=copy)
+        paused.resume()
+        assert paused.ended() == 1
+        assert "FencedError" in paused.text or "RefusedStartError" in paused.text, paused.text[-3000:]
+        pipeline.feed(20)
+        pipeline.run(spark, checkpoint=copy)
+        assert all(way == [True] for way in ways(sink_of(pipeline)))
+        pipeline.require_exactly_once()
+        pipeline.require_order()
+    finally:
+        pipeline.close()
+
+
+@pytest.mark.parametrize("point", sampled(STEPS, "driver.decided"))
+def test_a_broker_that_restarts_in_a_direct_batch_loses_and_doubles_nothing(
+    point: str, fresh_kafka: LocalKafka, tmp_path: Path, spark: SparkSession
+) -> None:
+    pipeline = Pipeline(fresh_kafka.bootstrap_servers, tmp_path, max_offsets=20)
+    pipeline.feed(60)
+    run = pipeline.process(f"{point}=stop")
+    try:
+        run.wait_stopped()
+        fresh_kafka.kill()
+        fresh_kafka.restart()
+        run.resume()
+        if run.ended(300):
+            assert any(error in run.text for error in RESTART), run.text[-3000:]
+            pipeline.run(spark)
+        assert all(way == [True] for way in ways(sink_of(pipeline)))
+        pipeline.require_exactly_once()
+        pipeline.require_order()
+    finally:
+        pipeline.close()
+
+
+@pytest.mark.parametrize("count", [1, 100, pytest.param(2_000, marks=pytest.mark.whole), 20_000])
+def test_the_records_are_those_of_sparks_own_sink(
+    count: int, kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")  # noqa: T201 - to repeat it
+    chance = random.Random(seed)
+    given = [
+        {
+            "id": chance.choice([None, "", f"k{chance.randrange(50)}", "ключ"]),
+            "value": chance.choice([None, "", "x" * chance.randrange(300), f"v{number}", "значение"]),
+            "n": number,
+        }
+        for number in range(count)
+    ]
+    found = {}
+    for way in ("always", "never", "spark"):
+        query = Query(spark, tmp_path / way, (kafka_sink(kafka.bootstrap_servers),), {"direct": way})
+        if way == "spark":
+            query.function = lambda _, topic=query.sinks[0].topic: _by_spark(kafka.bootstrap_servers, topic)  # type: ignore[misc]
+            query.settings = DIRECT
+        query.schema = "id STRING, value STRING, n BIGINT"
+        query.directory.mkdir()
+        query.feed(*given)
+        query.run(*EXPRESSIONS)
+        found[way] = records(kafka.bootstrap_servers, query.sinks[0].topic)
+    expected = found.pop("spark")
+    assert len(expected) == count
+    for way, ours in found.items():
+        assert Counter(map(_content, ours)) == Counter(map(_content, expected)), way
+        assert _by_key(ours) == _by_key(expected), way
+
+
+def _by_spark(servers: str, topic: str) -> Any:
+    def function(frame: DataFrame, batch_id: int) -> None:
+        assert batch_id == 0
+        frame.write.format("kafka").options(
+            **{"kafka.bootstrap.servers": servers, "topic": topic, "includeHeaders": True}
+        ).save()
+
+    return function
+
+
+def _content(message: Message) -> tuple[Any, ...]:
+    # A record without a key is put anywhere.
+    partition = None if message.key() is None else message.partition()
+    return message.key(), message.value(), tuple(message.headers() or ()), partition
+
+
+def _by_key(found: list[Message]) -> dict[bytes, list[tuple[Any, ...]]]:
+    """In order, as far as Kafka gives one: within a partition, so within a key."""
+    by_key: dict[bytes, list[tuple[Any, ...]]] = defaultdict(list)
+    for message in found:
+        if (key := message.key()) is not None:
+            by_key[key].append((message.value(), tuple(message.headers() or ())))
+    return by_key
