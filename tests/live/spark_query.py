@@ -51,7 +51,8 @@ class Options:
     ``cached`` (the function caches and counts a shuffle by a random number, stops itself, and writes what it has cached),
     ``update`` or ``complete`` (a count per key, in that output mode), ``failing`` (the first task fails once, after its
     last row). ``files`` is a directory of JSON lines with key and value, read one file per batch instead of topics.
-    ``filter`` is a condition on the rows. ``reader`` has further options of the source. ``spark`` has settings of the
+    ``filter`` is a condition on the rows, ``value`` an expression that makes the value where there is no
+    shuffle. ``reader`` has further options of the source. ``spark`` has settings of the
     session; only those of the first pipeline count.
     """
 
@@ -62,6 +63,7 @@ class Options:
     checkpoint: str
     plan: str = "rows"
     filter: str = "true"
+    value: str = "value"
     partitions: int = 3
     files: str | None = None
     max_offsets: int | None = None
@@ -139,7 +141,7 @@ def planned(frame: DataFrame, options: Options) -> DataFrame:
         return counts.select("key", sf.concat_ws(":", "key", "count").alias("value"))
     if options.plan == "failing":
         return frame.select("key", "value").mapInArrow(_fail_once, "key binary, value binary")
-    return frame.select("key", "value")
+    return frame.selectExpr("key", f"{options.value} AS value")
 
 
 def _of_cache(each: ExactlyOnce, partitions: int) -> Callable[[DataFrame, int], None]:

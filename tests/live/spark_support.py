@@ -92,6 +92,11 @@ class Run:
         return self._group  # the guard has led both group and session since its start
 
     @property
+    def driver(self) -> int:
+        """The driver's process id."""
+        return self._process.pid
+
+    @property
     def text(self) -> str:
         return self.log.read_text(errors="replace")
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ import pytest
 from integration.spark import exactly_once
 from sinks.kafka import KafkaSink
 from tests.live.spark_support import Pipeline, spark
+from tests.reader import consumer_of, read_to_end
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,6 +28,9 @@ __all__ = ["spark"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 _GROWTH_MIB = 100
+#: How many rows of more than 100 bytes one record becomes.
+GROWTH = 30_000
+GROWN = f"explode(transform(sequence(1, {GROWTH}), n -> concat(CAST(value AS STRING), lpad(n, 100, '-'))))"
 
 
 @pytest.mark.whole
@@ -52,6 +57,49 @@ def test_a_worker_needs_no_more_memory_for_ten_times_the_rows(
         each.close()
     print(f"peak RSS of a worker in MiB, by rows: {peaks}")  # noqa: T201 - a figure to quote, with -s
     assert peaks[10 * rows] - peaks[rows] <= _GROWTH_MIB
+
+
+@pytest.mark.whole
+@pytest.mark.timeout(1800)
+def test_a_batch_a_thousand_times_larger_than_expected_fits_where_tasks_would(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
+    """The driver expects 100 kB, and 300 MB come."""
+    peaks = {way: peaks_of(kafka, tmp_path / way, way) for way in ("never", "auto")}
+    print(f"peak RSS in MiB of driver, JVM and worker, by way: {peaks}")  # noqa: T201 - a figure to quote, with -s
+    for expected, found in zip(peaks["never"], peaks["auto"], strict=True):
+        assert found - expected <= _GROWTH_MIB
+
+
+def peaks_of(kafka: KafkaService, directory: Path, way: str) -> tuple[int, int, int]:
+    """Process one batch that grows; returns what its driver, its JVM and its largest worker have needed at most, in MiB."""
+    directory.mkdir()
+    pipeline = Pipeline(
+        kafka.bootstrap_servers,
+        directory,
+        value=GROWN,
+        partitions=2,
+        settings={"direct": way},
+        spark={"spark.driver.memory": "700m"},
+    )
+    records = 100
+    pipeline.feed(records)
+    run = pipeline.process("driver.swept=stop")
+    try:
+        run.wait_stopped(600)
+        driver = psutil.Process(run.driver)
+        [jvm] = [process for process in driver.children() if process.name() == "java"]
+        workers = [process.pid for process in jvm.children(recursive=True)]
+        found = (peak_mib(driver.pid), peak_mib(jvm.pid), max(map(peak_mib, workers)))
+        run.resume()
+        assert run.ended(600) == 0, run.text[-3000:]
+    finally:
+        pipeline.close()
+    consumer = consumer_of(kafka.bootstrap_servers)
+    with contextlib.closing(consumer):
+        seen = {message.value() for message in read_to_end(consumer, str(pipeline.options.topic))}
+        assert len(seen) == records * GROWTH
+    return found
 
 
 def write(spark: SparkSession, pipeline: Pipeline, each: object, count: int) -> None:
