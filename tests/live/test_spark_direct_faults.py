@@ -34,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 EXPRESSIONS = (
     "id AS key",
     "value",
-    "IF(n % 7 = 0, NULL, array(named_struct('key', 'h', 'value', CAST(n AS BINARY)))) AS headers",
+    "IF(n % 7 = 0, NULL, array(named_struct('key', 'h', 'value', CAST(CAST(n AS STRING) AS BINARY)))) AS headers",
 )
 
 
