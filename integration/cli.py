@@ -10,6 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from integration.migrate.commands import app as migrate
+from integration.operate import commands as operate
+from integration.operate.savepoint_commands import app as savepoint
 
 app = typer.Typer(
     name="twopc",
@@ -20,6 +22,10 @@ app = typer.Typer(
 )
 
 app.add_typer(migrate, name="migrate")
+app.add_typer(operate.transactions, name="transactions")
+app.add_typer(savepoint, name="savepoint")
+app.command()(operate.status)
+app.command()(operate.resolve)
 
 _LARGEST_SEED = 999_999
 

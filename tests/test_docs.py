@@ -69,3 +69,18 @@ def test_the_page_on_security_has_every_option_of_java_with_the_answer_of_the_co
         name: ". ".join(filter(None, (module.settings, module.advice))) for name, module in LOGIN_MODULES.items()
     }
     assert {**ANSWERS, **modules}.items() - listed.items() == set()
+
+
+def test_every_entry_of_the_runbook_says_what_to_do_and_is_provoked_by_a_test() -> None:
+    text = (DOCS / "operations.md").read_text()
+    entries = re.findall(
+        r"^### (.+?)\n(.*?)(?=^##)", text.partition("## Entries by symptom")[2], re.MULTILINE | re.DOTALL
+    )
+    symptoms = entries[: [title for title, _ in entries].index("A bad record stops the query") + 1]
+    assert len(symptoms) > 10
+    for title, entry in symptoms:
+        assert all(f"**{part}:**" in entry for part in ("You see", "Risk", "Now")), title
+        named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", entry)
+        assert named, title
+        for path, test in named:
+            assert f"def {test}(" in (DOCS.parent / path).read_text(), (title, test)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).parents[1]
 _OURS = ("twopc", "sinks", "integration")
-_PUBLIC = ("twopc", "sinks.kafka", "sinks.redis", "sinks.hbase", "integration.spark", "integration.migrate")
+_SINKS = ("sinks.kafka", "sinks.redis", "sinks.hbase")
+_PUBLIC = ("twopc", *_SINKS, "integration.spark", "integration.migrate", "integration.operate")
 #: Public as a whole, for those who break a sink on purpose.
 _FOR_TESTS = ("twopc.testing", "twopc.crash_points")
 #: Examples and the demo start servers; the demo consists of its own modules.

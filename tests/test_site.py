@@ -27,7 +27,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "package", ["twopc", "sinks.kafka", "sinks.redis", "sinks.hbase", "integration.spark", "integration.migrate"]
+    "package",
+    [
+        "twopc",
+        "sinks.kafka",
+        "sinks.redis",
+        "sinks.hbase",
+        "integration.spark",
+        "integration.migrate",
+        "integration.operate",
+    ],
 )
 def test_the_api_page_shows_every_public_name(site: Path, package: str) -> None:
     page = (site / "api" / "index.html").read_text()

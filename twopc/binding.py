@@ -65,6 +65,11 @@ class Binding:
         """The name of the deciding log, once bound."""
         return None if self._bound is None else self._bound.log
 
+    @property
+    def sinks(self) -> dict[str, dict[str, str]]:
+        """By name, what must not change about each sink; empty until bound."""
+        return {} if self._bound is None else self._bound.sinks
+
     def check(self, current: Bound, *, add_sink: str | None, decided: int = 0) -> None:
         """Compare with what the query has now. Reads the file again; writes nothing.
 

@@ -36,6 +36,8 @@ class Description:
         error: ``NONE``, ``NO_ANSWER`` or kafka-python's name of the error; unless NONE, the rest means nothing.
         state: the transaction's, such as ``Ongoing`` (``TransactionState`` in Kafka).
         partitions: ``topic:partition`` of the open transaction.
+        started_ms: when it began, by the coordinator's clock, in ms since 1970 UTC; -1 where none is open.
+        timeout_ms: how long the coordinator lets it stay open.
     """
 
     error: str
@@ -43,6 +45,8 @@ class Description:
     producer_id: int = -1
     producer_epoch: int = -1
     partitions: frozenset[str] = frozenset()
+    started_ms: int = -1
+    timeout_ms: int = -1
 
     def is_of(self, handle: KafkaHandle) -> bool:
         """Whether the id still has the handle's producer; otherwise another transaction uses it."""

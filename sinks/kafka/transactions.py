@@ -218,6 +218,8 @@ def _description(state: Any) -> Description:
         producer_id=state.producer_id,
         producer_epoch=state.producer_epoch,
         partitions=frozenset(f"{row.topic}:{partition}" for row in state.topics for partition in row.partitions),
+        started_ms=state.transaction_start_time_ms,
+        timeout_ms=state.transaction_timeout_ms,
     )
 
 

@@ -1,0 +1,36 @@
+"""What an operator of a query does: look at its sinks, end transactions by hand, take and restore savepoints.
+
+The commands are ``twopc status``, ``twopc resolve``, ``twopc transactions …`` and ``twopc savepoint …``.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from twopc.errors import missing_extra
+
+if TYPE_CHECKING:
+    from integration.operate.boundary import StoppedWithSavepointError, stop_with_savepoint, with_savepoints
+    from integration.operate.restore import restore_savepoint
+    from integration.operate.savepoint import create_savepoint
+
+__all__ = [
+    "StoppedWithSavepointError",
+    "create_savepoint",
+    "restore_savepoint",
+    "stop_with_savepoint",
+    "with_savepoints",
+]
+
+if not TYPE_CHECKING:  # so that a type checker still reports names that do not exist
+    _HOMES: Final = {"create_savepoint": "savepoint", "restore_savepoint": "restore"}
+
+    def __getattr__(name: str) -> Any:
+        """Import the public names on first use (PEP 562): ``twopc --help`` needs none of them."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            return getattr(import_module(f"integration.operate.{_HOMES.get(name, 'boundary')}"), name)
+        except ModuleNotFoundError as error:
+            raise missing_extra("integration.operate", "verify", error) from error

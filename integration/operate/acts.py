@@ -1,0 +1,195 @@
+"""Commit or abort open transactions, as recovery would: what the decision record forbids is refused, whatever is forced.
+
+There is no second way to end a transaction: commits go the way of the committer (EndTxn at the handle's producer id and epoch,
+then wait until readers see it), aborts the way of the sweep (InitProducerId, which stops the writer, too).
+"""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import closing
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from integration.operate.observe import SinkState, history, observe
+from integration.operate.opened import OpenTransaction, Standing
+from integration.verify.cluster import Cluster
+from integration.verify.history import history_of
+from integration.verify.transactions import decided_in
+from sinks.kafka.prepared import await_visible, end_all, fence
+from sinks.kafka.reports import NONE
+from sinks.kafka.transactions import TransactionClient
+from twopc.attempt import Claim, Evidence
+from twopc.errors import FatalError
+from twopc.records import LogContents
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from sinks.kafka import KafkaSink
+
+_NEVER: Final = "Nothing was done, and --force does not change that"
+_FORCE: Final = "Nothing was done. If you are sure, add --force --reason TEXT"
+
+
+class ForbiddenError(FatalError):
+    """The decision record forbids it, or it needs to be forced."""
+
+
+class Ended(NamedTuple):
+    """What became of a transaction."""
+
+    transactional_id: str
+    is_done: bool
+    text: str
+
+    def facts(self) -> dict[str, object]:
+        """As a JSON object."""
+        return self._asdict()
+
+
+def chosen(state: SinkState, ids: Collection[str], fitting: Collection[Standing]) -> tuple[OpenTransaction, ...]:
+    """The open transactions of these ids; without ids, all that the act fits.
+
+    Raises:
+        ForbiddenError: an id has no open transaction.
+    """
+    if not ids:
+        return tuple(one for one in state.transactions if one.standing in fitting)
+    found = {one.transactional_id: one for one in state.transactions}
+    if unknown := sorted(set(ids) - found.keys()):
+        raise ForbiddenError(
+            f"sink {state.sink!r} has no open transaction {', '.join(unknown)}: it has ended, or the id is misspelt. "
+            f"`twopc transactions list {state.sink}` shows what is open"
+        )
+    return tuple(found[tid] for tid in sorted(set(ids)))
+
+
+def require_committable(state: SinkState, wanted: Sequence[OpenTransaction], *, is_forced: bool) -> None:
+    """Require that the decision record allows these commits.
+
+    Raises:
+        ForbiddenError: it forbids one; or one needs to be forced.
+    """
+    for one in wanted:
+        if one.standing is not Standing.DECIDED:
+            raise ForbiddenError(
+                f"{one.transactional_id} must not be committed: {one.evidence}. Its rows would be visible without a decision, "
+                f"and the query would write them again. {_NEVER}"
+            )
+    late = [one for one in wanted if one.batch != state.last_decided]
+    if late and not is_forced:
+        raise ForbiddenError(
+            f"{late[0].transactional_id} is of batch {late[0].batch}, and batch {state.last_decided} is decided by now: readers "
+            f"would get these rows behind those of later batches. {_FORCE}"
+        )
+
+
+def require_abortable(wanted: Sequence[OpenTransaction], *, is_forced: bool) -> None:
+    """Require that the decision record allows these aborts.
+
+    Raises:
+        ForbiddenError: it forbids one; or one needs to be forced.
+    """
+    for one in wanted:
+        if one.standing is Standing.DECIDED:
+            raise ForbiddenError(
+                f"{one.transactional_id} must not be aborted: {one.evidence}. Its rows would be lost. Commit it, or start the "
+                f"query, which does. {_NEVER}"
+            )
+        if one.standing is Standing.DRIVER:
+            raise ForbiddenError(
+                f"{one.transactional_id} is the driver's own: {one.evidence}. It expires within a minute, and a start of the "
+                f"query ends it. {_NEVER}"
+            )
+        if one.standing in {Standing.RUNNING, Standing.UNJUDGED} and not is_forced:
+            what = (
+                "a driver that is alive is fenced by this, and its query stops"
+                if one.standing is Standing.RUNNING
+                else "if it was decided, its rows are lost"
+            )
+            raise ForbiddenError(f"{one.transactional_id}: {one.evidence}; {what}. {_FORCE}")
+
+
+def commit(sink: KafkaSink, wanted: Sequence[OpenTransaction]) -> list[Ended]:
+    """Commit decided transactions, and look whether readers see them.
+
+    Raises:
+        TwoPhaseCommitError: no broker answers.
+    """
+    ids = {one.identity for one in wanted}
+    with closing(Cluster(sink)) as cluster:
+        # Read again: a commit follows the decision as it is now.
+        decided = decided_in(history(cluster), sink).values()
+        handles = [one.handle for one in decided if one.handle.identity in ids and not one.abandoned]
+        reports = end_all(cluster.transactions, handles, timeout_ms=sink.timeout_ms)
+        await_visible(
+            cluster.transactions, [h for h, report in reports.items() if report == NONE], timeout_ms=sink.timeout_ms
+        )
+    state = observe(sink)
+    unproven = {one.transaction: one for one in state.proofs if one.evidence is not Evidence.COMMITTED}
+    return [
+        Ended(
+            handle.transactional_id,
+            handle.transaction not in unproven,
+            "committed, and readers see it"
+            if handle.transaction not in unproven
+            else f"the coordinator said {reports[handle]}; {unproven[handle.transaction].text}",
+        )
+        for handle in handles
+    ]
+
+
+def abort(
+    sink: KafkaSink, wanted: Sequence[OpenTransaction], *, before: Callable[[], object] = lambda: None
+) -> list[Ended]:
+    """Abort transactions that nobody has decided. ``before`` is called once it is certain that nobody will.
+
+    Raises:
+        ForbiddenError: one was decided meanwhile.
+        TwoPhaseCommitError: no broker answers.
+    """
+    if any(one.standing is Standing.RUNNING for one in wanted):
+        _require_still_undecided(sink, wanted)
+    before()
+    with closing(TransactionClient(sink.committing_config())) as client:
+        unfenced = set(fence(client, [one.identity for one in wanted], timeout_ms=sink.timeout_ms))
+    return [
+        Ended(
+            one.transactional_id,
+            one.transactional_id not in unfenced,
+            "aborted; its writer is fenced"
+            if one.transactional_id not in unfenced
+            else "no answer: look again, and repeat it",
+        )
+        for one in wanted
+    ]
+
+
+def _require_still_undecided(sink: KafkaSink, wanted: Sequence[OpenTransaction]) -> None:
+    """Fence the newest driver, so that it can decide nothing any more, and read what it has decided (rule 1).
+
+    Raises:
+        ForbiddenError: it decided one of them; or the decisions are kept by another sink.
+    """
+    with closing(Cluster(sink)) as cluster:
+        found = history(cluster)
+        acquired = found.acquisitions.get(max(found.acquisitions, default=-1))
+        query_id = acquired.query_id if acquired is not None else (found.last.query_id if found.last else "")
+        name = cluster.ledger.name if acquired is None else acquired.deciding_log
+    if name != sink.ledger or not query_id:
+        raise ForbiddenError(
+            f"the decisions of sink {sink.name!r} are in {name}: its driver can be fenced by the sink of that ledger only. "
+            "Nothing was done. Start the query, which sweeps; or wait until the transactions expire"
+        )
+    with closing(sink.create_decision_log()) as log:
+        log.acquire(Claim(query_id=query_id, run=uuid.uuid4().hex, deciding_log=name))
+        read = log.read()  # up to this record: nothing before it can be missing
+        held = LogContents(read.start, tuple(read.entries))
+    decided = decided_in(history_of(held, held), sink)
+    by_identity = {one.handle.identity: one for one in decided.values()}
+    for one in wanted:
+        if (now := by_identity.get(one.identity)) is not None:
+            raise ForbiddenError(
+                f"{one.transactional_id} was decided meanwhile, as a part of batch {now.id.batch}: its rows would be lost. "
+                "Nothing was aborted. The driver is fenced; start the query, which commits the batch"
+            )

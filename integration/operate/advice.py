@@ -1,0 +1,184 @@
+"""What the state of a sink means, and what to do now: one sentence each, with its entry in the runbook. Pure: no I/O."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from integration.operate.opened import Standing
+from twopc.attempt import Evidence
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from integration.operate.checkpoint import CheckpointState
+    from integration.operate.observe import SinkState
+    from integration.operate.opened import OpenTransaction
+
+#: The runbook. Each entry's anchor is checked by a test.
+RUNBOOK: Final = "docs/operations.md"
+#: From this share of its life on, an undecided transaction may expire before it is decided.
+_LATE: Final = 2 / 3
+
+
+class Urgency(Enum):
+    """Whether somebody has to act."""
+
+    NONE = "ok"
+    WATCH = "watch"  #: it ends by itself; if it stays, act
+    ACT = "act"
+
+
+class Advice(NamedTuple):
+    """One thing that is so, and what follows."""
+
+    urgency: Urgency
+    what: str  #: what is so, and why
+    action: str  #: what to do now
+    anchor: str  #: of the entry in the runbook
+
+    def facts(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {"urgency": self.urgency.value, "what": self.what, "action": self.action, "runbook": self.link}
+
+    @property
+    def link(self) -> str:
+        """Where the runbook has more."""
+        return f"{RUNBOOK}#{self.anchor}"
+
+
+def advise(state: SinkState, checkpoint: CheckpointState | None = None) -> list[Advice]:
+    """What to say of a sink; never empty."""
+    found = [*_of_log(state), *_of_checkpoint(state, checkpoint), *_of_transactions(state)]
+    if not state.is_complete:
+        what = "a broker did not list its open transactions, so there may be more"
+        found.append(Advice(Urgency.WATCH, what, "Look again when every broker answers.", "a-broker-does-not-answer"))
+    return found or [
+        Advice(Urgency.NONE, "everything decided is visible, and nothing is open", "Nothing to do.", "healthy")
+    ]
+
+
+def _of_log(state: SinkState) -> Iterator[Advice]:
+    if state.problem is not None:
+        action = (
+            "Do not start the query, and keep output, checkpoint and open transactions as they are until you have read"
+        )
+        yield Advice(Urgency.ACT, state.problem, f"{action} this entry.", "the-ledger-is-lost-or-damaged")
+
+
+def _of_checkpoint(state: SinkState, checkpoint: CheckpointState | None) -> Iterator[Advice]:
+    if checkpoint is None or state.problem is not None:
+        return
+    if state.query_id not in {None, checkpoint.query_id}:
+        yield Advice(
+            Urgency.ACT,
+            f"the checkpoint is of query {checkpoint.query_id}, the ledger is open for query {state.query_id}",
+            f"Use the checkpoint of query {state.query_id}; or, if that query is over, see end_query_id.",
+            "the-start-is-refused",
+        )
+        return
+    decided, planned, finished = state.last_decided, checkpoint.planned, checkpoint.finished
+    if decided is not None and decided > (-1 if planned is None else planned):
+        yield Advice(
+            Urgency.ACT,
+            f"batch {decided} is decided, but the checkpoint knows batches up to {planned} only: it is an older copy",
+            "Restore the newest checkpoint; a start with this one is refused.",
+            "the-start-is-refused",
+        )
+    if decided is not None and finished is not None and finished > decided:
+        yield Advice(
+            Urgency.ACT,
+            f"Spark has finished batch {finished}, but the last decided one is {decided}: the query ran without the sink, or the "
+            "ledger lost decisions",
+            "Stop the query and compare with `twopc verify --checkpoint`.",
+            "the-start-is-refused",
+        )
+
+
+def _of_transactions(state: SinkState) -> Iterator[Advice]:
+    by_standing = {one: [found for found in state.transactions if found.standing is one] for one in Standing}
+    open_decided = by_standing[Standing.DECIDED]
+    if open_decided:
+        yield Advice(
+            Urgency.ACT,
+            f"batch {open_decided[0].batch} is decided, and {_count(open_decided)} of it not committed yet; "
+            f"{_expiry(open_decided)}",
+            "If the query is not running, start it now: its first act is to commit them. If it cannot start, run "
+            f"`twopc transactions commit {state.sink}`.",
+            "decided-and-not-committed",
+        )
+    lost = [one for one in state.proofs if one.evidence is Evidence.ABORTED]
+    if lost:
+        yield Advice(
+            Urgency.ACT,
+            f"{len(lost)} transactions of batch {lost[0].batch} are decided and lost: they expired, or somebody aborted them",
+            f"Start the query, which repairs what it can; `twopc resolve {state.sink}` says what that will be.",
+            "a-decided-transaction-is-lost",
+        )
+    unknown = [one for one in state.proofs if one.evidence is Evidence.UNKNOWN]
+    if unknown and not open_decided:
+        yield Advice(
+            Urgency.WATCH,
+            f"of {len(unknown)} decided transactions of batch {unknown[0].batch} neither commit nor loss is proven: "
+            f"{unknown[0].text}",
+            "Look again when every broker answers; then start the query, which proves it or says why it cannot.",
+            "a-commit-cannot-be-proven",
+        )
+    ended = by_standing[Standing.ORPHAN] + by_standing[Standing.ABANDONED]
+    if ended:
+        yield Advice(
+            Urgency.WATCH,
+            f"{_count(ended)} open that nobody can decide any more: they hold readers back; {_expiry(ended)}",
+            f"The next batch sweeps them. If no query runs, run `twopc transactions abort {state.sink}`.",
+            "orphans-hold-readers-back",
+        )
+    if running := by_standing[Standing.RUNNING]:
+        yield _of_running(state, running)
+    if (unjudged := by_standing[Standing.UNJUDGED]) and state.problem is None:
+        yield Advice(
+            Urgency.WATCH,
+            f"{_count(unjudged)} open under ids that no task of this sink has: {unjudged[0].transactional_id}",
+            "Find the program that uses this transactional id, and give it another one.",
+            "a-foreign-transaction-holds-readers-back",
+        )
+    ours = {one.producer_id for one in state.transactions}
+    foreign = [one for one in state.held if one.producer_id not in ours and one.transactional_id is not None]
+    if foreign:
+        names = ", ".join(sorted({str(one.transactional_id) for one in foreign}))
+        yield Advice(
+            Urgency.WATCH,
+            f"readers of {foreign[0].topic}[{foreign[0].partition}] stop at offset {foreign[0].stable}: {names} has a "
+            "transaction open there, which is not this sink's",
+            "Ask whoever runs it; it expires by itself after its own transaction.timeout.ms.",
+            "a-foreign-transaction-holds-readers-back",
+        )
+
+
+def _of_running(state: SinkState, running: Sequence[OpenTransaction]) -> Advice:
+    oldest = max(running, key=lambda one: one.age_s or 0.0)
+    lives = (oldest.age_s or 0.0) + (oldest.expires_in_s or 0.0)
+    is_late = oldest.age_s is not None and oldest.age_s > _LATE * lives
+    who = state.driver or f"epoch {state.driver_epoch}"
+    what = f"{_count(running)} open and undecided, of the newest driver ({who}): its batch is being written, or it has died"
+    if is_late:
+        return Advice(
+            Urgency.ACT,
+            f"{what}; {_expiry(running)}",
+            "If the driver is dead, start the query. If it lives, the batch is too slow for its transactions.",
+            "transactions-expire-before-the-decision",
+        )
+    return Advice(
+        Urgency.WATCH,
+        f"{what}; {_expiry(running)}",
+        "If the driver runs, nothing; if it is dead, start the query, which sweeps them and writes the batch again.",
+        "a-batch-is-being-written",
+    )
+
+
+def _count(found: Sequence[OpenTransaction]) -> str:
+    return "1 transaction is" if len(found) == 1 else f"{len(found)} transactions are"
+
+
+def _expiry(found: Sequence[OpenTransaction]) -> str:
+    left = [one.expires_in_s for one in found if one.expires_in_s is not None]
+    return f"the first expires in {max(0.0, min(left)):.0f} s" if left else "their age is not known"

@@ -1,0 +1,224 @@
+"""Savepoints from inside a query, between two batches: on request, every so many batches, and as the query's last act."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from integration.operate.checkpoint import read_checkpoint
+from integration.operate.manifest import Savepoint, open_savepoint
+from integration.operate.savepoint import create_savepoint
+from twopc.errors import ConfigurationError, FatalError, RetriableError, TwoPhaseCommitError
+from twopc.files import LocalFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from sinks.kafka import KafkaSink
+
+logger = logging.getLogger(__name__)
+
+_REQUESTS: Final = "savepoint-request-"
+_ANSWERS: Final = "savepoint-request-answer-"
+_POLL_S: Final = 0.05
+
+
+class StoppedWithSavepointError(FatalError):
+    """The query was asked to stop with a savepoint, and has. The message has its path."""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks a running query for a savepoint; ``stop``: and to stop then."""
+
+    directory: str
+    stop: bool
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """The path of the savepoint, or why there is none."""
+
+    path: str | None = None
+    problem: str | None = None
+
+
+def with_savepoints(
+    function: Callable[[DataFrame, int], object],
+    *,
+    checkpoint_location: str,
+    directory: str | None = None,
+    every: int | None = None,
+    sinks: Sequence[KafkaSink] = (),
+) -> WithSavepoints:
+    """Make the callable for ``foreachBatch`` that takes savepoints between batches.
+
+    Args:
+        function: what writes: ``exactly_once(…)``.
+        checkpoint_location: the query's, a local path.
+        directory: where periodic savepoints are kept.
+        every: after so many batches one is taken; None: on request only.
+        sinks: Kafka sinks whose decision logs are noted in each savepoint.
+
+    Raises:
+        ConfigurationError: ``every`` without ``directory``, or less than 1.
+    """
+    if every is not None and (every < 1 or directory is None):
+        raise ConfigurationError(
+            f"with_savepoints(every={every!r}, directory={directory!r}): every needs a directory, and 1 or more"
+        )
+    kept = None if directory is None else Path(directory)
+    return WithSavepoints(function, Path(checkpoint_location), kept, every, sinks)
+
+
+class WithSavepoints:
+    """Spark calls it with each batch. Before a batch, all before it is finished: that is where savepoints are taken."""
+
+    def __init__(
+        self,
+        function: Callable[[DataFrame, int], object],
+        checkpoint: Path,
+        directory: Path | None,
+        every: int | None,
+        sinks: Sequence[KafkaSink],
+    ) -> None:
+        self._function = function
+        self._checkpoint = checkpoint
+        self._requests = LocalFiles(checkpoint / "twopc")
+        self._directory = directory
+        self._every = every
+        self._sinks = sinks
+        self._since = 0  # batches since the last periodic savepoint
+        self._done: int | None = None  # the last batch that this run has written
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Write a batch.
+
+        Raises:
+            StoppedWithSavepointError: the query was asked to stop. Nothing of this batch was written.
+            TwoPhaseCommitError: the function failed. A savepoint that fails is logged and answered; it stops no query.
+        """
+        # The first batch of a run may be a replay of one that is decided: a savepoint before it would repeat it.
+        if self._done is not None and self._done < batch_id:
+            self._serve()
+            self._take_periodic()
+        self._function(frame, batch_id)
+        self._done = batch_id
+        self._since += 1
+
+    def _serve(self) -> None:
+        for name in self._requests.names(""):
+            if not name.startswith(_REQUESTS) or name.startswith(_ANSWERS):
+                continue
+            answer, stop = Answer(problem="the request cannot be read"), False
+            try:
+                request = msgspec.json.decode(self._requests.read(name) or b"", type=Request)
+                stop = request.stop
+                answer = Answer(path=str(self._take(Path(request.directory)).path))
+            except (TwoPhaseCommitError, msgspec.DecodeError) as error:
+                logger.warning("a savepoint that was asked for could not be taken: %s", error)
+                answer = Answer(problem=str(error))
+            self._requests.put_if_absent(_ANSWERS + name.removeprefix(_REQUESTS), msgspec.json.encode(answer))
+            self._requests.remove(name)
+            if stop and answer.path is not None:
+                raise StoppedWithSavepointError(
+                    f"stopped with savepoint {answer.path}. Nothing of the next batch was written"
+                )
+
+    def _take_periodic(self) -> None:
+        if self._every is None or self._directory is None or self._since < self._every:
+            return
+        self._since = 0
+        try:
+            self._take(self._directory)
+        except TwoPhaseCommitError as error:
+            logger.warning("the periodic savepoint could not be taken; the query goes on: %s", error)
+
+    def _take(self, directory: Path) -> Savepoint:
+        return create_savepoint(self._checkpoint, directory, sinks=self._sinks)
+
+
+def request_savepoint(
+    checkpoint: Path, directory: Path, *, stop: bool, timeout_s: float, is_over: Callable[[], bool] = lambda: False
+) -> Savepoint | None:
+    """Ask a running query that was made with :func:`with_savepoints`; it answers before its next batch.
+
+    Args:
+        checkpoint: the query's.
+        directory: where the savepoint is to be.
+        stop: whether the query stops then.
+        timeout_s: how long to wait.
+        is_over: whether to wait no longer.
+
+    Returns:
+        the savepoint; None if ``is_over`` said so first. Then the request is withdrawn.
+
+    Raises:
+        ConfigurationError: there is no such checkpoint, or the savepoint could not be taken.
+        RetriableError: no answer; the request is withdrawn.
+    """
+    read_checkpoint(checkpoint)
+    files, name = LocalFiles(checkpoint / "twopc"), uuid.uuid4().hex
+    files.put_if_absent(_REQUESTS + name, msgspec.json.encode(Request(directory=str(directory.resolve()), stop=stop)))
+    deadline = time.monotonic() + timeout_s
+    try:
+        while (data := files.read(_ANSWERS + name)) is None:
+            if is_over():
+                break
+            if time.monotonic() > deadline:
+                raise RetriableError(
+                    f"the query of {checkpoint} did not answer within {timeout_s:.0f} s: it has no new input, has ended, or was "
+                    "not made with with_savepoints(…). The request is withdrawn. End the query, then `twopc savepoint create`"
+                )
+            time.sleep(_POLL_S)
+        data = files.read(_ANSWERS + name)
+    finally:
+        files.remove(_REQUESTS + name)
+        files.remove(_ANSWERS + name)
+    if data is None:
+        return None
+    answer = msgspec.json.decode(data, type=Answer)
+    if answer.path is None:
+        raise ConfigurationError(f"the query goes on, the savepoint was not taken: {answer.problem}")
+    return open_savepoint(Path(answer.path))
+
+
+def stop_with_savepoint(
+    query: StreamingQuery,
+    checkpoint_location: str,
+    directory: str,
+    *,
+    sinks: Sequence[KafkaSink] = (),
+    timeout_s: float = 600,
+) -> Savepoint:
+    """Stop a query of this process at the end of a batch, with a savepoint of it.
+
+    A query that waits for input is stopped at once: it is between two batches. If it begins one at that very moment, the batch
+    may be decided after the savepoint; :func:`integration.operate.restore_savepoint` says so.
+
+    Raises:
+        ConfigurationError: the savepoint could not be taken.
+        RetriableError: the query did not come to the end of a batch in time; it goes on.
+    """
+    checkpoint = Path(checkpoint_location)
+
+    def is_over() -> bool:
+        if not query.isActive:
+            return True
+        status = query.status
+        return not status["isTriggerActive"] and not status["isDataAvailable"]
+
+    found = request_savepoint(checkpoint, Path(directory), stop=True, timeout_s=timeout_s, is_over=is_over)
+    if found is None:
+        query.stop()
+        return create_savepoint(checkpoint, Path(directory), sinks=sinks)
+    with contextlib.suppress(Exception):  # it ends with StoppedWithSavepointError
+        query.awaitTermination(timeout_s)  # type: ignore[arg-type]
+    return found

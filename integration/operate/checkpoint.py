@@ -1,0 +1,87 @@
+"""What a query's checkpoint says by itself: of a running query, of a dead one, and of a directory that is none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from integration.spark.checkpoint import query_id
+from twopc.binding import Binding
+from twopc.errors import ConfigurationError
+from twopc.files import LocalFiles
+from twopc.log_view import fold
+from twopc.registers import RegisterLog
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from twopc.log_view import LogView
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointState:
+    """See the module.
+
+    Attributes:
+        planned: the last batch that Spark has planned (``offsets/N``); None: none.
+        finished: the last batch that Spark has finished (``commits/N``).
+        log: the decision log that it is bound to; None: the query has not decided a batch yet.
+        sinks: that it is bound to, with what must not change about each.
+        registers: the decisions, where they are kept in the checkpoint.
+    """
+
+    location: str
+    query_id: str
+    planned: int | None
+    finished: int | None
+    log: str | None
+    sinks: Mapping[str, Mapping[str, str]]
+    registers: LogView | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {
+            "location": self.location,
+            "query_id": self.query_id,
+            "last_planned": self.planned,
+            "last_finished": self.finished,
+            "decision_log": self.log,
+            "sinks": {name: dict(facts) for name, facts in self.sinks.items()},
+            "last_decided": None if self.registers is None else self.registers.highest_batch,
+        }
+
+
+def read_checkpoint(path: Path) -> CheckpointState:
+    """Read it. Changes nothing.
+
+    Raises:
+        ConfigurationError: there is no such directory, or it holds no checkpoint, or a torn one.
+        DecisionLogDamagedError, RefusedStartError: a file of ours in it is torn, altered, or of a newer version.
+    """
+    if not path.is_dir():
+        raise ConfigurationError(f"there is no directory {path}. Correct the path of the checkpoint, or name a sink")
+    files = LocalFiles(path)
+    try:
+        if files.read("metadata") is None:
+            raise ConfigurationError(f"{path} is no checkpoint of a streaming query: it has no file 'metadata'")
+        binding = Binding(LocalFiles(path / "twopc"))
+        log = RegisterLog(LocalFiles(path / "twopc"))
+        return CheckpointState(
+            location=str(path),
+            query_id=query_id(files),
+            planned=max(numbers(files, "offsets"), default=None),
+            finished=max(numbers(files, "commits"), default=None),
+            log=binding.log,
+            sinks=binding.sinks,
+            registers=fold(log.inspect()) if binding.log == log.name else None,
+        )
+    except OSError as error:
+        raise ConfigurationError(
+            f"the checkpoint {path} cannot be read: {error}. Correct the path or its rights"
+        ) from error
+
+
+def numbers(files: LocalFiles, directory: str) -> set[int]:
+    """The batches that have a file in a directory of the checkpoint."""
+    return {int(name) for name in files.names(directory) if name.isdigit()}

@@ -1,0 +1,232 @@
+"""``twopc status``, ``twopc resolve`` and ``twopc transactions …``: options only, as in ``integration.cli``."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from integration.operate.subject import Connection
+
+transactions = typer.Typer(no_args_is_help=True, help="What is open, what is proven of it, and how to end it by hand.")
+
+_connection = partial(typer.Option, rich_help_panel="Connection")
+_force = partial(typer.Option, rich_help_panel="By hand")
+
+_What = Annotated[str, typer.Argument(help="A sink's name, or the directory of a query's checkpoint.")]
+_WhatOrAll = Annotated[
+    str | None,
+    typer.Argument(help="A sink's name, or the directory of a query's checkpoint. Default: every sink on the cluster."),
+]
+_Ids = Annotated[list[str] | None, typer.Argument(help="Transactional ids. Default: all that the act fits.")]
+_Servers = Annotated[str, _connection(help="host:port of a broker; several separated by commas.")]
+_ServersOrNone = Annotated[
+    str | None, _connection(help="host:port of a broker. Without it, only what the checkpoint says is shown.")
+]
+_Ledger = Annotated[str | None, _connection(help="The sink's ledger. Default: twopc-ledger-<sink>.")]
+_Config = Annotated[list[str] | None, _connection(help="A librdkafka option, key=value. Repeatable.")]
+_ConfigFile = Annotated[
+    Path | None,
+    _connection(exists=True, dir_okay=False, help="A file of such options, one per line. Use it for passwords."),
+]
+_Timeout = Annotated[int, _connection(min=1, help="Seconds to wait for the brokers.")]
+_Checkpoint = Annotated[Path | None, typer.Option(help="The query's checkpoint, beside a sink's name.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, everything else to stderr.")]
+_Yes = Annotated[bool, _force("--yes", help="Do not ask.")]
+_Forced = Annotated[
+    bool, _force("--force", help="Do what the decision record does not forbid, but does not say either.")
+]
+_Reason = Annotated[str | None, _force(help="Why. Written to <checkpoint>/twopc, or else to the current directory.")]
+
+
+def _connect(
+    servers: str | None,
+    ledger: str | None,
+    config: list[str] | None,
+    config_file: Path | None,
+    timeout: int,
+) -> Connection:
+    from integration.operate.subject import Connection  # noqa: PLC0415 - slow imports that --help does not need
+
+    return Connection(servers, ledger, tuple(config or ()), config_file, timeout)
+
+
+def status(  # noqa: PLR0913 - options of a command line
+    what: _WhatOrAll = None,
+    *,
+    bootstrap_servers: _ServersOrNone = None,
+    ledger_topic: _Ledger = None,
+    config: _Config = None,
+    config_file: _ConfigFile = None,
+    timeout: _Timeout = 30,
+    checkpoint: _Checkpoint = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 5.0,
+    seconds: Annotated[float | None, typer.Option(min=0, help="End --watch after this time.")] = None,
+    as_json: _Json = False,
+) -> None:
+    """Who owns a sink, how far it is, what is open, what holds readers back, and what to do about it.
+
+    Read-only, of a running query and of a dead one. Ages compare this machine's clock with the brokers'.
+
+    Exit status: 0 nothing to do, 1 somebody has to act, 2 not looked at (no broker, no such checkpoint, wrong usage).
+    """
+    if what is None and bootstrap_servers is None:
+        raise typer.BadParameter("name a checkpoint, or add --bootstrap-servers")
+    from integration.operate import status as command  # noqa: PLC0415 - slow imports that --help does not need
+    from integration.operate.printing import run  # noqa: PLC0415
+    from integration.verify.command import Pace  # noqa: PLC0415
+
+    connection = _connect(bootstrap_servers, ledger_topic, config, config_file, timeout)
+    if watch:
+        pace = Pace(is_online=True, every_s=interval, for_s=seconds)
+        done = command.watch(what, connection, pace, checkpoint=checkpoint, as_json=as_json)
+    else:
+        done = run("status", lambda: command.status(what, connection, checkpoint=checkpoint), as_json=as_json)
+    raise typer.Exit(done)
+
+
+def resolve(  # noqa: PLR0913 - options of a command line
+    what: _What,
+    *,
+    bootstrap_servers: _Servers,
+    ledger_topic: _Ledger = None,
+    config: _Config = None,
+    config_file: _ConfigFile = None,
+    timeout: _Timeout = 30,
+    checkpoint: _Checkpoint = None,
+    yes: Annotated[bool, _force("--yes", help="Commit what is decided and open without asking.")] = False,
+    as_json: _Json = False,
+) -> None:
+    """Go through a batch in doubt step by step: its state, the evidence, the next action.
+
+    What is decided and still open is committed, if you confirm it. Nothing is aborted.
+
+    Exit status: 0 nothing is in doubt, 1 there is a next action, 2 not looked at.
+    """
+    from integration.operate.printing import run  # noqa: PLC0415 - slow imports that --help does not need
+    from integration.operate.resolve import resolve as go  # noqa: PLC0415
+
+    connection = _connect(bootstrap_servers, ledger_topic, config, config_file, timeout)
+    may_ask = not as_json and sys.stdin.isatty()
+    raise typer.Exit(
+        run(
+            "resolve",
+            lambda: go(what, connection, checkpoint=checkpoint, is_sure=yes, may_ask=may_ask),
+            as_json=as_json,
+        )
+    )
+
+
+@transactions.command("list")
+def list_open(  # noqa: PLR0913 - options of a command line
+    what: _WhatOrAll = None,
+    *,
+    bootstrap_servers: _Servers,
+    ledger_topic: _Ledger = None,
+    config: _Config = None,
+    config_file: _ConfigFile = None,
+    timeout: _Timeout = 30,
+    as_json: _Json = False,
+) -> None:
+    """Open transactions: their age, when they expire, what the decision record says of them.
+
+    A transaction that a task has prepared and nobody has ended yet is in doubt: after its timeout its rows are lost.
+
+    Exit status: 0 none is in doubt, 1 some are, 2 not looked at.
+    """
+    from integration.operate import transactions as command  # noqa: PLC0415 - slow imports that --help does not need
+    from integration.operate.printing import run  # noqa: PLC0415
+
+    connection = _connect(bootstrap_servers, ledger_topic, config, config_file, timeout)
+    raise typer.Exit(run("transactions list", lambda: command.list_open(what, connection), as_json=as_json))
+
+
+@transactions.command()
+def prove(  # noqa: PLR0913 - options of a command line
+    what: _What,
+    *,
+    bootstrap_servers: _Servers,
+    ledger_topic: _Ledger = None,
+    config: _Config = None,
+    config_file: _ConfigFile = None,
+    timeout: _Timeout = 30,
+    as_json: _Json = False,
+) -> None:
+    """What is proven of each transaction of the last decision, by its marker. Ends nothing, fences nobody.
+
+    Exit status: 0 all are proven committed, 1 some are lost, open or not provable, 2 not looked at.
+    """
+    from integration.operate import transactions as command  # noqa: PLC0415 - slow imports that --help does not need
+    from integration.operate.printing import run  # noqa: PLC0415
+
+    connection = _connect(bootstrap_servers, ledger_topic, config, config_file, timeout)
+    raise typer.Exit(run("transactions prove", lambda: command.prove(what, connection), as_json=as_json))
+
+
+@transactions.command()
+def commit(  # noqa: PLR0913 - options of a command line
+    what: _What,
+    ids: _Ids = None,
+    *,
+    bootstrap_servers: _Servers,
+    ledger_topic: _Ledger = None,
+    config: _Config = None,
+    config_file: _ConfigFile = None,
+    timeout: _Timeout = 30,
+    checkpoint: _Checkpoint = None,
+    yes: _Yes = False,
+    force: _Forced = False,
+    reason: _Reason = None,
+    as_json: _Json = False,
+) -> None:
+    """Commit decided transactions, as the query's next start would. Harms no driver that is running.
+
+    What no decision names is never committed, whatever is forced.
+
+    Exit status: 0 done, 1 not all of it is proven, 2 not done, 3 refused by the decision record, or it needs --force.
+    """
+    from integration.operate import transactions as command  # noqa: PLC0415 - slow imports that --help does not need
+    from integration.operate.printing import run  # noqa: PLC0415
+
+    connection = _connect(bootstrap_servers, ledger_topic, config, config_file, timeout)
+    by_hand = command.ByHand(checkpoint=checkpoint, is_forced=force, reason=reason, is_sure=yes)
+    raise typer.Exit(
+        run("transactions commit", lambda: command.commit(what, ids or (), connection, by_hand), as_json=as_json)
+    )
+
+
+@transactions.command()
+def abort(  # noqa: PLR0913 - options of a command line
+    what: _What,
+    ids: _Ids = None,
+    *,
+    bootstrap_servers: _Servers,
+    ledger_topic: _Ledger = None,
+    config: _Config = None,
+    config_file: _ConfigFile = None,
+    timeout: _Timeout = 30,
+    checkpoint: _Checkpoint = None,
+    yes: _Yes = False,
+    force: _Forced = False,
+    reason: _Reason = None,
+    as_json: _Json = False,
+) -> None:
+    """Abort transactions that nobody can decide any more, as the sweep does, and fence their writers.
+
+    What a decision names is never aborted, whatever is forced. The newest driver's needs --force, and fences that driver.
+
+    Exit status: 0 done, 1 not all of it is proven, 2 not done, 3 refused by the decision record, or it needs --force.
+    """
+    from integration.operate import transactions as command  # noqa: PLC0415 - slow imports that --help does not need
+    from integration.operate.printing import run  # noqa: PLC0415
+
+    connection = _connect(bootstrap_servers, ledger_topic, config, config_file, timeout)
+    by_hand = command.ByHand(checkpoint=checkpoint, is_forced=force, reason=reason, is_sure=yes)
+    raise typer.Exit(
+        run("transactions abort", lambda: command.abort(what, ids or (), connection, by_hand), as_json=as_json)
+    )

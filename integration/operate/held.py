@@ -1,0 +1,107 @@
+"""What holds back readers with ``read_committed``: the oldest open transaction of each partition, by DescribeProducers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from kafka.protocol.admin import DescribeProducersRequest
+
+from sinks.kafka.broker_connection import BrokerConnection
+from sinks.kafka.ledger_topic import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from integration.verify.cluster import Cluster
+
+
+@dataclass(frozen=True)
+class HeldPartition:
+    """A partition whose readers stop before its end.
+
+    Attributes:
+        stable: the last stable offset, where they stop.
+        end: the log's end.
+        producer_id: of the transaction that begins there; -1 if its leader did not say.
+        transactional_id: of that producer; None if no open transaction on the cluster has it.
+    """
+
+    topic: str
+    partition: int
+    stable: int
+    end: int
+    producer_id: int = -1
+    transactional_id: str | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return asdict(self)
+
+
+def held_back(cluster: Cluster, topics: Collection[str]) -> tuple[HeldPartition, ...]:
+    """Which of the topics' partitions are held back, and by whom.
+
+    Raises:
+        TwoPhaseCommitError: no broker answers, or a right is missing.
+    """
+    behind: dict[str, dict[int, tuple[int, int]]] = {}
+    for topic in sorted(topics):
+        bounds = cluster.bounds(topic)
+        held = {p: (s, bounds.ends[p]) for p, s in bounds.stable.items() if s < bounds.ends[p]} if bounds else {}
+        if held:
+            behind[topic] = held
+    if not behind:
+        return ()
+    oldest = _oldest_producers(cluster, behind)
+    names = _names(cluster)
+    return tuple(
+        HeldPartition(topic, partition, stable, end, oldest.get((topic, partition), -1))
+        if (topic, partition) not in oldest
+        else HeldPartition(topic, partition, stable, end, oldest[topic, partition], names.get(oldest[topic, partition]))
+        for topic, partitions in behind.items()
+        for partition, (stable, end) in sorted(partitions.items())
+    )
+
+
+def _oldest_producers(
+    cluster: Cluster, behind: Mapping[str, Mapping[int, tuple[int, int]]]
+) -> dict[tuple[str, int], int]:
+    """The producer whose open transaction begins first, by partition; a leader that does not answer says nothing."""
+    by_node: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    timeout_ms = cluster.sink.timeout_ms
+    for topic, partitions in behind.items():
+        found = describe(cluster.ledger.admin, topic, timeout_ms=timeout_ms)
+        for row in found.partitions if found else ():
+            if row.id in partitions and row.leader is not None:
+                by_node[row.leader.id][topic].append(row.id)
+    requests = [
+        (
+            DescribeProducersRequest(
+                topics=[
+                    DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=rows)
+                    for topic, rows in topics.items()
+                ]
+            ),
+            node,
+        )
+        for node, topics in by_node.items()
+    ]
+    oldest = {}
+    with closing(BrokerConnection(cluster.sink.committing_config())) as connection:
+        for response in connection.send_all(requests):
+            for topic_row in () if isinstance(response, Exception) else response.topics:
+                for row in topic_row.partitions:
+                    open_ones = [one for one in row.active_producers if one.current_txn_start_offset >= 0]
+                    if open_ones:
+                        first = min(open_ones, key=lambda one: int(one.current_txn_start_offset))
+                        oldest[str(topic_row.name), int(row.partition_index)] = int(first.producer_id)
+    return oldest
+
+
+def _names(cluster: Cluster) -> dict[int, str]:
+    """The transactional ids of all open transactions on the cluster, by producer id."""
+    ids = cluster.transactions.list_open("").transactional_ids
+    return {found.producer_id: tid for tid, found in cluster.transactions.describe(ids).items()}

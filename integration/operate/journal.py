@@ -1,0 +1,95 @@
+"""What an operator has forced, and why: a write-once file for each act, written before it."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import socket
+import time
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from twopc.errors import ConfigurationError
+from twopc.files import LocalFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+FORMAT: Final = 1
+_NAME: Final = re.compile(r"operator-(\d+)\.json")
+_TRIES: Final = 8
+
+
+class Act(msgspec.Struct, frozen=True, kw_only=True):
+    """What was forced.
+
+    Attributes:
+        command: ``commit`` or ``abort``.
+        transactions: the transactional ids, each with what the decision record said of it.
+        at_ms: in ms since 1970 UTC.
+        by: user and host.
+    """
+
+    format: int = FORMAT
+    command: str
+    sink: str
+    transactions: dict[str, str]
+    reason: str
+    at_ms: int
+    by: str
+
+
+def write_down(directory: Path, command: str, sink: str, transactions: dict[str, str], reason: str) -> str:
+    """Make the reason durable, and return its file.
+
+    Raises:
+        ConfigurationError: it cannot be written. Then nothing may be forced.
+    """
+    act = Act(
+        command=command,
+        sink=sink,
+        transactions=transactions,
+        reason=reason,
+        at_ms=int(time.time() * 1000),
+        by=f"{_user()}@{socket.gethostname()}",
+    )
+    files = LocalFiles(directory)
+    try:
+        for _ in range(_TRIES):
+            name = f"operator-{max(_numbers(files), default=0) + 1:06d}.json"
+            if files.put_if_absent(name, msgspec.json.encode(act)):
+                return f"{directory}/{name}"
+    except OSError as error:
+        raise ConfigurationError(f"the reason cannot be written to {directory} ({error}). Nothing was done") from error
+    raise ConfigurationError(f"others write to {directory} at the same time. Nothing was done; run it again")
+
+
+def acts_in(directory: Path) -> Sequence[Act]:
+    """What was forced so far, oldest first.
+
+    Raises:
+        ConfigurationError: a file cannot be read.
+    """
+    files = LocalFiles(directory)
+    found = []
+    for number in sorted(_numbers(files)):
+        name = f"operator-{number:06d}.json"
+        try:
+            found.append(msgspec.json.decode(files.read(name) or b"", type=Act))
+        except msgspec.DecodeError as error:
+            raise ConfigurationError(f"{directory}/{name} cannot be read: {error}") from error
+    return found
+
+
+def _numbers(files: LocalFiles) -> set[int]:
+    return {int(found[1]) for name in files.names("") if (found := _NAME.fullmatch(name))}
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return str(os.getuid())

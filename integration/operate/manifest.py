@@ -1,0 +1,177 @@
+"""The last file of a savepoint: what it is, and every file with its checksum. Without it a savepoint does not count."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from twopc.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NAME: Final = "manifest.json"
+#: Below it are the files of the checkpoint.
+TREE: Final = "checkpoint"
+_FORMAT: Final = "twopc-savepoint/1"
+_DIRECTORY: Final = "savepoint-"
+
+
+class Copied(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of the savepoint."""
+
+    size: int
+    sha256: str
+
+
+class Position(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a sink's decision log was when the savepoint was taken.
+
+    Attributes:
+        decided: the highest decided batch; None: none.
+        end: the position behind the log's last record.
+    """
+
+    log: str
+    decided: int | None
+    end: int
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """See the module.
+
+    Attributes:
+        query_id: of the checkpoint that it was taken from.
+        batch_id: the last batch that is in it: finished by Spark, and so visible in every sink.
+        offsets: the batch's source offsets, as the protocol compares them.
+        taken_from: the checkpoint's place, for people: a savepoint may be moved.
+        at_ms: when, in ms since 1970 UTC.
+        log: the decision log of the checkpoint; None: the query had none.
+        sinks: that it was bound to.
+        positions: by sink, where its log could be read.
+        files: by their names below :data:`TREE`.
+    """
+
+    query_id: str
+    batch_id: int
+    offsets: tuple[str, ...]
+    taken_from: str
+    at_ms: int
+    log: str | None
+    sinks: dict[str, dict[str, str]]
+    positions: dict[str, Position]
+    files: dict[str, Copied]
+
+
+class Savepoint(NamedTuple):
+    """A savepoint that is there."""
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return sum(copied.size for copied in self.manifest.files.values())
+
+
+def directory_name(batch_id: int, at_ms: int) -> str:
+    """A savepoint's own directory: savepoints of one query sort by their names."""
+    return f"{_DIRECTORY}{batch_id:010d}-{at_ms}"
+
+
+def pack(manifest: Manifest) -> bytes:
+    """The manifest's bytes: format and checksum, then JSON."""
+    body = msgspec.json.encode(manifest)
+    return f"{_FORMAT} {hashlib.sha256(body).hexdigest()}\n".encode() + body
+
+
+def open_savepoint(path: Path) -> Savepoint:
+    """Read a savepoint's manifest.
+
+    Raises:
+        ConfigurationError: it is none, it was not finished, or its manifest is torn or of another version.
+    """
+    try:
+        data = (path / NAME).read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ConfigurationError(f"{path} is no savepoint, or was not finished: it has no {NAME}") from error
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from error
+    head, _, body = data.partition(b"\n")
+    words = head.decode("ascii", "replace").split(" ")
+    if words[0] != _FORMAT and words[0].startswith("twopc-savepoint/"):
+        raise ConfigurationError(
+            f"{path} has the format {words[0]}, this version reads {_FORMAT}: use the version that wrote it"
+        )
+    if words != [_FORMAT, hashlib.sha256(body).hexdigest()]:
+        raise ConfigurationError(f"{path}/{NAME} is torn or was altered. Take another savepoint")
+    try:
+        return Savepoint(path, msgspec.json.decode(body, type=Manifest))
+    except msgspec.DecodeError as error:
+        raise ConfigurationError(f"{path}/{NAME} has an unknown shape: {error}") from error
+
+
+def check(savepoint: Savepoint) -> None:
+    """Read every file of a savepoint.
+
+    Raises:
+        ConfigurationError: one is missing or altered.
+    """
+    for name, data in contents(savepoint):
+        del name, data
+
+
+def contents(savepoint: Savepoint) -> Iterator[tuple[str, bytes]]:
+    """Every file of a savepoint, each compared with its checksum.
+
+    Raises:
+        ConfigurationError: one is missing or altered.
+    """
+    for name, copied in savepoint.manifest.files.items():
+        try:
+            data = (savepoint.path / TREE / name).read_bytes()
+        except OSError as error:
+            raise ConfigurationError(f"{savepoint.path} is damaged: {name} cannot be read ({error})") from error
+        if (len(data), hashlib.sha256(data).hexdigest()) != (copied.size, copied.sha256):
+            raise ConfigurationError(
+                f"{savepoint.path} is damaged: {name} was altered or is torn. Use an earlier savepoint"
+            )
+        yield name, data
+
+
+def savepoints_in(directory: Path) -> tuple[list[Savepoint], list[str]]:
+    """The savepoints in a directory, the newest first; and what is wrong with the others.
+
+    Raises:
+        ConfigurationError: there is no such directory.
+    """
+    if not directory.is_dir():
+        raise ConfigurationError(f"there is no directory {directory}")
+    found, problems = [], []
+    for path in sorted(directory.glob(f"{_DIRECTORY}*")):
+        try:
+            found.append(open_savepoint(path))
+        except ConfigurationError as error:
+            problems.append(str(error))
+    return sorted(found, key=lambda one: one.manifest.at_ms, reverse=True), problems
+
+
+def newest_good(directory: Path) -> Savepoint:
+    """The newest savepoint of a directory of which every file is as it was written.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    found, problems = savepoints_in(directory)
+    for one in found:
+        try:
+            check(one)
+        except ConfigurationError as error:
+            problems.append(str(error))
+        else:
+            return one
+    raise ConfigurationError("; ".join([f"{directory} has no good savepoint", *problems]))

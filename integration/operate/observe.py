@@ -1,0 +1,233 @@
+"""A sink as Kafka shows it: its driver, its decisions, what is open, what is proven. Read-only: it fences nobody."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from integration.operate.held import HeldPartition, held_back
+from integration.operate.opened import OpenTransaction, opened
+from integration.verify.cluster import Cluster
+from integration.verify.findings import Kind
+from integration.verify.history import history_of
+from integration.verify.markers import Markers, missing, wait_for_commits
+from integration.verify.transactions import check_missing, decided_in, topics_of
+from sinks.kafka.handle import driver_epoch_of, driver_id, id_prefix
+from sinks.kafka.ledger_topic import ABSENT
+from sinks.kafka.transactions import TransactionClient
+from twopc.attempt import Evidence
+from twopc.errors import ConfigurationError, DecisionLogDamagedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from integration.verify.history import BatchId, History
+    from integration.verify.transactions import Decided
+    from sinks.kafka import KafkaSink
+    from sinks.kafka.reports import Description
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """What is known of one decided transaction of the last batch."""
+
+    batch: int
+    task: int
+    transaction: str
+    rows: int
+    evidence: Evidence
+    text: str  #: how it is known, or why it is not
+
+    def facts(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {**self.__dict__, "evidence": self.evidence.value}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkState:
+    """See the module.
+
+    Attributes:
+        problem: why the decision log says nothing; None if it does.
+        query_id: the query that the log is open for.
+        driver: the newest driver's host and process.
+        driver_epoch: its epoch.
+        producer_id: of the drivers' transactional id, with its epoch: who may decide.
+        last_decided: the highest decided batch; None: none.
+        last_committed: the highest batch that is proven visible.
+        transactions: what is open.
+        proofs: of every decided transaction of the last batch, and of earlier ones those that are not visible.
+        staged: whether the last batch's rows are staged.
+        held: partitions whose readers stop before the end.
+        is_complete: False if a broker did not list its open transactions.
+    """
+
+    sink: str
+    ledger: str
+    problem: str | None = None
+    query_id: str | None = None
+    driver: str | None = None
+    driver_epoch: int = -1
+    producer_id: int = -1
+    producer_epoch: int = -1
+    last_decided: int | None = None
+    last_committed: int | None = None
+    transactions: tuple[OpenTransaction, ...] = ()
+    proofs: tuple[Proof, ...] = ()
+    staged: bool = False
+    held: tuple[HeldPartition, ...] = ()
+    is_complete: bool = True
+    history: History | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """As a JSON object."""
+        plain = ("sink", "ledger", "problem", "query_id", "driver", "driver_epoch", "producer_id", "producer_epoch")
+        counted = ("last_decided", "last_committed", "is_complete")
+        return {
+            **{name: getattr(self, name) for name in (*plain, *counted)},
+            "transactions": [one.facts() for one in self.transactions],
+            "not_proven": [one.facts() for one in self.proofs if one.evidence is not Evidence.COMMITTED],
+            "held_back": [one.facts() for one in self.held],
+        }
+
+
+def observe(sink: KafkaSink) -> SinkState:
+    """Look at a sink.
+
+    Raises:
+        TwoPhaseCommitError: no broker answers, or a right is missing.
+    """
+    with closing(TransactionClient(sink.committing_config())) as client, closing(sink.create_decision_log()) as log:
+        if log.identity() == ABSENT:
+            return _without_log(sink, client, f"there is no topic {sink.ledger} on this cluster")
+        try:
+            with closing(Cluster(sink)) as cluster:
+                return _observed(cluster)
+        except DecisionLogDamagedError as error:
+            return _without_log(sink, client, f"the decision log is damaged: {error}")
+
+
+def observe_all(sinks: Sequence[KafkaSink]) -> list[SinkState]:
+    """Look at every sink of a cluster. What is wrong with one does not hide the others.
+
+    Raises:
+        RetriableError: no broker answers.
+    """
+    found = []
+    for sink in sinks:
+        try:
+            found.append(observe(sink))
+        except ConfigurationError as error:
+            found.append(SinkState(sink=sink.name, ledger=sink.ledger, problem=str(error)))
+    return found
+
+
+def _without_log(sink: KafkaSink, client: TransactionClient, problem: str) -> SinkState:
+    listing = client.list_open(id_prefix(sink.name))
+    described = client.describe([*listing.transactional_ids, driver_id(sink.name)])
+    driver = described[driver_id(sink.name)]
+    found = opened(sink.name, described, None, driver_epoch=-1, now_ms=_now_ms())
+    return SinkState(
+        sink=sink.name,
+        ledger=sink.ledger,
+        problem=problem,
+        producer_id=driver.producer_id,
+        producer_epoch=driver.producer_epoch,
+        transactions=found,
+        is_complete=listing.complete,
+    )
+
+
+def _observed(cluster: Cluster) -> SinkState:
+    sink, client = cluster.sink, cluster.transactions
+    # What was decided before must be visible or open; what is decided meanwhile is not missed: the log is read again.
+    before = history(cluster)
+    required = decided_in(before, sink)
+    wait_for_commits(cluster, required, before.last)
+    markers = Markers()
+    markers.read_new(cluster)
+    absent = missing(cluster, markers, required)
+    listing = client.list_open(id_prefix(sink.name))
+    described = client.describe([*listing.transactional_ids, driver_id(sink.name)])
+    after = history(cluster)
+    decided = decided_in(after, sink)
+    epoch = newest_epoch(after, decided)
+    driver = described[driver_id(sink.name)]
+    found = opened(sink.name, described, decided.values(), driver_epoch=epoch, now_ms=_now_ms())
+    proofs = _proofs(required, absent, markers, before.last)
+    acquired = after.acquisitions.get(max(after.acquisitions, default=-1))
+    topics = {topic for one in decided.values() if one.id == after.last for topic in topics_of(one.handle, sink)}
+    topics |= {where.rpartition(":")[0] for one in found for where in one.partitions}
+    last = after.batches.get(after.last) if after.last is not None else None
+    return SinkState(
+        sink=sink.name,
+        ledger=sink.ledger,
+        query_id=None if after.view.begin is None else after.view.begin.query_id,
+        driver=None if acquired is None else acquired.driver,
+        driver_epoch=epoch,
+        producer_id=driver.producer_id,
+        producer_epoch=driver.producer_epoch,
+        last_decided=after.view.highest_batch,
+        last_committed=_last_committed(before, {one.batch for one in proofs if one.evidence is not Evidence.COMMITTED}),
+        transactions=found,
+        proofs=proofs,
+        staged=last is not None and any(task.staged for task in last.decision.tasks),
+        held=held_back(cluster, topics | {sink.ledger}),
+        is_complete=listing.complete,
+        history=after,
+    )
+
+
+def history(cluster: Cluster) -> History:
+    """The decisions.
+
+    Raises:
+        DecisionLogDamagedError: they cannot be trusted.
+    """
+    ledgers = cluster.ledgers()
+    found = history_of(ledgers.deciding, ledgers.own)
+    if found.view.damage is not None:
+        raise DecisionLogDamagedError(found.view.damage)
+    return found
+
+
+def newest_epoch(found: History, decided: Mapping[str, Decided]) -> int:
+    """The newest driver's epoch. Its acquisition may be truncated; its transactional ids have it, too."""
+    of = (driver_epoch_of(one.handle.transactional_id) for one in decided.values())
+    return max([*found.acquisitions, *(number for number in of if number is not None)], default=-1)
+
+
+def _proofs(
+    decided: Mapping[str, Decided], absent: Mapping[str, Description], markers: Markers, last: BatchId | None
+) -> tuple[Proof, ...]:
+    found = []
+    for uuid, one in decided.items():
+        if one.abandoned or (uuid not in absent and one.id != last):
+            continue
+        evidence, text = Evidence.COMMITTED, "its marker is visible"
+        if uuid in absent:
+            [finding] = check_missing({uuid: absent[uuid]}, decided, markers.partitions.bounds, last)
+            evidence = Evidence.ABORTED if finding.kind is Kind.DECIDED_LOST else Evidence.UNKNOWN
+            text = finding.text.partition(": ")[2]
+        found.append(
+            Proof(
+                batch=one.id.batch,
+                task=one.task,
+                transaction=one.handle.transaction,
+                rows=one.handle.rows,
+                evidence=evidence,
+                text=text,
+            )
+        )
+    return tuple(found)
+
+
+def _last_committed(found: History, unproven: set[int]) -> int | None:
+    proven = [key.batch for key, batch in found.batches.items() if key.batch not in unproven and not batch.abandoned]
+    return proven[-1] if proven else None
+
+
+def _now_ms() -> float:
+    return time.time() * 1000

@@ -1,0 +1,150 @@
+"""One open transaction of a sink, as an operator has to know it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from sinks.kafka.handle import ProducerIdentity, driver_epoch_of, driver_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from integration.verify.transactions import Decided
+    from sinks.kafka.reports import Description
+
+
+class Standing(Enum):
+    """What the decision record says of an open transaction."""
+
+    DECIDED = "decided"  #: it must be committed
+    ABANDONED = "abandoned"  #: decided, and given up by its user: it must be aborted
+    ORPHAN = "orphan"  #: undecided, of an earlier driver: nobody can decide it any more
+    RUNNING = "undecided"  #: of the newest driver: it may still be decided, if that driver lives
+    DRIVER = "driver"  #: the driver's own: a decision is being written
+    UNJUDGED = "unjudged"  #: there is no decision log, or it cannot be read
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenTransaction:
+    """See the module. Its attributes are the keys of a JSON object.
+
+    Attributes:
+        state: the coordinator's word for it.
+        age_s: since when it is open; None where the coordinator did not say.
+        expires_in_s: after this time the coordinator aborts it. Below 0: about to.
+        batch: of a decided transaction; None where it is not known.
+        rows: the same.
+        partitions: that it has written to, as ``topic:partition``.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    state: str
+    standing: Standing
+    age_s: float | None
+    expires_in_s: float | None
+    batch: int | None = None
+    task: int | None = None
+    rows: int | None = None
+    partitions: tuple[str, ...] = ()
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether somebody still has to decide or to commit it, and may come too late."""
+        return self.standing is not Standing.DRIVER
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        """The producer that wrote it."""
+        return ProducerIdentity(self.transactional_id, self.producer_id, self.producer_epoch)
+
+    @property
+    def evidence(self) -> str:
+        """What the decision record says, in a sentence."""
+        return {
+            Standing.DECIDED: f"the decision of batch {self.batch} names it (task {self.task})",
+            Standing.ABANDONED: f"the decision of batch {self.batch} names it, and a later record gives the batch up",
+            Standing.ORPHAN: "no decision names it, and a newer driver has fenced the one that could have decided it",
+            Standing.RUNNING: "no decision names it yet; its driver is the newest one",
+            Standing.DRIVER: "the driver's own transaction: it holds a record of the decision log",
+            Standing.UNJUDGED: "the decision log is missing or cannot be read: nothing says what was decided",
+        }[self.standing]
+
+    def facts(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {
+            "transactional_id": self.transactional_id,
+            "producer_id": self.producer_id,
+            "producer_epoch": self.producer_epoch,
+            "state": self.state,
+            "decision": self.standing.value,
+            "in_doubt": self.is_in_doubt,
+            "age_s": self.age_s,
+            "expires_in_s": self.expires_in_s,
+            "batch": self.batch,
+            "task": self.task,
+            "rows": self.rows,
+            "partitions": list(self.partitions),
+            "evidence": self.evidence,
+        }
+
+
+def opened(
+    sink: str,
+    described: Mapping[str, Description],
+    decided: Iterable[Decided] | None,
+    *,
+    driver_epoch: int,
+    now_ms: float,
+) -> tuple[OpenTransaction, ...]:
+    """Judge a sink's open transactions.
+
+    Args:
+        sink: its name.
+        described: what the coordinators say, by transactional id. What has ended meanwhile is left out.
+        decided: what the decision log has; None if it cannot be read.
+        driver_epoch: of the newest driver that the log shows.
+        now_ms: the time, in ms since 1970 UTC. Ages compare it with the coordinators' clocks.
+    """
+    by_producer = {
+        (one.handle.transactional_id, one.handle.producer_id, one.handle.producer_epoch): one for one in decided or ()
+    }
+    found = []
+    for tid, description in sorted(described.items()):
+        if description.state not in {"Ongoing", "PrepareCommit", "PrepareAbort"}:
+            continue
+        one = by_producer.get((tid, description.producer_id, description.producer_epoch))
+        age_s = None if description.started_ms < 0 else round((now_ms - description.started_ms) / 1000, 1)
+        found.append(
+            OpenTransaction(
+                transactional_id=tid,
+                producer_id=description.producer_id,
+                producer_epoch=description.producer_epoch,
+                state=description.state,
+                standing=_standing(sink, tid, one, is_known=decided is not None, driver_epoch=driver_epoch),
+                age_s=age_s,
+                expires_in_s=None if age_s is None else round(description.timeout_ms / 1000 - age_s, 1),
+                batch=None if one is None else one.id.batch,
+                task=None if one is None else one.task,
+                rows=None if one is None else one.handle.rows,
+                partitions=tuple(sorted(description.partitions)),
+            )
+        )
+    return tuple(found)
+
+
+def _standing(sink: str, tid: str, one: Decided | None, *, is_known: bool, driver_epoch: int) -> Standing:
+    if tid == driver_id(sink):
+        return Standing.DRIVER
+    if not is_known:
+        return Standing.UNJUDGED
+    if one is not None:
+        return Standing.ABANDONED if one.abandoned else Standing.DECIDED
+    epoch = driver_epoch_of(tid)
+    # An id of another form is not a task's: the sweep leaves it alone, and so does this.
+    if epoch is None:
+        return Standing.UNJUDGED
+    return Standing.ORPHAN if epoch < driver_epoch else Standing.RUNNING

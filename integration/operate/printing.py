@@ -1,0 +1,117 @@
+"""How the commands print: tables for people, one JSON object for programs, one line for what is wrong."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from integration.operate.acts import ForbiddenError
+from integration.operate.advice import Urgency
+from integration.signals import ended_by_signals
+from twopc.errors import TwoPhaseCommitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from integration.operate.advice import Advice
+    from integration.operate.observe import SinkState
+    from integration.operate.opened import OpenTransaction
+
+#: The exit statuses of all these commands.
+DONE: Final = 0
+ATTENTION: Final = 1  #: somebody has to act, or not everything was done
+NOT_DONE: Final = 2  #: it could not be looked at, or wrong usage
+REFUSED: Final = 3  #: the decision record forbids it, or it needs --force
+
+_STYLES: Final = {Urgency.NONE: "green", Urgency.WATCH: "yellow", Urgency.ACT: "bold red"}
+
+
+class Answer(NamedTuple):
+    """What a command has to say."""
+
+    status: int
+    facts: Any  #: the JSON object
+    show: Callable[[Console], object]  #: for people
+
+
+def run(name: str, act: Callable[[], Answer], *, as_json: bool) -> int:
+    """Do it, print the answer, return the exit status. Whatever is wrong is one line on stderr."""
+    stderr = Console(stderr=True, highlight=False)
+    try:
+        with ended_by_signals():
+            answer = act()
+    except ForbiddenError as error:
+        status, problem = REFUSED, str(error)
+    except TwoPhaseCommitError as error:
+        status, problem = NOT_DONE, str(error)
+    except KeyboardInterrupt:
+        status, problem = NOT_DONE, "interrupted"
+    except Exception as error:  # noqa: BLE001 - Python would exit with status 1, which has a meaning
+        traceback.print_exc()
+        problem = f"unexpected {type(error).__name__} ({error}). Please report this with the traceback above."
+        status = NOT_DONE
+    else:
+        typer.echo(json.dumps(answer.facts)) if as_json else answer.show(Console(highlight=False))
+        return answer.status
+    stderr.print(f"twopc {name}: {problem}", style="red", markup=False, soft_wrap=True)
+    return status
+
+
+def show_lines(lines: Iterable[str]) -> Callable[[Console], object]:
+    """Lines of text."""
+    return lambda console: console.print("\n".join(lines), markup=False, soft_wrap=True)
+
+
+def show_transactions(found: Sequence[OpenTransaction], console: Console) -> None:
+    """A table of open transactions."""
+    table = Table(show_edge=False, pad_edge=False)
+    for name in ("transaction", "decision", "age", "expires in", "batch", "rows", "evidence"):
+        table.add_column(name, overflow="fold", justify="right" if name in {"age", "expires in", "rows"} else "left")
+    for one in found:
+        table.add_row(
+            escape(one.transactional_id),
+            one.standing.value,
+            "?" if one.age_s is None else f"{one.age_s:.0f} s",
+            "?" if one.expires_in_s is None else f"{one.expires_in_s:.0f} s",
+            "?" if one.batch is None else str(one.batch),
+            "?" if one.rows is None else f"{one.rows:,}",
+            escape(one.evidence),
+        )
+    console.print(table)
+
+
+def show_advice(found: Sequence[Advice], console: Console) -> None:
+    """Each in two lines: what is so; what to do, and where the runbook has more."""
+    for one in found:
+        style = _STYLES[one.urgency]
+        console.print(f"[{style}]{one.urgency.value}[/] {escape(one.what)}", soft_wrap=True)
+        console.print(f"   [bold]{escape(one.action)}[/] [dim]{escape(one.link)}[/]", soft_wrap=True)
+
+
+def show_state(state: SinkState, advice: Sequence[Advice], console: Console) -> None:
+    """One sink: who owns it, how far it is, what is open, what holds readers back, what to do."""
+    console.print(f"[bold]sink {escape(state.sink)}[/], ledger {escape(state.ledger)}", soft_wrap=True)
+    who = state.driver or ("nobody yet" if state.driver_epoch < 0 else "its record is truncated")
+    producer = "none" if state.producer_id < 0 else f"producer {state.producer_id} epoch {state.producer_epoch}"
+    lines = [
+        f"  query {state.query_id or '-'}; driver {who} (epoch {state.driver_epoch}), {state.sink}.driver: {producer}",
+        f"  last decided batch {_or_none(state.last_decided)}, last committed {_or_none(state.last_committed)}",
+    ]
+    console.print("\n".join(lines), markup=False, soft_wrap=True)
+    if state.transactions:
+        show_transactions(state.transactions, console)
+    for one in state.held:
+        by = one.transactional_id or "a transaction that is just ending"
+        text = f"  {one.topic}[{one.partition}]: readers stop at {one.stable} of {one.end}, behind {by}"
+        console.print(text, markup=False, soft_wrap=True)
+    show_advice(advice, console)
+
+
+def _or_none(batch: int | None) -> str:
+    return "none" if batch is None or batch < 0 else str(batch)

@@ -1,0 +1,134 @@
+"""``twopc resolve``: through a batch in doubt step by step: its state, the evidence, the next action. By recovery's own table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from integration.operate import acts
+from integration.operate.advice import RUNBOOK
+from integration.operate.observe import observe
+from integration.operate.opened import Standing
+from integration.operate.printing import ATTENTION, DONE, Answer, show_lines
+from integration.operate.subject import subject_of
+from twopc.attempt import Evidence
+from twopc.batch import Position
+from twopc.recovery import Step, lookup, outcome_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from integration.operate.checkpoint import CheckpointState
+    from integration.operate.observe import SinkState
+    from integration.operate.subject import Connection
+    from sinks.kafka import KafkaSink
+
+#: What the query's next start does at each step of the table, and what is left to a person; in words.
+_NEXT: Final = {
+    Step.WRITE: "Nothing is in doubt: the next start writes the next batch. Start the query.",
+    Step.FINISH: "Nothing is in doubt: the next start finishes the batch without writing. Start the query.",
+    Step.REWRITE: "All of the batch is lost, so nothing of it is visible: start the query, which writes it again.",
+    Step.PUBLISH: "What is lost is staged: start the query, which publishes it from the staged rows.",
+    Step.REPAIR: "Start the query: if the replay gives the decided rows, it writes what is lost; else it stops in doubt.",
+    Step.IN_DOUBT: (
+        "Spark has moved past the batch and cannot replay it. Look at the output, then start once with "
+        "abandon_batch={batch}: what is visible stays, the rest is given up."
+    ),
+    Step.BLOCKED: (
+        "Neither commit nor loss can be proven now. Start the query when every broker answers. If its markers were "
+        "deleted, start once with abandon_batch={batch}."
+    ),
+}
+#: Their entries in the runbook; the others need none.
+_ENTRIES: Final = {
+    Step.REWRITE: "a-decided-transaction-is-lost",
+    Step.PUBLISH: "a-decided-transaction-is-lost",
+    Step.REPAIR: "a-decided-transaction-is-lost",
+    Step.IN_DOUBT: "a-batch-is-in-doubt",
+    Step.BLOCKED: "a-commit-cannot-be-proven",
+}
+
+
+def resolve(what: str, connection: Connection, *, checkpoint: Path | None, is_sure: bool, may_ask: bool) -> Answer:
+    """Go through the last decision of each sink; commit what is decided and open, if that is confirmed.
+
+    Raises:
+        ForbiddenError: the decision record has changed meanwhile.
+        TwoPhaseCommitError: no broker answers.
+    """
+    subject = subject_of(what, connection, checkpoint=checkpoint)
+    found = [_resolve(sink, subject.checkpoint, is_sure=is_sure, may_ask=may_ask) for sink in subject.sinks]
+    is_clear = all(facts["step"] in {Step.WRITE.value, Step.FINISH.value} for _, facts in found)
+    return Answer(
+        DONE if is_clear else ATTENTION,
+        [facts for _, facts in found],
+        show_lines(line for lines, _ in found for line in lines),
+    )
+
+
+def _resolve(
+    sink: KafkaSink, checkpoint: CheckpointState | None, *, is_sure: bool, may_ask: bool
+) -> tuple[list[str], dict[str, Any]]:
+    state = observe(sink)
+    lines = [f"1. State: sink {state.sink}, query {state.query_id or '-'}, last decided batch {state.last_decided}"]
+    if state.problem is not None:
+        action = f"3. Next: do not start the query. Read {RUNBOOK}#the-ledger-is-lost-or-damaged"
+        return [*lines, f"2. Evidence: none: {state.problem}", action], {"sink": state.sink, "step": Step.DAMAGED.value}
+    wanted = [one for one in state.transactions if one.standing is Standing.DECIDED]
+    lines.append(f"2. Evidence: {_counted(state)}; {len(wanted)} decided and open")
+    lines += [f"   task {one.task}: {one.text} ({one.transaction}, {one.rows} rows)" for one in _last(state)]
+    committed = []
+    if wanted and (is_sure or (may_ask and _confirmed(lines, len(wanted)))):
+        acts.require_committable(state, wanted, is_forced=False)
+        committed = acts.commit(sink, wanted)
+        lines += [f"   committed: {one.transactional_id}: {one.text}" for one in committed]
+        state = observe(sink)
+        wanted = [one for one in state.transactions if one.standing is Standing.DECIDED]
+    step, label = _step(state, checkpoint)
+    text, anchor = _NEXT[step], _ENTRIES.get(step, "healthy")
+    if wanted:
+        text, anchor = (
+            f"Start the query, which commits them; or run `twopc transactions commit {state.sink}`.",
+            "decided-and-not-committed",
+        )
+    action = text.format(batch=state.last_decided)
+    lines.append(f"3. Next ({label}): {action} {RUNBOOK}#{anchor}")
+    facts = {
+        "sink": state.sink,
+        "batch": state.last_decided,
+        "case": label,
+        "step": step.value,
+        "evidence": [one.facts() for one in _last(state)],
+        "committed": [one.facts() for one in committed],
+        "next": action,
+        "runbook": f"{RUNBOOK}#{anchor}",
+    }
+    return lines, facts
+
+
+def _step(state: SinkState, checkpoint: CheckpointState | None) -> tuple[Step, str]:
+    """The row of recovery's table that the next start will match, as far as can be known without it."""
+    assert state.history is not None
+    batch = state.last_decided
+    finished = None if checkpoint is None else checkpoint.finished
+    is_past = finished is not None and batch is not None and finished >= batch
+    position = Position.NEXT if is_past or batch is None else Position.SAME
+    case = lookup(
+        state.history.view.status, outcome_of(one.evidence for one in _last(state)), position, staged=state.staged
+    )
+    return case.step, case.label
+
+
+def _last(state: SinkState) -> list[Any]:
+    return [one for one in state.proofs if one.batch == state.last_decided]
+
+
+def _counted(state: SinkState) -> str:
+    found = [one.evidence for one in _last(state)]
+    return ", ".join(f"{found.count(one)} {one.value}" for one in Evidence)
+
+
+def _confirmed(lines: list[str], count: int) -> bool:
+    typer.echo("\n".join(lines), err=True)
+    return typer.confirm(f"Commit {count} decided transaction(s) now?", err=True)

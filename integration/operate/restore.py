@@ -1,0 +1,170 @@
+"""Restore a savepoint: a new checkpoint, of a new query, that goes on behind the savepoint's batch.
+
+The new query has an id of its own. So the old checkpoint and the new one can never write to a sink in turns unnoticed: the new
+query has to name the old one (``end_query_id``), and the ledger ends the old one for good. The binding and the decisions of the
+old query are not restored: they would bind the new checkpoint to what the old one goes on deciding.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from integration.operate.durable import whole_directory, write
+from integration.operate.manifest import Savepoint, contents, newest_good, open_savepoint
+from integration.operate.observe import observe
+from twopc.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from sinks.kafka import KafkaSink
+
+_METADATA: Final = "metadata"
+#: What the old query decides and is bound to: it stays with the old query.
+_OURS: Final = "twopc/"
+NOTE: Final = "twopc/restored.json"
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a checkpoint was restored from; kept in it for people."""
+
+    savepoint: str
+    former_query_id: str
+    batch_id: int
+
+
+class Repeated(NamedTuple):
+    """What a sink shows already and will get again.
+
+    Attributes:
+        first: the first batch that was decided after the savepoint; None: none was.
+        last: the last one.
+        rows: of them, as far as the ledger still has their decisions.
+        is_exact: whether it has all of them.
+        text: in a sentence.
+    """
+
+    sink: str
+    first: int | None
+    last: int | None
+    rows: int
+    is_exact: bool
+    text: str
+
+
+class Restored(NamedTuple):
+    """A checkpoint that was restored.
+
+    Attributes:
+        checkpoint: where it is.
+        query_id: of the new query.
+        savepoint: what it was restored from.
+        repeated: for each sink that was asked.
+    """
+
+    checkpoint: Path
+    query_id: str
+    savepoint: Savepoint
+    repeated: tuple[Repeated, ...]
+
+    @property
+    def settings(self) -> str:
+        """What to pass to ``exactly_once`` at the first start."""
+        former = self.savepoint.manifest.query_id
+        return f"adopt_query_id={self.query_id!r}, end_query_id={former!r}"
+
+    def facts(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {
+            "checkpoint": str(self.checkpoint),
+            "query_id": self.query_id,
+            "former_query_id": self.savepoint.manifest.query_id,
+            "savepoint": str(self.savepoint.path),
+            "batch_id": self.savepoint.manifest.batch_id,
+            "settings": self.settings,
+            "repeated": [one._asdict() for one in self.repeated],
+        }
+
+
+def restore_savepoint(savepoint: Path, checkpoint: Path, *, sinks: Sequence[KafkaSink] = ()) -> Restored:
+    """Make a new checkpoint from a savepoint. Start the new query with :attr:`Restored.settings`.
+
+    Args:
+        savepoint: a savepoint; or a directory of some, of which the newest good one is taken.
+        checkpoint: the new checkpoint; it must not exist, or be empty.
+        sinks: asked what will be repeated. Nothing is written to them.
+
+    Raises:
+        ConfigurationError: there is no good savepoint, or the checkpoint is not empty, or cannot be written.
+        TwoPhaseCommitError: no broker answers.
+    """
+    try:
+        found = open_savepoint(savepoint)
+    except ConfigurationError:
+        if not savepoint.is_dir() or not any(savepoint.glob("savepoint-*")):
+            raise
+        found = newest_good(savepoint)
+    if checkpoint.exists() and (not checkpoint.is_dir() or any(checkpoint.iterdir())):
+        raise ConfigurationError(
+            f"{checkpoint} is not empty: a savepoint is restored to a new checkpoint. Nothing was written"
+        )
+    repeated = tuple(repeated_in(sink, found) for sink in sinks)
+    name = str(uuid.uuid4())
+    former = found.manifest.query_id
+    note = Note(savepoint=str(found.path), former_query_id=former, batch_id=found.manifest.batch_id)
+    try:
+        with whole_directory(checkpoint) as unfinished:
+            for file, data in contents(found):
+                if not file.startswith(_OURS):
+                    write(unfinished / file, _of_query(data, name) if file == _METADATA else data)
+            write(unfinished / NOTE, msgspec.json.encode(note))
+    except OSError as error:
+        raise ConfigurationError(f"{checkpoint} cannot be written: {error}. Nothing is left of it") from error
+    return Restored(checkpoint, name, found, repeated)
+
+
+def repeated_in(sink: KafkaSink, savepoint: Savepoint) -> Repeated:
+    """What the sink was given after the savepoint: it is visible already, and the new query writes it again.
+
+    Raises:
+        ConfigurationError: the sink's decisions cannot be read.
+        TwoPhaseCommitError: no broker answers.
+    """
+    state = observe(sink)
+    if state.history is None:
+        raise ConfigurationError(
+            f"sink {sink.name!r}: {state.problem}. So nothing says which output would be repeated. Nothing was restored"
+        )
+    manifest = savepoint.manifest
+    if state.query_id != manifest.query_id:
+        raise ConfigurationError(
+            f"sink {sink.name!r} belongs to query {state.query_id} now, the savepoint is of query {manifest.query_id}. Nothing "
+            "was restored. Take a savepoint of that query, or restore without --bootstrap-servers and give the sink another name"
+        )
+    later = {
+        key.batch: sum(int(handle["rows"]) for _, handle in batch.handles(sink.name))
+        for key, batch in state.history.batches.items()
+        if key.query_id == manifest.query_id and key.batch > manifest.batch_id
+    }
+    highest = state.history.view.highest_batch_of(manifest.query_id)
+    if highest is None or highest <= manifest.batch_id:
+        text = f"nothing is repeated: batch {manifest.batch_id} is the last that {sink.name!r} was given"
+        return Repeated(sink.name, None, None, 0, is_exact=True, text=text)
+    first, count = manifest.batch_id + 1, sum(later.values())
+    is_exact = len(later) == highest - manifest.batch_id
+    text = (
+        f"sink {sink.name!r} has batches {first} to {highest} already: {'' if is_exact else 'at least '}{count} rows. Their "
+        "input is processed again, so their output is repeated"
+    )
+    return Repeated(sink.name, first, highest, count, is_exact=is_exact, text=text)
+
+
+def _of_query(metadata: bytes, query_id: str) -> bytes:
+    """Spark's file ``metadata`` with another query's id."""
+    *head, last = metadata.decode().splitlines()
+    return "\n".join([*head, json.dumps({**json.loads(last), "id": query_id}, separators=(",", ":"))]).encode()

@@ -1,0 +1,181 @@
+"""Take a savepoint: a copy of a checkpoint at the end of a batch, of a query that is stopped or running.
+
+What is consistent while a query runs: Spark never changes a file of a checkpoint, it adds and deletes them. ``commits/N`` is
+written after everything that belongs to batch N: its offsets, its state (version N + 1), and ``foreachBatch`` has returned, so
+every sink shows it. So the files up to batch N are a consistent copy, whatever is being added meanwhile. Spark deletes what
+lies ``minBatchesToRetain`` batches back. If a file that batch N needs is deleted before it is copied, the copy is begun anew.
+
+Source logs (``sources/``) are copied whole: an entry beyond batch N is as if Spark had died before it planned batch N + 1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import time
+from collections import defaultdict
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+from integration.operate.checkpoint import numbers, read_checkpoint
+from integration.operate.durable import whole_directory, write
+from integration.operate.manifest import NAME, TREE, Copied, Manifest, Position, Savepoint, directory_name, pack
+from integration.spark.checkpoint import query_id, source_offsets
+from integration.verify.cluster import Cluster
+from integration.verify.history import history_of
+from twopc.errors import ConfigurationError, RetriableError
+from twopc.files import LocalFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from collections.abc import Set as AbstractSet
+    from pathlib import Path
+
+    from integration.operate.checkpoint import CheckpointState
+    from sinks.kafka import KafkaSink
+
+logger = logging.getLogger(__name__)
+
+_TRIES: Final = 5
+#: A version of a state store, by either provider, with the unique id that Spark 4 may give it, or the checksum of its file.
+_VERSION: Final = re.compile(r"(\d+)(?:_[0-9a-f-]+)?\.(delta|snapshot|zip|changelog)(?:\.crc)?")
+_SNAPSHOTS: Final = frozenset({"snapshot", "zip"})
+#: Ours, and of no use elsewhere: rows of a batch in progress, and requests to a running query.
+_LEFT_OUT: Final = re.compile(r"twopc/(staging/|savepoint-request)")
+
+
+def create_savepoint(checkpoint: Path, directory: Path, *, sinks: Sequence[KafkaSink] = ()) -> Savepoint:
+    """Copy a checkpoint as it was at the end of its last finished batch.
+
+    Args:
+        checkpoint: the query's; the query may be running.
+        directory: where savepoints are kept; the savepoint is a directory in it.
+        sinks: Kafka sinks whose decision logs are noted, too. They are read only.
+
+    Raises:
+        ConfigurationError: there is no checkpoint, it has no finished batch, or it cannot be read or written.
+        RetriableError: the query deletes its files faster than they are copied.
+        TwoPhaseCommitError: no broker answers.
+    """
+    found = read_checkpoint(checkpoint)
+    for _ in range(_TRIES):
+        # After the decisions: a batch that is finished by now is not beyond them.
+        positions = {sink.name: _position(sink) for sink in sinks}
+        finished = max(numbers(LocalFiles(checkpoint), "commits"), default=None)
+        if finished is None:
+            raise ConfigurationError(f"{checkpoint} has no finished batch yet: there is nothing to keep")
+        try:
+            return _copy(checkpoint, directory, found, finished, positions)
+        except _VanishedError as error:
+            logger.warning("batch %d is not copied: Spark has deleted %s meanwhile", finished, error)
+        except OSError as error:
+            raise ConfigurationError(f"the savepoint cannot be written: {error}. Nothing is left of it") from error
+    raise RetriableError(
+        f"{checkpoint}: Spark deletes files faster than they are copied. Stop the query, or raise its "
+        "spark.sql.streaming.minBatchesToRetain"
+    )
+
+
+class _VanishedError(Exception):
+    """A file that batch N needs was deleted before it was copied."""
+
+
+def _position(sink: KafkaSink) -> Position:
+    with closing(Cluster(sink)) as cluster:
+        ledgers = cluster.ledgers()
+    view = history_of(ledgers.deciding, ledgers.own).view
+    end = max((entry.offset + 1 for entry in ledgers.deciding.entries), default=0)
+    return Position(log=ledgers.name, decided=view.highest_batch, end=end)
+
+
+def _copy(
+    checkpoint: Path, directory: Path, found: CheckpointState, batch: int, positions: dict[str, Position]
+) -> Savepoint:
+    at_ms = int(time.time() * 1000)
+    target = directory / directory_name(batch, at_ms)
+    files = LocalFiles(checkpoint)
+    offsets = source_offsets(files, batch)
+    with whole_directory(target) as unfinished:
+        copied, vanished = {}, []
+        for name in _wanted(checkpoint, batch):
+            data = files.read(name)
+            if data is None:
+                vanished.append(name)
+                continue
+            write(unfinished / TREE / name, data)
+            copied[name] = Copied(size=len(data), sha256=hashlib.sha256(data).hexdigest())
+        _require_whole(copied.keys(), vanished, batch)
+        if offsets is None:
+            raise _VanishedError(f"offsets/{batch}")
+        manifest = Manifest(
+            query_id=query_id(files),
+            batch_id=batch,
+            offsets=offsets,
+            taken_from=str(checkpoint.resolve()),
+            at_ms=at_ms,
+            log=found.log,
+            sinks={name: dict(facts) for name, facts in found.sinks.items()},
+            positions=positions,
+            files=copied,
+        )
+        write(unfinished / NAME, pack(manifest))
+    return Savepoint(target, manifest)
+
+
+def _wanted(checkpoint: Path, batch: int) -> list[str]:
+    """The names of the files that a copy of batch N may need.
+
+    State versions are listed first: what they refer to (RocksDB's files) was there before they were.
+    """
+    versions = [name for name in _names(checkpoint) if _belongs(name, batch) and _version(name) is not None]
+    others = [name for name in _names(checkpoint) if _belongs(name, batch) and _version(name) is None]
+    return [*versions, *others]
+
+
+def _names(checkpoint: Path) -> Iterator[str]:
+    """Every file, but those that begin with a dot: Hadoop's checksums and files that are being written."""
+    for path in sorted(checkpoint.rglob("*")):
+        name = path.relative_to(checkpoint)
+        if not any(part.startswith(".") for part in name.parts) and path.is_file():
+            yield name.as_posix()
+
+
+def _belongs(name: str, batch: int) -> bool:
+    if _LEFT_OUT.match(name):
+        return False
+    directory, _, file = name.rpartition("/")
+    if directory in {"offsets", "commits"}:
+        return file.isdigit() and int(file) <= batch
+    version = _version(name)
+    return version is None or version[0] <= batch + 1
+
+
+def _version(name: str) -> tuple[int, str] | None:
+    """The version of a state store that a file holds, and its kind."""
+    if not name.startswith("state/"):
+        return None
+    match = _VERSION.fullmatch(name.rpartition("/")[2])
+    return None if match is None else (int(match[1]), match[2])
+
+
+def _require_whole(names: AbstractSet[str], vanished: Sequence[str], batch: int) -> None:
+    """Require that nothing is missing that a restart after the batch reads."""
+    needed = {"metadata", f"offsets/{batch}", f"commits/{batch}"} | ({f"offsets/{batch - 1}"} if batch else set())
+    if missing := sorted(needed - names):
+        raise _VanishedError(", ".join(missing))
+    bases: dict[str, int] = defaultdict(int)
+    for name in names:
+        version = _version(name)
+        if version is not None and version[1] in _SNAPSHOTS:
+            directory = name.rpartition("/")[0]
+            bases[directory] = max(bases[directory], version[0])
+    for name in vanished:
+        directory, _, file = name.rpartition("/")
+        version = _version(name)
+        is_old = version is not None and version[0] < bases[directory]
+        is_old |= directory in {"offsets", "commits"} and int(file) < batch - 1
+        # RocksDB's files of versions that are deleted: the newest snapshot's are kept as long as the snapshot is.
+        is_old |= directory.startswith("state/") and version is None
+        if not is_old and not file.endswith(".crc"):
+            raise _VanishedError(name)

@@ -1,0 +1,121 @@
+"""``twopc savepoint …``: options only, as in ``integration.cli``."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    no_args_is_help=True, help="Consistent copies of a query's checkpoint, to go back to or to go elsewhere."
+)
+
+_connection = partial(typer.Option, rich_help_panel="Connection")
+
+_Checkpoint = Annotated[
+    Path, typer.Argument(help="The query's checkpoint, a local directory. The query may be running.")
+]
+_Directory = Annotated[Path, typer.Argument(help="Where savepoints are kept; each is a directory in it.")]
+_Servers = Annotated[str | None, _connection(help="host:port of a broker: to ask the sinks' ledgers, too.")]
+_Config = Annotated[list[str] | None, _connection(help="A librdkafka option, key=value. Repeatable.")]
+_ConfigFile = Annotated[
+    Path | None,
+    _connection(exists=True, dir_okay=False, help="A file of such options, one per line. Use it for passwords."),
+]
+_Timeout = Annotated[int, _connection(min=1, help="Seconds to wait for the brokers.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, everything else to stderr.")]
+
+
+@app.command()
+def create(  # noqa: PLR0913 - options of a command line
+    checkpoint: _Checkpoint,
+    directory: _Directory,
+    *,
+    bootstrap_servers: _Servers = None,
+    config: _Config = None,
+    config_file: _ConfigFile = None,
+    timeout: _Timeout = 30,
+    as_json: _Json = False,
+) -> None:
+    """Copy a checkpoint as it was at the end of its last finished batch. The copy can be moved.
+
+    Exit status: 0 taken, 2 not taken; then nothing is left of it.
+    """
+    from integration.operate import savepoints as command  # noqa: PLC0415 - slow imports that --help does not need
+    from integration.operate.printing import run  # noqa: PLC0415
+    from integration.operate.subject import Connection  # noqa: PLC0415
+
+    connection = Connection(bootstrap_servers, None, tuple(config or ()), config_file, timeout)
+    raise typer.Exit(
+        run("savepoint create", lambda: command.create(checkpoint, directory, connection), as_json=as_json)
+    )
+
+
+@app.command("list")
+def list_savepoints(
+    directory: _Directory,
+    *,
+    thorough: Annotated[bool, typer.Option("--thorough", help="Read every file, and compare its checksum.")] = False,
+    as_json: _Json = False,
+) -> None:
+    """The savepoints in a directory, the newest first.
+
+    Exit status: 0 all are good, 1 some are not, 2 there is no such directory.
+    """
+    from integration.operate import savepoints as command  # noqa: PLC0415 - slow imports that --help does not need
+    from integration.operate.printing import run  # noqa: PLC0415
+
+    raise typer.Exit(
+        run("savepoint list", lambda: command.list_savepoints(directory, is_thorough=thorough), as_json=as_json)
+    )
+
+
+@app.command()
+def restore(  # noqa: PLR0913 - options of a command line
+    savepoint: Annotated[Path, typer.Argument(help="A savepoint; or a directory of some: the newest good one.")],
+    checkpoint: Annotated[Path, typer.Argument(help="The new checkpoint; it must not exist, or be empty.")],
+    *,
+    bootstrap_servers: _Servers = None,
+    config: _Config = None,
+    config_file: _ConfigFile = None,
+    timeout: _Timeout = 30,
+    as_json: _Json = False,
+) -> None:
+    """Make the checkpoint of a new query from a savepoint, and say which output that query repeats.
+
+    Every file is compared with its checksum. Nothing is written to the sinks.
+
+    Exit status: 0 restored, 2 not restored; then nothing is left of it.
+    """
+    from integration.operate import savepoints as command  # noqa: PLC0415 - slow imports that --help does not need
+    from integration.operate.printing import run  # noqa: PLC0415
+    from integration.operate.subject import Connection  # noqa: PLC0415
+
+    connection = Connection(bootstrap_servers, None, tuple(config or ()), config_file, timeout)
+    raise typer.Exit(
+        run("savepoint restore", lambda: command.restore(savepoint, checkpoint, connection), as_json=as_json)
+    )
+
+
+@app.command("stop-with-savepoint")
+def stop_with_savepoint(
+    checkpoint: _Checkpoint,
+    directory: _Directory,
+    *,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the end of the batch.")] = 600.0,
+    as_json: _Json = False,
+) -> None:
+    """Have a running query take a savepoint at the end of its batch, and stop.
+
+    Its function must be made with integration.operate.with_savepoints(…). The query ends with StoppedWithSavepointError.
+
+    Exit status: 0 stopped, 2 not stopped: the query goes on.
+    """
+    from integration.operate import savepoints as command  # noqa: PLC0415 - slow imports that --help does not need
+    from integration.operate.printing import run  # noqa: PLC0415
+
+    raise typer.Exit(
+        run("savepoint stop-with-savepoint", lambda: command.stop(checkpoint, directory, wait), as_json=as_json)
+    )

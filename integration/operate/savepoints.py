@@ -1,0 +1,124 @@
+"""``twopc savepoint create | list | restore | stop-with-savepoint`` behind their options."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from integration.operate import manifest as manifests
+from integration.operate.boundary import request_savepoint
+from integration.operate.printing import ATTENTION, DONE, Answer, show_lines
+from integration.operate.restore import restore_savepoint
+from integration.operate.savepoint import create_savepoint
+from integration.operate.subject import subject_of
+from twopc.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from integration.operate.manifest import Savepoint
+    from integration.operate.subject import Connection
+    from sinks.kafka import KafkaSink
+
+
+def create(checkpoint: Path, directory: Path, connection: Connection) -> Answer:
+    """Take a savepoint.
+
+    Raises:
+        TwoPhaseCommitError: it could not be taken; nothing is left of it.
+    """
+    sinks = subject_of(f"{checkpoint}/", connection).sinks
+    return _taken(create_savepoint(checkpoint, directory, sinks=sinks))
+
+
+def stop(checkpoint: Path, directory: Path, timeout_s: float) -> Answer:
+    """Have a running query take a savepoint, and stop.
+
+    Raises:
+        TwoPhaseCommitError: it did not; the query goes on.
+    """
+    found = request_savepoint(checkpoint, directory, stop=True, timeout_s=timeout_s)
+    assert found is not None  # nothing else ends the waiting
+    return _taken(found)
+
+
+def list_savepoints(directory: Path, *, is_thorough: bool) -> Answer:
+    """The savepoints in a directory, the newest first.
+
+    Raises:
+        ConfigurationError: there is no such directory.
+    """
+    found, problems = manifests.savepoints_in(directory)
+    good = []
+    for one in found:
+        try:
+            if is_thorough:
+                manifests.check(one)
+        except ConfigurationError as error:
+            problems.append(str(error))
+        else:
+            good.append(one)
+    facts = {"savepoints": [_facts(one) for one in good], "problems": problems}
+    lines = [_line(one) for one in good] or [f"{directory} has no savepoint"]
+    return Answer(ATTENTION if problems else DONE, facts, show_lines([*lines, *problems]))
+
+
+def restore(savepoint: Path, checkpoint: Path, connection: Connection) -> Answer:
+    """Restore a savepoint to a new checkpoint, and say what the new query repeats.
+
+    Raises:
+        TwoPhaseCommitError: it could not be restored; nothing is left of it.
+    """
+    done = restore_savepoint(savepoint, checkpoint, sinks=_sinks_of(savepoint, connection))
+    behind = done.savepoint.manifest.batch_id
+    lines = [
+        f"Restored {done.savepoint.path} to {checkpoint}: query {done.query_id}, behind batch {behind}.",
+        *(f"{one.text[0].upper()}{one.text[1:]}." for one in done.repeated),
+    ]
+    if not done.repeated:
+        lines.append(
+            "What is repeated was not asked: add --bootstrap-servers. Every batch decided after the savepoint is."
+        )
+    lines += [
+        f"First start in place of the old query: exactly_once(…, {done.settings}). The old query is then ended for good.",
+        f"Beside the old query instead: give the sinks other names, and adopt_query_id={done.query_id!r} only.",
+    ]
+    return Answer(DONE, done.facts(), show_lines(lines))
+
+
+def _sinks_of(savepoint: Path, connection: Connection) -> list[KafkaSink]:
+    if connection.bootstrap_servers is None:
+        return []
+    try:
+        found = manifests.open_savepoint(savepoint)
+    except ConfigurationError:
+        found = manifests.newest_good(savepoint)
+    of_kafka = {name: facts["ledger"] for name, facts in found.manifest.sinks.items() if "ledger" in facts}
+    return [connection.sink(name, ledger) for name, ledger in sorted(of_kafka.items())]
+
+
+def _taken(found: Savepoint) -> Answer:
+    return Answer(DONE, _facts(found), show_lines([_line(found)]))
+
+
+def _facts(found: Savepoint) -> dict[str, Any]:
+    one = found.manifest
+    positions = {name: {"log": at.log, "decided": at.decided, "end": at.end} for name, at in one.positions.items()}
+    return {
+        "path": str(found.path),
+        "query_id": one.query_id,
+        "batch_id": one.batch_id,
+        "at_ms": one.at_ms,
+        "bytes": found.size,
+        "files": len(one.files),
+        "taken_from": one.taken_from,
+        "positions": positions,
+    }
+
+
+def _line(found: Savepoint) -> str:
+    one, when = found.manifest, "?"
+    with suppress(OverflowError, ValueError):
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.at_ms / 1000))
+    return f"{found.path}: batch {one.batch_id} of query {one.query_id}, {when}, {len(one.files)} files, {found.size:,} bytes"

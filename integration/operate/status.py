@@ -1,0 +1,117 @@
+"""``twopc status``: what a sink, a checkpoint or a whole cluster is doing, and what to do about it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from integration.operate.advice import Advice, Urgency, advise
+from integration.operate.observe import observe, observe_all
+from integration.operate.printing import ATTENTION, DONE, Answer, run, show_advice, show_state
+from integration.operate.subject import subject_of
+from twopc.errors import RetriableError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from integration.operate.checkpoint import CheckpointState
+    from integration.operate.subject import Connection
+    from integration.verify.command import Pace
+
+
+def status(what: str | None, connection: Connection, *, checkpoint: Path | None = None) -> Answer:
+    """Look once.
+
+    Raises:
+        TwoPhaseCommitError: there is no such checkpoint, or no broker answers.
+    """
+    subject = subject_of(what, connection, checkpoint=checkpoint)
+    states = observe_all(subject.sinks) if what is None else [observe(sink) for sink in subject.sinks]
+    found = [(state, advise(state, subject.checkpoint)) for state in states]
+    own = [] if subject.checkpoint is None else _of_checkpoint(subject.checkpoint, has_sinks=bool(found))
+    everything = [*own, *(one for _, advice in found for one in advice)]
+    is_quiet = all(one.urgency is not Urgency.ACT for one in everything)
+    facts: dict[str, Any] = {
+        "at_ms": int(time.time() * 1000),
+        "ok": is_quiet,
+        "checkpoint": None if subject.checkpoint is None else subject.checkpoint.facts(),
+        "advice": [one.facts() for one in own],
+        "sinks": [{**state.facts(), "advice": [one.facts() for one in advice]} for state, advice in found],
+    }
+
+    def show(console: Console) -> None:
+        if subject.checkpoint is not None:
+            _show_checkpoint(subject.checkpoint, console)
+            show_advice(own, console)
+        for state, advice in found:
+            show_state(state, advice, console)
+        if not found and subject.checkpoint is None:
+            console.print("No sink has a ledger or an open transaction on this cluster.")
+
+    return Answer(DONE if is_quiet else ATTENTION, facts, show)
+
+
+def watch(what: str | None, connection: Connection, pace: Pace, *, checkpoint: Path | None, as_json: bool) -> int:
+    """Look again and again, until Ctrl-C or for a time; the last look's exit status.
+
+    A look that finds no broker says so, and the next one tries again.
+    """
+    began, last = time.monotonic(), DONE
+
+    def look() -> Answer:
+        try:
+            answer = status(what, connection, checkpoint=checkpoint)
+        except RetriableError as error:
+            text = f"{time.strftime('%H:%M:%S')} no look: {error}"
+            return Answer(
+                ATTENTION, {"ok": False, "problem": str(error)}, lambda console: console.print(text, markup=False)
+            )
+
+        def show(console: Console) -> None:
+            if sys.stdout.isatty():
+                console.clear()
+            console.print(time.strftime("%H:%M:%S"))
+            answer.show(console)
+
+        return answer._replace(show=show)
+
+    try:
+        while True:
+            last = run("status", look, as_json=as_json)
+            if last > ATTENTION or (pace.for_s is not None and time.monotonic() - began + pace.every_s > pace.for_s):
+                return last
+            time.sleep(pace.every_s)
+    except KeyboardInterrupt:
+        return last
+
+
+def _of_checkpoint(found: CheckpointState, *, has_sinks: bool) -> list[Advice]:
+    """What the checkpoint says by itself."""
+    if found.registers is not None and found.registers.damage is not None:
+        action = "Restore the checkpoint from a backup; the query refuses to start with it."
+        return [Advice(Urgency.ACT, f"{found.registers.damage}", action, "the-ledger-is-lost-or-damaged")]
+    if has_sinks:
+        return []
+    if found.log is None:
+        what = "no batch was decided with this checkpoint yet"
+        return [Advice(Urgency.NONE, what, "Nothing to do.", "healthy")]
+    unfinished = found.planned is not None and found.planned != found.finished
+    where = "" if found.registers is not None else " Add --bootstrap-servers to see what its ledger says."
+    if not unfinished:
+        return [Advice(Urgency.NONE, f"Spark has finished batch {found.finished}", f"Nothing to do.{where}", "healthy")]
+    what = f"Spark has planned batch {found.planned} and not finished it: it is being written, or the query has ended"
+    return [Advice(Urgency.WATCH, what, f"If no query runs, start it.{where}", "a-batch-is-being-written")]
+
+
+def _show_checkpoint(found: CheckpointState, console: Console) -> None:
+    decided = "" if found.registers is None else f", decided {found.registers.highest_batch}"
+    sinks = ", ".join(found.sinks) or "none yet"
+    text = (
+        f"checkpoint {found.location}, query {found.query_id}\n"
+        f"  Spark: last planned batch {found.planned}, last finished {found.finished}{decided}; decisions in "
+        f"{found.log or 'no log yet'}; sinks: {sinks}"
+    )
+    console.print(text, markup=False, soft_wrap=True)

@@ -1,0 +1,103 @@
+"""What a command is about: a sink, the sinks of a checkpoint, or all sinks on a cluster."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from confluent_kafka.admin import AdminClient
+
+from integration.connection_options import describing
+from integration.operate.checkpoint import CheckpointState, read_checkpoint
+from sinks.kafka.errors import translated
+from sinks.kafka.handle import driver_epoch_of
+from sinks.kafka.transactions import TransactionClient
+from twopc.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sinks.kafka import KafkaSink
+
+_LEDGERS: Final = "twopc-ledger-"
+#: A name for the questions that concern no sink.
+_NOBODY: Final = "twopc-operate"
+
+
+@dataclass(frozen=True)
+class Connection:
+    """How to reach the cluster; ``bootstrap_servers`` is None where a command can do without it."""
+
+    bootstrap_servers: str | None
+    ledger_topic: str | None = None
+    config: Sequence[str] = ()
+    config_file: Path | None = None
+    timeout_s: int = 30
+
+    def sink(self, name: str, ledger_topic: str | None = None) -> KafkaSink:
+        """The sink of this name.
+
+        Raises:
+            ConfigurationError: no broker was named, or an argument is wrong.
+        """
+        if self.bootstrap_servers is None:
+            raise ConfigurationError(f"sink {name!r} is on a Kafka cluster: add --bootstrap-servers host:port")
+        topic = ledger_topic or self.ledger_topic
+        return describing(self.bootstrap_servers, name, topic, self.config, self.config_file, self.timeout_s)()
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a command is about.
+
+    Attributes:
+        sinks: the Kafka sinks; none for a checkpoint that has none, or without a connection.
+        checkpoint: what it says, where one was named.
+    """
+
+    sinks: tuple[KafkaSink, ...]
+    checkpoint: CheckpointState | None = None
+
+
+def subject_of(what: str | None, connection: Connection, *, checkpoint: Path | None = None) -> Subject:
+    """Find it.
+
+    Args:
+        what: a sink's name, or the path of a query's checkpoint; None: all sinks on the cluster.
+        connection: to the cluster.
+        checkpoint: the query's, beside a sink's name.
+
+    Raises:
+        ConfigurationError: there is no such checkpoint, it cannot be read, or no broker was named.
+        TwoPhaseCommitError: no broker answers.
+    """
+    if what is None:
+        return Subject(_all_sinks(connection))
+    if not is_path(what):
+        beside = None if checkpoint is None else read_checkpoint(checkpoint)
+        return Subject((connection.sink(what),), beside)
+    found = read_checkpoint(Path(what))
+    if connection.bootstrap_servers is None:
+        return Subject((), found)
+    of_kafka = {name: facts["ledger"] for name, facts in found.sinks.items() if "ledger" in facts}
+    return Subject(tuple(connection.sink(name, ledger) for name, ledger in sorted(of_kafka.items())), found)
+
+
+def is_path(what: str) -> bool:
+    """Whether this means a directory. A sink's name has no slash and no dot."""
+    return "/" in what or "." in what or Path(what).is_dir()
+
+
+def _all_sinks(connection: Connection) -> tuple[KafkaSink, ...]:
+    """By their ledgers; and by their open transactions, which outlive a ledger that was deleted."""
+    nobody = connection.sink(_NOBODY)
+    with closing(TransactionClient(nobody.committing_config())) as client:  # reports an unreachable broker in one line
+        ids = client.list_open("").transactional_ids
+    admin = AdminClient(nobody.connection_config())
+    with translated("listing the topics of the cluster"):
+        topics = admin.list_topics(timeout=connection.timeout_s).topics
+    names = {topic.removeprefix(_LEDGERS) for topic in topics if topic.startswith(_LEDGERS)}
+    names |= {tid.partition(".")[0] for tid in ids if driver_epoch_of(tid) is not None}
+    return tuple(connection.sink(name) for name in sorted(names))

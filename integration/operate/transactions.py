@@ -1,0 +1,197 @@
+"""``twopc transactions list | prove | commit | abort`` behind their options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from integration.operate import acts
+from integration.operate.journal import write_down
+from integration.operate.observe import observe, observe_all
+from integration.operate.opened import Standing
+from integration.operate.printing import ATTENTION, DONE, Answer, show_lines, show_transactions
+from integration.operate.subject import subject_of
+from twopc.attempt import Evidence
+from twopc.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from rich.console import Console
+
+    from integration.operate.acts import Ended
+    from integration.operate.observe import SinkState
+    from integration.operate.opened import OpenTransaction
+    from integration.operate.subject import Connection
+    from sinks.kafka import KafkaSink
+
+
+def list_open(what: str | None, connection: Connection) -> Answer:
+    """Every open transaction of the sinks.
+
+    Raises:
+        TwoPhaseCommitError: no broker answers.
+    """
+    sinks = subject_of(what, connection).sinks
+    states = observe_all(sinks) if what is None else [observe(sink) for sink in sinks]
+    facts = [
+        {
+            "sink": state.sink,
+            "problem": state.problem,
+            "is_complete": state.is_complete,
+            "transactions": [one.facts() for one in state.transactions],
+        }
+        for state in states
+    ]
+
+    def show(console: Console) -> None:
+        for state in states:
+            console.print(
+                f"[bold]{state.sink}[/]: {state.problem or f'{len(state.transactions)} open'}", soft_wrap=True
+            )
+            if state.transactions:
+                show_transactions(state.transactions, console)
+        if not states:
+            console.print("No sinks.")
+
+    in_doubt = any(one.is_in_doubt for state in states for one in state.transactions)
+    return Answer(ATTENTION if in_doubt else DONE, facts, show)
+
+
+def prove(what: str, connection: Connection) -> Answer:
+    """What is proven of each transaction of the last decision. Ends nothing, and fences nobody.
+
+    Raises:
+        TwoPhaseCommitError: no broker answers.
+    """
+    states = [_judged(observe(sink)) for sink in subject_of(what, connection).sinks]
+    facts = [
+        {"sink": state.sink, "batch": state.last_decided, "transactions": [one.facts() for one in state.proofs]}
+        for state in states
+    ]
+    lines = []
+    for state in states:
+        lines.append(f"{state.sink}: last decided batch {state.last_decided}")
+        lines += [
+            f"  batch {one.batch} task {one.task}: {one.evidence.value}: {one.text} ({one.transaction}, {one.rows} rows)"
+            for one in state.proofs
+        ]
+    is_proven = all(one.evidence is Evidence.COMMITTED for state in states for one in state.proofs)
+    return Answer(DONE if is_proven else ATTENTION, facts, show_lines(lines))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByHand:
+    """What a person has said beside the act.
+
+    Attributes:
+        checkpoint: the query's; a reason is kept in it.
+        is_forced: ``--force``.
+        reason: ``--reason``.
+        is_sure: ``--yes``.
+    """
+
+    checkpoint: Path | None = None
+    is_forced: bool = False
+    reason: str | None = None
+    is_sure: bool = False
+
+    def require_reason(self) -> None:
+        """Require a reason with ``--force``.
+
+        Raises:
+            ConfigurationError: there is none.
+        """
+        if self.is_forced and not (self.reason or "").strip():
+            raise ConfigurationError("--force needs --reason TEXT: it is written down, for those who ask later")
+
+    def write_down(self, directory: Path, command: str, sink: str, wanted: Sequence[OpenTransaction]) -> str | None:
+        """Make the reason durable; returns its file, or None where nothing is forced."""
+        if not self.is_forced:
+            return None
+        named = {one.transactional_id: one.standing.value for one in wanted}
+        return write_down(directory, command, sink, named, self.reason or "")
+
+
+def commit(what: str, ids: Collection[str], connection: Connection, by_hand: ByHand) -> Answer:
+    """Commit what is decided.
+
+    Raises:
+        ForbiddenError: the decision record forbids it.
+        TwoPhaseCommitError: no broker answers.
+    """
+    by_hand.require_reason()
+    sink, directory = _one_sink(what, connection, by_hand.checkpoint)
+    state = _judged(observe(sink))
+    wanted = acts.chosen(state, ids, {Standing.DECIDED})
+    acts.require_committable(state, wanted, is_forced=by_hand.is_forced)
+    if not wanted:
+        return _nothing(sink.name, "decided and open")
+    _confirm("commit", wanted, is_sure=by_hand.is_sure)
+    file = by_hand.write_down(directory, "commit", sink.name, wanted)
+    return _answer(sink.name, acts.commit(sink, wanted), file)
+
+
+def abort(what: str, ids: Collection[str], connection: Connection, by_hand: ByHand) -> Answer:
+    """Abort what nobody has decided.
+
+    Raises:
+        ForbiddenError: the decision record forbids it, or it needs to be forced.
+        TwoPhaseCommitError: no broker answers.
+    """
+    by_hand.require_reason()
+    sink, directory = _one_sink(what, connection, by_hand.checkpoint)
+    state = observe(sink)
+    fitting = {Standing.ORPHAN, Standing.ABANDONED}
+    wanted = acts.chosen(state, ids, fitting | {Standing.RUNNING, Standing.UNJUDGED} if by_hand.is_forced else fitting)
+    acts.require_abortable(wanted, is_forced=by_hand.is_forced)
+    if not wanted:
+        return _nothing(sink.name, "open that nobody can decide any more")
+    _confirm("abort", wanted, is_sure=by_hand.is_sure)
+    file = by_hand.write_down(directory, "abort", sink.name, wanted)
+    return _answer(sink.name, acts.abort(sink, wanted), file)
+
+
+def _one_sink(what: str, connection: Connection, checkpoint: Path | None) -> tuple[KafkaSink, Path]:
+    """The sink, and the directory where a reason is kept: beside the checkpoint, or here."""
+    subject = subject_of(what, connection, checkpoint=checkpoint)
+    if len(subject.sinks) != 1:
+        names = ", ".join(sink.name for sink in subject.sinks) or "none"
+        raise ConfigurationError(f"{what} has these Kafka sinks: {names}. Name one, and add --checkpoint {what}")
+    here = Path.cwd() if subject.checkpoint is None else Path(subject.checkpoint.location) / "twopc"
+    return subject.sinks[0], here
+
+
+def _judged(state: SinkState) -> SinkState:
+    """Require a decision log: without one nothing can be proven or committed."""
+    if state.problem is not None:
+        raise ConfigurationError(
+            f"sink {state.sink!r}: {state.problem}. Nothing says what was decided; nothing was done"
+        )
+    return state
+
+
+def _confirm(act: str, wanted: Sequence[OpenTransaction], *, is_sure: bool) -> None:
+    if is_sure:
+        return
+    for one in wanted:
+        typer.echo(f"{one.transactional_id}: {one.evidence}", err=True)
+    if not typer.confirm(f"{act} {len(wanted)} transaction(s)?", err=True):
+        raise ConfigurationError("not confirmed: nothing was done")
+
+
+def _nothing(sink: str, what: str) -> Answer:
+    return Answer(
+        DONE, {"sink": sink, "ended": [], "reason_in": None}, show_lines([f"{sink}: no transaction is {what}"])
+    )
+
+
+def _answer(sink: str, ended: Sequence[Ended], file: str | None) -> Answer:
+    lines = [f"{one.transactional_id}: {one.text}" for one in ended]
+    if file is not None:
+        lines.append(f"The reason is written down in {file}")
+    facts = {"sink": sink, "ended": [one.facts() for one in ended], "reason_in": file}
+    return Answer(DONE if all(one.is_done for one in ended) else ATTENTION, facts, show_lines(lines))

@@ -1,0 +1,172 @@
+"""Savepoints of a real query: taken under load, carried elsewhere, restored; every count is exact."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from integration.operate import stop_with_savepoint, with_savepoints
+from integration.spark import exactly_once
+from sinks.kafka import KafkaSink
+from tests.live import spark_query
+from tests.live.operate.support import command
+from tests.live.spark_support import Pipeline, message_of, spark, wait_until
+from tests.reader import records
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from tests.live.services import KafkaService
+
+__all__ = ["spark"]
+
+_PROVIDERS = "org.apache.spark.sql.execution.streaming.state"
+_ROCKSDB = {
+    "spark.sql.streaming.stateStore.providerClass": f"{_PROVIDERS}.RocksDBStateStoreProvider",
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+}
+
+
+def finished(pipeline: Pipeline) -> int:
+    commits = Path(pipeline.options.checkpoint) / "commits"
+    return max((int(path.name) for path in commits.glob("[0-9]*")), default=-1)
+
+
+def take_under_load(spark: SparkSession, pipeline: Pipeline, directory: Path) -> dict[str, Any]:
+    """Take a savepoint while the query runs; it goes on to the end of its input."""
+    query, each = pipeline.start(spark, max_offsets=40)
+    try:
+        wait_until(lambda: finished(pipeline) >= 3 or not query.isActive, "some batches")
+        taken = command(
+            "savepoint", "create", pipeline.options.checkpoint, str(directory), "--json",
+            "--bootstrap-servers", pipeline.bootstrap_servers,
+        )  # fmt: skip
+        assert query.isActive  # it was taken while the query was running
+        query.awaitTermination()
+    finally:
+        query.stop()
+        each.close()
+    assert taken.status == 0, taken.error
+    assert finished(pipeline) > taken.facts["batch_id"]
+    return dict(taken.facts)
+
+
+def restored(pipeline: Pipeline, savepoint: str, elsewhere: Path) -> dict[str, Any]:
+    """Carry a savepoint elsewhere, and make the pipeline go on from it."""
+    moved = elsewhere / "carried"
+    elsewhere.mkdir()
+    shutil.move(savepoint, moved)
+    done = command(
+        "savepoint", "restore", str(moved), str(elsewhere / "checkpoint"), "--json",
+        "--bootstrap-servers", pipeline.bootstrap_servers,
+    )  # fmt: skip
+    assert done.status == 0, done.error
+    facts = dict(done.facts)
+    settings = {"adopt_query_id": facts["query_id"], "end_query_id": facts["former_query_id"]}
+    pipeline.change(checkpoint=facts["checkpoint"], settings={"checkpoint_location": facts["checkpoint"], **settings})
+    return facts
+
+
+@pytest.fixture
+def pipeline(kafka: KafkaService, tmp_path: Path) -> Pipeline:
+    found = Pipeline(kafka.bootstrap_servers, tmp_path)
+    found.change(settings={"checkpoint_location": found.options.checkpoint})
+    return found
+
+
+def test_a_savepoint_under_load_repeats_exactly_what_restore_says(
+    spark: SparkSession, pipeline: Pipeline, tmp_path: Path
+) -> None:
+    pipeline.feed(800)
+    taken = take_under_load(spark, pipeline, tmp_path / "kept")
+    former = pipeline.options
+    done = restored(pipeline, taken["path"], tmp_path / "elsewhere")
+    [repeated] = done["repeated"]
+    assert (repeated["first"], repeated["last"], repeated["is_exact"]) == (taken["batch_id"] + 1, 19, True)
+    assert repeated["rows"] == 40 * (19 - taken["batch_id"])
+    before = pipeline.visible()
+    pipeline.require_exactly_once()
+
+    pipeline.feed(100)
+    pipeline.run(spark)
+    seen = pipeline.visible()
+    assert seen.keys() == pipeline.given.keys()
+    assert (seen - pipeline.given).total() == repeated["rows"]
+    assert max(seen.values()) == 2 and not Counter(before) - seen
+
+    pipeline.options = former  # the old query is ended for good
+    pipeline.feed(10)
+    assert "query ended" in pipeline.fail(spark)
+
+
+@pytest.mark.parametrize(
+    "provider", [pytest.param({}, id="hdfs"), pytest.param(_ROCKSDB, id="rocksdb", marks=pytest.mark.whole)]
+)
+def test_the_state_is_that_of_the_savepoints_batch(
+    spark: SparkSession, pipeline: Pipeline, tmp_path: Path, provider: dict[str, str]
+) -> None:
+    """Each key's count goes on from the savepoint. A version too old or too new counts too little or too much."""
+    pipeline.change(plan="update")
+    for name, value in provider.items():
+        spark.conf.set(name, value)
+    try:
+        pipeline.feed(400, keys=7)
+        taken = take_under_load(spark, pipeline, tmp_path / "kept")
+        restored(pipeline, taken["path"], tmp_path / "elsewhere")
+        pipeline.feed(100, keys=7)
+        pipeline.run(spark)
+    finally:
+        for name in provider:
+            spark.conf.unset(name)
+    expected = Counter(value.partition("-")[0] for value in pipeline.given.elements())
+    last: dict[str, int] = {}
+    for message in records(pipeline.bootstrap_servers, str(pipeline.options.topic)):
+        key, _, count = (message.value() or b"").decode().partition(":")
+        last[key] = int(count)  # each key is in one partition
+    assert last == dict(expected)
+
+
+def started(spark: SparkSession, pipeline: Pipeline, max_offsets: int | None) -> StreamingQuery:
+    """The query, made for savepoints, that runs until it is stopped."""
+    pipeline.flush()
+    options = pipeline.options
+    if max_offsets is not None:
+        pipeline.change(max_offsets=max_offsets)
+    sink = KafkaSink(
+        name=options.name, topic=options.topic, bootstrap_servers=options.bootstrap_servers, timeout_ms=20_000
+    )
+    each = exactly_once(sink, **options.settings)
+    frame = spark_query.planned(spark_query.source(spark, pipeline.options), options)
+    function = with_savepoints(each, checkpoint_location=options.checkpoint)
+    writer = frame.writeStream.foreachBatch(function).option("checkpointLocation", options.checkpoint)
+    return writer.start()
+
+
+@pytest.mark.parametrize("is_idle", [False, True])
+def test_a_query_that_stops_with_a_savepoint_repeats_nothing(
+    spark: SparkSession, pipeline: Pipeline, tmp_path: Path, *, is_idle: bool
+) -> None:
+    pipeline.feed(40 if is_idle else 4000)
+    query = started(spark, pipeline, None if is_idle else 10)
+    wait_until(lambda: finished(pipeline) >= (0 if is_idle else 3) or not query.isActive, "some batches")
+    if is_idle:
+        wait_until(lambda: not query.status["isTriggerActive"], "the query waits for input")
+    taken = stop_with_savepoint(query, pipeline.options.checkpoint, str(tmp_path / "kept"))
+    assert not query.isActive
+    if not is_idle:
+        with pytest.raises(StreamingQueryException) as raised:
+            query.awaitTermination()
+        assert "StoppedWithSavepointError" in message_of(raised.value)
+    assert taken.manifest.batch_id == finished(pipeline)
+    done = restored(pipeline, str(taken.path), tmp_path / "elsewhere")
+    assert [one["first"] for one in done["repeated"]] == [None]
+    pipeline.change(max_offsets=None)
+    pipeline.feed(60)
+    pipeline.run(spark)
+    pipeline.require_exactly_once()

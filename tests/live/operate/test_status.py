@@ -1,0 +1,180 @@
+"""``twopc status`` on a real broker, of a checkpoint, of a sink and of a cluster; and what it says to bad input."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.live.operate.support import ask, command, spark_files
+from tests.live.pipeline import Tasks, create_topic
+from tests.live.rules.batches import ROWS, VISIBLE
+from tests.live.rules.schedules import crash, playing
+from tests.live.services import KafkaService
+from twopc.attempt import Claim
+from twopc.files import LocalFiles
+from twopc.registers import RegisterLog
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from integration.services.kafka import LocalKafka
+    from tests.live.rules.schedules import Play
+
+
+def anchors(facts: dict[str, object], play: Play) -> list[str]:
+    sinks: object = facts["sinks"]
+    assert isinstance(sinks, list)
+    [sink] = [one for one in sinks if one["sink"] == play.name]
+    return [one["runbook"].partition("#")[2] for one in sink["advice"]]
+
+
+def test_a_running_query_is_healthy_and_goes_on(play: Play) -> None:
+    driver = play.driver()
+    driver.process(play.batch(0), Tasks(play, ROWS))
+    found = ask(play, "status", play.name, "--json")
+    assert found.status == 0 and found.facts["ok"]
+    [sink] = found.facts["sinks"]
+    assert (sink["query_id"], sink["last_decided"], sink["last_committed"]) == (play.query_id, 0, 0)
+    assert sink["producer_id"] >= 0 and sink["driver"] and sink["driver_epoch"] >= 0
+    assert (sink["transactions"], sink["held_back"]) == ([], [])
+    driver.process(play.batch(1), Tasks(play, ROWS))  # nobody has fenced it
+    assert play.visible() == VISIBLE + VISIBLE
+
+
+def test_a_dead_query_with_a_decision_that_is_not_committed_needs_somebody(play: Play) -> None:
+    play.driver().process(play.batch(0), Tasks(play, ROWS))
+    crash(play.driver(), play, 1, ROWS, "driver.decided")
+    checkpoint = spark_files(play, finished=0, planned=1)
+    found = ask(play, "status", str(checkpoint), "--json")
+    assert found.status == 1
+    [sink] = found.facts["sinks"]
+    assert (sink["last_decided"], sink["last_committed"]) == (1, 0)
+    assert anchors(found.facts, play) == ["decided-and-not-committed"]
+    held = {(one["topic"], one["transactional_id"]) for one in sink["held_back"]}
+    assert held >= {(play.topic, handle.transactional_id) for handle in play.decided(1)}
+    assert found.facts["checkpoint"]["last_planned"] == 1
+    shown = ask(play, "status", str(checkpoint))
+    assert "readers stop at" in shown.out and "start it now" in shown.out
+
+
+def test_what_nobody_decided_is_told_from_what_is_decided(play: Play) -> None:
+    crash(play.driver(), play, 0, ROWS, "driver.confirmed")
+    found = ask(play, "status", play.name, "--json")
+    assert found.status == 0
+    assert anchors(found.facts, play) == ["a-batch-is-being-written"]
+
+
+def test_a_foreign_transaction_that_holds_readers_back_is_named(play: Play) -> None:
+    play.driver().process(play.batch(0), Tasks(play, ROWS))
+    foreign = play.open_foreign(f"{play.name}-foreign", play.topic, 0)
+    found = ask(play, "status", play.name, "--json")
+    assert anchors(found.facts, play) == ["a-foreign-transaction-holds-readers-back"]
+    [held] = found.facts["sinks"][0]["held_back"]
+    assert (held["partition"], held["transactional_id"]) == (0, f"{play.name}-foreign")
+    foreign.abort_transaction(10)
+
+
+def test_an_older_copy_of_the_checkpoint_is_noticed(play: Play) -> None:
+    driver = play.driver()
+    for batch in range(3):
+        driver.process(play.batch(batch), Tasks(play, ROWS))
+    found = ask(play, "status", play.name, "--checkpoint", str(spark_files(play, finished=1)), "--json")
+    assert (found.status, anchors(found.facts, play)) == (1, ["the-start-is-refused"])
+
+
+def test_a_lost_transaction_is_said(play: Play) -> None:
+    crash(play.driver(), play, 0, ROWS, "driver.decided")
+    for handle in play.decided(0):
+        play.fence(handle.transactional_id)
+    found = ask(play, "status", play.name, "--json")
+    assert (found.status, anchors(found.facts, play)) == (1, ["a-decided-transaction-is-lost"])
+
+
+def test_a_sink_is_watched(play: Play) -> None:
+    play.driver().process(play.batch(0), Tasks(play, ROWS))
+    found = ask(play, "status", play.name, "--watch", "--interval", "0.1", "--seconds", "0.1", "--json")
+    looks = [json.loads(line) for line in found.out.splitlines()]
+    assert looks and all(look["ok"] for look in looks)
+
+
+def test_every_sink_of_a_cluster_is_shown_and_one_that_cannot_be_read_does_not_hide_the_others(
+    fresh_kafka: LocalKafka, tmp_path: Path
+) -> None:
+    kafka = KafkaService(fresh_kafka.bootstrap_servers)
+    with playing(kafka, tmp_path / "one") as one, playing(kafka, tmp_path / "other") as other:
+        one.driver().process(one.batch(0), Tasks(one, ROWS))
+        crash(other.driver(), other, 0, ROWS, "driver.decided")
+        create_topic(fresh_kafka.bootstrap_servers, "twopc-ledger-empty", 1)
+        found = ask(one, "status", "--json")
+        assert found.status == 1
+        assert {sink["sink"] for sink in found.facts["sinks"]} == {one.name, other.name, "empty"}
+        assert anchors(found.facts, other) == ["decided-and-not-committed"]
+        assert anchors(found.facts, one) == ["healthy"]
+        listed = ask(one, "transactions", "list", "--json")
+        assert {sink["sink"]: len(sink["transactions"]) for sink in listed.facts} == {
+            one.name: 0,
+            other.name: 2,
+            "empty": 0,
+        }
+
+
+def test_a_checkpoint_alone_says_what_spark_has_done(play: Play) -> None:
+    play.driver().process(play.batch(0), Tasks(play, ROWS))
+    found = command("status", str(spark_files(play, finished=0)), "--json")
+    assert found.status == 0
+    assert found.facts["checkpoint"]["decision_log"] == play.sink.ledger
+    assert "Add --bootstrap-servers" in found.facts["advice"][0]["action"]
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A query's whose decisions are in its checkpoint."""
+    (tmp_path / "metadata").write_text('{"id":"q"}')
+    log = RegisterLog(LocalFiles(tmp_path / "twopc"))
+    log.acquire(Claim(query_id="q", run="r", deciding_log=log.name))
+    bound = {"format": 1, "log": log.name, "log_identity": log.identity(), "sinks": {"s": {}}}
+    (tmp_path / "twopc" / "binding-000001.json").write_text(json.dumps(bound))
+    return tmp_path
+
+
+def test_decisions_in_the_checkpoint_are_read(checkpoint: Path) -> None:
+    found = command("status", str(checkpoint), "--json")
+    assert (found.status, found.facts["checkpoint"]["decision_log"]) == (0, "registers")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("metadata", None, "is no checkpoint of a streaming query"),
+        ("metadata", "torn", "the file is torn or was altered"),
+        ("twopc/binding-000001.json", '{"format":', "Restore it from a backup"),
+        (
+            "twopc/binding-000001.json",
+            '{"format":9,"log":"","log_identity":"","sinks":{}}',
+            "Use the version that wrote it",
+        ),
+        ("twopc/registers/00000000000000000000", "twopc-register/9 x\n", "use the version that wrote it"),
+        ("twopc/registers/00000000000000000000", "twopc-register/1 x\n", "is torn or altered"),
+    ],
+)
+def test_bad_input_is_one_line(checkpoint: Path, name: str, text: str | None, said: str) -> None:
+    file = checkpoint / name
+    file.unlink() if text is None else file.write_text(text)
+    found = command("status", str(checkpoint))
+    assert found.status in {1, 2}
+    assert said in (found.error or found.out)
+    assert found.error.count("\n") <= 1
+
+
+def test_there_is_no_such_directory(tmp_path: Path) -> None:
+    found = command("status", str(tmp_path / "none"))
+    assert (found.status, found.error.count("\n")) == (2, 1)
+    assert "there is no directory" in found.error
+    assert command("status").status == 2
+
+
+def test_no_broker_is_one_line() -> None:
+    found = command("status", "s", "--bootstrap-servers", "127.0.0.1:1", "--timeout", "2")
+    assert found.status == 2 and "no Kafka broker responds" in found.error

@@ -1,0 +1,187 @@
+"""``twopc transactions`` and ``twopc resolve`` on a real broker: they follow the decision record, and nothing else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from integration.operate import acts
+from integration.operate.journal import acts_in
+from integration.operate.observe import observe
+from integration.operate.opened import OpenTransaction, Standing
+from tests.live.operate.support import ask, spark_files
+from tests.live.pipeline import Tasks
+from tests.live.rules.batches import ROWS, VISIBLE
+from tests.live.rules.schedules import Play, at, crash, die, until
+from twopc.testing.crash_points import InjectedFault
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BOTH = VISIBLE + VISIBLE
+
+
+def standings(play: Play) -> list[Standing]:
+    return [one.standing for one in observe(play.sink).transactions]
+
+
+def require_next_batch(play: Play, batch: int, rows: Counter[str]) -> None:
+    """Require that the query goes on where it was, and that every row is there once."""
+    play.forget_worker()
+    driver = play.driver()
+    driver.process(play.batch(batch), Tasks(play, ROWS))
+    assert play.visible() == rows
+
+
+def test_decided_transactions_are_listed_and_committed(play: Play) -> None:
+    crash(play.driver(), play, 0, ROWS, "driver.decided")
+    listed = ask(play, "transactions", "list", play.name, "--json")
+    assert listed.status == 1
+    [sink] = listed.facts
+    assert [one["decision"] for one in sink["transactions"]] == ["decided", "decided"]
+    assert sorted(one["rows"] for one in sink["transactions"]) == [1, 2]
+    assert all(one["batch"] == 0 and 0 <= one["age_s"] < one["expires_in_s"] for one in sink["transactions"])
+
+    proven = ask(play, "transactions", "prove", play.name, "--json")
+    assert proven.status == 1
+    assert {one["evidence"] for one in proven.facts[0]["transactions"]} == {"unknown"}
+
+    done = ask(play, "transactions", "commit", play.name, "--yes", "--json")
+    assert done.status == 0 and len(done.facts["ended"]) == 2
+    assert play.visible() == VISIBLE
+    assert ask(play, "transactions", "prove", play.name).status == 0
+    assert ask(play, "transactions", "list", play.name).status == 0
+    require_next_batch(play, 1, BOTH)
+
+
+def test_a_commit_harms_no_driver_that_is_running(play: Play) -> None:
+    driver = play.driver()
+    driver.process(play.batch(0), Tasks(play, ROWS))
+
+    def operator_commits() -> None:
+        assert ask(play, "transactions", "commit", play.name, "--yes").status == 0
+
+    with at("driver.decided", operator_commits):
+        driver.process(play.batch(1), Tasks(play, ROWS))
+    assert play.visible() == BOTH
+
+
+@pytest.mark.parametrize("force", [(), ("--force", "--reason", "I want it")])
+def test_a_decided_transaction_is_not_aborted(play: Play, force: tuple[str, ...]) -> None:
+    crash(play.driver(), play, 0, ROWS, "driver.decided")
+    tid = play.decided(0)[0].transactional_id
+    refused = ask(play, "transactions", "abort", play.name, tid, "--yes", *force)
+    assert refused.status == 3
+    assert "must not be aborted: the decision of batch 0 names it" in refused.error
+    assert len(play.open_transactions()) == 2
+    require_next_batch(play, 1, BOTH)
+
+
+@pytest.mark.parametrize("force", [(), ("--force", "--reason", "I want it")])
+def test_an_undecided_transaction_is_not_committed(play: Play, force: tuple[str, ...]) -> None:
+    crash(play.driver(), play, 0, ROWS, "driver.confirmed")
+    tid = play.open_transactions()[0]
+    refused = ask(play, "transactions", "commit", play.name, tid, "--yes", *force)
+    assert refused.status == 3
+    assert "must not be committed: no decision names it" in refused.error
+    assert play.visible() == Counter()
+
+
+def test_it_asks_before_it_acts(play: Play) -> None:
+    crash(play.driver(), play, 0, ROWS, "driver.decided")
+    said = ask(play, "transactions", "commit", play.name, answer="n\n")
+    assert (said.status, "nothing was done" in said.error) == (2, True)
+    assert len(play.open_transactions()) == 2
+
+
+def test_orphans_are_aborted_without_force(play: Play) -> None:
+    crash(play.driver(), play, 0, ROWS, "driver.confirmed")
+    play.forget_worker()
+    with pytest.raises(InjectedFault), at("driver.acquired", die):  # before it sweeps
+        play.driver().process(play.batch(0), Tasks(play, ROWS))
+    assert standings(play) == [Standing.ORPHAN, Standing.ORPHAN]
+    assert ask(play, "transactions", "abort", play.name, "--yes").status == 0
+    assert standings(play) == []
+    require_next_batch(play, 0, VISIBLE)
+
+
+def test_what_may_still_be_decided_is_aborted_with_a_reason_that_is_kept(play: Play) -> None:
+    driver = play.driver()
+    crash(driver, play, 0, ROWS, "driver.confirmed")
+    checkpoint = spark_files(play, finished=-1, planned=0)
+    words = ("transactions", "abort", play.name, *play.open_transactions(), "--yes", "--checkpoint", str(checkpoint))
+    refused = ask(play, *words)
+    assert refused.status == 3 and "add --force --reason TEXT" in refused.error
+    assert ask(play, *words, "--force").status == 2
+    assert not list((checkpoint / "twopc").glob("operator-*"))
+
+    done = ask(play, *words, "--force", "--reason", "the host is gone", "--json")
+    assert done.status == 0 and done.facts["reason_in"] == str(checkpoint / "twopc" / "operator-000001.json")
+    [act] = acts_in(checkpoint / "twopc")
+    assert (act.command, act.reason) == ("abort", "the host is gone")
+    assert set(act.transactions.values()) == {"undecided"}
+    assert standings(play) == []
+    require_next_batch(play, 0, VISIBLE)
+
+
+def test_an_abort_notices_that_the_driver_decided_meanwhile(play: Play) -> None:
+    """Between the look and the act: what was undecided is decided. Only a fence before the act makes it certain."""
+    driver = play.driver()
+    wanted: list[OpenTransaction] = []
+
+    def look() -> None:
+        wanted.extend(observe(play.sink).transactions)
+
+    with at("driver.confirmed", look):
+        crash(driver, play, 0, ROWS, "driver.decided")
+    assert [one.standing for one in wanted] == [Standing.RUNNING, Standing.RUNNING]
+    with pytest.raises(acts.ForbiddenError, match="was decided meanwhile, as a part of batch 0"):
+        acts.abort(play.sink, wanted)
+    assert len(play.open_transactions()) == 2
+    require_next_batch(play, 1, BOTH)
+
+
+def test_without_a_ledger_nothing_is_judged_and_an_abort_needs_force(
+    play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crash(play.driver(), play, 0, ROWS, "driver.confirmed")
+    admin = AdminClient({"bootstrap.servers": play.bootstrap_servers, "log_level": 0})
+    admin.delete_topics([play.sink.ledger])[play.sink.ledger].result()
+    assert until(lambda: play.sink.ledger not in admin.list_topics(timeout=10).topics)
+    monkeypatch.chdir(tmp_path)
+    listed = ask(play, "transactions", "list", play.name, "--json")
+    assert {one["decision"] for one in listed.facts[0]["transactions"]} == {"unjudged"}
+    assert ask(play, "transactions", "prove", play.name).status == 2
+    assert ask(play, "transactions", "abort", play.name, play.open_transactions()[0], "--yes").status == 3
+    done = ask(play, "transactions", "abort", play.name, "--yes", "--force", "--reason", "the ledger is gone")
+    assert done.status == 0 and f"written down in {tmp_path}/operator-000001.json" in done.out.replace("\n", "")
+    assert play.open_transactions() == ()
+
+
+def test_resolve_leads_from_a_decided_batch_to_nothing_in_doubt(play: Play) -> None:
+    crash(play.driver(), play, 0, ROWS, "driver.decided")
+    first = ask(play, "resolve", play.name)
+    assert first.status == 1
+    assert "1. State: " in first.out and "2 decided and open" in first.out and "transactions commit" in first.out
+    done = ask(play, "resolve", play.name, "--yes", "--json")
+    assert done.status == 0 and done.facts[0]["case"] == "decided, done"
+    assert len(done.facts[0]["committed"]) == 2
+    assert play.visible() == VISIBLE
+
+
+def test_resolve_tells_a_loss_that_a_replay_repairs_from_one_that_nothing_does(play: Play) -> None:
+    crash(play.driver(), play, 0, ROWS, "driver.decided")
+    lost, other = play.decided(0)
+    play.fence(lost.transactional_id)
+    assert play.end(other, commit=True) == "NONE"
+    checkpoint = spark_files(play, finished=-1, planned=0)
+    repaired = ask(play, "resolve", play.name, "--checkpoint", str(checkpoint), "--json")
+    assert (repaired.status, repaired.facts[0]["case"]) == (1, "some lost")
+    spark_files(play, finished=0)
+    in_doubt = ask(play, "resolve", play.name, "--checkpoint", str(checkpoint), "--json")
+    assert (in_doubt.status, in_doubt.facts[0]["case"]) == (1, "lost and left behind")
+    assert "abandon_batch=0" in in_doubt.facts[0]["next"]
+    assert in_doubt.facts[0]["runbook"].endswith("#a-batch-is-in-doubt")

@@ -1,0 +1,208 @@
+"""What a sink's state means, and what an operator may do about it: pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from integration.operate import advice as advice_module
+from integration.operate import resolve as resolve_module
+from integration.operate.acts import ForbiddenError, chosen, require_abortable, require_committable
+from integration.operate.advice import Urgency, advise
+from integration.operate.checkpoint import CheckpointState
+from integration.operate.held import HeldPartition
+from integration.operate.observe import Proof, SinkState
+from integration.operate.opened import OpenTransaction, Standing, opened
+from integration.verify.history import BatchId
+from integration.verify.transactions import Decided
+from sinks.kafka.handle import KafkaHandle
+from sinks.kafka.reports import Description
+from twopc.attempt import Evidence
+from twopc.recovery import Step
+
+NOW_MS = 1_000_000.0
+HANDLE = KafkaHandle("u", "s.2.w.0", 7, 0, 3, 5, ("out:0",))
+STATE = SinkState(sink="s", ledger="twopc-ledger-s", query_id="q", driver="host:1", driver_epoch=2, last_decided=4)
+
+
+def description(state: str = "Ongoing", *, epoch: int = 0, started_ms: int = 990_000) -> Description:
+    where = frozenset({"out:0", "twopc-ledger-s:3"})
+    return Description("NONE", state, 7, epoch, where, started_ms=started_ms, timeout_ms=60_000)
+
+
+def judged(tid: str, found: Description, *decided: Decided, is_known: bool = True) -> tuple[OpenTransaction, ...]:
+    return opened("s", {tid: found}, decided if is_known else None, driver_epoch=2, now_ms=NOW_MS)
+
+
+def decision(*, abandoned: bool = False) -> Decided:
+    return Decided(BatchId("q", 4), 1, HANDLE, 0, abandoned)
+
+
+def one(standing: Standing, **changes: Any) -> OpenTransaction:
+    found = OpenTransaction(
+        transactional_id="s.2.w.0",
+        producer_id=7,
+        producer_epoch=0,
+        state="Ongoing",
+        standing=standing,
+        age_s=10.0,
+        expires_in_s=50.0,
+        batch=4 if standing is Standing.DECIDED else None,
+    )
+    return replace(found, **changes)
+
+
+@pytest.mark.parametrize(
+    ("tid", "found", "decided", "standing"),
+    [
+        ("s.2.w.0", description(), [decision()], Standing.DECIDED),
+        ("s.2.w.0", description(), [decision(abandoned=True)], Standing.ABANDONED),
+        ("s.2.w.0", description(epoch=1), [decision()], Standing.RUNNING),  # a later transaction of the same id
+        ("s.2.w.1", description(), [decision()], Standing.RUNNING),
+        ("s.1.w.0", description(), [decision()], Standing.ORPHAN),
+        ("s.driver", description(), [], Standing.DRIVER),
+        ("s.other", description(), [], Standing.UNJUDGED),  # an id of no task
+    ],
+)
+def test_an_open_transaction_is_judged_by_the_decision_record(
+    tid: str, found: Description, decided: list[Decided], standing: Standing
+) -> None:
+    [judgement] = judged(tid, found, *decided)
+    assert judgement.standing is standing
+    assert (judgement.age_s, judgement.expires_in_s) == (10.0, 50.0)
+
+
+def test_without_a_decision_log_nothing_is_judged() -> None:
+    [judgement] = judged("s.1.w.0", description(), is_known=False)
+    assert judgement.standing is Standing.UNJUDGED
+
+
+def test_what_has_ended_is_not_open() -> None:
+    assert judged("s.1.w.0", description("CompleteAbort")) == ()
+    assert judged("s.driver", Description("TransactionalIdNotFoundError")) == ()
+
+
+def test_a_decided_transaction_has_its_rows_and_its_batch() -> None:
+    [judgement] = judged("s.2.w.0", description(), decision())
+    assert (judgement.batch, judgement.task, judgement.rows) == (4, 1, 5)
+    assert "batch 4" in judgement.evidence
+
+
+@pytest.mark.parametrize("standing", sorted(set(Standing) - {Standing.DECIDED}, key=str))
+@pytest.mark.parametrize("is_forced", [False, True])
+def test_what_is_not_decided_is_never_committed(standing: Standing, *, is_forced: bool) -> None:
+    with pytest.raises(ForbiddenError, match="must not be committed"):
+        require_committable(STATE, [one(standing)], is_forced=is_forced)
+
+
+def test_a_decided_transaction_may_be_committed_and_a_late_one_only_with_force() -> None:
+    require_committable(STATE, [one(Standing.DECIDED)], is_forced=False)
+    late = one(Standing.DECIDED, batch=3)
+    with pytest.raises(ForbiddenError, match="--force"):
+        require_committable(STATE, [late], is_forced=False)
+    require_committable(STATE, [late], is_forced=True)
+
+
+@pytest.mark.parametrize("standing", [Standing.DECIDED, Standing.DRIVER])
+@pytest.mark.parametrize("is_forced", [False, True])
+def test_what_is_decided_is_never_aborted(standing: Standing, *, is_forced: bool) -> None:
+    with pytest.raises(ForbiddenError, match="--force does not change that"):
+        require_abortable([one(standing)], is_forced=is_forced)
+
+
+@pytest.mark.parametrize("standing", [Standing.RUNNING, Standing.UNJUDGED])
+def test_what_may_still_be_decided_is_aborted_with_force_only(standing: Standing) -> None:
+    with pytest.raises(ForbiddenError, match="add --force --reason"):
+        require_abortable([one(standing)], is_forced=False)
+    require_abortable([one(standing)], is_forced=True)
+
+
+def test_orphans_may_be_aborted() -> None:
+    require_abortable([one(Standing.ORPHAN), one(Standing.ABANDONED)], is_forced=False)
+
+
+def test_an_id_that_is_not_open_is_named() -> None:
+    with pytest.raises(ForbiddenError, match=r"has no open transaction s\.9"):
+        chosen(STATE, ["s.9"], {Standing.ORPHAN})
+
+
+def advised(**changes: Any) -> list[tuple[Urgency, str]]:
+    return [(found.urgency, found.anchor) for found in advise(replace(STATE, **changes))]
+
+
+def proof(evidence: Evidence) -> Proof:
+    return Proof(batch=4, task=0, transaction="s.2.w.0 (u)", rows=5, evidence=evidence, text="because")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, (Urgency.NONE, "healthy")),
+        ({"problem": "there is no topic"}, (Urgency.ACT, "the-ledger-is-lost-or-damaged")),
+        ({"transactions": (one(Standing.DECIDED),)}, (Urgency.ACT, "decided-and-not-committed")),
+        ({"transactions": (one(Standing.ORPHAN),)}, (Urgency.WATCH, "orphans-hold-readers-back")),
+        ({"transactions": (one(Standing.RUNNING),)}, (Urgency.WATCH, "a-batch-is-being-written")),
+        (
+            {"transactions": (one(Standing.RUNNING, age_s=50.0, expires_in_s=10.0),)},
+            (Urgency.ACT, "transactions-expire-before-the-decision"),
+        ),
+        ({"transactions": (one(Standing.UNJUDGED),)}, (Urgency.WATCH, "a-foreign-transaction-holds-readers-back")),
+        ({"proofs": (proof(Evidence.ABORTED),)}, (Urgency.ACT, "a-decided-transaction-is-lost")),
+        ({"proofs": (proof(Evidence.UNKNOWN),)}, (Urgency.WATCH, "a-commit-cannot-be-proven")),
+        ({"is_complete": False}, (Urgency.WATCH, "a-broker-does-not-answer")),
+        (
+            {"held": (HeldPartition("out", 0, 5, 9, 8, "other"),)},
+            (Urgency.WATCH, "a-foreign-transaction-holds-readers-back"),
+        ),
+    ],
+)
+def test_each_state_has_its_advice(changes: dict[str, Any], expected: tuple[Urgency, str]) -> None:
+    assert advised(**changes) == [expected]
+
+
+def test_the_advice_says_when_the_first_transaction_expires() -> None:
+    [found] = advise(replace(STATE, transactions=(one(Standing.DECIDED), one(Standing.DECIDED, expires_in_s=12.0))))
+    assert "2 transactions" in found.what and "the first expires in 12 s" in found.what
+
+
+@pytest.mark.parametrize(
+    ("query_id", "planned", "finished", "what"),
+    [
+        ("q", 4, 4, None),
+        ("q", 5, 4, None),
+        ("q", 3, 3, "older copy"),
+        ("q", 5, 5, "ran without the sink"),
+        ("other", 4, 4, "the checkpoint is of query other"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_said(query_id: str, planned: int, finished: int, what: str | None) -> None:
+    checkpoint = CheckpointState(location="c", query_id=query_id, planned=planned, finished=finished, log="l", sinks={})
+    [found] = advise(STATE, checkpoint)
+    if what is None:
+        assert found.anchor == "healthy"
+    else:
+        assert what in found.what and found.anchor == "the-start-is-refused"
+
+
+def test_every_step_that_recovery_may_need_a_person_for_has_its_words() -> None:
+    assert set(resolve_module._NEXT) == set(Step) - {Step.ABANDON, Step.REFUSE, Step.DAMAGED}
+
+
+def test_every_link_to_the_runbook_has_its_entry() -> None:
+    root = Path(__file__).parents[2]
+    named = set()
+    for module in (root / "integration" / "operate").glob("*.py"):
+        named |= set(
+            re.findall(r'"((?:an?|the|healthy|decided|orphans|transactions)(?:-[a-z]+)*)"', module.read_text())
+        )
+    runbook = (root / advice_module.RUNBOOK).read_text()
+    anchors = {
+        re.sub(r"[^a-z0-9 -]", "", line.lstrip("#").strip().lower()).replace(" ", "-")
+        for line in runbook.splitlines()
+        if line.startswith(("## ", "### "))
+    }
+    assert {name for name in named if "-" in name} - anchors == set()

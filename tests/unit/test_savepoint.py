@@ -1,0 +1,318 @@
+"""Savepoints of a checkpoint as Spark leaves it: what is copied, and a process that is killed at any step of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from integration.operate import create_savepoint, restore_savepoint
+from integration.operate import savepoint as savepoint_module
+from integration.operate.boundary import StoppedWithSavepointError, WithSavepoints, request_savepoint
+from integration.operate.manifest import check, newest_good, open_savepoint, savepoints_in
+from tests.live.operate.support import command
+from twopc.errors import ConfigurationError, RetriableError
+from twopc.files import LocalFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_ROOT = Path(__file__).parents[2]
+
+
+def add_batch(checkpoint: Path, batch: int, *, is_finished: bool = True) -> None:
+    """What Spark adds: offsets, then state, then commits."""
+    put(checkpoint / "offsets" / str(batch), f'v1\n{{}}\n{{"in":{{"0":{batch}}}}}')
+    put(checkpoint / "state/0/0" / f"{batch + 1}.delta", f"delta {batch}")
+    put(checkpoint / "state/1/0" / f"{batch + 1}_0a-1b.changelog", f"changes {batch}")
+    if batch % 3 == 2:
+        put(checkpoint / "state/0/0" / f"{batch + 1}.snapshot", f"snapshot {batch}")
+    if is_finished:
+        put(checkpoint / "commits" / str(batch), "v1\n{}")
+
+
+def put(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """Four batches are finished, the fifth is in progress."""
+    found = tmp_path / "checkpoint"
+    put(found / "metadata", '{"id":"old"}')
+    put(found / "sources/0/0", '\0v1\n{"in":{"0":0}}')
+    put(found / "state/0/_metadata/metadata", "v1")
+    put(found / "state/0/0/.1.delta.crc", "x")
+    put(found / "twopc/binding-000001.json", '{"format":1,"log":"l","log_identity":"i","sinks":{"s":{"ledger":"l"}}}')
+    put(found / "twopc/staging/x", "rows")
+    for batch in range(5):
+        add_batch(found, batch, is_finished=batch < 4)
+    return found
+
+
+def test_a_savepoint_has_what_belongs_to_its_batch_and_nothing_else(checkpoint: Path, tmp_path: Path) -> None:
+    found = create_savepoint(checkpoint, tmp_path / "kept")
+    names = set(found.manifest.files)
+    assert {"metadata", "offsets/3", "commits/3", "state/0/0/4.delta", "state/1/0/4_0a-1b.changelog"} <= names
+    assert {"sources/0/0", "state/0/_metadata/metadata", "twopc/binding-000001.json"} <= names
+    assert not names & {"offsets/4", "state/0/0/5.delta", "state/1/0/5_0a-1b.changelog", "twopc/staging/x"}
+    assert not any("/." in name for name in names)
+    manifest = open_savepoint(found.path).manifest
+    assert (manifest.query_id, manifest.batch_id, manifest.offsets) == ("old", 3, ('{"in":{"0":3}}',))
+    assert manifest.sinks == {"s": {"ledger": "l"}}
+
+
+def test_a_checkpoint_without_a_finished_batch_has_none(tmp_path: Path) -> None:
+    put(tmp_path / "c/metadata", '{"id":"old"}')
+    with pytest.raises(ConfigurationError, match="no finished batch yet"):
+        create_savepoint(tmp_path / "c", tmp_path / "kept")
+    assert not (tmp_path / "kept").exists()
+
+
+def while_copying(monkeypatch: pytest.MonkeyPatch, act: Callable[[str], object]) -> None:
+    """Do something before each file is read."""
+    really = LocalFiles.read
+
+    def read(self: LocalFiles, name: str) -> bytes | None:
+        act(name)
+        return really(self, name)
+
+    monkeypatch.setattr(LocalFiles, "read", read)
+
+
+def test_batches_that_finish_meanwhile_do_not_get_into_it(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def query_goes_on(name: str) -> None:
+        if name == "offsets/2" and not (checkpoint / "commits/5").exists():
+            put(checkpoint / "commits/4", "v1\n{}")
+            add_batch(checkpoint, 5)
+
+    while_copying(monkeypatch, query_goes_on)
+    found = create_savepoint(checkpoint, tmp_path / "kept")
+    assert (checkpoint / "commits/5").exists()
+    assert found.manifest.batch_id == 3
+    assert max(int(name.partition("/")[2]) for name in found.manifest.files if name.startswith("commits/")) == 3
+
+
+@pytest.mark.parametrize(
+    ("deleted", "is_harmless"),
+    [
+        ("offsets/1", True),
+        ("offsets/2", False),
+        ("state/0/0/2.delta", True),
+        ("state/0/0/4.delta", False),
+        ("state/1/0/1_0a-1b.changelog", False),
+    ],
+)
+def test_what_spark_deletes_meanwhile_begins_it_anew_if_the_batch_needs_it(
+    checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    deleted: str,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    is_harmless: bool,
+) -> None:
+    before = (checkpoint / deleted).read_text()
+    copies = []
+    really = savepoint_module._wanted
+
+    def wanted(path: Path, batch: int) -> list[str]:
+        names = really(path, batch)
+        copies.append(batch)
+        if len(copies) == 1:
+            (checkpoint / deleted).unlink()
+        else:
+            put(checkpoint / deleted, before)
+            names = really(path, batch)
+        return names
+
+    monkeypatch.setattr(savepoint_module, "_wanted", wanted)
+    found = create_savepoint(checkpoint, tmp_path / "kept")
+    assert (len(copies), deleted in found.manifest.files) == ((1, False) if is_harmless else (2, True))
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == [found.path.name]
+    assert (deleted in caplog.text) is not is_harmless
+
+
+def test_it_ends_if_spark_is_always_faster(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def delete(name: str) -> None:
+        if name == "offsets/2":
+            (checkpoint / name).unlink(missing_ok=True)
+
+    while_copying(monkeypatch, delete)
+    with pytest.raises(RetriableError, match="faster than they are copied"):
+        create_savepoint(checkpoint, tmp_path / "kept")
+    assert not list((tmp_path / "kept").iterdir())
+
+
+def test_it_is_restored_elsewhere_as_a_query_of_its_own(checkpoint: Path, tmp_path: Path) -> None:
+    taken = create_savepoint(checkpoint, tmp_path / "kept")
+    shutil.rmtree(checkpoint)
+    moved = tmp_path / "elsewhere" / "s"
+    moved.parent.mkdir()
+    taken.path.rename(moved)
+    done = restore_savepoint(moved, tmp_path / "new")
+    assert json.loads((tmp_path / "new/metadata").read_text()) == {"id": done.query_id}
+    assert done.query_id != "old"
+    assert done.settings == f"adopt_query_id={done.query_id!r}, end_query_id='old'"
+    assert (tmp_path / "new/commits/3").read_text() == "v1\n{}"
+    assert [path.name for path in (tmp_path / "new/twopc").iterdir()] == ["restored.json"]
+    assert not (tmp_path / "new/offsets/4").exists()
+
+
+def test_a_checkpoint_that_is_there_is_not_written_over(checkpoint: Path, tmp_path: Path) -> None:
+    taken = create_savepoint(checkpoint, tmp_path / "kept")
+    with pytest.raises(ConfigurationError, match="is not empty"):
+        restore_savepoint(taken.path, checkpoint)
+
+
+@pytest.mark.parametrize("harm", ["altered", "gone", "manifest", "newer"])
+def test_a_damaged_savepoint_is_named_and_the_one_before_is_taken(checkpoint: Path, tmp_path: Path, harm: str) -> None:
+    kept = tmp_path / "kept"
+    good = create_savepoint(checkpoint, kept)
+    put(checkpoint / "commits/4", "v1\n{}")
+    newer = create_savepoint(checkpoint, kept)
+    file = newer.path / "checkpoint/state/0/0/4.delta"
+    if harm == "altered":
+        file.write_text("delta x")
+    elif harm == "gone":
+        file.unlink()
+    elif harm == "manifest":
+        (newer.path / "manifest.json").write_bytes((newer.path / "manifest.json").read_bytes()[:-1])
+    else:
+        (newer.path / "manifest.json").write_text("twopc-savepoint/2 x\n")
+    with pytest.raises(ConfigurationError):
+        restore_savepoint(newer.path, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    assert newest_good(kept).path == good.path
+    assert restore_savepoint(kept, tmp_path / "new").savepoint.path == good.path
+    listed = command("savepoint", "list", str(kept), "--thorough", "--json")
+    assert (listed.status, [one["batch_id"] for one in listed.facts["savepoints"]]) == (1, [3])
+    assert str(newer.path) in listed.facts["problems"][0]
+
+
+#: Runs the act in a child of its own for each step at which it is killed: a call that changes the file system.
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from integration.operate import create_savepoint, restore_savepoint
+
+act = {"create": create_savepoint, "restore": restore_savepoint}[sys.argv[1]]
+source, root = Path(sys.argv[2]), Path(sys.argv[3])
+left = 10_000
+
+def counted(really):
+    def call(*arguments, **named):
+        global left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return really(*arguments, **named)
+    return call
+
+root.mkdir()
+os.fsync, os.mkdir, os.rename = counted(os.fsync), counted(os.mkdir), counted(os.rename)
+act(source, root / "whole")
+steps = 10_000 - left
+for step in range(1, steps + 1):
+    child = os.fork()
+    if child == 0:
+        left = step
+        act(source, root / f"at-{step}")
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    left = 10_000
+    act(source, root / (f"at-{step}" if act is create_savepoint else f"again-{step}"))
+    print(step, flush=True)
+"""
+
+
+@pytest.mark.parametrize("act", ["create", "restore"])
+def test_a_process_that_is_killed_at_any_step_leaves_a_good_one_or_none(
+    checkpoint: Path, tmp_path: Path, act: str
+) -> None:
+    source = checkpoint if act == "create" else create_savepoint(checkpoint, tmp_path / "kept").path
+    root = tmp_path / "killed"
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLED, act, source, root], cwd=_ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    steps = len(done.stdout.split())
+    assert steps > 20
+    for step in range(1, steps + 1):
+        target = root / f"at-{step}"
+        is_last = step == steps  # it makes the new name durable
+        if act == "create":  # and one that was taken afterwards
+            found, problems = savepoints_in(target)
+            assert (len(found), problems) == (1 + is_last, [])
+            for one in found:
+                check(one)
+        else:
+            assert target.exists() == is_last
+            assert (root / f"again-{step}/twopc/restored.json").exists()
+
+
+def test_a_query_takes_savepoints_between_its_batches(checkpoint: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    written = []
+
+    def function(_: Any, batch: int) -> None:
+        written.append(batch)
+        put(checkpoint / "commits" / str(batch), "v1\n{}")
+
+    each = WithSavepoints(function, checkpoint, kept, 2, ())
+    for batch in range(4, 9):
+        add_batch(checkpoint, batch, is_finished=False)
+        each(None, batch)  # type: ignore[arg-type]
+    assert written == [4, 5, 6, 7, 8]
+    assert [one.manifest.batch_id for one in savepoints_in(kept)[0]] == [7, 5]
+
+
+def test_a_query_stops_with_a_savepoint_when_it_is_asked(checkpoint: Path, tmp_path: Path) -> None:
+    written = []
+    each = WithSavepoints(lambda _, batch: written.append(batch), checkpoint, None, None, ())
+    put(checkpoint / "commits/4", "v1\n{}")
+
+    def go_on() -> bool:
+        """The query, while the command waits."""
+        each(None, 4)  # type: ignore[arg-type] # the first of a run may be a replay: nothing is served before it
+        assert not (tmp_path / "kept").exists()
+        with pytest.raises(StoppedWithSavepointError, match="stopped with savepoint"):
+            each(None, 5)  # type: ignore[arg-type]
+        return True
+
+    found = request_savepoint(checkpoint, tmp_path / "kept", stop=True, timeout_s=10, is_over=go_on)
+    assert found is not None and found.manifest.batch_id == 4
+    assert written == [4]
+    assert not list((checkpoint / "twopc").glob("savepoint-request*"))
+
+
+def test_a_request_that_nobody_answers_is_withdrawn(checkpoint: Path, tmp_path: Path) -> None:
+    done = command("savepoint", "stop-with-savepoint", str(checkpoint), str(tmp_path / "kept"), "--wait", "0")
+    assert done.status == 2 and "did not answer" in done.error
+    assert not list((checkpoint / "twopc").glob("savepoint-request*"))
+
+
+def test_the_commands_take_and_restore(checkpoint: Path, tmp_path: Path) -> None:
+    taken = command("savepoint", "create", str(checkpoint), str(tmp_path / "kept"), "--json")
+    assert taken.status == 0
+    restored = command("savepoint", "restore", taken.facts["path"], str(tmp_path / "new"))
+    assert restored.status == 0
+    assert "end_query_id='old'" in restored.out and "was not asked: add --bootstrap-servers" in restored.out
+    assert command("savepoint", "restore", str(tmp_path / "none"), str(tmp_path / "x")).status == 2
+    assert command("savepoint", "create", str(tmp_path / "none"), str(tmp_path / "x")).status == 2
+
+
+def test_a_user_without_rights_gets_one_line(checkpoint: Path, tmp_path: Path) -> None:
+    put(tmp_path / "file", "")
+    done = command("savepoint", "create", str(checkpoint), str(tmp_path / "file"))
+    assert done.status == 2 and done.error.count("\n") == 1
+    assert os.listdir(tmp_path / "checkpoint")  # noqa: PTH208 - the checkpoint is as it was
