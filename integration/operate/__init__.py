@@ -12,6 +12,7 @@ from twopc.errors import missing_extra
 
 if TYPE_CHECKING:
     from integration.operate.boundary import StoppedWithSavepointError, stop_with_savepoint, with_savepoints
+    from integration.operate.progress import with_progress
     from integration.operate.restore import restore_savepoint
     from integration.operate.savepoint import create_savepoint
 
@@ -20,11 +21,12 @@ __all__ = [
     "create_savepoint",
     "restore_savepoint",
     "stop_with_savepoint",
+    "with_progress",
     "with_savepoints",
 ]
 
 if not TYPE_CHECKING:  # so that a type checker still reports names that do not exist
-    _HOMES: Final = {"create_savepoint": "savepoint", "restore_savepoint": "restore"}
+    _HOMES: Final = {"create_savepoint": "savepoint", "restore_savepoint": "restore", "with_progress": "progress"}
 
     def __getattr__(name: str) -> Any:
         """Import the public names on first use (PEP 562): ``twopc --help`` needs none of them."""

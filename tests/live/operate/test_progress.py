@@ -1,0 +1,94 @@
+"""A query's progress as a consumer group: what a lag tool sees."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions
+from confluent_kafka.admin import AdminClient
+
+from integration.operate import with_progress
+from integration.operate.progress import kafka_offsets
+from integration.spark import exactly_once
+from sinks.kafka import KafkaSink
+from tests.live import spark_query
+from tests.live.spark_support import Pipeline, spark, wait_until
+from twopc.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.live.services import KafkaService
+
+__all__ = ["spark"]
+
+
+def lagless(pipeline: Pipeline, group: str) -> int:
+    """How many records the group has behind it."""
+    admin = AdminClient({"bootstrap.servers": pipeline.bootstrap_servers, "log_level": 0})
+    found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result()
+    return sum(max(0, where.offset) for where in found.topic_partitions)
+
+
+def run(spark: SparkSession, pipeline: Pipeline, group: str, *, servers: str | None = None) -> None:
+    pipeline.flush()
+    options = pipeline.options
+    sink = KafkaSink(
+        name=options.name, topic=options.topic, bootstrap_servers=options.bootstrap_servers, timeout_ms=20_000
+    )
+    each = exactly_once(sink, checkpoint_location=options.checkpoint)
+    function = with_progress(
+        each,
+        checkpoint_location=options.checkpoint,
+        bootstrap_servers=servers or pipeline.bootstrap_servers,
+        group=group,
+        options={"kafka.log_level": 0} if servers else {},
+    )
+    writer = spark_query.source(spark, options).select("key", "value").writeStream.foreachBatch(function)
+    query = writer.option("checkpointLocation", options.checkpoint).trigger(availableNow=True).start()
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+        each.close()
+
+
+def test_a_consumer_group_shows_what_is_visible_and_is_never_read(
+    spark: SparkSession, kafka: KafkaService, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, max_offsets=30)
+    group = f"{pipeline.options.name}-progress"
+    pipeline.feed(100)
+    run(spark, pipeline, group)
+    wait_until(lambda: lagless(pipeline, group) == 100, "the group has no lag")
+    admin = AdminClient({"bootstrap.servers": pipeline.bootstrap_servers, "log_level": 0})
+    admin.delete_consumer_groups([group])[group].result()
+    pipeline.feed(20)
+    run(spark, pipeline, group)  # goes on from the checkpoint
+    wait_until(lambda: lagless(pipeline, group) == 120, "the group has no lag")
+    pipeline.require_exactly_once()
+
+
+def test_the_query_goes_on_where_the_group_cannot_be_written(
+    spark: SparkSession, kafka: KafkaService, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
+    pipeline.feed(20)
+    with caplog.at_level(logging.WARNING):
+        run(spark, pipeline, "g", servers="127.0.0.1:1")
+    pipeline.require_exactly_once()
+
+
+def test_only_kafkas_offsets_are_taken() -> None:
+    given = {"0": '{"in":{"0":5,"1":7}}', "1": '{"logOffset":3}', "orders": '{"o":{"2":1}}', "2": "17", "3": "no json"}
+    found = [(where.topic, where.partition, where.offset) for where in kafka_offsets(given)]
+    assert found == [("in", 0, 5), ("in", 1, 7), ("o", 2, 1)]
+
+
+def test_a_group_has_a_name() -> None:
+    with pytest.raises(ConfigurationError, match="names no consumer group"):
+        with_progress(lambda *_: None, checkpoint_location="c", bootstrap_servers="b:1", group="")
