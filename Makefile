@@ -30,7 +30,7 @@ retry = attempt=1; until $(1); do \
 	  sleep $$((attempt * 2)); attempt=$$((attempt + 1)); done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench lint test whole matrix docs chaos planted
+.PHONY: help setup demo rehearse-migration bench lint test whole matrix docs chaos planted
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1	\2/p' Makefile
@@ -39,6 +39,9 @@ setup: .venv/.synced  ## make .venv with the locked versions
 
 demo: setup  ## kill a query on a real Kafka again and again, then count; ARGS="--help" for its options
 	@$(BIN)/twopc demo $(ARGS)
+
+rehearse-migration: setup  ## from a real Kafka 0.10 to transactional sinks and back, killed on the way, then count; ARGS="--help"
+	@$(BIN)/twopc migrate rehearse $(ARGS)
 
 bench: setup  ## compare the speed with other sinks and bare clients, in turn; ARGS="--only streaming --rounds 5", ARGS="--help"
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -12,13 +12,13 @@ from rich.console import Console
 
 from integration.migrate.cutover import find, record
 from integration.migrate.handover import Kind
+from integration.migrate.place import opened
 from integration.migrate.rollback import roll_back
 from integration.verify.expressions import ExpressionError
 from twopc.errors import TwoPhaseCommitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from integration.migrate.cutover import Cutover, Found
     from integration.migrate.rollback import WayBack
@@ -28,12 +28,13 @@ _DONE: Final = 0
 _NOT_DONE: Final = 2
 
 
-def cut_over(wanted: Cutover, sink: Callable[[], KafkaSink], *, is_dry: bool, as_json: bool) -> int:
+def cut_over(checkpoint: str, wanted: Cutover, sink: Callable[[], KafkaSink], *, is_dry: bool, as_json: bool) -> int:
     """Find the hand-over and, unless it is a dry run, record it; return the exit status."""
 
     def act() -> tuple[dict[str, Any], list[str]]:
-        found = find(wanted, sink())
-        file = None if is_dry else record(found, wanted.checkpoint)
+        with opened(checkpoint) as place:
+            found = find(wanted, place, sink())
+            file = None if is_dry else record(found, place)
         facts = {
             "handover": msgspec.to_builtins(found.handover),
             "source_records": found.source_records,
@@ -49,11 +50,12 @@ def cut_over(wanted: Cutover, sink: Callable[[], KafkaSink], *, is_dry: bool, as
     return _run("cutover", act, as_json=as_json)
 
 
-def roll_back_to_old(checkpoint: Path, sink: Callable[[], KafkaSink], *, as_json: bool) -> int:
+def roll_back_to_old(checkpoint: str, sink: Callable[[], KafkaSink], *, as_json: bool) -> int:
     """Roll back; return the exit status."""
 
     def act() -> tuple[dict[str, Any], list[str]]:
-        found = roll_back(checkpoint, sink())
+        with opened(checkpoint) as place:
+            found = roll_back(place, sink())
         return {"handover": msgspec.to_builtins(found.handover), "decided": found.decided}, _way_back(found)
 
     return _run("rollback", act, as_json=as_json)

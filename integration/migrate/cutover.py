@@ -13,12 +13,11 @@ from integration.migrate.output import Tally, bounds_of, tally
 from integration.spark.checkpoint import decoding, offsets_by_source, query_id, source_offsets
 from integration.verify.expressions import parse
 from twopc.errors import ConfigurationError
-from twopc.files import LocalFiles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
+    from integration.migrate.place import Place
     from sinks.kafka import KafkaSink
     from twopc.files import Files
 
@@ -28,13 +27,11 @@ class Cutover:
     """What to hand over, and how its rows are recognised.
 
     Attributes:
-        checkpoint: a local directory.
         topics: the output.
         key, clock_skew_ms, other_writers: see :class:`Handover`.
         starts: by topic and partition, the first offset at which the batch's rows may be; empty: by time.
     """
 
-    checkpoint: Path
     topics: Sequence[str]
     key: str | None = None
     clock_skew_ms: int = 60_000
@@ -59,14 +56,14 @@ class Found:
     was_recorded: bool
 
 
-def find(wanted: Cutover, sink: KafkaSink) -> Found:
+def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
     """Look at the checkpoint and at the output. Writes nothing.
 
     Raises:
         ConfigurationError: the checkpoint cannot be taken over, or an argument is wrong; the message says why.
         TwoPhaseCommitError: the output cannot be read.
     """
-    files = LocalFiles(wanted.checkpoint)
+    files = place.files
     key = None if wanted.key is None else parse(wanted.key)
     batch_id, is_finished = last_batch(files)
     begun = Handover(
@@ -81,7 +78,7 @@ def find(wanted: Cutover, sink: KafkaSink) -> Found:
         for topic in wanted.topics
     }
     if is_finished:  # of the bounds, only the ends matter: nothing may be written behind them
-        return _found(files, msgspec.structs.replace(begun, topics=_ends(topics)), None, Tally())
+        return _found(place, msgspec.structs.replace(begun, topics=_ends(topics)), None, Tally())
     handover = msgspec.structs.replace(
         begun,
         topics=topics,
@@ -96,16 +93,16 @@ def find(wanted: Cutover, sink: KafkaSink) -> Found:
             f"{counted.undated} records have a time before that of records in front of them: their times do not say when they "
             "were written (a column timestamp?). Give --start-offsets for each topic: where the last finished batch ended"
         )
-    return _found(files, handover, _source_records(files, batch_id), counted)
+    return _found(place, handover, _source_records(files, batch_id), counted)
 
 
-def record(found: Found, checkpoint: Path) -> str:
+def record(found: Found, place: Place) -> str:
     """Put the hand-over in force; returns its file. May be repeated.
 
     Raises:
         ConfigurationError: another process records one at the same moment.
     """
-    return Handovers(LocalFiles(checkpoint / "twopc")).add(found.handover)
+    return Handovers(place.own).add(found.handover)
 
 
 def last_batch(files: Files) -> tuple[int, bool]:
@@ -135,8 +132,8 @@ def _newest(files: Files, directory: str) -> int:
     return max((int(name) for name in files.names(directory) if name.isdecimal()), default=-1)
 
 
-def _found(files: Files, handover: Handover, source_records: int | None, counted: Tally) -> Found:
-    in_force = Handovers(LocalFiles(f"{files.location}/twopc")).newest()
+def _found(place: Place, handover: Handover, source_records: int | None, counted: Tally) -> Found:
+    in_force = Handovers(place.own).newest()
     return Found(handover=handover, source_records=source_records, tally=counted, was_recorded=in_force == handover)
 
 

@@ -120,7 +120,10 @@ class Handovers:
         return self._path(number + 1)
 
     def _number(self) -> int:
-        return max((int(found[1]) for name in self._files.names("") if (found := _NAME.fullmatch(name))), default=0)
+        last = max((int(found[1]) for name in self._files.names("") if (found := _NAME.fullmatch(name))), default=0)
+        while self._files.read(_name(last + 1)) is not None:  # an object store may list it late
+            last += 1
+        return last
 
     def _read(self, number: int) -> Handover:
         try:

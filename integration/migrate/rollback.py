@@ -14,13 +14,11 @@ from integration.spark.checkpoint import query_id, read_batch
 from twopc.batch import Overrides
 from twopc.coordinator import Coordinator
 from twopc.errors import ConfigurationError
-from twopc.files import LocalFiles
 from twopc.recovery import Outcome
 from twopc.settings import Settings
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from integration.migrate.place import Place
     from sinks.kafka import KafkaSink
 
 
@@ -37,7 +35,7 @@ class WayBack:
     decided: int | None
 
 
-def roll_back(checkpoint: Path, sink: KafkaSink) -> WayBack:
+def roll_back(place: Place, sink: KafkaSink) -> WayBack:
     """Fence the query, complete its last decision, end what nobody decided, and record the hand-over. May be repeated.
 
     Raises:
@@ -45,16 +43,16 @@ def roll_back(checkpoint: Path, sink: KafkaSink) -> WayBack:
         CommitBlockedError, InDoubtError: the last decision cannot be completed now; nothing was recorded.
         TwoPhaseCommitError: recovery was refused or failed; nothing was recorded.
     """
-    files, handovers = LocalFiles(checkpoint), Handovers(LocalFiles(checkpoint / "twopc"))
+    files, handovers = place.files, Handovers(place.own)
     former = handovers.newest()
     if former is None:
-        raise ConfigurationError(f"{checkpoint} has no hand-over, so there is no way back from one")
+        raise ConfigurationError(f"{files.location} has no hand-over, so there is no way back from one")
     batch_id, is_finished = last_batch(files)
     name = query_id(files)
     batch = read_batch(files, name, batch_id)
     # Nothing is decided here, so a batch behind a gap (after a second cut-over) is no danger.
     settings = Settings(overrides=Overrides(adopt_query_id=name, resume_at_batch=batch_id))
-    with closing(Coordinator([sink], LocalFiles(checkpoint / "twopc"), settings=settings)) as coordinator:
+    with closing(Coordinator([sink], place.own, settings=settings)) as coordinator:
         run = coordinator.initialize_state(batch)  # commits the last decision again, and sweeps
         if run.outcome is not Outcome.COMMITTED:
             raise ConfigurationError(

@@ -6,18 +6,18 @@ import logging
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import DataFrame
+
 from integration.migrate.handover import Handovers, Kind
 from integration.migrate.output import written_since
 from integration.migrate.rest import Comparison
-from integration.spark import checkpoint
+from integration.spark import ExactlyOnce, checkpoint
 from integration.spark.hadoop_files import open_files
 from twopc.errors import ConfigurationError, FatalError
 from twopc.log_view import fold
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from pyspark.sql import DataFrame
 
     from integration.migrate.handover import Handover
     from integration.migrate.rest import Numbers
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_SEVERAL: Final = (
+    "Let the old query finish its batch first: then no batch is handed over, and the new query needs no take_over()"
+)
 _AGAIN: Final = "Nothing was written. Run `twopc migrate cutover` again"
 
 
@@ -43,7 +46,15 @@ def take_over(
         checkpoint_location: the query's.
         sink: says how to reach the output, which is read.
         dry_run: stop the query at the handed-over batch with the numbers, and write nothing.
+
+    Raises:
+        ConfigurationError: the function writes to other sinks, too, or to another one.
     """
+    if isinstance(function, ExactlyOnce) and function.sink_names != (sink.name,):
+        raise ConfigurationError(
+            f"take_over() hands a batch over to one sink, {sink.name!r}, but exactly_once() has "
+            f"{', '.join(function.sink_names)}: the others would miss the rows that {sink.name!r} has already. {_SEVERAL}"
+        )
     return TakeOver(function, checkpoint_location, sink, dry_run=dry_run)
 
 
@@ -67,6 +78,11 @@ class TakeOver:
             ConfigurationError: the hand-over is missing, or of another history; or it is not clear which rows are written.
             TwoPhaseCommitError: the output cannot be read, or the function fails.
         """
+        if not isinstance(frame, DataFrame):
+            raise ConfigurationError(
+                f"batch {batch_id} is several DataFrames, and take_over() compares one with the output. Nothing was written. "
+                f"{_SEVERAL}"
+            )
         if not self._is_past:
             self._write_first(frame, batch_id)
             self._is_past = True

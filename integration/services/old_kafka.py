@@ -19,7 +19,7 @@ from integration.services.ports import HOST
 from integration.services.server import LOG4J, LocalServer, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 _NODE_ID: Final = 1
@@ -46,6 +46,7 @@ class LocalZooKeeper(LocalServer):
     def __init__(self, *, data_dir: Path | None = None) -> None:
         """Describe it; for `data_dir` see `LocalServer`."""
         super().__init__("ZooKeeper", [_CLIENT], data_dir)
+        self._jars: Sequence[Path] | None = None
 
     @property
     def address(self) -> str:
@@ -62,8 +63,14 @@ class LocalZooKeeper(LocalServer):
         except OSError:
             return ""
 
+    def upgrade(self, jars: Sequence[Path]) -> None:
+        """Stop it, and start the release that is in these jars on its data."""
+        self.stop()
+        self._jars = jars
+        self.start()
+
     def _program(self) -> list[str]:
-        return _java(self, "128m")
+        return _java(self, "128m", self._jars or old_kafka_jars())
 
     def _launch(self, program: list[str]) -> None:
         (self.data_dir / "log4j.properties").write_text(LOG4J)
@@ -74,6 +81,10 @@ class LocalZooKeeper(LocalServer):
             "clientPortAddress": HOST,
             "tickTime": 500,  # ms; sessions last twenty of these at most
             "maxClientCnxns": 0,
+            # Releases after 3.4: without it they do not answer `ask`, start an HTTP server, and refuse data without a snapshot.
+            "4lw.commands.whitelist": "*",
+            "admin.enableServer": "false",
+            "snapshot.trust.empty": "true",
         }
         config.write_text("".join(f"{name}={value}\n" for name, value in facts.items()))
         command = [*program, "org.apache.zookeeper.server.ZooKeeperServerMain", str(config)]
@@ -86,7 +97,7 @@ class LocalOldKafka(LocalServer):
     `stop`, `kill` and `pause` mean the broker; `zookeeper` goes on, as it does in a real cluster.
 
     Attributes:
-        version: always `OLD_KAFKA_VERSION`.
+        version: `OLD_KAFKA_VERSION`.
         zookeeper: runs from the first start to `close`.
         data_dir: everything the broker writes; `broker.log` in it is its log.
         properties: all broker properties except addresses; changes apply at the next start.
@@ -122,25 +133,18 @@ class LocalOldKafka(LocalServer):
         super().close()
 
     def _program(self) -> list[str]:
-        return _java(self, self._heap)
+        return _java(self, self._heap, self._jars())
+
+    def _jars(self) -> Sequence[Path]:
+        """The class path of the broker."""
+        return old_kafka_jars()
 
     def _launch(self, program: list[str]) -> None:
         """Start both; return when all partitions have a leader."""
         (self.data_dir / "log4j.properties").write_text(LOG4J)
-        if not self.zookeeper.is_running:
-            self.zookeeper.start()
-        registered = f"/brokers/ids/{_NODE_ID}"
-        if not wait_until(lambda: registered not in self.zookeeper.ask("dump"), _SESSION_TIMEOUT_S):
-            raise ServiceError(f"ZooKeeper still has the former broker after {_SESSION_TIMEOUT_S:g} s")
+        self._await_zookeeper()
         config = self.data_dir / "server.properties"
-        facts = {
-            "broker.id": str(_NODE_ID),
-            "listeners": f"PLAINTEXT://{self.bootstrap_servers}",
-            "zookeeper.connect": self.zookeeper.address,
-            "log.dirs": str(self.data_dir / "logs"),
-            **self.properties,
-        }
-        config.write_text("".join(f"{name}={value}\n" for name, value in facts.items()))
+        config.write_text("".join(f"{name}={value}\n" for name, value in self._facts().items()))
         admin = AdminClient(
             {
                 "bootstrap.servers": self.bootstrap_servers,
@@ -151,10 +155,28 @@ class LocalOldKafka(LocalServer):
         )
         self._serve([*program, "kafka.Kafka", str(config)], lambda: _has_leaders(admin))
 
+    def _facts(self) -> dict[str, str]:
+        """The broker's properties."""
+        return {
+            "broker.id": str(_NODE_ID),
+            "listeners": f"PLAINTEXT://{self.bootstrap_servers}",
+            "zookeeper.connect": self.zookeeper.address,
+            "log.dirs": str(self.data_dir / "logs"),
+            **self.properties,
+        }
 
-def _java(server: LocalServer, heap: str) -> list[str]:
+    def _await_zookeeper(self) -> None:
+        """Wait until it runs, and has forgotten the broker's former process."""
+        if not self.zookeeper.is_running:
+            self.zookeeper.start()
+        registered = f"/brokers/ids/{_NODE_ID}"
+        if not wait_until(lambda: registered not in self.zookeeper.ask("dump"), _SESSION_TIMEOUT_S):
+            raise ServiceError(f"ZooKeeper still has the former broker after {_SESSION_TIMEOUT_S:g} s")
+
+
+def _java(server: LocalServer, heap: str, jars: Sequence[Path]) -> list[str]:
     logging = f"-Dlog4j.configuration=file:{server.data_dir}/log4j.properties"
-    return [str(java_command()), f"-Xmx{heap}", *FAST_START, logging, "-cp", ":".join(map(str, old_kafka_jars()))]
+    return [str(java_command()), f"-Xmx{heap}", *FAST_START, logging, "-cp", ":".join(map(str, jars))]
 
 
 def _has_leaders(admin: AdminClient) -> bool:

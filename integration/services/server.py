@@ -132,7 +132,7 @@ class LocalServer(Startable):
         self.data_dir.mkdir(parents=True, exist_ok=True)
         atexit.register(self.close)
         for further_attempts in reversed(range(_PORT_ATTEMPTS)):
-            if not self._has_served:
+            if self._port_names and not self._has_served:
                 self._ports = dict(zip(self._port_names, free_ports(len(self._port_names)), strict=True))
             self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
             try:

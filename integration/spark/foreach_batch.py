@@ -138,6 +138,11 @@ class ExactlyOnce:
             raise
         self._last_batch = batch
 
+    @property
+    def sink_names(self) -> tuple[str, ...]:
+        """The sinks that get rows, as they were given."""
+        return tuple(sink.name for sink in self._sinks)
+
     def close(self) -> None:
         """Close this query's connections after it has ended; an error or a new run does so, too. Ends no transaction."""
         if self._coordinator is not None:

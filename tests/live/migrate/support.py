@@ -6,7 +6,6 @@ import json
 import uuid
 from collections import Counter, defaultdict
 from contextlib import closing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -24,8 +23,6 @@ from tests.live.pipeline import create_topic
 from tests.live.spark_support import message_of
 from tests.reader import committed, consumer_of, counted, read_to_end, records
 from twopc.testing import crash_points
-from twopc.testing.kill_loop import KafkaTopic
-from twopc.testing.kill_loop.records import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -40,17 +37,6 @@ if TYPE_CHECKING:
 FOR_OLD_BROKERS: Final = {"spark.sql.streaming.kafka.useDeprecatedOffsetFetching": "true"}
 
 
-@dataclass
-class OldTopic(KafkaTopic):
-    """The kill loop's source on a broker without idempotent producers; the topic is there."""
-
-    def feed(self, numbers: range) -> None:
-        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
-        for number in numbers:
-            producer.produce(self.topic, str(number), key_of(number, self.keys), number % self.keys % self.partitions)
-        assert producer.flush(60) == 0
-
-
 class StopError(Exception):
     """What ends a query in these tests: where a crash would."""
 
@@ -60,6 +46,7 @@ class OldPipeline:
 
     Attributes:
         given: every value that it was fed.
+        location: the checkpoint, as it is given to the commands.
     """
 
     def __init__(self, source_servers: str, root: Path, *, servers: str | None = None, partitions: int = 4) -> None:
@@ -67,6 +54,7 @@ class OldPipeline:
         self.source_servers = source_servers
         self.servers = servers or source_servers
         self.checkpoint = root / "checkpoint"
+        self.location = str(self.checkpoint)
         self.source = create_topic(source_servers, f"{self.name}-in", partitions)
         self.topic = create_topic(self.servers, f"{self.name}-out", partitions)
         self.given: list[str] = []
@@ -136,7 +124,7 @@ class OldPipeline:
 
     def command(self, name: str, *words: str) -> dict[str, Any]:
         """What ``twopc migrate`` prints as JSON."""
-        given = ["--bootstrap-servers", self.servers, "--sink", self.name, "--checkpoint", str(self.checkpoint)]
+        given = ["--bootstrap-servers", self.servers, "--sink", self.name, "--checkpoint", self.location]
         result = CliRunner().invoke(app, ["migrate", name, *given, "--json", *words])
         assert result.exit_code == 0, result.output
         return dict(json.loads(result.stdout))

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from integration.migrate.rehearsal.topics import OldTopic
 from integration.services.jars import spark_kafka_jars
 from sinks.kafka_legacy import AtLeastOnceKafkaSink
-from tests.live.migrate.support import FOR_OLD_BROKERS, OldPipeline, OldTopic
+from tests.live.migrate.support import FOR_OLD_BROKERS, OldPipeline
 from tests.live.pipeline import create_topic
 from tests.reader import committed
 from twopc.testing.kill_loop import Moment, kill_loop

@@ -106,6 +106,7 @@ class KillLoop:
         source: where the query reads.
         batch_rows: how many of them a batch has.
         keys: how many keys the source's records have.
+        checkpoint: the query's, by default in ``directory``. Several loops over the same one are one query.
         java_home: the Java to run on.
         written: how much the output has grown, visible or not; by default what ``read`` returns is counted.
         insists: replace a kill whose moment never came by one from outside, and an earlier one each time.
@@ -124,6 +125,7 @@ class KillLoop:
     rows: int
     batch_rows: int
     keys: int = KEYS
+    checkpoint: Path | None = None
     spark: Mapping[str, str] = field(default_factory=dict)
     java_home: str = field(default_factory=lambda: str(java_home()))
     written: Callable[[], int] | None = None
@@ -144,8 +146,12 @@ class KillLoop:
         self.directory.mkdir(parents=True, exist_ok=True)
         self._target = function if isinstance(function, str) else pickled(function, self.directory)
 
-    def run(self, kills: Sequence[Kill]) -> None:
+    def run(self, kills: Sequence[Kill], *, ends: bool = True) -> None:
         """Process all rows, with these kills on the way. Each kill's run gets its share of the rows.
+
+        Args:
+            kills: in their order.
+            ends: run the query to its end at last; else it stays as the last kill has left it.
 
         Raises:
             QueryFailedError: the query ended, or hung, by itself; or all rows were processed before every kill happened.
@@ -167,8 +173,9 @@ class KillLoop:
                 waiting.appendleft(Kill(moment=Moment.OUTSIDE, progress=kill.progress / 2))
             else:
                 self.missed.append(str(kill))
-        self._feed(self.rows - self._fed)
-        self._run_once(None)
+        if ends:
+            self._feed(self.rows - self._fed)
+            self._run_once(None)
         self.seconds = time.monotonic() - began
 
     def outcome(self, seed: int) -> Outcome:
@@ -197,7 +204,7 @@ class KillLoop:
             reader=self.source.reader(self.batch_rows),
             target=self._target,
             is_query=self.query is not None,
-            checkpoint=str(self.directory / "checkpoint"),
+            checkpoint=str(self._checkpoint),
             scratch=str(self.directory),
             spark={**settings(self.directory), **self.spark},
             java_home=self.java_home,
@@ -244,9 +251,13 @@ class KillLoop:
             time.sleep(_POLL_S)
         return str(kill)
 
+    @property
+    def _checkpoint(self) -> Path:
+        return self.checkpoint or self.directory / "checkpoint"
+
     def _finished_batch(self) -> int:
         """The last batch that Spark has noted as done, -1 before the first."""
-        commits = (self.directory / "checkpoint").glob("commits/*")
+        commits = self._checkpoint.glob("commits/*")
         return max((int(path.name) for path in commits if path.name.isdecimal()), default=-1)
 
     def _written(self) -> int:

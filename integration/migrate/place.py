@@ -1,0 +1,60 @@
+"""Where a query's checkpoint is: a local directory, or whatever a Spark session on this machine opens (HDFS, object stores)."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from twopc.errors import ConfigurationError, missing_extra
+from twopc.files import LocalFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from twopc.files import Files
+
+
+@dataclass(frozen=True)
+class Place:
+    """A checkpoint that is open.
+
+    Attributes:
+        files: Spark's own files.
+        own: the directory ``twopc`` in it.
+    """
+
+    files: Files
+    own: Files
+
+
+@contextlib.contextmanager
+def opened(location: str) -> Iterator[Place]:
+    """Open a checkpoint.
+
+    A URL needs PySpark with the file system's jars and credentials, as the query does: ``spark-defaults.conf`` has them.
+
+    Raises:
+        ConfigurationError: there is no such directory, it cannot be opened, or PySpark is not installed.
+    """
+    if "://" not in location:
+        if not Path(location).is_dir():
+            raise ConfigurationError(f"--checkpoint {location} is no directory")
+        yield Place(LocalFiles(location), LocalFiles(Path(location) / "twopc"))
+        return
+    try:
+        from pyspark.sql import SparkSession  # noqa: PLC0415 - local directories need no Spark
+
+        from integration.spark.hadoop_files import open_files  # noqa: PLC0415 - the same
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(str(missing_extra("--checkpoint with a URL", "spark", error))) from error
+    running = SparkSession.getActiveSession()
+    builder = SparkSession.builder.master("local[1]").appName("twopc migrate").config("spark.ui.enabled", "false")
+    session = running or builder.getOrCreate()
+    try:
+        context, root = session.sparkContext, location.rstrip("/")
+        yield Place(open_files(context, root), open_files(context, f"{root}/twopc"))
+    finally:
+        if running is None:
+            session.stop()

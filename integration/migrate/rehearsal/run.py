@@ -1,0 +1,72 @@
+"""``twopc migrate rehearse`` behind its options: go the ways, print the report, return the exit status."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from confluent_kafka import KafkaException
+from rich.console import Console
+
+from integration.migrate.rehearsal.report import facts, is_passed, show
+from integration.migrate.rehearsal.ways import WAYS
+from integration.services import ServiceError
+from integration.services.class_data import driver_flags
+from integration.signals import ended_by_signals
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from integration.migrate.rehearsal.steps import Step
+    from integration.migrate.rehearsal.ways import Scale
+
+
+def main(names: Sequence[str], scale: Scale, *, as_json: bool) -> int:
+    """Rehearse; return the exit status.
+
+    Args:
+        names: which of the ways.
+        scale: how much to do.
+        as_json: print one JSON object to stdout, everything else to stderr.
+    """
+    stderr = Console(stderr=True, highlight=False)
+    console = stderr if as_json else Console(highlight=False)
+    began = time.monotonic()
+    try:
+        ways = _rehearse(names, scale, console)
+    except (ServiceError, KafkaException) as error:
+        text = f"twopc migrate rehearse failed (seed {scale.seed}): {error}"
+        stderr.print(text, style="red", markup=False, soft_wrap=True)
+        return 1
+    seconds = time.monotonic() - began
+    if as_json:
+        typer.echo(json.dumps(facts(scale, ways, seconds)))
+    else:
+        show(console, scale, ways, seconds)
+    return 0 if is_passed(ways) else 1
+
+
+def _rehearse(names: Sequence[str], scale: Scale, console: Console) -> dict[str, list[Step]]:
+    """Go the ways one after the other. Everything that this has started has ended when it returns or raises."""
+    ways: dict[str, list[Step]] = {}
+    console.print(f"twopc migrate rehearse: {', '.join(names)}; {scale.kills} kills of each sink, seed {scale.seed}")
+    with contextlib.ExitStack() as cleanup:
+        cleanup.enter_context(ended_by_signals())
+        directory = Path(tempfile.mkdtemp(prefix="twopc-rehearsal-"))
+        cleanup.callback(shutil.rmtree, directory, ignore_errors=True)
+        with console.status("preparing Spark (first run only)"):
+            driver_flags()
+        for name in names:
+            (directory / name).mkdir()
+            ways[name] = WAYS[name](directory / name, scale, lambda step: _told(console, step))
+    return ways
+
+
+def _told(console: Console, step: Step) -> None:
+    console.print(f"{step.seconds:6.1f} s  {step.name}: {step.problem or step.done}", markup=False, soft_wrap=True)

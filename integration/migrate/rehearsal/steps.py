@@ -1,0 +1,274 @@
+"""The steps of a rehearsal: one query, one checkpoint, from the old sink to the new one and back, counted after each."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from integration.demo.plan import protocol_kills
+from integration.migrate.rehearsal.queries import new_query, old_query, way_back
+from integration.migrate.rehearsal.topics import Continued, OldTopic, Output, moved_keys, numbers_of
+from integration.services import ServiceError
+from integration.services.jars import spark_kafka_jars
+from twopc.testing.kill_loop import Kill, KillLoop, Moment
+from twopc.testing.kill_loop.kills import BATCHES_A_KILL, planned
+from twopc.testing.kill_loop.records import TASKS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from integration.migrate.rehearsal.queries import Query
+
+PARTITIONS: Final = 4
+_NAME: Final = "rehearsal"
+#: Spark's connector asks 0.10 with a request that it does not have unless it is told to use its consumer.
+_FETCHING: Final = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
+_COMMAND_TIMEOUT_S: Final = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What was done, and what was counted afterwards.
+
+    Attributes:
+        name: of the step.
+        done: what was done and found, in words.
+        records: how many records readers get from the output; None: not counted.
+        lost: how many that the query was given are missing; None: not counted, more of them are to be written.
+        doubled: how many are there in excess of what they should be.
+        problem: which check failed, in words; "" if all passed.
+        seconds: how long it took.
+    """
+
+    name: str
+    done: str
+    records: int | None = None
+    lost: int | None = None
+    doubled: int | None = None
+    problem: str = ""
+    seconds: float = 0.0
+
+
+@dataclass
+class Rehearsal:
+    """One query on its way.
+
+    Attributes:
+        directory: for checkpoint and logs.
+        source: what the query reads.
+        output: where it writes; changes when the output moves.
+        seed: what the kills are drawn from.
+        batch_rows: records in a batch.
+        on_step: is told each step when it has ended.
+        steps: what was done.
+    """
+
+    directory: Path
+    source: Continued
+    output: Output
+    seed: int
+    batch_rows: int
+    on_step: Callable[[Step], object] = lambda _: None
+    steps: list[Step] = field(default_factory=list)
+    _expected: Counter[int] = field(default_factory=Counter)
+    _began: float = field(default_factory=time.monotonic)
+    _batch: int = -1
+
+    @property
+    def checkpoint(self) -> Path:
+        """The query's."""
+        return self.directory / "checkpoint"
+
+    def add(self, name: str, done: str, **facts: Any) -> None:
+        """Note a step."""
+        now = time.monotonic()
+        step = Step(name=name, done=done, seconds=round(now - self._began, 1), **facts)
+        self._began = now
+        self.steps.append(step)
+        self.on_step(step)
+
+    # -- before --------------------------------------------------------------------------------------------------------
+
+    def run_old(self, kills: int) -> None:
+        """Run the old query under kills: it loses nothing, and doubles what it wrote before a kill."""
+        # The first kill comes when a batch is written and not noted, so that there is certainly something doubled.
+        happened = self._run("old", self._old(), planned(self.seed, kills, moments=(Moment.AFTER,), crash_points=()))
+        found = numbers_of(self.output.records())
+        lost, doubled = _difference(Counter(range(self.source.fed)), found)
+        problem = f"{lost} records lost" if lost else ("" if doubled or not kills else "nothing is doubled")
+        self.add(
+            "the old sink, killed",
+            f"{happened}; whole or half batches are there twice, as always with this sink",
+            records=found.total(),
+            lost=lost,
+            doubled=doubled,
+            problem=problem,
+        )
+
+    def leave_half_a_batch(self) -> None:
+        """Kill the old query in the middle of a batch, and do not start it again."""
+        before = self.output.written()
+        # One of its tasks has not written its rows when it is killed.
+        happened = self._run("half", self._old(), [Kill(moment=Moment.DURING)], ends=False)
+        written = self.output.written() - before
+        half = 0 < written < self.batch_rows
+        self.add(
+            "the old sink, killed in a batch",
+            f"{happened}; {written} of {self.batch_rows} records of the batch are written",
+            records=self.output.written(),
+            problem="" if half else "the batch is not half-written",
+        )
+
+    # -- the cut-over --------------------------------------------------------------------------------------------------
+
+    def preflight(self) -> None:
+        """``twopc migrate preflight`` finds nothing that stops the cut-over."""
+        source = self.source.source
+        words = ["--source-bootstrap-servers", source.bootstrap_servers, "--source-topic", source.topic]
+        status, report = self._command("migrate", "preflight", "--topic", self.output.topic, *words, checkpoint=False)
+        counts = report.get("counts", {})
+        failed = [finding["why"] for finding in report.get("findings", ()) if finding["result"] == "fail"]
+        self.add(
+            "twopc migrate preflight",
+            ", ".join(f"{count} {result}" for result, count in counts.items()),
+            problem="" if status in {0, 3} else f"status {status}: {'; '.join(failed)}",
+        )
+
+    def cut_over(self) -> None:
+        """``twopc migrate cutover``: a dry run writes nothing; then the hand-over, twice, which is once."""
+        words = ("migrate", "cutover", "--topic", self.output.topic)
+        status, dry = self._command(*words)
+        first, recorded = self._command(*words, "--apply")
+        second, again = self._command(*words, "--apply")
+        problem = ""
+        if status or first or second or dry.get("recorded") or again.get("recorded") != recorded.get("recorded"):
+            problem = f"status {status}, {first}, {second}; {dry} {recorded} {again}"
+        elif recorded["handover"]["kind"] != "rest":
+            problem = "no batch is unfinished"
+        # From here on each number is there once; those that are there more often stay so.
+        self._expected = numbers_of(self.output.records())
+        self._batch = dry.get("handover", {}).get("batch_id", -1)
+        done = f"batch {self._batch}: {dry.get('output_records')} of its {dry.get('source_records')} records are there"
+        self.add("twopc migrate cutover", done, records=self._expected.total(), problem=problem)
+
+    def run_new(self, kills: int) -> None:
+        """Run the transactional query under kills, the first one in the batch that was handed over."""
+        first = Kill(moment=Moment.POINT, point="driver.decided")
+        wanted = [first, *protocol_kills(self.seed, kills - 1)][:kills]
+        self._count("the new sink, killed", self._run("new", self._new(), wanted))
+
+    def verify(self) -> None:
+        """``twopc verify`` finds no error."""
+        status, report = self._command("verify", "--topic", self.output.topic, checkpoint=False)
+        self.add("twopc verify", "no error found", problem="" if status == 0 else f"status {status}: {report}")
+
+    # -- the way back --------------------------------------------------------------------------------------------------
+
+    def roll_back(self) -> None:
+        """Kill the new query when a batch is decided or prepared, and hand the checkpoint back."""
+        chance = random.Random(f"back {self.seed}")  # noqa: S311 - chaos, not cryptography
+        point = chance.choice(("driver.prepared", "driver.decided", "driver.committed"))
+        kill = Kill(moment=Moment.POINT, point=point)
+        happened = self._run("leave", self._new(), [kill], ends=False)
+        status, first = self._command("migrate", "rollback")
+        again, second = self._command("migrate", "rollback")
+        is_same = not status and not again and first == second
+        kind = first.get("handover", {}).get("kind")
+        self.add(
+            "twopc migrate rollback",
+            f"{happened}; the old sink gets the checkpoint back: {kind} of batch {first.get('handover', {}).get('batch_id')}",
+            records=len(self.output.records()),
+            problem="" if is_same else f"status {status}, {again}: {first} {second}",
+        )
+
+    def run_back(self) -> None:
+        """Run the old query again, behind ``take_over``, without a kill."""
+        query = way_back(self.output.servers, self.output.topic, _NAME)
+        self._run("back", query, [])
+        self._count("the old sink again", "not killed: it is at least once")
+
+    # -- helpers -------------------------------------------------------------------------------------------------------
+
+    def _count(self, name: str, done: str) -> None:
+        """Each record that was given is there, as often as at the cut-over, else once; each key in one partition."""
+        records = self.output.records()
+        found = numbers_of(records)
+        once = Counter(range(self.source.fed))
+        lost, doubled = _difference(once | self._expected, found)
+        problems = []
+        if lost or doubled:
+            problems.append("NOT exactly once")
+        if moved := moved_keys(records):
+            problems.append(f"keys in several partitions: {', '.join(moved)}")
+        if held := self.output.held_back():
+            problems.append(f"{held} offsets are behind transactions that were left open")
+        facts: dict[str, Any] = {"records": found.total(), "lost": lost, "doubled": doubled}
+        self.add(name, done, problem="; ".join(problems), **facts)
+
+    def _old(self) -> Query:
+        return old_query(self.output.servers, self.output.topic)
+
+    def _new(self) -> Query:
+        query_id = json.loads((self.checkpoint / "metadata").read_text())["id"]
+        return new_query(self.output.servers, self.output.topic, _NAME, query_id)
+
+    def _run(self, name: str, query: Query, kills: Sequence[Kill], *, ends: bool = True) -> str:
+        """Run a query until it has processed what it is fed, or, with one kill, to that in its first batch.
+
+        Returns:
+            How it was killed, in words.
+        """
+        self.source.next_step()
+        # Each run gets its share of the rows; that of a query which stays killed is one batch.
+        batches = BATCHES_A_KILL * (len(kills) + 1) if ends else len(kills) + 1
+        loop = KillLoop(
+            read=list,
+            query=query,
+            source=self.source,
+            directory=self.directory / name,
+            checkpoint=self.checkpoint,
+            rows=self.batch_rows * batches,
+            batch_rows=self.batch_rows,
+            spark={_FETCHING: "true", "spark.jars": ",".join(map(str, spark_kafka_jars()))},
+            written=self.output.written,
+            insists=ends,
+        )
+        loop.run(kills, ends=ends)
+        if loop.missed:
+            raise ServiceError(f"the moment of a kill never came: {', '.join(loop.missed)}")
+        return f"killed {', '.join(loop.kills)}" if loop.kills else ""
+
+    def _command(self, *words: str, checkpoint: bool = True) -> tuple[int, dict[str, Any]]:
+        """Run ``twopc …`` as a user does; returns its status and what it prints as JSON."""
+        given = ["--bootstrap-servers", self.output.servers, "--sink", _NAME, "--json"]
+        given += ["--checkpoint", str(self.checkpoint)] if checkpoint else []
+        done = subprocess.run(
+            [sys.executable, "-m", "integration", *words, *given],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_COMMAND_TIMEOUT_S,
+        )
+        printed = done.stdout.strip()
+        return done.returncode, dict(json.loads(printed)) if printed else {"problem": done.stderr.strip()}
+
+
+def _difference(expected: Counter[int], found: Counter[int]) -> tuple[int, int]:
+    """How many are missing, and how many are too many."""
+    return (expected - found).total(), (found - expected).total()
+
+
+def new_source(servers: str, name: str) -> Continued:
+    """A topic that the query reads, on brokers of any age."""
+    source = OldTopic(servers, name, TASKS)
+    Output(servers, name, TASKS).create()
+    return Continued(source)

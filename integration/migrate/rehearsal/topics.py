@@ -1,0 +1,232 @@
+"""Topics of a rehearsal: what the query is fed, and what any ``read_committed`` reader finds in its output."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from integration.services import ServiceError
+from integration.services.server import wait_until
+from integration.topic_reader import read_topic
+from sinks.kafka.reader import COMMITTED
+from twopc.errors import TwoPhaseCommitError
+from twopc.testing.kill_loop import KafkaTopic
+from twopc.testing.kill_loop.records import key_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from twopc.testing.kill_loop.records import Reader
+
+_TIMEOUT_S: Final = 60
+_POLL_S: Final = 0.1
+_NOWHERE: Final = -1
+
+
+class Record(NamedTuple):
+    """A record of the output."""
+
+    partition: int
+    offset: int
+    key: str
+    number: int
+
+
+@dataclass(frozen=True)
+class Output:
+    """A topic as a reader sees it who knows nothing of how it was written, on brokers of any age.
+
+    Attributes:
+        servers: of its cluster.
+        topic: its name.
+        partitions: how many it has.
+    """
+
+    servers: str
+    topic: str
+    partitions: int
+
+    def create(self) -> None:
+        """Create it, with one replica: each cluster here is one broker. Wait until the broker knows it.
+
+        Raises:
+            ServiceError: it does not.
+        """
+        admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
+        admin.create_topics([NewTopic(self.topic, self.partitions, 1)])[self.topic].result(_TIMEOUT_S)
+        if not wait_until(lambda: _has_leaders(admin, self.topic), _TIMEOUT_S):
+            raise ServiceError(f"{self.servers} does not know the new topic {self.topic} after {_TIMEOUT_S} s")
+
+    def written(self) -> int:
+        """How many offsets it has, whether readers can reach them or not."""
+        return sum(self.ends("read_uncommitted").values())
+
+    def held_back(self) -> int:
+        """How many offsets transactions that are open keep from readers."""
+        return self.written() - sum(self.ends().values())
+
+    def ends(self, isolation_level: str = "read_committed") -> dict[int, int]:
+        """By partition, the offset that readers get to."""
+        with _consumer(self.servers, isolation_level) as consumer:
+            where = (TopicPartition(self.topic, number) for number in range(self.partitions))
+            return {each.partition: consumer.get_watermark_offsets(each, _TIMEOUT_S)[1] for each in where}
+
+    def records(self) -> list[Record]:
+        """Every record that can be read.
+
+        Raises:
+            ServiceError: the broker does not answer, or a record is nothing that the query was fed.
+        """
+        connection = {"bootstrap.servers": self.servers, "log_level": 0}
+        ends = self.ends()
+        starts = dict.fromkeys(ends, 0)
+        try:
+            lists = list(read_topic(connection, self.topic, starts, ends, timeout_ms=_TIMEOUT_S * 1000))
+        except TwoPhaseCommitError as error:
+            raise ServiceError(str(error)) from error
+        return [_record(message) for messages in lists for message in messages]
+
+
+class LiveReader:
+    """Reads an output under ``read_committed`` all the while, in a thread, as an application does."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._seen: list[Record] = []
+        self._error: BaseException | None = None
+        self._ends: Mapping[int, int] | None = None
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def finish(self) -> list[Record]:
+        """Let it read to the end; returns everything that it has ever got, in its order.
+
+        Raises:
+            ServiceError: it failed, or does not get there.
+        """
+        self._ends = self._output.ends()
+        self._thread.join(_TIMEOUT_S)
+        if self._error is not None:
+            raise ServiceError(f"the reader of {self._output.topic} failed: {self._error}") from self._error
+        if self._thread.is_alive():
+            raise ServiceError(f"the reader of {self._output.topic} has not got to its end within {_TIMEOUT_S} s")
+        return self._seen
+
+    def close(self) -> None:
+        """End it, wherever it is."""
+        self._ends = {}
+        self._thread.join(_TIMEOUT_S)
+
+    def _read(self) -> None:
+        at = dict.fromkeys(range(self._output.partitions), 0)
+        try:
+            with _consumer(self._output.servers, "read_committed") as consumer:
+                consumer.assign([TopicPartition(self._output.topic, number, 0) for number in at])
+                while self._ends is None or any(at[number] < end for number, end in self._ends.items()):
+                    message = consumer.poll(_POLL_S)
+                    if message is None:
+                        continue
+                    error, offset = message.error(), message.offset() or 0
+                    if error is None:
+                        self._seen.append(_record(message))
+                        at[message.partition() or 0] = offset + 1
+                    elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - a public constant
+                        # The last offset of a transaction is no record.
+                        at[message.partition() or 0] = offset
+        except Exception as error:  # noqa: BLE001 - the main thread raises it
+            self._error = error
+
+
+@dataclass
+class OldTopic(KafkaTopic):
+    """The kill loop's source on brokers of any age: no idempotent producer; the topic is there."""
+
+    def feed(self, numbers: range) -> None:
+        """See :class:`twopc.testing.kill_loop.Source`.
+
+        Raises:
+            ServiceError: the broker did not take every record.
+        """
+        refused: list[object] = []
+        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "acks": "all", "log_level": 0})
+        for number in numbers:
+            producer.produce(
+                self.topic,
+                str(number),
+                key_of(number, self.keys),
+                number % self.keys % self.partitions,
+                on_delivery=lambda error, _: refused.append(error) if error else None,
+            )
+        if producer.flush(_TIMEOUT_S) or refused:
+            raise ServiceError(f"{self.bootstrap_servers} did not take every record of {self.topic}: {refused[:1]}")
+
+
+@dataclass
+class Continued:
+    """A source that goes on with the numbers where the step before has ended.
+
+    Attributes:
+        source: where the records go.
+        fed: how many records it has been fed in all steps.
+    """
+
+    source: OldTopic
+    fed: int = 0
+    _first: int = field(default=0, repr=False)
+
+    def next_step(self) -> None:
+        """From now on the number 0 is the next one."""
+        self._first = self.fed
+
+    def feed(self, numbers: range) -> None:
+        """See :class:`twopc.testing.kill_loop.Source`."""
+        wanted = range(self._first + numbers.start, self._first + numbers.stop)
+        self.source.feed(wanted)
+        self.fed = wanted.stop
+
+    def reader(self, batch_rows: int) -> Reader:
+        """See :class:`twopc.testing.kill_loop.Source`."""
+        return self.source.reader(batch_rows)
+
+
+def numbers_of(records: Iterable[Record]) -> Counter[int]:
+    """How often each number is there."""
+    return Counter(record.number for record in records)
+
+
+def moved_keys(records: Iterable[Record]) -> list[str]:
+    """The keys that are in more than one partition."""
+    where: dict[str, set[int]] = defaultdict(set)
+    for record in records:
+        where[record.key].add(record.partition)
+    return sorted(key for key, partitions in where.items() if len(partitions) > 1)
+
+
+def _has_leaders(admin: AdminClient, topic: str) -> bool:
+    found = admin.list_topics(topic, timeout=_TIMEOUT_S).topics[topic].partitions
+    return bool(found) and all(partition.leader > _NOWHERE for partition in found.values())
+
+
+@contextlib.contextmanager
+def _consumer(servers: str, isolation_level: str) -> Iterator[Consumer]:
+    facts: dict[str, Any] = {"bootstrap.servers": servers, "isolation.level": isolation_level, "log_level": 0}
+    consumer = Consumer({**COMMITTED, **facts})
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def _record(message: Any) -> Record:
+    key, value = message.key() or b"", message.value() or b""
+    number = int(value) if value.isdigit() else _NOWHERE
+    record = Record(message.partition(), message.offset(), key.decode(errors="replace"), number)
+    if record.number == _NOWHERE or record.key != key_of(number):
+        raise ServiceError(f"{message.topic()} has a record that nobody has given to the query: {key!r}, {value!r}")
+    return record

@@ -1,0 +1,170 @@
+"""The ways from brokers of 0.10 to current ones that a rehearsal goes, each from its first broker to its last count."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from integration.migrate.rehearsal.steps import PARTITIONS, Rehearsal, new_source
+from integration.migrate.rehearsal.topics import LiveReader, Output, moved_keys, numbers_of
+from integration.services import ServiceError
+from integration.services.kafka import LocalKafka
+from integration.services.kafka_upgrade import UPGRADE, UpgradedKafka
+from integration.services.mirror_maker import MIRROR_MAKER_VERSION, MirrorMaker
+from integration.services.old_kafka import LocalOldKafka
+from integration.services.server import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from integration.migrate.rehearsal.steps import Step
+
+_SOURCE: Final = "orders"
+_OUTPUT: Final = "orders-enriched"
+_MIRROR_TIMEOUT_S: Final = 120
+
+#: What a rehearsal does not run, and why. The report has it.
+NOT_RUN: Final = {
+    "the source moves to another cluster, too": (
+        "its offsets change there, so a checkpoint of the old cluster does not fit. Move the output first; then the source, "
+        "with a new checkpoint, or by a copy that keeps offsets"
+    ),
+    "MirrorMaker 2, Confluent Replicator, Cluster Linking": (
+        "MirrorMaker 2 asks the source's brokers for what 0.10 lacks; the others are no packages"
+    ),
+    "brokers older than 0.10.2, several brokers, other vendors' brokers": "no packages, or more than this machine has room for",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """How much a rehearsal does.
+
+    Attributes:
+        seed: what the kills are drawn from.
+        kills: of each sink.
+        batch_rows: records in a batch.
+    """
+
+    seed: int
+    kills: int
+    batch_rows: int
+
+
+def to_another_cluster(directory: Path, scale: Scale, on_step: Callable[[Step], object]) -> list[Step]:
+    """The source stays on 0.10, the output moves to a current cluster: how most teams do it.
+
+    Raises:
+        ServiceError: a server or a query fails.
+    """
+    with contextlib.ExitStack() as stack:
+        old = stack.enter_context(LocalOldKafka(data_dir=directory / "old-kafka"))
+        new = stack.enter_context(LocalKafka(data_dir=directory / "new-kafka"))
+        before, after = (
+            Output(servers, _OUTPUT, PARTITIONS) for servers in (old.bootstrap_servers, new.bootstrap_servers)
+        )
+        before.create()
+        after.create()
+        rehearsal = _rehearsal(directory, old.bootstrap_servers, before, scale, on_step)
+        rehearsal.add("brokers", f"ZooKeeper and Kafka {old.version}; Kafka {new.version}")
+        rehearsal.run_old(scale.kills)
+        rehearsal.leave_half_a_batch()
+        _mirror(rehearsal, after, directory / "mirror")
+        _cut_over_and_back(rehearsal, scale, stack)
+    return rehearsal.steps
+
+
+def upgraded_in_place(directory: Path, scale: Scale, on_step: Callable[[Step], object]) -> list[Step]:
+    """The brokers are upgraded, release by release, on their log directories; topics and offsets stay.
+
+    Raises:
+        ServiceError: a server or a query fails.
+    """
+    with contextlib.ExitStack() as stack:
+        kafka = stack.enter_context(UpgradedKafka(data_dir=directory / "kafka"))
+        output = Output(kafka.bootstrap_servers, _OUTPUT, PARTITIONS)
+        output.create()
+        rehearsal = _rehearsal(directory, kafka.bootstrap_servers, output, scale, on_step)
+        rehearsal.add("brokers", f"ZooKeeper and Kafka {kafka.version}")
+        rehearsal.run_old(scale.kills)
+        rehearsal.leave_half_a_batch()
+        there = numbers_of(output.records())
+        for step in UPGRADE:
+            kafka.upgrade(step)
+            found = numbers_of(output.records())
+            lost, doubled = (there - found).total(), (found - there).total()
+            rehearsal.add(
+                f"upgrade to {step}",
+                "restarted on its log directories",
+                records=found.total(),
+                lost=lost,
+                doubled=doubled,
+                problem="the output has changed" if lost or doubled else "",
+            )
+        _cut_over_and_back(rehearsal, scale, stack)
+    return rehearsal.steps
+
+
+WAYS: Final[dict[str, Callable[[Path, Scale, Callable[[Step], object]], list[Step]]]] = {
+    "another-cluster": to_another_cluster,
+    "upgrade": upgraded_in_place,
+}
+
+
+def _rehearsal(
+    directory: Path, servers: str, output: Output, scale: Scale, on_step: Callable[[Step], object]
+) -> Rehearsal:
+    return Rehearsal(
+        directory=directory,
+        source=new_source(servers, _SOURCE),
+        output=output,
+        seed=scale.seed,
+        batch_rows=scale.batch_rows,
+        on_step=on_step,
+    )
+
+
+def _mirror(rehearsal: Rehearsal, target: Output, directory: Path) -> None:
+    """Copy the output to another cluster, and go on there."""
+    former = rehearsal.output
+    wanted = former.written()
+    with MirrorMaker(former.servers, target.servers, former.topic, data_dir=directory) as mirror:
+        if not wait_until(lambda: target.written() >= wanted, _MIRROR_TIMEOUT_S):
+            raise ServiceError(
+                f"MirrorMaker has not copied {wanted} records within {_MIRROR_TIMEOUT_S} s: {mirror.log_path}"
+            )
+    there, here = former.records(), target.records()
+    lost = (numbers_of(there) - numbers_of(here)).total()
+    doubled = (numbers_of(here) - numbers_of(there)).total()
+    moved = moved_keys([*there, *here])
+    problem = "the copy differs" if lost or doubled else ""
+    rehearsal.output = target
+    rehearsal.add(
+        "the output moves",
+        f"copied by MirrorMaker of Kafka {MIRROR_MAKER_VERSION}",
+        records=len(here),
+        lost=lost,
+        doubled=doubled,
+        problem=problem or (f"keys in other partitions: {', '.join(moved)}" if moved else ""),
+    )
+
+
+def _cut_over_and_back(rehearsal: Rehearsal, scale: Scale, stack: contextlib.ExitStack) -> None:
+    """The part that all ways have in common; somebody reads all the while."""
+    reader = stack.enter_context(contextlib.closing(LiveReader(rehearsal.output)))
+    rehearsal.preflight()
+    rehearsal.cut_over()
+    rehearsal.run_new(scale.kills)
+    rehearsal.verify()
+    rehearsal.roll_back()
+    rehearsal.run_back()
+    seen, there = reader.finish(), rehearsal.output.records()
+    is_same = sorted(seen) == sorted(there)
+    rehearsal.add(
+        "a reader, all the while",
+        "under read_committed since before the cut-over: it got each record once, and none that is not there",
+        records=len(seen),
+        problem="" if is_same else f"{len(set(seen) - set(there))} of its records are not there, or it missed some",
+    )

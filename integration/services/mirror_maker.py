@@ -1,0 +1,51 @@
+"""Kafka's own MirrorMaker, the first one: it copies a topic from a broker of 0.10 to a current cluster.
+
+The second one (Kafka Connect) asks the source's brokers for what 0.10 lacks. Kafka 3.9 is the last release that has the first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from integration.services.jars import kafka_jars
+from integration.services.java import FAST_START, java_command
+from integration.services.server import LOG4J, LocalServer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MIRROR_MAKER_VERSION: Final = "3.9.1"
+
+
+class MirrorMaker(LocalServer):
+    """Copies until it is stopped. It keeps keys, values and times; Java's partitioner chooses the partitions.
+
+    Stopped in order (`stop`, `close`), it has written nothing twice.
+    """
+
+    def __init__(self, source: str, target: str, topic: str, *, data_dir: Path | None = None) -> None:
+        """Describe it; nothing is started yet.
+
+        Args:
+            source: `host:port` of the cluster to copy from.
+            target: `host:port` of the cluster to copy to.
+            topic: what to copy; the target has a topic of this name.
+            data_dir: see `LocalServer`.
+        """
+        super().__init__("MirrorMaker", [], data_dir)
+        self._source, self._target, self._topic = source, target, topic
+
+    def _program(self) -> list[str]:
+        logging = f"-Dlog4j.configuration=file:{self.data_dir}/log4j.properties"
+        jars = ":".join(map(str, kafka_jars(MIRROR_MAKER_VERSION)))
+        return [str(java_command()), "-Xmx256m", *FAST_START, logging, "-cp", jars, "kafka.tools.MirrorMaker"]
+
+    def _launch(self, program: list[str]) -> None:
+        (self.data_dir / "log4j.properties").write_text(LOG4J)
+        consumer, producer = (self.data_dir / f"{side}.properties" for side in ("consumer", "producer"))
+        consumer.write_text(
+            f"bootstrap.servers={self._source}\ngroup.id=mirror-{self._topic}\nauto.offset.reset=earliest\n"
+        )
+        producer.write_text(f"bootstrap.servers={self._target}\n")
+        files = ["--consumer.config", str(consumer), "--producer.config", str(producer)]
+        self._serve([*program, *files, "--include", self._topic], lambda: True)

@@ -1,0 +1,183 @@
+"""SIGKILL, of the new query in the handed-over batch and of the commands themselves, at each step; then once more: exact."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from integration.services.jars import spark_kafka_jars
+from tests.live.migrate.support import FOR_OLD_BROKERS, OldPipeline
+from tests.live.migrate.test_cutover import write_half_of_batch_1
+from twopc.crash_points import POINTS
+from twopc.testing.kill_loop import Kill, KillLoop, Moment
+from twopc.testing.kill_loop.records import Reader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from integration.services.old_kafka import LocalOldKafka
+    from tests.live.services import KafkaService
+
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")]
+
+_TIMEOUT_S: Final = 120
+#: A command whose process ends by SIGKILL: at a crash point, or at a step of the file that it writes.
+_COMMAND: Final = """
+import os, signal, sys
+from twopc.testing.crash_points import arm_from_environment
+arm_from_environment()
+step, link = os.environ["KILLED_AT"], os.link
+
+def killed_link(source, target):
+    if "handover-" in str(target) and step == "unlinked":
+        os.kill(os.getpid(), signal.SIGKILL)
+    link(source, target)
+    if "handover-" in str(target) and step == "linked":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+os.link = killed_link
+from integration.cli import app
+app(sys.argv[1:])
+"""
+_FILE_STEPS: Final = ("unlinked", "linked")
+
+
+@pytest.fixture
+def pipeline(old_kafka: LocalOldKafka, kafka: KafkaService, tmp_path: Path, spark: SparkSession) -> OldPipeline:
+    """Batch 1 is half-written."""
+    pipeline = OldPipeline(old_kafka.bootstrap_servers, tmp_path, servers=kafka.bootstrap_servers)
+    pipeline.feed(100)
+    write_half_of_batch_1(pipeline, spark)
+    return pipeline
+
+
+class Fed:
+    """The kill loop's source: all of it is there."""
+
+    def __init__(self, pipeline: OldPipeline) -> None:
+        self._options = {
+            "kafka.bootstrap.servers": pipeline.source_servers,
+            "subscribe": pipeline.source,
+            "startingOffsets": "earliest",
+            "maxOffsetsPerTrigger": "40",
+        }
+
+    def feed(self, numbers: range) -> None:
+        """Nothing."""
+
+    def reader(self, batch_rows: int) -> Reader:
+        del batch_rows
+        columns = ("CAST(0 AS BIGINT) AS number", "CAST(key AS STRING) AS key", "CAST(value AS STRING) AS value")
+        return Reader(format="kafka", options=self._options, columns=columns)
+
+
+def new_query(pipeline: OldPipeline, direct: str) -> Callable[[DataFrame, str], DataStreamWriter]:
+    servers, name, topic, query_id = pipeline.servers, pipeline.name, pipeline.topic, pipeline.query_id
+
+    def query(frame: DataFrame, checkpoint: str) -> DataStreamWriter:
+        from integration.migrate import take_over  # noqa: PLC0415 - in the query's own process
+        from integration.spark import exactly_once  # noqa: PLC0415 - the same
+        from sinks.kafka import KafkaSink  # noqa: PLC0415 - the same
+
+        sink = KafkaSink(name=name, bootstrap_servers=servers, topic=topic)
+        each = exactly_once(sink, checkpoint_location=checkpoint, adopt_query_id=query_id, direct=direct)
+        taken = take_over(each, checkpoint_location=checkpoint, sink=sink)
+        return frame.select("key", "value").writeStream.foreachBatch(taken)
+
+    return query
+
+
+@pytest.mark.parametrize(
+    ("direct", "points"),
+    [
+        ("never", ["task.flushed", "driver.deciding", "driver.committing"]),
+        pytest.param("never", POINTS, marks=pytest.mark.whole),
+        pytest.param("always", [point for point in POINTS if point.startswith("driver.")], marks=pytest.mark.whole),
+    ],
+)
+def test_the_new_query_is_killed_in_the_handed_over_batch(
+    direct: str, points: list[str], pipeline: OldPipeline, tmp_path: Path, add_summary: Callable[[str], None]
+) -> None:
+    """In the order of the protocol, so that each restart gets the same batch again: Spark notes it after the last kill."""
+    pipeline.cut_over("--apply")
+    noted: dict[str, bool] = {}
+
+    def killed(step: str) -> None:
+        noted[step] = pipeline.commit_file(1).exists()
+
+    loop = KillLoop(
+        read=list,
+        query=new_query(pipeline, direct),
+        source=Fed(pipeline),
+        directory=tmp_path / "loop",
+        checkpoint=pipeline.checkpoint,
+        rows=10 * len(points) + 10,  # nothing is fed; each kill wants its share
+        batch_rows=1,
+        spark={**FOR_OLD_BROKERS, "spark.jars": ",".join(map(str, spark_kafka_jars()))},
+        written=int,
+        on_kill=killed,
+    )
+    loop.run([Kill(moment=Moment.POINT, point=point) for point in points])
+    add_summary(f"killed at {', '.join(loop.kills)}; not reached: {', '.join(loop.missed) or 'none'}")
+    assert noted
+    assert not any(noted.values()), "each kill came before Spark had noted the batch"
+    assert pipeline.visible() == Counter(pipeline.given)
+    if len(points) == 3:
+        assert len(loop.kills) == 3
+
+
+def killed_command(pipeline: OldPipeline, name: str, *words: str, at: str) -> None:
+    """Run ``twopc migrate …`` and see it end by SIGKILL."""
+    given = ["--bootstrap-servers", pipeline.servers, "--sink", pipeline.name, "--checkpoint", str(pipeline.checkpoint)]
+    fault = "" if at in _FILE_STEPS else f"{at}=kill"
+    done = subprocess.run(
+        [sys.executable, "-c", _COMMAND, "migrate", name, *given, *words],
+        env={**os.environ, "KILLED_AT": at, "TWOPC_CRASH_POINTS": fault},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_TIMEOUT_S,
+    )
+    assert done.returncode == -signal.SIGKILL, (at, done.stdout, done.stderr)
+
+
+def test_a_killed_cut_over_is_run_again(pipeline: OldPipeline, spark: SparkSession) -> None:
+    own = pipeline.checkpoint / "twopc"
+    killed_command(pipeline, "cutover", "--topic", pipeline.topic, "--apply", at="unlinked")
+    assert not list(own.glob("handover-*.json"))
+    assert "has no hand-over" in pipeline.fail_new(spark), "a half-done command is as none"
+    killed_command(pipeline, "cutover", "--topic", pipeline.topic, "--apply", at="linked")
+    recorded = [file.name for file in own.glob("handover-*.json")]
+    assert len(recorded) == 1
+    assert pipeline.cut_over("--apply")["was_recorded"] is True
+    assert [file.name for file in own.glob("handover-*.json")] == recorded
+    pipeline.run_new(spark)
+    assert pipeline.visible() == Counter(pipeline.given)
+
+
+@pytest.mark.parametrize("stopped", ["driver.prepared", "driver.decided"])
+def test_a_killed_rollback_is_run_again(stopped: str, pipeline: OldPipeline, spark: SparkSession) -> None:
+    """At each step of the recovery that it does, and at those of its file; meanwhile the old query must not start."""
+    pipeline.cut_over("--apply")
+    pipeline.fail_new_at(spark, stopped, direct="never")
+    steps = ["driver.inspected", "driver.fenced", "driver.acquired", "driver.recovered", *_FILE_STEPS]
+    if stopped == "driver.decided":
+        steps.insert(3, "driver.committing")
+    else:
+        steps.insert(3, "driver.sweeping")
+    for step in steps:
+        killed_command(pipeline, "rollback", at=step)
+    found = pipeline.command("rollback")
+    assert found["handover"]["kind"] == ("whole" if stopped == "driver.decided" else "rest")
+    pipeline.run_old(spark)
+    assert pipeline.visible() == Counter(pipeline.given)

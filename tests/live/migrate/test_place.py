@@ -1,0 +1,85 @@
+"""Where a checkpoint may be, and what `take_over` refuses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from integration.cli import app
+from integration.migrate import take_over
+from integration.migrate.handover import Handover, Handovers, Kind
+from integration.spark import exactly_once
+from sinks.kafka import KafkaSink
+from tests.live.migrate.support import OldPipeline
+from tests.live.migrate.test_cutover import write_half_of_batch_1
+from twopc.errors import ConfigurationError
+from twopc.files import LocalFiles
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from integration.services.old_kafka import LocalOldKafka
+    from tests.live.services import KafkaService
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")]
+
+
+class NeverLists(LocalFiles):
+    """As an object store may be for a while: a file can be read, and no listing has it."""
+
+    def names(self, directory: str) -> list[str]:
+        del directory
+        return []
+
+
+def test_a_hand_over_that_no_listing_has_yet_is_in_force(tmp_path: Path) -> None:
+    handovers = Handovers(NeverLists(tmp_path))
+    for batch_id in range(3):
+        handovers.add(Handover(query_id="q", batch_id=batch_id, offsets=(), kind=Kind.NOTHING))
+    newest = handovers.newest()
+    assert newest is not None
+    assert newest.batch_id == 2
+
+
+def test_a_directory_that_is_not_there_is_named() -> None:
+    words = ["--bootstrap-servers", "127.0.0.1:1", "--sink", "s", "--checkpoint", "/no/such/place"]
+    result = CliRunner().invoke(app, ["migrate", "rollback", *words])
+    assert result.exit_code == 2
+    assert "/no/such/place is no directory" in result.output
+
+
+def test_a_checkpoint_with_a_url_is_handed_over_and_back(
+    old_kafka: LocalOldKafka, kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    pipeline = OldPipeline(old_kafka.bootstrap_servers, tmp_path, servers=kafka.bootstrap_servers)
+    pipeline.feed(60)
+    write_half_of_batch_1(pipeline, spark)
+    pipeline.location = pipeline.checkpoint.as_uri() + "/"
+    assert pipeline.location.startswith("file://")
+    pipeline.cut_over("--apply")
+    pipeline.fail_new_at(spark, "driver.decided")
+    assert pipeline.command("rollback")["handover"]["kind"] == "whole"
+    pipeline.run_old(spark)
+    assert pipeline.visible() == Counter(pipeline.given)
+
+
+def kafka_sink(name: str) -> KafkaSink:
+    return KafkaSink(name=name, bootstrap_servers="127.0.0.1:1", topic="t")
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("b",)])
+def test_other_sinks_would_miss_what_the_old_one_has_written(names: tuple[str, ...]) -> None:
+    each = exactly_once(*map(kafka_sink, names), checkpoint_location="/checkpoint")
+    with pytest.raises(ConfigurationError, match="would miss the rows that 'a' has already"):
+        take_over(each, checkpoint_location="/checkpoint", sink=kafka_sink("a"))
+
+
+def test_several_frames_are_refused_before_anything_is_read() -> None:
+    taken: Any = take_over(lambda *_: None, checkpoint_location="/checkpoint", sink=kafka_sink("a"))
+    with pytest.raises(ConfigurationError, match="several DataFrames"):
+        taken({"a": None}, 7)
