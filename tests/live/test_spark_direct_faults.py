@@ -125,9 +125,8 @@ def test_the_records_are_those_of_sparks_own_sink(
 def _by_spark(servers: str, topic: str) -> Any:
     def function(frame: DataFrame, batch_id: int) -> None:
         assert batch_id == 0
-        frame.write.format("kafka").options(
-            **{"kafka.bootstrap.servers": servers, "topic": topic, "includeHeaders": True}
-        ).save()
+        writer = frame.write.format("kafka").option("kafka.bootstrap.servers", servers).option("topic", topic)
+        writer.option("includeHeaders", True).save()  # noqa: FBT003 - Spark's
 
     return function
 
