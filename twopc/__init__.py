@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from twopc.engine import Engine, Work
     from twopc.errors import (
         BadRecordError,
+        CheckpointExpiredError,
         CommitBlockedError,
         ConfigurationError,
         DecisionInDoubtError,
@@ -26,13 +27,14 @@ if TYPE_CHECKING:
         FatalError,
         FencedError,
         InDoubtError,
-        PrepareTimeoutError,
         RefusedStartError,
         RetriableError,
         SchemaError,
         TwoPhaseCommitError,
     )
     from twopc.files import Files, LocalFiles
+    from twopc.pending import Listener, Pending
+    from twopc.progress import Acknowledgement, Cause, Checkpoint
     from twopc.records import TaskReport
     from twopc.settings import Settings
     from twopc.sink import TwoPhaseCommitSink
@@ -41,9 +43,13 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 __all__ = [
+    "Acknowledgement",
     "Attempt",
     "BadRecordError",
     "Batch",
+    "Cause",
+    "Checkpoint",
+    "CheckpointExpiredError",
     "Claim",
     "CommitBlockedError",
     "ConfigurationError",
@@ -58,9 +64,10 @@ __all__ = [
     "Files",
     "Handle",
     "InDoubtError",
+    "Listener",
     "LocalFiles",
     "Overrides",
-    "PrepareTimeoutError",
+    "Pending",
     "RefusedStartError",
     "RetriableError",
     "SchemaError",
@@ -86,6 +93,8 @@ _MODULES: Final = {
     "engine": ("Engine", "Work"),
     "errors": tuple(name for name in __all__ if name.endswith("Error")),
     "files": ("Files", "LocalFiles"),
+    "pending": ("Listener", "Pending"),
+    "progress": ("Acknowledgement", "Cause", "Checkpoint"),
     "records": ("TaskReport",),
     "settings": ("Settings",),
     "sink": ("TwoPhaseCommitSink",),

@@ -17,7 +17,8 @@ from twopc.attempt import Evidence
 from twopc.batch import Batch, Position, locate
 from twopc.crash_points import crash_point
 from twopc.engine import Work
-from twopc.errors import RetriableError
+from twopc.errors import CheckpointExpiredError, RetriableError
+from twopc.pending import Pending
 from twopc.records import Begin, Decision, Repair
 from twopc.recovery import Outcome, Step, lookup
 from twopc.state import BatchState, move
@@ -53,8 +54,9 @@ class Prepared:
 class BatchTransaction:
     """The global transaction of one batch. Used once, by one thread."""
 
-    def __init__(self, run: Run, batch: Batch, engine: Engine) -> None:
+    def __init__(self, run: Run, batch: Batch, engine: Engine, pending: Pending | None = None) -> None:
         self._run = run
+        self._pending = pending or Pending()
         self._participants = run.setup.participants
         self._batch = batch
         self._engine = engine
@@ -101,6 +103,7 @@ class BatchTransaction:
         if self.state is BatchState.COMMITTED:
             self.state = BatchState.UNDECIDED  # that was the last batch, completed from staged rows; now comes this one
         self.state = move(self.state, BatchState.PREPARED)
+        self._pending.prepared(step.value, prepared.tasks, prepared.handles)
         crash_point("driver.confirmed")
         return prepared
 
@@ -131,6 +134,7 @@ class BatchTransaction:
             except RetriableError as error:
                 batch_id = self._batch.batch_id
                 logger.warning("attempt %d of %d at batch %d failed, retrying: %s", number, allowed, batch_id, error)
+                self._pending.attempt_failed(error)
         return self._attempt(step, only_tasks=only_tasks)
 
     def _attempt(self, step: Step, *, only_tasks: frozenset[TaskKey] | None) -> Prepared:
@@ -147,7 +151,9 @@ class BatchTransaction:
             timeout_ms=self._participants.prepare_timeout_ms,
             slices=slices,
             direct=self._decided_direct() if step is Step.REPAIR else None,
+            pending=self._pending,
         )
+        self._pending.attempting(work.timeout_ms)
         began = time.monotonic()
         try:
             scan_start = self._participants.begin_attempt()
@@ -156,8 +162,11 @@ class BatchTransaction:
             tasks = tuple(sorted(reports, key=lambda task: task.partition))
             handles = self._participants.decode(tasks)
             crash_point("driver.prepared")
+            self._pending.enter("confirm")
             self._participants.confirm(handles, (time.monotonic() - began) * 1000)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, CheckpointExpiredError):
+                handles = handles or self._participants.decode(error.late)
             self._participants.abort(handles)
             run.sweep()  # whatever else the attempt left open would hold back every reader of the output
             raise
@@ -185,6 +194,7 @@ class BatchTransaction:
             DecisionInDoubtError: it is not known whether it was; only a restart finds out (rule 12).
         """
         run = self._run
+        self._pending.enter("decide")
         if prepared.step in _REPAIRS:
             run.append([self._repair(prepared)])
             run.handles |= prepared.handles
@@ -199,6 +209,7 @@ class BatchTransaction:
 
     def commit(self) -> None:
         """Make every decided transaction visible, and note what is proven. The next step judges it."""
+        self._pending.enter("commit")
         outcome = self._run.commit()
         if outcome is not Outcome.UNKNOWN:
             self.state = move(self.state, BatchState.COMMITTED if outcome is Outcome.COMMITTED else BatchState.LOST)
@@ -207,7 +218,9 @@ class BatchTransaction:
     def finish(self) -> None:
         """The batch is visible: evaluate the plan if nothing has yet, then tidy up."""
         if not self._is_evaluated:
+            self._pending.enter("evaluate")
             self._engine.evaluate()
+        self._pending.enter("finish")
         self._run.finish(self._batch.batch_id)
 
     def _decision(self, prepared: Prepared) -> list[Record]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from twopc.batch_transaction import BatchTransaction
 from twopc.binding import Binding
 from twopc.participants import Participants
+from twopc.pending import Listeners, Pending
 from twopc.recovery import Outcome, Step
 from twopc.registers import RegisterLog, require_atomic
 from twopc.settings import Settings, Setup
@@ -31,6 +32,7 @@ class Coordinator:
         files: a directory beside the query's checkpoint: the binding, and the decisions where no sink has a log.
         settings: what the user has set.
         staging: the rows that tasks keep until they are proven, if they do.
+        listeners: are told what becomes of each checkpoint. Their errors change nothing.
 
     Attributes:
         participants: the sinks, in the order of every walk.
@@ -44,6 +46,7 @@ class Coordinator:
         *,
         settings: Settings | None = None,
         staging: StagedRows | None = None,
+        listeners: Listeners | None = None,
     ) -> None:
         self.participants = Participants(sinks)
         binding = Binding(files)
@@ -59,6 +62,7 @@ class Coordinator:
             staging=staging,
             run_id=uuid.uuid4().hex,
         )
+        self._listeners = listeners or Listeners()
         self._run: Run | None = None
 
     @property
@@ -81,8 +85,17 @@ class Coordinator:
         Raises:
             TwoPhaseCommitError: ``twopc.errors`` says what each kind means; nothing half-decided is left behind.
         """
-        run = self._run or self.initialize_state(batch)
-        transaction = BatchTransaction(run, batch, engine)
+        pending = self._listeners.begin(batch, self._setup.run_id)
+        try:
+            self._process(batch, engine, pending)
+        except BaseException as error:
+            self._listeners.end(pending, error)
+            raise
+        self._listeners.end(pending)
+
+    def _process(self, batch: Batch, engine: Engine, pending: Pending) -> None:
+        run = self._run or self.initialize_state(batch, pending)
+        transaction = BatchTransaction(run, batch, engine, pending)
         while (step := transaction.next_step()) is not Step.FINISH:  # the recovery table; raises every refusal
             if step is Step.ABANDON:
                 run.abandon()  # one durable record; the table reads it at once
@@ -92,7 +105,7 @@ class Coordinator:
             transaction.commit()  # phase two: repeatable, until every transaction is proven
         transaction.finish()  # evaluate the plan if nothing has yet, sweep orphans, truncate the log
 
-    def initialize_state(self, batch: Batch) -> Run:
+    def initialize_state(self, batch: Batch, pending: Pending | None = None) -> Run:
         """Recover: fence the former driver, read the log, commit its last decision again, sweep what is undecided.
 
         Called by :meth:`process` with the run's first batch.
@@ -100,7 +113,7 @@ class Coordinator:
         Raises:
             TwoPhaseCommitError: the start is refused or failed; a retry is safe.
         """
-        self._run = recover(self._setup, batch)
+        self._run = recover(self._setup, batch, pending or Pending())
         return self._run
 
     def close(self) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
+
+from twopc.pending import Pending
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +28,7 @@ class Work:
             each, with its partition, and the batch is not evaluated. Empty unless staged rows are published.
         direct: the DataFrames that the driver has to write as one task, and no others, because the decision's rows are looked
             for task by task (rule 9); None leaves it to the engine.
+        pending: takes note of the tasks' votes, and of a task that says no.
     """
 
     batch: Batch
@@ -36,6 +39,7 @@ class Work:
     timeout_ms: float | None
     slices: tuple[TaskReport, ...] = ()
     direct: frozenset[str] | None = None
+    pending: Pending = field(default_factory=Pending)
 
 
 class Engine(Protocol):

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, ClassVar
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from twopc.records import TaskReport
+
 
 class TwoPhaseCommitError(Exception):
     """Base class of every error that this project raises on purpose.
@@ -50,8 +52,16 @@ class BadRecordError(FatalError):
     """The target system refused a record: too large, unknown topic, and so on."""
 
 
-class PrepareTimeoutError(FatalError):
-    """Pre-commit took longer than the transactions live. A replay of the same batch would take as long again."""
+class CheckpointExpiredError(FatalError):
+    """Pre-commit took longer than its limit, or than the transactions live. A replay would take as long again.
+
+    Attributes:
+        late: the votes that came after the limit. They do not count, and their transactions are aborted.
+    """
+
+    def __init__(self, message: str, *, late: Sequence[TaskReport] = ()) -> None:
+        super().__init__(message)
+        self.late = tuple(late)
 
 
 class FencedError(FatalError):

@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 
     from twopc.batch import Batch
     from twopc.log_view import LogView
+    from twopc.pending import Pending
     from twopc.settings import Setup
 
     #: By sink name, the query that owned it last; None where nobody did, or where its own log says it.
     Owners = Mapping[str, str | None]
 
 
-def recover(setup: Setup, batch: Batch) -> Run:
+def recover(setup: Setup, batch: Batch, pending: Pending) -> Run:
     """Become the driver. May be repeated after an error.
 
     Raises:
@@ -37,7 +38,7 @@ def recover(setup: Setup, batch: Batch) -> Run:
         TwoPhaseCommitError: recovery failed; nothing was decided.
     """
     try:
-        return _recover(setup, batch)
+        return _recover(setup, batch, pending)
     except RefusedStartError as error:
         # Of a checkpoint that is older than the sink, the log has decided nothing.
         if setup.participants.prepare_timeout_ms is None or error.case == Position.UNADOPTED.value:
@@ -45,16 +46,19 @@ def recover(setup: Setup, batch: Batch) -> Run:
         raise RefusedStartError(f"{error}. {DEADLINE}", case=error.case) from None
 
 
-def _recover(setup: Setup, batch: Batch) -> Run:
+def _recover(setup: Setup, batch: Batch, pending: Pending) -> Run:
+    pending.enter("inspect")
     owners = _check_read_only(setup, batch)
     crash_point("driver.inspected")
 
+    pending.enter("acquire")
     claim = Claim(query_id=batch.query_id, run=setup.run_id, deciding_log=setup.log.name)
     log_epoch = setup.log.acquire(claim)  # from here on the former driver can decide nothing
     driver_epochs = setup.participants.acquire(claim)
     view = fold(setup.log.read())  # up to this driver's own record: nothing can be missing before it
     crash_point("driver.acquired")
 
+    pending.enter("recover")
     bound = _check_binding(setup, _binding_of(view, batch))
     _require_startable(setup, view, batch, owners)
     decision = view.decision

@@ -11,7 +11,7 @@ import msgspec
 from integration.spark.collect import collect
 from integration.spark.jobs import cancelled_after, named_error, translated
 from integration.spark.task import PrepareTask, TaskResult
-from twopc.errors import PrepareTimeoutError
+from twopc.errors import CheckpointExpiredError, TwoPhaseCommitError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from twopc.sink import TwoPhaseCommitSink
 
 _RESULT: Final = "result binary"
+_SETTING: Final = "prepare_timeout_ms"
 _EXPIRY: Final = "kafka.transaction.timeout.ms and the brokers' transaction.max.timeout.ms"
 
 
@@ -65,8 +66,7 @@ class SparkEngine:
 
         A DataFrame that fits in the driver is collected and written here. Staged slices are published in one go.
         """
-        limits = [limit for limit in (work.timeout_ms, self.timeout_ms) if limit is not None]
-        timeout_ms = min(limits, default=None)
+        timeout_ms = self._note_limit(work)
         reports: list[TaskReport] = []
         stages: set[int] = set()
         tag = f"twopc-{uuid.uuid4().hex}"
@@ -78,18 +78,49 @@ class SparkEngine:
                     results = self._results(rows, task, work, tag)
                 except Exception as error:
                     if is_cancelled():
-                        raise PrepareTimeoutError(
-                            f"batch {task.batch_id} was cancelled: its tasks did not finish within {timeout_ms:.0f} ms. Nothing "
-                            "of this attempt is visible or decided. Raise the limit: "
-                            + ("prepare_timeout_ms" if timeout_ms == self.timeout_ms else _EXPIRY)
-                        ) from error
-                    raise translated(error) from error
-                reports += _accepted(results)
+                        raise self._expired(work, reports) from error
+                    raise self._declined(work, translated(error)) from error
+                work.pending.acknowledged([result.acknowledgement for result in results])
+                reports += self._accepted(results, work)
+                if is_cancelled():  # what was cancelled may still have come to its end
+                    raise self._expired(work, reports)
                 stages |= {result.stage for result in results if result.stage is not None}
         self.shuffles.check(tag, stages)
         if self.staging is not None:
             self.staging.require_visible(report.staged for report in reports if report.staged is not None)
         return reports
+
+    def _note_limit(self, work: Work) -> float | None:
+        """How long preparing may take; None: without a limit."""
+        known = ((self.timeout_ms, _SETTING), (work.timeout_ms, _EXPIRY))
+        limits = {limit: setting for limit, setting in known if limit is not None}
+        pending, timeout_ms = work.pending, min(limits, default=None)
+        pending.planned, pending.limit_ms = self.way.planned.size, timeout_ms
+        pending.limited_by = limits[timeout_ms] if timeout_ms is not None else ""
+        return timeout_ms
+
+    def _expired(self, work: Work, late: Sequence[TaskReport]) -> CheckpointExpiredError:
+        return CheckpointExpiredError(
+            f"batch {work.batch.batch_id} was cancelled: its tasks did not finish within {work.pending.limit_ms:.0f} ms. Nothing "
+            f"of this attempt is visible or decided. Raise the limit: {work.pending.limited_by}",
+            late=late,
+        )
+
+    def _declined(self, work: Work, error: Exception) -> Exception:
+        """Take note of a task that said no, if one did."""
+        work.pending.is_declined = isinstance(error, TwoPhaseCommitError)
+        return error
+
+    def _accepted(self, results: Sequence[TaskResult], work: Work) -> list[TaskReport]:
+        """The reports of one job's tasks.
+
+        Raises:
+            RetriableError, FatalError: a task failed.
+        """
+        for result in results:
+            if result.error is not None:
+                raise self._declined(work, named_error(*result.error))
+        return [result.report for result in results if result.report is not None]
 
     def _results(self, rows: Rows, task: PrepareTask, work: Work, tag: str) -> list[TaskResult]:
         """Evaluate a DataFrame and write it: all at once in the driver, or task by task."""
@@ -140,18 +171,6 @@ class SparkEngine:
             views=rows.views,
             slices=work.slices,
         )
-
-
-def _accepted(results: Sequence[TaskResult]) -> list[TaskReport]:
-    """The reports of one job's tasks.
-
-    Raises:
-        RetriableError, FatalError: a task failed.
-    """
-    for result in results:
-        if result.error is not None:
-            raise named_error(*result.error)
-    return [result.report for result in results if result.report is not None]
 
 
 def _run(frame: DataFrame, task: PrepareTask) -> list[TaskResult]:

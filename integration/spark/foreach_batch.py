@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyspark
 
+from integration.history.writer import writer_for
 from integration.spark import checkpoint
 from integration.spark.connect import require_classic_mode
 from integration.spark.direct import Direct, Planned, Way
@@ -22,7 +23,8 @@ from integration.spark.shuffles import Shuffles, StatusStore
 from integration.spark.staging import Staging
 from twopc.batch import Overrides
 from twopc.coordinator import Coordinator
-from twopc.errors import ConfigurationError, PrepareTimeoutError
+from twopc.errors import CheckpointExpiredError, ConfigurationError
+from twopc.pending import Listeners
 from twopc.settings import Settings
 
 if TYPE_CHECKING:
@@ -84,6 +86,7 @@ class ExactlyOnce:
         self._options = options
         self._shuffles: Shuffles | None = None
         self._coordinator: Coordinator | None = None
+        self._listeners = Listeners()
         self._direct = Direct(options.direct, options.direct_max_bytes)
         self._last_batch: Batch | None = None
         self._last_call: Call | None = None
@@ -129,10 +132,10 @@ class ExactlyOnce:
             )
             try:
                 coordinator.process(batch, engine)
-            except PrepareTimeoutError as error:
+            except CheckpointExpiredError as error:
                 is_undecided = coordinator.is_undecided(batch)
                 advice = slow_batch_advice(files.location, batch_id, is_undecided=is_undecided)
-                raise PrepareTimeoutError(f"{error}. {advice}") from error
+                raise CheckpointExpiredError(f"{error}. {advice}", late=error.late) from error
         except BaseException:
             self.close()  # so that the next call begins with recovery
             raise
@@ -147,7 +150,12 @@ class ExactlyOnce:
         """Close this query's connections after it has ended; an error or a new run does so, too. Ends no transaction."""
         if self._coordinator is not None:
             self._coordinator.close()
+            self._listeners.close()
         self._coordinator = None
+
+    def _listening(self, files: Files) -> Listeners:
+        writer = writer_for(files, is_wanted=self._options.history)
+        return Listeners([*([] if writer is None else [writer]), *self._options.listeners])
 
     def _require_own_checkpoint(self, context: SparkContext, files: Files) -> str:
         """Returns the query's id.
@@ -205,5 +213,8 @@ class ExactlyOnce:
             keep_batches=max(retained, int(_RETAINED_DEFAULT)),
         )
         own_files = open_files(context, f"{self._location}/twopc")
-        self._coordinator = Coordinator(self._participants, own_files, settings=settings, staging=staging)
+        self._listeners = self._listening(own_files)
+        self._coordinator = Coordinator(
+            self._participants, own_files, settings=settings, staging=staging, listeners=self._listeners
+        )
         return self._coordinator, self._shuffles

@@ -9,6 +9,7 @@ from pyspark import cloudpickle
 
 from integration.spark.direct import WAYS
 from twopc.errors import ConfigurationError
+from twopc.pending import Listener
 from twopc.sink import TwoPhaseCommitSink
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ class Options:
         abandon_batch: the last decided batch, if nothing can complete it: what is visible of it stays, the rest is given up.
         add_sink: the name of a sink that joins a checkpoint which was bound without it.
         max_attempts: how often a batch is prepared before its error stops the query.
-        prepare_timeout_ms: cancel an attempt that takes longer; by default as long as the sinks' transactions allow.
+        prepare_timeout_ms: when a checkpoint expires: an attempt that is not prepared by then is cancelled. 10 minutes by
+            default; None for as long as the sinks' transactions allow, which is a limit in any case.
         select: by sink name, the SQL expressions that make its columns, such as
             ``{"events": ["CAST(id AS STRING) AS key", "to_json(struct(*)) AS value"]}``; others take the batch's own.
         on_bad_record: ``"stop"``: a row that a sink can never take stops the query; nothing of its batch is visible.
@@ -41,6 +43,9 @@ class Options:
         direct: who writes a batch. ``"auto"``: the driver itself, if the batch is expected to fit, else the tasks; one that
             does not fit after all is evaluated again, for the tasks. ``"always"``: the driver. ``"never"``: the tasks.
         direct_max_bytes: what the driver collects of one DataFrame of a batch with ``"auto"``; 32 MiB by default.
+        history: keep what became of each checkpoint beside Spark's checkpoint, for ``twopc history``. None: where the checkpoint
+            is a local directory. Elsewhere True writes an object for every hundred checkpoints.
+        listeners: are told of each checkpoint; see :class:`twopc.Listener`.
     """
 
     staging: bool = False
@@ -51,12 +56,14 @@ class Options:
     abandon_batch: int | None = None
     add_sink: str | None = None
     max_attempts: int = 3
-    prepare_timeout_ms: float | None = None
+    prepare_timeout_ms: float | None = 600_000
     select: Mapping[str, Sequence[str]] = field(default_factory=dict)
     on_bad_record: str = "stop"
     dead_letter: TwoPhaseCommitSink[Any] | None = None
     direct: str = "auto"
     direct_max_bytes: int = 32 * 1024 * 1024
+    history: bool | None = None
+    listeners: Sequence[Listener] = ()
 
     def __post_init__(self) -> None:
         if self.direct not in WAYS:
@@ -65,6 +72,7 @@ class Options:
             raise ConfigurationError(
                 f"exactly_once(direct_max_bytes={self.direct_max_bytes!r}): give a number of bytes from {_LEAST_DIRECT_BYTES} on"
             )
+        self._check_watching()
         if self.on_bad_record not in _ON_BAD_RECORD:
             raise ConfigurationError(
                 f"exactly_once(on_bad_record={self.on_bad_record!r}): give one of {', '.join(map(repr, _ON_BAD_RECORD))}"
@@ -82,6 +90,14 @@ class Options:
         if letters is not None and not (isinstance(letters, TwoPhaseCommitSink) and letters.takes_dead_letters):
             raise ConfigurationError(
                 "exactly_once(dead_letter=…): this sink cannot take dead letters: give a KafkaSink with a topic"
+            )
+
+    def _check_watching(self) -> None:
+        if not isinstance(self.history, bool | None):
+            raise ConfigurationError(f"exactly_once(history={self.history!r}): give True, False or None")
+        if not all(isinstance(listener, Listener) for listener in self.listeners):
+            raise ConfigurationError(
+                "exactly_once(listeners=…): give objects of classes that inherit from twopc.Listener"
             )
 
 

@@ -5,7 +5,9 @@ Every Python worker imports this module, so it must stay light: nothing of the d
 
 from __future__ import annotations
 
+import socket
 import struct
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +21,7 @@ from integration.spark.views import CAUSE, CHECKSUM, screen
 from integration.spark.worker import keep_archives
 from twopc.attempt import Attempt, TaskAttempt
 from twopc.errors import FatalError
+from twopc.progress import Acknowledgement
 from twopc.records import TaskReport
 
 if TYPE_CHECKING:
@@ -45,12 +48,14 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
         report: what it wrote; None if it cannot.
         size_bytes: of its rows, as Arrow has them.
         error: why it cannot: the name of the error's class (see ``jobs.named_error``) and the message.
+        acknowledgement: how long it took.
     """
 
     stage: int | None = None
     report: TaskReport | None = None
     size_bytes: int = 0
     error: tuple[str, str] | None = None
+    acknowledgement: Acknowledgement | None = None
 
 
 @dataclass(frozen=True)
@@ -86,24 +91,27 @@ class PrepareTask:
         context = TaskContext.get()
         if context is None:
             raise AssertionError("a task has a context")
-        result = self.execute(context.partitionId(), batches)
+        result = self.execute(context.partitionId(), batches, context.attemptNumber())
         yield _as_row(msgspec.json.encode(msgspec.structs.replace(result, stage=context.stageId())))
 
-    def execute(self, number: int, batches: Iterable[pa.RecordBatch]) -> TaskResult:
-        """Write and pre-commit the rows of the DataFrame's task ``number``.
+    def execute(self, number: int, batches: Iterable[pa.RecordBatch], attempt: int = 0) -> TaskResult:
+        """Write and pre-commit the rows of the DataFrame's task ``number``; ``attempt`` is Spark's number of the try.
 
         Raises:
             RetriableError: the attempt is void.
         """
+        began = time.monotonic()
         decided = self.slices[number] if self.slices else None
         partition = decided.partition if decided else self.first_task + number
         writers = self._create_writers(partition)
-        size = _Size(batches)
+        size = _Input(batches)
         try:
             report = self._publish(decided, size, writers) if decided else self._prepare(partition, size, writers)
             for writer in writers.values():
                 writer.hand_over()
-            return TaskResult(report=report, size_bytes=size.bytes)
+            return TaskResult(
+                report=report, size_bytes=size.bytes, acknowledgement=self._vote(report, size, attempt, began)
+            )
         except FatalError as error:
             return TaskResult(error=(type(error).__name__, f"task {partition}: {error}"))
         finally:
@@ -127,9 +135,7 @@ class PrepareTask:
             if self.only_tasks is None or (sink.name, partition) in self.only_tasks
         }
 
-    def _prepare(
-        self, partition: int, batches: Iterable[pa.RecordBatch], writers: dict[str, SinkWriter[Any]]
-    ) -> TaskReport:
+    def _prepare(self, partition: int, batches: _Input, writers: dict[str, SinkWriter[Any]]) -> TaskReport:
         """Write all rows, then pre-commit every writer."""
         row_count, checksum = 0, 0
         staged = self._create_slice()
@@ -145,6 +151,7 @@ class PrepareTask:
                 staged.write(rows)
             for name, writer in writers.items():
                 writer.write_rows(self.views[name].of(rows))
+        batches.flushing()
         handles = self._pre_commit(writers)
         return TaskReport(
             partition=partition,
@@ -156,9 +163,7 @@ class PrepareTask:
             is_direct=self.is_direct,
         )
 
-    def _publish(
-        self, decided: TaskReport, batches: Iterable[pa.RecordBatch], writers: dict[str, SinkWriter[Any]]
-    ) -> TaskReport:
+    def _publish(self, decided: TaskReport, batches: _Input, writers: dict[str, SinkWriter[Any]]) -> TaskReport:
         """Write what a decided task has staged, whatever the plan would give today (rule 9)."""
         if self.staging is None:
             raise AssertionError("nothing was staged")
@@ -167,6 +172,7 @@ class PrepareTask:
         for name, writer in writers.items():
             for rows in self.staging.read(str(decided.staged), name):
                 writer.write_rows(rows)
+        batches.flushing()
         return msgspec.structs.replace(decided, handles=self._pre_commit(writers))
 
     def _pre_commit(self, writers: dict[str, SinkWriter[Any]]) -> dict[str, dict[str, Any]]:
@@ -176,23 +182,51 @@ class PrepareTask:
             if sink.name in writers and (handle := writers[sink.name].snapshot_state(self.batch_id)) is not None
         }
 
+    def _vote(self, report: TaskReport, taken: _Input, attempt: int, began: float) -> Acknowledgement:
+        now = time.monotonic()
+        return Acknowledgement(
+            partition=report.partition,
+            attempt=attempt,
+            rows=report.rows,
+            size_bytes=taken.bytes,
+            took_ms=round((now - began) * 1000, 3),
+            read_ms=round(taken.read_s * 1000, 3),
+            flush_ms=round((now - taken.flush_at) * 1000, 3),
+            host="" if self.is_direct else socket.gethostname(),
+        )
+
     def _create_slice(self) -> SliceWriter | None:
         if self.staging is None:
             return None
         return SliceWriter(self.staging.location, self.attempt.driver_epoch, self.batch_id, self.views)
 
 
-class _Size:
-    """Walks over Arrow batches and adds up their bytes."""
+class _Input:
+    """Walks over a task's Arrow batches; adds up their bytes, and the time that it waited for them.
+
+    Attributes:
+        read_s: the time.
+        flush_at: when the rows were all written, and pre-commit began.
+    """
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
         self._batches = batches
         self.bytes = 0
+        self.read_s = 0.0
+        self.flush_at = 0.0
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
+        asked = time.monotonic()
         for batch in self._batches:
+            self.read_s += time.monotonic() - asked
             self.bytes += batch.nbytes
             yield batch
+            asked = time.monotonic()
+        self.read_s += time.monotonic() - asked
+
+    def flushing(self) -> None:
+        """Pre-commit begins."""
+        self.flush_at = time.monotonic()
 
 
 def _as_row(value: bytes) -> pa.RecordBatch:

@@ -33,6 +33,12 @@ _NOT_CONNECTED: Final = frozenset(
     }
 )
 
+#: What to do when brokers do not take records in time.
+SLOW_DELIVERY: Final = (
+    "look at the brokers and the network; if they are only slow, raise timeout_ms of the sink, and send fewer, larger requests: "
+    "kafka.batch.size, kafka.linger.ms, kafka.compression.type. A record may wait for kafka.transaction.timeout.ms: the sink's "
+    "delivery.timeout.ms (message.timeout.ms) is the same"
+)
 _CREDENTIALS: Final = "the broker refused the credentials: check kafka.sasl.*"
 #: What to do, by error, as a user of the sink can do it.
 _BAD_RECORD: Final = {
@@ -92,7 +98,7 @@ def translate(error: KafkaException | SystemError | KafkaError, doing: str) -> T
         return BadRecordError(f"{text}: {_BAD_RECORD[inner.code()]}")
     if inner.code() in _CONFIGURATION:
         return ConfigurationError(f"{text}: {_CONFIGURATION[inner.code()]}")
-    return RetriableError(text)
+    return RetriableError(f"{text}: {SLOW_DELIVERY}" if inner.code() == KafkaError._MSG_TIMED_OUT else text)
 
 
 def translate_in_task(error: KafkaException | SystemError | KafkaError, doing: str) -> TwoPhaseCommitError:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sinks.kafka.handle import ProducerIdentity, driver_epoch_of, id_prefix
 from sinks.kafka.reports import CONCURRENT, FENCED, NONE, NOT_FINAL, until_final
 from twopc.crash_points import crash_point, is_armed
-from twopc.errors import PrepareTimeoutError, RetriableError
+from twopc.errors import CheckpointExpiredError, RetriableError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -25,12 +25,12 @@ def confirm(client: TransactionClient, settings: KafkaSettings, handles: Sequenc
     """Check what the tasks voted with: every transaction is whole, open, and lives long enough.
 
     Raises:
-        PrepareTimeoutError: too little of the transactions' time is left.
+        CheckpointExpiredError: too little of the transactions' time is left.
         RetriableError: a transaction is not whole or not open.
     """
     lives_ms = settings.transaction_timeout_ms
     if lives_ms - age_ms < settings.reserve_ms:
-        raise PrepareTimeoutError(
+        raise CheckpointExpiredError(
             f"sink {settings.name!r}: preparing took {age_ms:.0f} ms, its transactions live {lives_ms} ms. Nothing of this "
             "attempt is visible or decided. To give it more time, raise kafka.transaction.timeout.ms and the brokers' "
             "transaction.max.timeout.ms"

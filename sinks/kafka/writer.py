@@ -7,7 +7,7 @@ import uuid
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
-from sinks.kafka.errors import translate_in_task, translated
+from sinks.kafka.errors import SLOW_DELIVERY, translate_in_task, translated
 from sinks.kafka.handle import KafkaHandle
 from sinks.kafka.markers import encode_marker
 from sinks.kafka.producer import drop_quietly, is_purged
@@ -89,7 +89,8 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         self._serve(ready, 0)
         if left:
             raise RetriableError(
-                f"{ready.transactional_id}: {left} of {self._rows} records were not acknowledged within {self._timeout_s:.0f} s"
+                f"{ready.transactional_id}: {left} of {self._rows} records were not acknowledged within {self._timeout_s:.0f} s: "
+                f"{SLOW_DELIVERY}"
             )
         crash_point("task.flushed")
         producer_id, producer_epoch = ready.identity()
@@ -152,7 +153,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             done = accepted
             self._serve(ready, 0.05)
             if time.monotonic() > deadline:
-                raise RetriableError(f"the topic {topic} took no record for {self._timeout_s:.0f} s")
+                raise RetriableError(f"the topic {topic} took no record for {self._timeout_s:.0f} s: {SLOW_DELIVERY}")
 
     def _serve(self, ready: ReadyProducer, wait_s: float) -> None:
         """Serve delivery reports and statistics; a record that was not delivered raises."""

@@ -309,7 +309,7 @@ def test_a_batch_over_its_timeout_is_cancelled_and_a_restart_loses_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(spark_query, "planned", lambda frame, _: frame.selectExpr("key", SLOW))
         message = pipeline.fail(spark, settings={"prepare_timeout_ms": limit_ms})
-    assert "PrepareTimeoutError" in message
+    assert "CheckpointExpiredError" in message
     assert "prepare_timeout_ms" in message
     assert "maxOffsetsPerTrigger" in message
     assert not pipeline.visible()

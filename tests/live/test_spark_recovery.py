@@ -278,7 +278,7 @@ def stopped_with_short_transactions(pipeline: Pipeline) -> Run:
         run = pipeline.process("driver.decided@2=stop", after=first, sink=sink)
         if run.stops():
             return run
-        assert "PrepareTimeoutError" in run.text, run.text[-3000:]
+        assert "CheckpointExpiredError" in run.text, run.text[-3000:]
     raise AssertionError(f"no batch was written within {TIMEOUTS_MS[-1]} ms")
 
 

@@ -20,7 +20,7 @@ from tests.tasks import prepare_all
 from twopc import errors
 from twopc.batch import Batch, Overrides
 from twopc.coordinator import Coordinator
-from twopc.errors import FatalError, PrepareTimeoutError, RetriableError, TwoPhaseCommitError
+from twopc.errors import CheckpointExpiredError, FatalError, RetriableError, TwoPhaseCommitError
 from twopc.records import TaskReport
 from twopc.settings import Settings
 
@@ -255,7 +255,7 @@ class Engine:
             if self._query.speculates and self._simulation.chance.random() < _SPECULATED:
                 job.attempt(partition)
         if not self._simulation.wait(job.is_over, work.timeout_ms):
-            raise PrepareTimeoutError(f"batch {self._batch} was not written in time")
+            raise CheckpointExpiredError(f"batch {self._batch} was not written in time")
         job.cancelled = True
         if job.error is not None:
             raise job.error

@@ -18,6 +18,7 @@ from twopc.committer import SinkCommitter
 from twopc.coordinator import Coordinator
 from twopc.crash_points import crash_point
 from twopc.errors import RetriableError
+from twopc.pending import Listener, Listeners
 from twopc.records import TaskReport
 from twopc.registers import RegisterLog
 from twopc.sink import TwoPhaseCommitSink
@@ -305,9 +306,15 @@ class Cluster:
         return self.world.store()
 
     def start(
-        self, *sinks: str, staging: bool = False, settings: Settings | None = None, files: Files | None = None
+        self,
+        *sinks: str,
+        staging: bool = False,
+        settings: Settings | None = None,
+        files: Files | None = None,
+        listeners: Sequence[Listener] = (),
     ) -> Query:
         made = [FakeSink(self.world, name) for name in sinks or ("fake",)]
         staged = FakeStaging(self.world) if staging else None
-        coordinator = Coordinator(made, files or self.files, settings=settings, staging=staged)
+        told = Listeners(listeners)
+        coordinator = Coordinator(made, files or self.files, settings=settings, staging=staged, listeners=told)
         return Query(coordinator, FakeEngine(*made, staging=staging))

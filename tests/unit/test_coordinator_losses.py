@@ -10,9 +10,9 @@ from tests.unit.coordinator_support import die_at, records
 from tests.unit.fake_sink import Cluster, FakeStaging, all_rows, batch_of
 from twopc import crash_points
 from twopc.errors import (
+    CheckpointExpiredError,
     CommitBlockedError,
     InDoubtError,
-    PrepareTimeoutError,
     RetriableError,
 )
 from twopc.records import Decision, Repair
@@ -50,16 +50,16 @@ def test_only_a_batch_without_a_decision_after_proven_ones_may_be_planned_anew(c
     """Else the log would refuse the new plan as another history, or what was lost could not be completed."""
     running = cluster.start()
     running.run(0)
-    running.engine.failures = [PrepareTimeoutError("too slow")]
-    with pytest.raises(PrepareTimeoutError):
+    running.engine.failures = [CheckpointExpiredError("too slow")]
+    with pytest.raises(CheckpointExpiredError):
         running.run(1)
     assert running.coordinator.is_undecided(batch_of(1))
     assert not running.coordinator.is_undecided(batch_of(0))
     die_at(cluster, running, "driver.decided", 1)
     cluster.store.expire()
     rewriting = cluster.start()
-    rewriting.engine.failures = [PrepareTimeoutError("too slow")]
-    with pytest.raises(PrepareTimeoutError):
+    rewriting.engine.failures = [CheckpointExpiredError("too slow")]
+    with pytest.raises(CheckpointExpiredError):
         rewriting.run(1)
     assert not rewriting.coordinator.is_undecided(batch_of(1))
     assert not rewriting.coordinator.is_undecided(batch_of(2))

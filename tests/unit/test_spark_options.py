@@ -37,6 +37,8 @@ def test_an_unknown_setting_is_named_with_the_known_ones() -> None:
         ),
         ({"select": {"other": ["1 AS value"]}}, "no sink is called 'other'"),
         ({"abandon_batch": "17"}, "abandon_batch='17'"),
+        ({"history": "yes"}, "history='yes'"),
+        ({"listeners": [print]}, "inherit from twopc.Listener"),
         ({"resume_at_batch": "17"}, "resume_at_batch='17'"),
     ],
 )

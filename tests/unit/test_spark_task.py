@@ -27,11 +27,12 @@ from twopc.errors import BadRecordError, RetriableError
 from twopc.testing.crash_points import InjectedFault
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from twopc.records import TaskReport
 
-STAGE, PARTITION = 7, 1
+STAGE, PARTITION, ATTEMPT = 7, 1, 2
 VALUES = View(columns=(("value", 0),))
 COUNTER = RedisSink(name="totals", url="redis://nowhere", mapping=IncrBy("total", by="value"))
 LETTERS = KafkaSink(name="letters", bootstrap_servers="nowhere:1", topic="bad")
@@ -39,7 +40,7 @@ LETTERS = KafkaSink(name="letters", bootstrap_servers="nowhere:1", topic="bad")
 
 @pytest.fixture(autouse=True)
 def _fake_task_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    context = SimpleNamespace(stageId=lambda: STAGE, partitionId=lambda: PARTITION)
+    context = SimpleNamespace(stageId=lambda: STAGE, partitionId=lambda: PARTITION, attemptNumber=lambda: ATTEMPT)
     monkeypatch.setattr(task, "TaskContext", SimpleNamespace(get=lambda: context))
 
 
@@ -92,6 +93,26 @@ def test_a_task_reports_the_rows_of_all_its_arrow_batches(world: World) -> None:
     assert (report.partition, report.rows, report.checksum) == (PARTITION, 3, 18)
     assert list(report.handles) == ["fake"]
     assert [one.rows for one in world.store().transactions.values()] == [[1, 2, 3]]
+
+
+def test_a_vote_says_how_long_the_task_waited_for_its_rows_and_for_the_flush(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(task, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    arm("task.flushed", lambda: now.__setitem__(0, now[0] + 4.0))
+
+    def slow_rows() -> Iterator[pa.RecordBatch]:
+        for number in range(2):
+            now[0] += 1.5
+            yield given((number, 5))
+
+    (answer,) = task_of(FakeSink(world)).run(slow_rows())
+    vote = msgspec.json.decode(answer.column("result")[0].as_py(), type=TaskResult).acknowledgement
+    assert vote is not None
+    assert (vote.partition, vote.attempt, vote.rows) == (PARTITION, ATTEMPT, 2)
+    assert (vote.took_ms, vote.read_ms, vote.flush_ms) == (7_000, 3_000, 4_000)
+    assert vote.host
 
 
 def test_a_task_has_its_worker_keep_the_archives(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,8 +129,8 @@ def test_a_task_stages_screened_rows(tmp_path: Path) -> None:
         slices=(),
     )
     rows = batch((b"a", "x", 1), (b"b", None, 2)).append_column(CHECKSUM, pa.array([1, 2], pa.int64()))
-    report = task._prepare(0, iter([rows]), {})
-    assert report.staged is not None
+    report = task.execute(0, [rows]).report
+    assert report is not None and report.staged is not None
     kept = {name: list(Staging(str(tmp_path)).read(report.staged, name)) for name in VIEWS}
     assert {name: [part.num_rows for part in parts] for name, parts in kept.items()} == {name: [1] for name in VIEWS}
     assert kept["events"][0].to_pylist() == [{"value": b"a"}]

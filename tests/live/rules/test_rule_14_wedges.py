@@ -35,7 +35,7 @@ from tests.reader import committed
 from twopc import batch_transaction
 from twopc.codec import encode
 from twopc.coordinator import Coordinator
-from twopc.errors import ConfigurationError, DecisionLogDamagedError, PrepareTimeoutError
+from twopc.errors import CheckpointExpiredError, ConfigurationError, DecisionLogDamagedError
 from twopc.files import LocalFiles
 from twopc.records import Truncation
 from twopc.settings import Settings
@@ -244,7 +244,7 @@ def test_a_batch_that_outlives_its_transactions_fails_once_and_names_the_setting
         now = [0.0]
         monkeypatch.setattr(batch_transaction, "time", SimpleNamespace(monotonic=lambda: now[0]))
         engine = Tasks(play, [["a"]], between=lambda _: now.append(now.pop() + 46))
-        with pytest.raises(PrepareTimeoutError, match=r"46000 ms.*60000 ms.*kafka\.transaction\.timeout\.ms"):
+        with pytest.raises(CheckpointExpiredError, match=r"46000 ms.*60000 ms.*kafka\.transaction\.timeout\.ms"):
             play.driver().process(play.batch(0), engine)
         assert engine.prepared == 1
         assert play.decisions() == []

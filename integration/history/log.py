@@ -1,0 +1,43 @@
+"""Checkpoints as log records with fields: ``exactly_once(…, listeners=[CheckpointLog()])``."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from twopc.pending import Listener
+from twopc.progress import describe, seconds
+
+if TYPE_CHECKING:
+    from twopc.pending import Pending
+    from twopc.progress import Checkpoint
+
+logger: Final = logging.getLogger("twopc.checkpoints")
+
+
+class CheckpointLog(Listener):
+    """One record for each checkpoint that has ended: INFO if it is completed, ERROR if not.
+
+    The record's ``extra`` has ``batch_id``, ``query_id``, ``run_id``, ``outcome``, ``took_ms``, ``rows`` and ``transactions``.
+    """
+
+    def __init__(self) -> None:
+        self._pending: Pending | None = None
+
+    def triggered(self, pending: Pending) -> None:
+        """See :class:`twopc.Listener`."""
+        self._pending = pending
+
+    def ended(self, checkpoint: Checkpoint) -> None:
+        """See :class:`twopc.Listener`."""
+        level = logging.INFO if checkpoint.cause is None else logging.ERROR
+        if not logger.isEnabledFor(level):
+            return
+        took = seconds(checkpoint.took_ms)
+        text = f"checkpoint {checkpoint.batch_id} completed in {took}, {checkpoint.rows} rows"
+        if checkpoint.cause is not None:
+            text = f"{describe(checkpoint)}: {checkpoint.cause.error}: {checkpoint.cause.message}"
+        fields = ("batch_id", "query_id", "run_id", "outcome", "took_ms", "rows")
+        extra = {name: getattr(checkpoint, name) for name in fields}
+        extra["transactions"] = self._pending.transactions if self._pending is not None else []
+        logger.log(level, "%s", text, extra=extra)

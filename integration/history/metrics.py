@@ -1,0 +1,122 @@
+"""Checkpoints as Prometheus metrics, in the driver: ``exactly_once(…, listeners=[PrometheusMetrics(port=9108)])``."""
+
+from __future__ import annotations
+
+import time
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from twopc.errors import missing_extra
+from twopc.pending import Listener
+
+if TYPE_CHECKING:
+    from twopc.pending import Pending
+    from twopc.progress import Checkpoint
+
+_LABEL: Final = ("query",)
+_BUCKETS: Final = (
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    120.0,
+    300.0,
+    600.0,
+    float("inf"),
+)
+#: The phases of a checkpoint in which its transactions are open.
+_OPEN: Final = frozenset({"prepare", "confirm", "decide", "commit"})
+_IN_DOUBT: Final = frozenset({"InDoubtError", "DecisionInDoubtError", "CommitBlockedError"})
+
+
+class PrometheusMetrics(Listener):
+    """Counts and times checkpoints. Nothing of it is computed before somebody asks for it.
+
+    Args:
+        name: the label ``query`` of every metric.
+        port: serve them on this port; None leaves that to whoever serves the registry.
+        address: of the server.
+        registry: where the metrics are registered; None: prometheus_client's own.
+
+    Raises:
+        ModuleNotFoundError: the extra ``metrics`` is not installed.
+    """
+
+    def __init__(self, name: str, *, port: int | None = None, address: str = "127.0.0.1", registry: Any = None) -> None:
+        try:
+            prometheus: Any = import_module("prometheus_client")  # an extra
+        except ModuleNotFoundError as error:
+            raise missing_extra("PrometheusMetrics", "metrics", error) from error
+        registry = prometheus.REGISTRY if registry is None else registry
+        self._pending: Pending | None = None
+        self._name = name
+
+        def counter(what: str, says: str, *labels: str) -> Any:
+            return prometheus.Counter(f"twopc_{what}", says, (*_LABEL, *labels), registry=registry)
+
+        def gauge(what: str, says: str) -> Any:
+            return prometheus.Gauge(f"twopc_{what}", says, _LABEL, registry=registry).labels(name)
+
+        self._ended = counter("checkpoints", "Checkpoints that have ended, by outcome.", "outcome")
+        self._attempts = counter("failed_attempts", "Attempts that failed and were tried again, by reason.", "reason")
+        self._late = counter("late_acknowledgements", "Votes after the checkpoint had expired.").labels(name)
+        self._rows = counter("rows", "Rows of completed checkpoints.").labels(name)
+        self._bytes = counter("bytes", "Bytes of their rows, as Arrow has them.").labels(name)
+        self._took = prometheus.Histogram(
+            "twopc_checkpoint_seconds", "From the trigger to the end.", _LABEL, registry=registry, buckets=_BUCKETS
+        ).labels(name)
+        self._phases = prometheus.Histogram(
+            "twopc_phase_seconds", "By phase.", (*_LABEL, "phase"), registry=registry, buckets=_BUCKETS
+        )
+        self._last_batch = gauge("last_completed_batch", "The last completed checkpoint's id.")
+        self._last_at = gauge("last_completed_timestamp_seconds", "When it was completed, since 1970.")
+        self._in_doubt = gauge("in_doubt", "1 while the last checkpoint is decided, and not proven complete.")
+        gauge("checkpoint_age_seconds", "Of the one in progress; 0 without one.").set_function(self._age)
+        gauge(
+            "transaction_age_ratio", "Age of the oldest open transaction of the checkpoint in progress over its limit."
+        ).set_function(self._ratio)
+        for outcome in ("completed", "declined", "expired", "failed"):
+            self._ended.labels(name, outcome)  # a rate needs the zero before the first one
+        if port is not None:
+            prometheus.start_http_server(port, address, registry)
+
+    def triggered(self, pending: Pending) -> None:
+        """See :class:`Listener`."""
+        self._pending = pending
+
+    def ended(self, checkpoint: Checkpoint) -> None:
+        """See :class:`Listener`."""
+        self._pending = None
+        name, cause = self._name, checkpoint.cause
+        self._ended.labels(name, checkpoint.outcome).inc()
+        self._took.observe(checkpoint.took_ms / 1000)
+        for phase, ms in checkpoint.phases.items():
+            self._phases.labels(name, phase).observe(ms / 1000)
+        for failed in checkpoint.failed_attempts:
+            self._attempts.labels(name, failed.reason).inc()
+        self._in_doubt.set(cause is not None and cause.error in _IN_DOUBT)
+        if cause is not None:
+            self._late.inc(cause.late)
+            return
+        self._rows.inc(checkpoint.rows)
+        self._bytes.inc(checkpoint.size_bytes)
+        self._last_batch.set(checkpoint.batch_id)
+        self._last_at.set((checkpoint.triggered_ms + checkpoint.took_ms) / 1000)
+
+    def _age(self) -> float:
+        pending = self._pending
+        return 0.0 if pending is None else time.monotonic() - pending.began
+
+    def _ratio(self) -> float:
+        pending = self._pending
+        if pending is None or pending.phase not in _OPEN or not pending.transactions_live_ms:
+            return 0.0
+        return (time.monotonic() - pending.attempt_began) * 1000 / pending.transactions_live_ms

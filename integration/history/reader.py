@@ -1,0 +1,132 @@
+"""Reads the history of a checkpoint, of a running query or a dead one. What is torn is skipped and counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from integration.history.writer import DIRECTORY, SUFFIX
+from twopc.progress import FORMAT, Checkpoint
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_decoder: Final = msgspec.json.Decoder(Checkpoint)
+
+
+class HistoryError(Exception):
+    """There is no history, or it cannot be read. The message is one line and says what to do."""
+
+
+class _Head(msgspec.Struct):
+    format: str
+
+
+_head: Final = msgspec.json.Decoder(_Head)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A checkpoint that Spark has planned and not noted as done: it runs, or a query that has ended left it.
+
+    Attributes:
+        batch_id: its id.
+        since_ms: since 1970 UTC, when Spark planned it.
+    """
+
+    batch_id: int
+    since_ms: int
+
+
+@dataclass(frozen=True)
+class History:
+    """What is known of a query's checkpoints.
+
+    Attributes:
+        location: of the checkpoint, as it was given.
+        checkpoints: those that have ended, in the order of their ends. A batch that was tried again comes again.
+        skipped: lines that are torn or foreign, with their places.
+        planned: the one in progress, if there is one.
+    """
+
+    location: str
+    checkpoints: tuple[Checkpoint, ...]
+    skipped: tuple[str, ...] = ()
+    planned: Planned | None = None
+
+
+def read(checkpoint: Path) -> History:
+    """Read the history.
+
+    Args:
+        checkpoint: the query's checkpoint; or a copy of its ``twopc/history``, as from a file system that is not mounted here.
+
+    Raises:
+        HistoryError: there is none, or a newer release has written it.
+    """
+    try:
+        return _read(checkpoint)
+    except OSError as error:
+        raise HistoryError(f"{checkpoint} cannot be read: {error.strerror or error}") from error
+
+
+def _read(checkpoint: Path) -> History:
+    if not checkpoint.is_dir():
+        raise HistoryError(f"{checkpoint} is no directory: give the query's checkpointLocation")
+    directory = checkpoint / "twopc" / DIRECTORY
+    is_copy = not directory.is_dir() and not (checkpoint / "metadata").exists()
+    if is_copy:
+        directory = checkpoint
+    files = sorted(path for path in directory.glob(f"*{SUFFIX}") if path.is_file()) if directory.is_dir() else []
+    if not files:
+        raise HistoryError(
+            f"{checkpoint} has no directory twopc/history and no history in itself: it is no checkpoint of exactly_once(), or "
+            "history=False, or it was written on a file system where history=True must be set"
+            if is_copy
+            else f"{checkpoint} is a checkpoint without a history: no batch has ended since it is kept, or history=False is set"
+        )
+    checkpoints: list[Checkpoint] = []
+    skipped: list[str] = []
+    for path in files:
+        for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+            if not line.strip():
+                continue
+            found = _parse(line, path)
+            if found is None:
+                skipped.append(f"{path.name}:{number}")
+            else:
+                checkpoints.append(found)
+    if skipped and not checkpoints:
+        raise HistoryError(f"{directory} holds no line of a history: its files are not from exactly_once()")
+    return History(str(checkpoint), tuple(checkpoints), tuple(skipped), None if is_copy else _planned(checkpoint))
+
+
+def _parse(line: bytes, path: Path) -> Checkpoint | None:
+    try:
+        return _decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    try:
+        head = _head.decode(line).format
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    name, _, version = head.partition("/")
+    if name == FORMAT.partition("/")[0] and version.isdecimal() and head != FORMAT:
+        raise HistoryError(f"{path} has the format {head}, which this release does not know: use the one that wrote it")
+    return None
+
+
+def _planned(checkpoint: Path) -> Planned | None:
+    """Spark writes ``offsets/N`` before a batch and ``commits/N`` behind it."""
+    newest = max(
+        (int(path.name) for path in (checkpoint / "offsets").glob("[0-9]*") if path.name.isdecimal()), default=None
+    )
+    if newest is None or (checkpoint / "commits" / str(newest)).exists():
+        return None
+    try:
+        since = (checkpoint / "offsets" / str(newest)).stat().st_mtime
+    except FileNotFoundError:
+        return None
+    return Planned(newest, int(since * 1000))

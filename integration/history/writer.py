@@ -1,0 +1,128 @@
+"""Writes the history: a line for each checkpoint that has ended, below ``<checkpoint>/twopc/history``.
+
+It is told after the commit, so it is in no batch's way. A line is one ``write`` without ``fsync``: a crash of the machine may
+lose or tear the last ones, and a reader skips what is torn. Nothing that the protocol does depends on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from twopc.files import LocalFiles
+from twopc.pending import Listener
+from twopc.progress import COMPLETED
+
+if TYPE_CHECKING:
+    from twopc.files import Files
+    from twopc.progress import Checkpoint
+
+#: Below ``<checkpoint>/twopc``.
+DIRECTORY: Final = "history"
+SUFFIX: Final = ".jsonl"
+#: Bounds: of one file, and how many are kept. A line is about 1 KiB, and at most some 40.
+FILE_BYTES: Final = 1024 * 1024
+FILES: Final = 8
+#: How many checkpoints one object holds, where nothing can be appended, and how many objects are kept.
+OBJECT_CHECKPOINTS: Final = 100
+OBJECTS: Final = 80
+
+_encoder: Final = msgspec.json.Encoder()
+
+
+def writer_for(files: Files, *, is_wanted: bool | None) -> Listener | None:
+    """The writer for a checkpoint's directory ``twopc``; None if there is to be no history.
+
+    Args:
+        files: the directory.
+        is_wanted: None leaves it to the file system: a local directory has a history, any other one only if it is asked for.
+    """
+    is_local = isinstance(files, LocalFiles)
+    if not (is_local if is_wanted is None else is_wanted):
+        return None
+    return AppendingWriter(Path(files.location, DIRECTORY)) if is_local else ObjectWriter(files)
+
+
+class AppendingWriter(Listener):
+    """Appends to the newest file of a local directory, and begins another one when it is full."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._descriptor: int | None = None
+        self._size = 0
+
+    def ended(self, checkpoint: Checkpoint) -> None:
+        """See :class:`Listener`."""
+        line = _encoder.encode(checkpoint) + b"\n"
+        if self._descriptor is None or self._size + len(line) > FILE_BYTES:
+            self._open(len(line))
+        # One write: two drivers of one checkpoint, of which one is fenced, do not mix their lines.
+        self._size += os.write(self._opened(), line)
+
+    def close(self) -> None:
+        """See :class:`Listener`."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+        self._descriptor = None
+
+    def _opened(self) -> int:
+        if self._descriptor is None:
+            raise AssertionError("no file is open")
+        return self._descriptor
+
+    def _open(self, length: int) -> None:
+        """Go on in the newest file, or begin another; drop the oldest."""
+        self.close()
+        self._directory.mkdir(parents=True, exist_ok=True)
+        names = sorted(path.name for path in self._directory.iterdir() if path.suffix == SUFFIX)
+        newest = self._directory / names[-1] if names else None
+        if newest is None or newest.stat().st_size + length > FILE_BYTES:
+            newest = self._directory / _name(names[-1] if names else "")
+        for name in names[: max(0, len({*names, newest.name}) - FILES)]:
+            (self._directory / name).unlink(missing_ok=True)
+        self._descriptor = os.open(newest, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._size = os.fstat(self._descriptor).st_size
+        if self._size and os.pread(self._descriptor, 1, self._size - 1) != b"\n":
+            self._size += os.write(self._descriptor, b"\n")  # a torn line must not spoil the next one
+
+
+class ObjectWriter(Listener):
+    """Where nothing can be appended, as on HDFS and object stores: one object for many checkpoints.
+
+    What a killed driver has not written yet is lost. A checkpoint that failed is written at once.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._lines: list[bytes] = []
+        self._last = ""
+
+    def ended(self, checkpoint: Checkpoint) -> None:
+        """See :class:`Listener`."""
+        self._lines.append(_encoder.encode(checkpoint) + b"\n")
+        if len(self._lines) >= OBJECT_CHECKPOINTS or checkpoint.status != COMPLETED:
+            self.close()
+
+    def close(self) -> None:
+        """See :class:`Listener`."""
+        if not self._lines:
+            return
+        lines, self._lines = self._lines, []  # what cannot be written is given up
+        self._last = _name(self._last)
+        self._files.put_if_absent(f"{DIRECTORY}/{self._last}", b"".join(lines))
+        names = [name for name in self._files.names(DIRECTORY) if name.endswith(SUFFIX)]
+        for name in names[:-OBJECTS]:
+            self._files.remove(f"{DIRECTORY}/{name}")
+
+
+def _name(last: str) -> str:
+    """A name behind ``last`` in the order of names, also if the clock was set back."""
+    number = int(time.time() * 1000)
+    with contextlib.suppress(ValueError):
+        number = max(number, int(last.removesuffix(SUFFIX)) + 1)
+    return f"{number:014d}{SUFFIX}"

@@ -1,0 +1,173 @@
+"""The history's files: bounded, torn lines are skipped, what cannot be written stops nothing."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from integration.history import writer
+from integration.history.reader import HistoryError, read
+from integration.history.writer import AppendingWriter, ObjectWriter, writer_for
+from tests.budget import PYTHON, counting_calls
+from tests.unit.history_support import ended, failed, write
+from tests.unit.objects import Objects
+from twopc.files import LocalFiles
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from twopc.pending import Listener
+
+
+def _directory(checkpoint: Path) -> Path:
+    return checkpoint / "twopc" / "history"
+
+
+def _batches(checkpoint: Path) -> list[int]:
+    return [one.batch_id for one in read(checkpoint).checkpoints]
+
+
+def _append(checkpoint: Path, *batches: int) -> None:
+    appending = AppendingWriter(_directory(checkpoint))
+    for batch in batches:
+        appending.ended(ended(batch))
+    appending.close()
+
+
+def test_what_was_written_is_read_again_over_several_runs(tmp_path: Path) -> None:
+    _append(tmp_path, 0, 1)
+    _append(tmp_path, 2)
+    assert read(tmp_path).checkpoints == (ended(0), ended(1), ended(2))
+    assert len(list(_directory(tmp_path).iterdir())) == 1
+
+
+def test_a_torn_last_line_is_skipped_and_said_and_does_not_spoil_the_next(tmp_path: Path) -> None:
+    _append(tmp_path, 0, 1)
+    (file,) = _directory(tmp_path).iterdir()
+    os.truncate(file, file.stat().st_size - 40)
+    assert (_batches(tmp_path), read(tmp_path).skipped) == ([0], (f"{file.name}:2",))
+    _append(tmp_path, 2)
+    assert (_batches(tmp_path), read(tmp_path).skipped) == ([0, 2], (f"{file.name}:2",))
+
+
+def test_files_are_rotated_and_the_oldest_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "FILE_BYTES", 5_000)
+    monkeypatch.setattr(writer, "FILES", 3)
+    for batch in range(0, 60, 2):
+        _append(tmp_path, batch, batch + 1)
+    files = list(_directory(tmp_path).iterdir())
+    assert len(files) == 3
+    assert all(file.stat().st_size <= 5_000 for file in files)
+    batches = _batches(tmp_path)
+    assert batches == list(range(batches[0], 60))
+    assert len(batches) >= 6
+
+
+def test_a_checkpoint_costs_one_write_and_no_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: Counter[str] = Counter()
+    for name in ("write", "open", "fsync", "fdatasync", "listdir", "scandir", "stat", "unlink"):
+        real = getattr(os, name)
+        monkeypatch.setattr(
+            os, name, lambda *a, _name=name, _real=real, **b: (calls.update([_name]), _real(*a, **b))[1]
+        )
+    appending = AppendingWriter(_directory(tmp_path))
+    appending.ended(ended(0))
+    assert not calls["fsync"] + calls["fdatasync"]
+    calls.clear()
+    with counting_calls() as made:
+        for batch in range(1, 101):
+            appending.ended(ended(batch))
+    appending.close()
+    assert dict(calls) == {"write": 100}
+    assert made[PYTHON] <= 100 * 50  # of which most are those that make the checkpoint and count here
+
+
+def test_a_clock_that_was_set_back_keeps_the_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "FILE_BYTES", 1)
+    monkeypatch.setattr("time.time", lambda: 2_000.0)
+    _append(tmp_path, 0)
+    monkeypatch.setattr("time.time", lambda: 1_000.0)
+    _append(tmp_path, 1)
+    assert _batches(tmp_path) == [0, 1]
+
+
+def test_where_nothing_can_be_appended_an_object_has_many_and_a_failure_is_written_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(writer, "OBJECT_CHECKPOINTS", 3)
+    monkeypatch.setattr(writer, "OBJECTS", 2)
+    objects = LocalFiles(tmp_path)
+    putting = ObjectWriter(objects)
+    for batch in range(4):
+        putting.ended(ended(batch))
+    assert len(objects.names("history")) == 1
+    putting.ended(failed(4, "FatalError", "no"))
+    assert [one.batch_id for one in read(tmp_path / "history").checkpoints] == [0, 1, 2, 3, 4]
+    putting.ended(ended(4))
+    putting.close()
+    assert [one.batch_id for one in read(tmp_path / "history").checkpoints] == [3, 4, 4]
+
+
+def test_a_local_checkpoint_has_a_history_and_another_only_if_it_is_asked_for(tmp_path: Path) -> None:
+    local, objects = LocalFiles(tmp_path), Objects()
+    found: list[Listener | None] = [writer_for(local, is_wanted=wanted) for wanted in (None, True, False)]
+    assert [type(one).__name__ for one in found] == ["AppendingWriter", "AppendingWriter", "NoneType"]
+    found = [writer_for(objects, is_wanted=wanted) for wanted in (None, True, False)]
+    assert [type(one).__name__ for one in found] == ["NoneType", "ObjectWriter", "NoneType"]
+
+
+def test_one_that_is_planned_and_not_done_is_in_progress(tmp_path: Path) -> None:
+    write(tmp_path, [ended(0)])
+    for directory, names in {"offsets": ("0", "1", ".1.crc"), "commits": ("0",)}.items():
+        (tmp_path / directory).mkdir()
+        for name in names:
+            (tmp_path / directory / name).touch()
+    planned = read(tmp_path).planned
+    assert planned is not None
+    assert planned.batch_id == 1
+    (tmp_path / "commits" / "1").touch()
+    assert read(tmp_path).planned is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ([b"PAR1 no history", b"\x00\xff\xfe"], "holds no line of a history"),
+        (
+            [b'{"format":"twopc-history/2","batch":1}'],
+            "has the format twopc-history/2, which this release does not know",
+        ),
+        ([], "checkpoint without a history|holds no line"),
+    ],
+    ids=["foreign", "newer", "empty"],
+)
+def test_files_that_are_no_history_of_this_release_are_named(lines: list[bytes], says: str, tmp_path: Path) -> None:
+    if not lines:
+        _directory(tmp_path).mkdir(parents=True)
+        (tmp_path / "metadata").touch()
+    else:
+        write(tmp_path, lines)
+    with pytest.raises(HistoryError, match=says) as error:
+        read(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_directory_that_is_none_and_one_without_a_history_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(HistoryError, match="is no directory: give the query's checkpointLocation"):
+        read(tmp_path / "absent")
+    with pytest.raises(HistoryError, match="no checkpoint of exactly_once"):
+        read(tmp_path)
+    (tmp_path / "metadata").touch()
+    with pytest.raises(HistoryError, match="a checkpoint without a history"):
+        read(tmp_path)
+
+
+def test_an_unknown_field_of_a_later_release_does_not_matter(tmp_path: Path) -> None:
+    known = (
+        b'{"format":"twopc-history/1","batch_id":7,"query_id":"q","run_id":"r","status":"completed","triggered_ms":1'
+    )
+    write(tmp_path, [known + b',"took_ms":2.5,"colour":"green"}'])
+    assert _batches(tmp_path) == [7]

@@ -1,0 +1,95 @@
+"""The listeners that come with the toolkit: metrics and a log."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from integration.history import CheckpointLog, PrometheusMetrics
+from tests.unit.history_support import ended, failed
+from twopc.errors import BadRecordError, CommitBlockedError
+from twopc.pending import Pending
+from twopc.progress import Cause
+
+if TYPE_CHECKING:
+    from tests.unit.fake_sink import Cluster
+
+
+def test_the_log_has_a_record_with_fields_for_each_checkpoint(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "twopc.checkpoints")
+    query = cluster.start(listeners=[CheckpointLog()])
+    query.run(0)
+    query.engine.failures = [BadRecordError("row 7")]
+    with pytest.raises(BadRecordError):
+        query.run(1)
+    good, bad = [record for record in caplog.records if record.name == "twopc.checkpoints"]
+    assert (good.levelname, good.__dict__["batch_id"], good.__dict__["outcome"]) == ("INFO", 0, "completed")
+    assert set(good.__dict__["transactions"]) == set(cluster.store.transactions)
+    assert (bad.levelname, bad.__dict__["batch_id"], bad.__dict__["outcome"]) == ("ERROR", 1, "failed")
+    assert "BadRecordError: row 7" in bad.getMessage()
+
+
+def test_metrics_without_their_extra_say_which_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(
+        ModuleNotFoundError, match=r"PrometheusMetrics needs the package .*pip install 'twopc\[metrics\]'"
+    ):
+        PrometheusMetrics("q")
+
+
+@pytest.fixture
+def registry() -> Any:
+    return pytest.importorskip("prometheus_client").CollectorRegistry()
+
+
+def test_metrics_count_outcomes_rows_and_durations_by_phase(registry: Any) -> None:
+    metrics = PrometheusMetrics("q", registry=registry)
+
+    def value(name: str, **labels: str) -> float | None:
+        found: float | None = registry.get_sample_value(f"twopc_{name}", {"query": "q", **labels})
+        return found
+
+    assert value("checkpoints_total", outcome="expired") == 0
+    tried = Cause(reason="declined", phase="prepare", error="RetriableError", message="away")
+    metrics.ended(ended(3, failed_attempts=(tried,)))
+    metrics.ended(ended(4))
+    assert value("checkpoints_total", outcome="completed") == 2
+    assert value("failed_attempts_total", reason="declined") == 1
+    assert value("rows_total") == 80_000
+    assert value("bytes_total") == 8_000_000
+    assert value("phase_seconds_sum", phase="decide") == pytest.approx(0.06)
+    assert value("checkpoint_seconds_count") == 2
+    assert value("last_completed_batch") == 4
+    assert value("in_doubt") == 0
+    metrics.ended(failed(5, CommitBlockedError.__name__, "unproven"))
+    assert (value("in_doubt"), value("checkpoints_total", outcome="failed"), value("rows_total")) == (1, 1, 80_000)
+    late = Cause(reason="expired", phase="prepare", error="CheckpointExpiredError", message="late", late=2)
+    metrics.ended(failed(6, "", "", cause=late))
+    assert (value("late_acknowledgements_total"), value("checkpoints_total", outcome="expired")) == (2, 1)
+
+
+def test_the_age_of_open_transactions_is_known_while_they_are_open(registry: Any) -> None:
+    metrics = PrometheusMetrics("q", registry=registry)
+
+    def ratio() -> float:
+        found: float = registry.get_sample_value("twopc_transaction_age_ratio", {"query": "q"})
+        return found
+
+    assert ratio() == 0
+    pending = Pending(7)
+    metrics.triggered(pending)
+    assert ratio() == 0
+    pending.attempting(600_000.0)
+    pending.attempt_began = time.monotonic() - 300
+    assert 0.5 <= ratio() < 1
+    assert registry.get_sample_value("twopc_checkpoint_age_seconds", {"query": "q"}) >= 0
+    pending.enter("finish")
+    assert ratio() == 0
+    metrics.ended(ended(7))
+    assert ratio() == 0

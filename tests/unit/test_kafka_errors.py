@@ -1,0 +1,23 @@
+"""What the Kafka sink's errors advise."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from sinks.kafka.errors import translate
+from twopc.errors import RetriableError
+
+
+@pytest.mark.parametrize(("code", "advises"), [(KafkaError._MSG_TIMED_OUT, True), (KafkaError._TRANSPORT, False)])
+def test_a_message_that_timed_out_names_the_settings_of_batching_and_delivery(code: int, advises: bool) -> None:  # noqa: FBT001
+    error = translate(KafkaException(KafkaError(code)), "s.1.w.0: writing to t")
+    assert isinstance(error, RetriableError)
+    settings = (
+        "kafka.batch.size",
+        "kafka.linger.ms",
+        "kafka.transaction.timeout.ms",
+        "delivery.timeout.ms",
+        "timeout_ms",
+    )
+    assert {setting in str(error) for setting in settings} == {advises}

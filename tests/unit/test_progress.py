@@ -1,0 +1,237 @@
+"""What a coordinator tells its listeners, and what a failure says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.unit.coordinator_support import die_at
+from tests.unit.fake_sink import Cluster, Query, all_rows
+from twopc.errors import BadRecordError, CheckpointExpiredError, RetriableError
+from twopc.pending import Listener, Pending, explain
+from twopc.progress import Acknowledgement, Checkpoint, describe
+from twopc.settings import Settings
+
+if TYPE_CHECKING:
+    from twopc.engine import Work
+    from twopc.records import TaskReport
+
+
+class Recording(Listener):
+    def __init__(self) -> None:
+        self.told: list[int | Checkpoint] = []
+
+    def triggered(self, pending: Pending) -> None:
+        self.told.append(pending.batch_id)
+
+    def ended(self, checkpoint: Checkpoint) -> None:
+        self.told.append(checkpoint)
+
+    @property
+    def last(self) -> Checkpoint:
+        last = self.told[-1]
+        assert isinstance(last, Checkpoint)
+        return last
+
+
+class Broken(Listener):
+    def triggered(self, pending: Pending) -> None:
+        raise OSError(f"no space left, at {pending.batch_id}")
+
+    def ended(self, checkpoint: Checkpoint) -> None:
+        raise OSError(f"no space left, at {checkpoint.batch_id}")
+
+    def close(self) -> None:
+        raise OSError("no space left")
+
+
+@pytest.fixture
+def seen() -> Recording:
+    return Recording()
+
+
+@pytest.fixture
+def query(cluster: Cluster, seen: Recording) -> Query:
+    return cluster.start(listeners=[seen])
+
+
+def test_a_completed_checkpoint_is_told_with_its_phases_and_counts(query: Query, seen: Recording) -> None:
+    query.run(0, 1)
+    first, second = seen.told[1], seen.told[3]
+    assert seen.told[::2] == [0, 1]
+    assert isinstance(first, Checkpoint)
+    assert isinstance(second, Checkpoint)
+    assert list(first.phases) == ["inspect", "acquire", "recover", "prepare", "confirm", "decide", "commit", "finish"]
+    assert list(second.phases) == ["prepare", "confirm", "decide", "commit", "finish"]
+    assert (second.outcome, second.way, second.steps, second.cause) == ("completed", "tasks", ("write",), None)
+    assert (second.tasks, second.transactions, second.rows) == (3, 3, 6)
+    assert first.pause_ms is None
+    assert second.pause_ms is not None
+    assert sum(second.phases.values()) <= second.took_ms
+
+
+def test_a_replay_that_writes_nothing_has_no_steps_and_says_that_it_evaluated(
+    cluster: Cluster, seen: Recording
+) -> None:
+    die_at(cluster, cluster.start(), "driver.committed", 0)
+    cluster.start(listeners=[seen]).run(0)
+    assert (seen.last.outcome, seen.last.steps, seen.last.rows) == ("completed", (), 0)
+    assert "evaluate" in seen.last.phases
+
+
+def test_a_repaired_checkpoint_names_its_step(cluster: Cluster, seen: Recording) -> None:
+    die_at(cluster, cluster.start(), "driver.committing", 0)
+    cluster.store.expire(1)
+    cluster.start(listeners=[seen]).run(0)
+    assert seen.last.steps == ("repair",)
+
+
+def test_an_attempt_that_is_tried_again_is_in_the_record_of_the_completed_checkpoint(
+    query: Query, seen: Recording
+) -> None:
+    query.engine.failures = [RetriableError("a broker was away")]
+    query.run(0)
+    (failed,) = seen.last.failed_attempts
+    assert (seen.last.outcome, failed.reason, failed.phase, failed.message) == (
+        "completed",
+        "failed",
+        "prepare",
+        "a broker was away",
+    )
+
+
+def test_a_failed_checkpoint_is_told_and_its_error_has_the_facts(query: Query, seen: Recording) -> None:
+    query.run(0)
+    query.engine.failures = [BadRecordError("row 7 is too large")]
+    with pytest.raises(BadRecordError) as failure:
+        query.run(1)
+    cause = seen.last.cause
+    assert cause is not None
+    assert (seen.last.status, cause.reason, cause.error) == ("failed", "failed", "BadRecordError")
+    assert cause.message == "row 7 is too large"
+    message = str(failure.value)
+    assert message.startswith("row 7 is too large. Checkpoint 1 was triggered at 2")
+    assert "and failed at" in message
+    assert "(prepare " in message
+
+
+class Declining:
+    """An engine whose task says no."""
+
+    def __init__(self, query: Query) -> None:
+        self._engine = query.engine
+
+    def prepare(self, work: Work) -> list[TaskReport]:
+        work.pending.acknowledged(
+            [Acknowledgement(partition=4, rows=9, took_ms=1500.0, read_ms=300.0, flush_ms=1100.0)]
+        )
+        work.pending.is_declined = True
+        raise BadRecordError("task 5: row 7 is too large")
+
+    def evaluate(self) -> None:
+        self._engine.evaluate()
+
+
+def test_a_declined_checkpoint_says_so_and_names_the_slowest_task(query: Query, seen: Recording) -> None:
+    engine = Declining(query)
+    query.engine.prepare = engine.prepare  # type: ignore[method-assign]
+    with pytest.raises(BadRecordError, match=r"declined at .*: 4, 9 rows in 1\.5 s, 300 ms of it .*, 1\.1 s to flush"):
+        query.run(0)
+    assert seen.last.outcome == "declined"
+
+
+def test_a_late_vote_is_counted_and_its_transaction_is_aborted(cluster: Cluster, query: Query, seen: Recording) -> None:
+    prepare = query.engine.prepare
+
+    def too_late(work: Work) -> list[TaskReport]:
+        raise CheckpointExpiredError("too slow", late=prepare(work))
+
+    query.engine.prepare = too_late  # type: ignore[method-assign]
+    ended: list[int] = []
+    committer = query.coordinator.participants.committers["fake"]
+    abort = committer.abort
+    committer.abort = lambda handles: (ended.append(len(handles)), abort(handles))[1]  # type: ignore[method-assign,func-returns-value]
+    with pytest.raises(CheckpointExpiredError, match=r"expired at .*3 acknowledgements came late"):
+        query.run(0)
+    assert seen.last.cause is not None
+    assert (seen.last.outcome, seen.last.cause.late, ended) == ("expired", 3, [3])
+    assert (cluster.store.pending(), cluster.store.visible()) == ([], [])
+    query.engine.prepare = prepare  # type: ignore[method-assign]
+    query.run(0)
+    assert cluster.store.visible() == all_rows(0)
+
+
+def test_a_listener_that_fails_stops_nothing_and_is_named_once(
+    cluster: Cluster, seen: Recording, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = cluster.start(listeners=[Broken(), seen])
+    query.run(0, 1)
+    assert cluster.store.visible() == all_rows(0, 1)
+    assert len(seen.told) == 4
+    assert [record.message for record in caplog.records if "Broken" in record.message] == [
+        "Broken fails; the query goes on, and this is said once: OSError('no space left, at 0')"
+    ]
+
+
+def test_a_record_stays_small_whatever_the_batch(cluster: Cluster, seen: Recording) -> None:
+    query = cluster.start(listeners=[seen], settings=Settings(max_attempts=20))
+    prepare = query.engine.prepare
+
+    def slow(work: Work) -> list[TaskReport]:
+        reports = prepare(work)
+        work.pending.acknowledged([Acknowledgement(partition=number, took_ms=number) for number in range(1000)])
+        return reports
+
+    query.engine.prepare = slow  # type: ignore[method-assign]
+    query.engine.failures = [RetriableError("x" * 100_000) for _ in range(19)]
+    query.run(0)
+    assert [vote.partition for vote in seen.last.slowest] == [999, 998, 997, 996, 995]
+    assert seen.last.median_ms == 499
+    assert len(seen.last.failed_attempts) == 5
+    assert max(len(failed.message) for failed in seen.last.failed_attempts) <= 4_003
+
+
+def test_the_limit_and_its_setting_are_part_of_the_facts() -> None:
+    pending = Pending(7)
+    pending.limit_ms, pending.limited_by = 600_000, "prepare_timeout_ms"
+    text = describe(pending.ended(CheckpointExpiredError("too slow")))
+    assert text.startswith("Checkpoint 7 was triggered at ")
+    assert text.endswith("Its limit was 600.0 s, set by prepare_timeout_ms")
+
+
+def test_what_an_attempt_that_is_tried_again_has_noted_is_not_the_next_ones(query: Query, seen: Recording) -> None:
+    prepare = query.engine.prepare
+
+    def decline_first(work: Work) -> list[TaskReport]:
+        work.pending.acknowledged([Acknowledgement(partition=0, took_ms=9.0)])
+        work.pending.is_declined = len(query.engine.works) == 0
+        query.engine.failures = [RetriableError("away")] if not query.engine.works else [BadRecordError("no")]
+        return prepare(work)
+
+    query.engine.prepare = decline_first  # type: ignore[method-assign]
+    with pytest.raises(BadRecordError):
+        query.run(0)
+    assert [failed.reason for failed in seen.last.failed_attempts] == ["declined"]
+    assert (seen.last.outcome, len(seen.last.slowest)) == ("failed", 1)
+
+
+class NamelessError(Exception):
+    def __str__(self) -> str:
+        raise OSError("the JVM is gone")
+
+
+def test_an_error_that_cannot_say_what_it_is_is_raised_all_the_same(
+    query: Query, caplog: pytest.LogCaptureFixture
+) -> None:
+    query.engine.failures = [NamelessError()]
+    with pytest.raises(NamelessError):
+        query.run(0)
+    assert [record.message for record in caplog.records if "JVM is gone" in record.message]
+
+
+def test_the_facts_are_added_once_although_a_run_in_doubt_raises_the_same_error_again() -> None:
+    error = RetriableError("no answer")
+    for batch in (3, 4):
+        explain(error, Pending(batch).ended(error))
+    assert str(error).count("was triggered at") == 1

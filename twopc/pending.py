@@ -1,0 +1,219 @@
+"""A checkpoint in progress, and those who are told of it. Nothing here decides anything, and no error of it stops a query."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+from twopc.errors import CheckpointExpiredError, TwoPhaseCommitError
+from twopc.progress import COMPLETED, DECLINED, EXPIRED, FAILED, Acknowledgement, Cause, Checkpoint, describe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from twopc.batch import Batch
+    from twopc.participants import Handles
+    from twopc.records import TaskReport
+
+logger = logging.getLogger(__name__)
+
+#: Bounds of one record, whatever the batch.
+_SLOWEST: Final = 5
+_ATTEMPTS: Final = 5
+_MESSAGE: Final = 4_000
+_TRIGGERED: Final = " was triggered at "
+
+
+class Pending:
+    """A checkpoint in progress. The coordinator and the engine note here what happens; nothing of it is written meanwhile.
+
+    Attributes:
+        triggered_ms: since 1970 UTC.
+        phase: the present one.
+        began: when, by the monotonic clock.
+        limit_ms: how long preparing may take; None: without a limit.
+        limited_by: the settings that change it.
+        planned: see :class:`Checkpoint`.
+        transactions_live_ms: how long the sinks' transactions may be open until they must be decided; None: for ever.
+        attempt_began: when its tasks, and so its transactions, began.
+        is_declined: whether a task has said no to this attempt.
+    """
+
+    def __init__(
+        self, batch_id: int = -1, query_id: str = "", run_id: str = "", last_ended: float | None = None
+    ) -> None:
+        self.batch_id, self.query_id, self.run_id = batch_id, query_id, run_id
+        self.triggered_ms = int(time.time() * 1000)
+        self.began = time.monotonic()
+        self.phase = ""
+        self.limit_ms: float | None = None
+        self.limited_by = ""
+        self.planned: int | None = None
+        self.is_declined = False
+        self.transactions_live_ms: float | None = None
+        self.attempt_began = self.began
+        self._pause_ms = None if last_ended is None else (self.began - last_ended) * 1000
+        self._entered: list[tuple[str, float]] = []
+        self._steps: list[str] = []
+        self._failed: list[Cause] = []
+        self._acknowledged: list[Acknowledgement] = []
+        self._tasks: Sequence[TaskReport] = ()
+        self._handles: Handles = {}
+
+    def enter(self, phase: str) -> None:
+        """Another phase begins, and the one before ends."""
+        self.phase = phase
+        self._entered.append((phase, time.monotonic()))
+
+    def attempting(self, transactions_live_ms: float | None) -> None:
+        """Tasks are about to open transactions."""
+        self.transactions_live_ms = transactions_live_ms
+        self._acknowledged, self.is_declined = [], False
+        self.enter("prepare")
+        self.attempt_began = self._entered[-1][1]
+
+    def acknowledged(self, votes: Sequence[Acknowledgement | None]) -> None:
+        """Tasks have voted yes."""
+        self._acknowledged += [vote for vote in votes if vote is not None]
+
+    def prepared(self, step: str, tasks: Sequence[TaskReport], handles: Handles) -> None:
+        """Every task has, and every handle is confirmed."""
+        self._steps.append(step)
+        self._tasks, self._handles = tasks, handles
+
+    @property
+    def transactions(self) -> list[str]:
+        """The names of the transactions that were prepared last."""
+        return [handle.transaction for handle in self._handles.values()]
+
+    def attempt_failed(self, error: BaseException) -> None:
+        """The attempt is tried again."""
+        self._failed = [*self._failed, self._cause(error)][-_ATTEMPTS:]
+
+    def ended(self, error: BaseException | None) -> Checkpoint:
+        """What there is to know of it."""
+        end, tasks = time.monotonic(), self._tasks
+        votes = sorted(self._acknowledged, key=_took, reverse=True)
+        direct = [task.is_direct for task in tasks]
+        return Checkpoint(
+            batch_id=self.batch_id,
+            query_id=self.query_id,
+            run_id=self.run_id,
+            status=COMPLETED if error is None else FAILED,
+            triggered_ms=self.triggered_ms,
+            took_ms=_rounded((end - self.began) * 1000),
+            pause_ms=self._pause_ms,
+            way="" if not direct else "direct" if all(direct) else "both" if any(direct) else "tasks",
+            steps=tuple(self._steps),
+            phases=self._durations(end),
+            tasks=len(tasks) or len(votes),
+            transactions=sum([len(task.handles) for task in tasks]),
+            rows=sum([task.rows for task in tasks] or [vote.rows for vote in votes]),
+            size_bytes=sum([vote.size_bytes for vote in votes]),
+            planned=self.planned,
+            limit_ms=self.limit_ms,
+            limited_by=self.limited_by,
+            median_ms=votes[len(votes) // 2].took_ms if votes else 0.0,
+            slowest=tuple(votes[:_SLOWEST]),
+            failed_attempts=tuple(self._failed),
+            cause=None if error is None else self._cause(error),
+        )
+
+    def _durations(self, end: float) -> dict[str, float]:
+        found: dict[str, float] = {}
+        until_next = [*[at for _, at in self._entered[1:]], end]
+        for (phase, at), until in zip(self._entered, until_next, strict=False):
+            found[phase] = _rounded(found.get(phase, 0.0) + (until - at) * 1000)
+        return found
+
+    def _cause(self, error: BaseException) -> Cause:
+        is_expired = isinstance(error, CheckpointExpiredError)
+        text = str(error)
+        if len(text) > _MESSAGE:
+            text = f"{text[: _MESSAGE * 3 // 4]} … {text[-_MESSAGE // 4 :]}"
+        return Cause(
+            reason=EXPIRED if is_expired else DECLINED if self.is_declined else FAILED,
+            phase=self.phase,
+            error=type(error).__name__,
+            message=text,
+            late=len(error.late) if isinstance(error, CheckpointExpiredError) else 0,
+        )
+
+
+class Listener:
+    """Watches checkpoints. Called in the query's own thread: be quick. What it raises is logged once, and changes nothing."""
+
+    def triggered(self, pending: Pending) -> None:
+        """A checkpoint begins. ``pending`` changes until it has ended; read it only."""
+
+    def ended(self, checkpoint: Checkpoint) -> None:
+        """It is completed, or failed. All that the protocol does for it is done."""
+
+    def close(self) -> None:
+        """The query has ended, or has failed and begins with recovery."""
+
+
+class Listeners:
+    """Tells several, and keeps their errors away from the query."""
+
+    def __init__(self, listeners: Sequence[Listener] = ()) -> None:
+        self._listeners = tuple(listeners)
+        self._broken: set[int] = set()
+        self._last_ended: float | None = None
+
+    def begin(self, batch: Batch, run_id: str) -> Pending:
+        """A checkpoint is triggered."""
+        pending = Pending(batch.batch_id, batch.query_id, run_id, self._last_ended)
+        for listener in self._listeners:
+            self._tell(listener, listener.triggered, pending)
+        return pending
+
+    def end(self, pending: Pending, error: BaseException | None = None) -> None:
+        """It has ended. The facts are added to the error's message."""
+        self._last_ended = time.monotonic()
+        self._tell(self, self._end, pending, error)
+
+    def close(self) -> None:
+        """Tell them that the query has ended, or begins again with recovery."""
+        for listener in self._listeners:
+            self._tell(listener, listener.close)
+
+    def _end(self, pending: Pending, error: BaseException | None) -> None:
+        checkpoint = pending.ended(error)
+        for listener in self._listeners:
+            self._tell(listener, listener.ended, checkpoint)
+        if error is not None:
+            explain(error, checkpoint)
+
+    def _tell(self, one: object, tell: Callable[..., None], *facts: object) -> None:
+        """Whatever it raises, the query goes on: the checkpoint may be committed."""
+        try:
+            tell(*facts)
+        except Exception as error:  # noqa: BLE001 - see above
+            self._note(one, error)
+
+    def _note(self, listener: object, error: Exception) -> None:
+        if id(listener) not in self._broken:
+            self._broken.add(id(listener))
+            logger.warning("%s fails; the query goes on, and this is said once: %r", type(listener).__name__, error)
+
+
+def explain(error: BaseException, checkpoint: Checkpoint) -> None:
+    """Add the facts of a failed checkpoint to one of our errors; note them beside any other (from Python 3.11 on)."""
+    facts = describe(checkpoint)
+    if isinstance(error, TwoPhaseCommitError) and error.args:
+        if _TRIGGERED in str(error.args[0]):
+            return  # the same error once more: a run in doubt raises it for every batch
+        error.args = (f"{error.args[0]}. {facts}", *error.args[1:])
+    elif sys.version_info >= (3, 11):
+        error.add_note(facts)
+
+
+def _took(vote: Acknowledgement) -> float:
+    return vote.took_ms
+
+
+def _rounded(ms: float) -> float:
+    return round(ms, 3)

@@ -1,0 +1,144 @@
+"""What became of a checkpoint: the record of it, and the words for people. Flink's words; here a checkpoint is a batch.
+
+A checkpoint is *triggered*, its tasks *acknowledge* it, and it is *completed*; or a task *declines* it, or it *expires*, or it
+*fails* otherwise. ``twopc.pending`` collects what happens until then.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import msgspec
+
+#: Of a record. Fields are added with a default; anything else needs another number.
+FORMAT: Final = "twopc-history/1"
+
+COMPLETED: Final = "completed"
+#: Why a checkpoint, or one attempt at it, failed.
+DECLINED: Final = "declined"
+EXPIRED: Final = "expired"
+FAILED: Final = "failed"
+
+
+class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A task's vote, as its own clock saw it. All durations in ms.
+
+    Attributes:
+        partition: the task's number in the batch.
+        attempt: Spark's number of the try at the task; 0 is the first one.
+        took_ms: from the task's first act to the hand-over of its handles.
+        read_ms: of these, it waited for its rows: the source, the shuffle, the user's own functions.
+        flush_ms: of these, it waited until the sinks had the rows. The rest is the conversion of rows.
+        host: where it ran; empty in the driver.
+    """
+
+    partition: int
+    attempt: int = 0
+    rows: int = 0
+    size_bytes: int = 0
+    took_ms: float = 0.0
+    read_ms: float = 0.0
+    flush_ms: float = 0.0
+    host: str = ""
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why an attempt or a checkpoint failed.
+
+    Attributes:
+        reason: ``declined``: a task said no; ``expired``: it was not prepared in time; ``failed``: anything else.
+        phase: in which phase.
+        error: the name of the error's class.
+        late: how many acknowledgements came after it had expired. Their transactions were aborted.
+    """
+
+    reason: str
+    phase: str
+    error: str
+    message: str
+    late: int = 0
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=FORMAT, tag_field="format"):
+    """A checkpoint that has ended: one line of the history. Fields are added with a default.
+
+    Attributes:
+        batch_id: its id.
+        status: ``completed`` or ``failed``.
+        triggered_ms: since 1970 UTC.
+        took_ms: from the trigger to the end.
+        pause_ms: from the end of this run's last checkpoint to this one's trigger; None for the first of a run.
+        way: who wrote the rows: ``direct`` (the driver), ``tasks``, ``both``; empty if nothing was written.
+        steps: of the recovery table, such as ``write`` or ``repair``. Empty: a replay that had nothing to write.
+        phases: ms by phase, in order. A phase that came twice counts once.
+        tasks: how many acknowledged.
+        transactions: how many were decided.
+        planned: how much input Spark had planned, in the source's own unit; None if it does not tell.
+        limit_ms: how long preparing was allowed to take; None: without a limit.
+        limited_by: the settings that change it.
+        median_ms: of the tasks' durations.
+        slowest: the tasks that took longest, the longest first.
+        failed_attempts: attempts that were tried again in the process; the last ones.
+        cause: why it failed; None if it is completed.
+    """
+
+    batch_id: int
+    query_id: str
+    run_id: str
+    status: str
+    triggered_ms: int
+    took_ms: float
+    pause_ms: float | None = None
+    way: str = ""
+    steps: tuple[str, ...] = ()
+    phases: dict[str, float] = {}
+    tasks: int = 0
+    transactions: int = 0
+    rows: int = 0
+    size_bytes: int = 0
+    planned: int | None = None
+    limit_ms: float | None = None
+    limited_by: str = ""
+    median_ms: float = 0.0
+    slowest: tuple[Acknowledgement, ...] = ()
+    failed_attempts: tuple[Cause, ...] = ()
+    cause: Cause | None = None
+
+    @property
+    def outcome(self) -> str:
+        """``completed``, or the reason why not: ``declined``, ``expired``, ``failed``."""
+        return self.status if self.cause is None else self.cause.reason
+
+
+def describe(checkpoint: Checkpoint) -> str:
+    """A failed checkpoint in sentences: when, for how long, in which phase, the slowest task, the limit."""
+    ended_ms = checkpoint.triggered_ms + checkpoint.took_ms
+    phases = ", ".join(f"{phase} {seconds(ms)}" for phase, ms in checkpoint.phases.items())
+    triggered = (
+        f"Checkpoint {checkpoint.batch_id} was triggered at {utc(checkpoint.triggered_ms)} and {checkpoint.outcome} at "
+        f"{utc(ended_ms)}, after {seconds(checkpoint.took_ms)}{f' ({phases})' if phases else ''}"
+    )
+    sentences = [triggered]
+    if checkpoint.slowest:
+        slowest = checkpoint.slowest[0]
+        where = f" on {slowest.host}" if slowest.host else ""
+        sentences.append(
+            f"The slowest of {checkpoint.tasks} tasks that acknowledged: {slowest.partition}{where}, {slowest.rows} rows in "
+            f"{seconds(slowest.took_ms)}, {seconds(slowest.read_ms)} of it for its rows, {seconds(slowest.flush_ms)} to flush"
+        )
+    if checkpoint.limit_ms is not None:
+        sentences.append(f"Its limit was {seconds(checkpoint.limit_ms)}, set by {checkpoint.limited_by}")
+    if checkpoint.cause is not None and checkpoint.cause.late:
+        sentences.append(f"{checkpoint.cause.late} acknowledgements came late; their transactions are aborted")
+    return ". ".join(sentences)
+
+
+def seconds(ms: float) -> str:
+    """A duration for people."""
+    return f"{ms:.0f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"  # noqa: PLR2004 - a second
+
+
+def utc(ms: float) -> str:
+    """A time since 1970 for people: UTC, to the second."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(ms / 1000))
