@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from integration.history.commands import app as history
 from integration.migrate.commands import app as migrate
 from integration.operate import commands as operate
 from integration.operate.savepoint_commands import app as savepoint
@@ -26,6 +27,7 @@ app.add_typer(operate.transactions, name="transactions")
 app.add_typer(savepoint, name="savepoint")
 app.command()(operate.status)
 app.command()(operate.resolve)
+app.add_typer(history)
 
 _LARGEST_SEED = 999_999
 

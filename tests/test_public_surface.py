@@ -20,7 +20,14 @@ if TYPE_CHECKING:
 _ROOT = Path(__file__).parents[1]
 _OURS = ("twopc", "sinks", "integration")
 _SINKS = ("sinks.kafka", "sinks.redis", "sinks.hbase")
-_PUBLIC = ("twopc", *_SINKS, "integration.spark", "integration.migrate", "integration.operate")
+_PUBLIC = (
+    "twopc",
+    *_SINKS,
+    "integration.spark",
+    "integration.history",
+    "integration.migrate",
+    "integration.operate",
+)
 #: Public as a whole, for those who break a sink on purpose.
 _FOR_TESTS = ("twopc.testing", "twopc.crash_points")
 #: Examples and the demo start servers; the demo consists of its own modules.

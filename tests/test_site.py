@@ -34,6 +34,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "sinks.redis",
         "sinks.hbase",
         "integration.spark",
+        "integration.history",
         "integration.migrate",
         "integration.operate",
     ],

@@ -1,0 +1,219 @@
+"""``twopc history``, ``show``, ``report`` and ``diagnose`` behind their options: read, print, return the exit status."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from integration.history.diagnose import diagnose
+from integration.history.reader import HistoryError, read
+from integration.history.report import page
+from twopc.progress import describe, seconds, utc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from integration.history.reader import History
+    from twopc.progress import Checkpoint
+
+_DONE: Final = 0
+_FOUND: Final = 1
+_NOT_READ: Final = 2
+_PHASES: Final = ("prepare", "confirm", "decide", "commit", "finish")
+_WIDTH: Final = 130  #: of a table that no terminal shows
+
+
+def show_history(checkpoint: Path, *, last: int, only_failed: bool, as_json: bool) -> int:
+    """The newest checkpoints, one a line; return the exit status."""
+
+    def act() -> int:
+        history = read(checkpoint)
+        chosen = [one for one in history.checkpoints if one.cause is not None or not only_failed][-last:]
+        if as_json:
+            typer.echo(json.dumps({**_summary(history), "checkpoints": msgspec.to_builtins(chosen)}))
+        else:
+            _print_history(history, chosen)
+        return _DONE
+
+    return _run("history", act)
+
+
+def show_one(checkpoint: Path, batch_id: int, *, as_json: bool) -> int:
+    """Everything that is known of one checkpoint; return the exit status."""
+
+    def act() -> int:
+        history = read(checkpoint)
+        found = [one for one in history.checkpoints if one.batch_id == batch_id]
+        planned = history.planned
+        if not found and (planned is None or planned.batch_id != batch_id):
+            known = sorted({one.batch_id for one in history.checkpoints})
+            span = f"it has {known[0]} to {known[-1]}" if known else "it is empty"
+            raise HistoryError(f"the history of {checkpoint} has no checkpoint {batch_id}: {span}")
+        if as_json:
+            typer.echo(json.dumps({"in_progress": _planned(history), "ended": msgspec.to_builtins(found)}))
+            return _DONE
+        for one in found:
+            _print_one(one)
+        if planned is not None and planned.batch_id == batch_id:
+            typer.echo(_planned_line(history))
+        return _DONE
+
+    return _run("show", act)
+
+
+def write_report(checkpoint: Path, out: Path, *, last: int) -> int:
+    """One HTML page; return the exit status."""
+
+    def act() -> int:
+        history = read(checkpoint)
+        try:
+            out.write_text(page(history, diagnose(history), last=last), encoding="utf-8")
+        except OSError as error:
+            raise HistoryError(f"{out} cannot be written: {error.strerror or error}") from error
+        typer.echo(f"{out}: {min(last, len(history.checkpoints))} checkpoints")
+        return _DONE
+
+    return _run("report", act)
+
+
+def show_diagnosis(checkpoint: Path, *, last: int, as_json: bool) -> int:
+    """What slows or fails checkpoints; return the exit status."""
+
+    def act() -> int:
+        history = read(checkpoint)
+        found = diagnose(history, last=last)
+        if as_json:
+            typer.echo(json.dumps({**_summary(history), "findings": [asdict(one) for one in found]}))
+            return _FOUND if found else _DONE
+        console = _console()
+        for number, one in enumerate(found, start=1):
+            console.print(Text(f"{number}. {one.cause}", style="bold"), soft_wrap=True)
+            console.print(Text(f"   {one.rule}: {one.evidence}"), soft_wrap=True)
+            console.print(Text(f"   {one.advice}", style="cyan"), soft_wrap=True)
+        judged = min(last, len(history.checkpoints))
+        if not found:
+            console.print(f"Nothing found in the last {judged} checkpoints.")
+        return _FOUND if found else _DONE
+
+    return _run("diagnose", act)
+
+
+def _run(name: str, act: Callable[[], int]) -> int:
+    try:
+        return act()
+    except HistoryError as error:
+        stderr = Console(stderr=True, highlight=False)
+        stderr.print(Text(f"twopc {name}: {error}", style="red"), soft_wrap=True)
+        return _NOT_READ
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_WIDTH)
+
+
+def counts(checkpoints: Sequence[Checkpoint]) -> dict[str, int]:
+    """How many ended in which way."""
+    outcomes = Counter(one.outcome for one in checkpoints)
+    return {name: outcomes[name] for name in ("completed", "declined", "expired", "failed")}
+
+
+def _summary(history: History) -> dict[str, Any]:
+    took = sorted(one.took_ms for one in history.checkpoints if one.cause is None)
+    at = {"min": 0.0, "median": 0.5, "p95": 0.95, "max": 1.0}
+    return {
+        "checkpoint": history.location,
+        "counts": counts(history.checkpoints),
+        "took_ms": {name: took[round(share * (len(took) - 1))] for name, share in at.items()} if took else None,
+        "in_progress": _planned(history),
+        "skipped": list(history.skipped),
+    }
+
+
+def _planned(history: History) -> dict[str, Any] | None:
+    return None if history.planned is None else asdict(history.planned)
+
+
+def _planned_line(history: History) -> str:
+    planned = history.planned
+    if planned is None:
+        return ""
+    return (
+        f"Checkpoint {planned.batch_id} is planned since {utc(planned.since_ms)} and not done: it is in progress, or the query "
+        "has ended and its restart begins with it."
+    )
+
+
+def _print_history(history: History, chosen: Sequence[Checkpoint]) -> None:
+    console = _console()
+    table = Table(box=None, pad_edge=False)
+    for title in ("id", "outcome", "way", "triggered", "took", *_PHASES, "tasks", "rows", "MB"):
+        table.add_column(title, justify="left" if title in {"outcome", "way", "triggered"} else "right", no_wrap=True)
+    for one in chosen:
+        style = "red" if one.cause is not None else "yellow" if one.failed_attempts else ""
+        way = one.way or ("" if one.cause is not None else "replay")
+        table.add_row(
+            str(one.batch_id),
+            Text(one.outcome, style=style),
+            way,
+            utc(one.triggered_ms),
+            seconds(one.took_ms),
+            *(seconds(one.phases[phase]) if phase in one.phases else "" for phase in _PHASES),
+            f"{one.tasks:,}",
+            f"{one.rows:,}",
+            f"{one.size_bytes / 1e6:,.1f}",
+        )
+    console.print(table)
+    for one in chosen:
+        if one.cause is not None:
+            line = (one.cause.message.splitlines() or [""])[0]
+            console.print(Text(f"{one.batch_id}: {one.cause.error}: {line}", style="red"), soft_wrap=True)
+    summary = _summary(history)
+    ended = ", ".join(f"{number} {name}" for name, number in summary["counts"].items() if number)
+    took = summary["took_ms"]
+    typical = f"; a completed one took {seconds(took['median'])} (median), {seconds(took['p95'])} (p95)" if took else ""
+    console.print(Text(f"{ended or 'none'}{typical}."), soft_wrap=True)
+    if history.planned is not None:
+        console.print(Text(_planned_line(history)), soft_wrap=True)
+    if history.skipped:
+        named = ", ".join(history.skipped[:3])
+        console.print(
+            Text(f"Skipped {len(history.skipped)} torn or foreign lines: {named}.", style="yellow"), soft_wrap=True
+        )
+
+
+def _print_one(one: Checkpoint) -> None:
+    console = _console()
+    console.print(Text(f"{describe(one)}.", style="red" if one.cause is not None else ""), soft_wrap=True)
+    wrote = f"{one.rows:,} rows, {one.size_bytes:,} bytes, {one.tasks} tasks, {one.transactions} transactions"
+    facts = [f"Steps: {', '.join(one.steps) or 'none, a replay'}. Written by: {one.way or 'nobody'}. {wrote}."]
+    facts += [f"Query {one.query_id}, run {one.run_id}."]
+    facts += [
+        f"Attempt that was tried again ({cause.reason} in {cause.phase}): {cause.error}: {cause.message}"
+        for cause in one.failed_attempts
+    ]
+    if one.cause is not None:
+        facts.append(f"{one.cause.error} in {one.cause.phase or 'start'}: {one.cause.message}")
+    for fact in facts:
+        console.print(Text(fact), soft_wrap=True)
+    if one.slowest:
+        table = Table(
+            box=None, pad_edge=False, title=f"slowest tasks, median {seconds(one.median_ms)}", title_justify="left"
+        )
+        for title in ("task", "attempt", "host", "rows", "took", "for its rows", "flush"):
+            table.add_column(title, justify="left" if title == "host" else "right")
+        for vote in one.slowest:
+            durations = (seconds(ms) for ms in (vote.took_ms, vote.read_ms, vote.flush_ms))
+            table.add_row(
+                str(vote.partition), str(vote.attempt), Text(vote.host or "driver"), f"{vote.rows:,}", *durations
+            )
+        console.print(table)

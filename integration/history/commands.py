@@ -1,0 +1,81 @@
+"""``twopc history``, ``show``, ``report``, ``diagnose``: options only, as in ``integration.cli``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer()
+
+_Checkpoint = Annotated[
+    Path,
+    typer.Argument(
+        help="The query's checkpoint, a local directory; or a copy of its twopc/history.", show_default=False
+    ),
+]
+_Last = Annotated[int, typer.Option(min=1, help="How many of the newest checkpoints.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, everything else to stderr.")]
+
+
+@app.command()
+def history(
+    checkpoint: _Checkpoint,
+    *,
+    last: _Last = 20,
+    only_failed: Annotated[bool, typer.Option("--failed", help="Only those that failed.")] = False,
+    as_json: _Json = False,
+) -> None:
+    """What became of a query's checkpoints (batches). Read-only: the query may be running, or dead.
+
+    Exit status: 0 shown, 2 no history, or it cannot be read.
+    """
+    from integration.history import command  # noqa: PLC0415 - slow imports that --help does not need
+
+    raise typer.Exit(command.show_history(checkpoint, last=last, only_failed=only_failed, as_json=as_json))
+
+
+@app.command()
+def show(
+    checkpoint: _Checkpoint,
+    batch: Annotated[int, typer.Argument(min=0, help="The checkpoint's id: the batch.", show_default=False)],
+    *,
+    as_json: _Json = False,
+) -> None:
+    """Everything that is known of one checkpoint: phases, the slowest tasks, attempts, the cause if it failed.
+
+    Exit status: 0 shown, 2 not in the history, or it cannot be read.
+    """
+    from integration.history import command  # noqa: PLC0415 - slow imports that --help does not need
+
+    raise typer.Exit(command.show_one(checkpoint, batch, as_json=as_json))
+
+
+@app.command()
+def report(
+    checkpoint: _Checkpoint,
+    *,
+    out: Annotated[Path, typer.Option(dir_okay=False, help="The file to write.")] = Path("twopc-report.html"),
+    last: _Last = 200,
+) -> None:
+    """Write the history as one HTML page: a timeline with phases, failures with their causes, rows per second.
+
+    The page needs nothing else: no server, no network.
+
+    Exit status: 0 written, 2 not written.
+    """
+    from integration.history import command  # noqa: PLC0415 - slow imports that --help does not need
+
+    raise typer.Exit(command.write_report(checkpoint, out, last=last))
+
+
+@app.command()
+def diagnose(checkpoint: _Checkpoint, *, last: _Last = 50, as_json: _Json = False) -> None:
+    """What slows or fails a query's checkpoints, the likeliest cause first, and what to change.
+
+    Exit status: 0 nothing found, 1 something found, 2 no history, or it cannot be read.
+    """
+    from integration.history import command  # noqa: PLC0415 - slow imports that --help does not need
+
+    raise typer.Exit(command.show_diagnosis(checkpoint, last=last, as_json=as_json))

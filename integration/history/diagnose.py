@@ -1,0 +1,45 @@
+"""What slows or fails a query's checkpoints, in order of likelihood: every rule over the newest part of the history."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from integration.history.failing import FAILING
+from integration.history.slow import SLOW
+from integration.history.window import LAST, Window
+
+if TYPE_CHECKING:
+    from integration.history.reader import History
+
+RULES: Final = (*FAILING, *SLOW)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A rule that holds.
+
+    Attributes:
+        rule: its name.
+        weight: how much of the trouble it explains, from 0 to 1.
+        cause: in a sentence.
+        evidence: the figures.
+        advice: what to change.
+    """
+
+    rule: str
+    weight: float
+    cause: str
+    evidence: str
+    advice: str
+
+
+def diagnose(history: History, *, last: int = LAST) -> list[Diagnosis]:
+    """The rules that hold for the newest ``last`` checkpoints, the likeliest cause first."""
+    window = Window(history.checkpoints[-last:])
+    found = [
+        Diagnosis(rule.name, round(evidence.weight, 3), rule.says, evidence.text, rule.advice)
+        for rule in RULES
+        if (evidence := rule.find(window)) is not None
+    ]
+    return sorted(found, key=lambda one: -one.weight)

@@ -1,0 +1,117 @@
+"""The rules about checkpoints that fail."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from integration.history.window import Evidence, Rule, failures
+
+if TYPE_CHECKING:
+    from integration.history.window import Window
+
+_MEMORY: Final = (
+    r"OutOfMemoryError|GC overhead limit|ExecutorLostFailure|exit code:? 137|Container killed|MemoryError"
+    r"|Python worker exited unexpectedly"
+)
+_BROKER: Final = (
+    r"_TRANSPORT|_ALL_BROKERS_DOWN|_MSG_TIMED_OUT|_TIMED_OUT|Local: Message timed out|Connection refused"
+    r"|NoBrokersAvailable|COORDINATOR_NOT_AVAILABLE|were not acknowledged within|took no record for|not stable within"
+)
+_USER_CODE: Final = (
+    r"PythonException|PYTHON_EXCEPTION|NumberFormatException|ArithmeticException|CAST_INVALID_INPUT|DIVIDE_BY_ZERO"
+    r"|FAILED_EXECUTE_UDF|UDF_USER_CODE"
+)
+_RESTARTS: Final = 4
+
+
+def _lost(window: Window) -> Evidence | None:
+    found = [one for one in window.checkpoints if {"repair", "rewrite", "publish"} & set(one.steps)]
+    if not found:
+        return None
+    last = found[-1]
+    return Evidence(0.7, f"checkpoint {last.batch_id} was written again ({', '.join(last.steps)}); {len(found)} in all")
+
+
+def _restarting(window: Window) -> Evidence | None:
+    """Many starts, and each run ends in a failure or without a word."""
+    runs = {one.run_id for one in window.checkpoints}
+    completed = sum(one.cause is None for one in window.checkpoints)
+    if len(runs) < _RESTARTS or completed > 2 * len(runs):
+        return None
+    is_cut_short = any(one.cause is not None for one in window.checkpoints)
+    if not is_cut_short:
+        return None  # as a query that a timer starts for one batch
+    return Evidence(0.5, f"{len(runs)} starts for {completed} completed checkpoints")
+
+
+FAILING: Final = (
+    Rule(
+        "bad record",
+        "A row cannot be written to the sink.",
+        'Correct the row at its source; or set on_bad_record="dead_letter" and dead_letter=KafkaSink(…), and the query goes on '
+        "without it.",
+        failures(["BadRecordError", "SchemaError"]),
+    ),
+    Rule(
+        "user code",
+        "The query's own code fails: a function, a cast, a division.",
+        "The message names the expression. Correct it, or make it give null for what it cannot take, and restart: the batch is "
+        "replayed whole.",
+        failures(["PythonException", "AnalysisException"], _USER_CODE),
+    ),
+    Rule(
+        "memory",
+        "A process has too little memory.",
+        "Raise spark.executor.memoryOverhead (Python workers) or spark.executor.memory (the JVM); or make batches smaller "
+        "(maxOffsetsPerTrigger, for batches that are not planned yet); or lower direct_max_bytes if it is the driver.",
+        failures([], _MEMORY),
+    ),
+    Rule(
+        "broker gone",
+        "The brokers do not answer, or not in time.",
+        "Look at the brokers and the network first: `twopc preflight` tries each step. If they are only slow, raise timeout_ms "
+        "of the sink, and send fewer, larger requests: kafka.batch.size, kafka.linger.ms, kafka.compression.type. The delivery "
+        "timeout (delivery.timeout.ms) is kafka.transaction.timeout.ms.",
+        failures([], _BROKER),
+    ),
+    Rule(
+        "expired",
+        "Checkpoints expire: preparing takes longer than its limit.",
+        "Raise prepare_timeout_ms, or kafka.transaction.timeout.ms and the brokers' transaction.max.timeout.ms if those are the "
+        "limit. Or make preparing faster: see the other findings. A replay has the same rows, so it takes as long again.",
+        failures(["CheckpointExpiredError"], reason="expired"),
+    ),
+    Rule(
+        "in doubt",
+        "A decided checkpoint is not proven complete.",
+        "Do not delete anything. Restart the query: it completes what can be completed. If it stops again, the error names the "
+        "transactions and the ways out.",
+        failures(["InDoubtError", "DecisionInDoubtError", "CommitBlockedError"]),
+    ),
+    Rule(
+        "lost transactions",
+        "Decided transactions were lost, and written again: nobody committed them before they expired.",
+        "The query was down for longer than kafka.transaction.timeout.ms between a decision and its commit. Raise that and the "
+        "brokers' transaction.max.timeout.ms, restart faster, or set staging=True.",
+        _lost,
+    ),
+    Rule(
+        "two drivers",
+        "Another driver has taken the sink over.",
+        "Two processes run the query with one sink name, or one was restarted while the other was still there. End one of them; "
+        "give each query a name of its own.",
+        failures(["FencedError"]),
+    ),
+    Rule(
+        "wrong checkpoint",
+        "The checkpoint and what the sink has decided do not belong together, or a setting is refused.",
+        "The message says which checkpoint or setting is right.",
+        failures(["RefusedStartError", "ConfigurationError", "DecisionLogDamagedError"]),
+    ),
+    Rule(
+        "restarts",
+        "The query is restarted again and again.",
+        "Whatever restarts it hides the cause: `twopc history --failed` shows the errors.",
+        _restarting,
+    ),
+)

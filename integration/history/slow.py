@@ -1,0 +1,184 @@
+"""The rules about checkpoints that are slow."""
+
+from __future__ import annotations
+
+from collections import Counter
+from statistics import mean, median
+from typing import TYPE_CHECKING, Final
+
+from integration.history.window import LEAST_MS, Evidence, Rule, slow_phase
+from twopc.progress import seconds
+
+if TYPE_CHECKING:
+    from integration.history.window import Window
+
+#: A task is behind the others at so many times their median.
+_BEHIND: Final = 3.0
+#: And it has more rows than they have from so many times their mean on.
+_MORE_ROWS: Final = 2.0
+_LEAST_TASKS: Final = 3
+_MANY_TASKS: Final = 32
+_FEW_ROWS: Final = 1_000
+#: Of the limit.
+_NEAR: Final = 0.5
+#: Checkpoints needed to speak of growth.
+_TREND: Final = 9
+_GROWTH: Final = 1.5
+
+
+def _flush(window: Window) -> Evidence | None:
+    taken = [one.slowest[0].flush_ms for one in window.written if one.slowest]
+    prepare = sum(one.phases.get("prepare", 0.0) for one in window.written if one.slowest)
+    if not taken or not prepare or sum(taken) / prepare < 0.5 or median(taken) < LEAST_MS:  # noqa: PLR2004 - half of it
+        return None
+    share = sum(taken) / prepare
+    return Evidence(
+        0.7 * min(1.0, share), f"the slowest task waits {seconds(median(taken))} for it, {share:.0%} of preparing"
+    )
+
+
+def _reading(window: Window) -> Evidence | None:
+    """Of a direct batch, what the driver did not spend writing, Spark spent evaluating."""
+    taken, prepare = [], 0.0
+    for one in window.written:
+        if one.slowest:
+            slowest, whole = one.slowest[0], one.phases.get("prepare", 0.0)
+            taken.append(
+                slowest.read_ms if one.way != "direct" else max(0.0, whole - slowest.took_ms + slowest.read_ms)
+            )
+            prepare += whole
+    if not taken or not prepare or sum(taken) / prepare < 0.6 or median(taken) < 2 * LEAST_MS:  # noqa: PLR2004 - most of it
+        return None
+    share = sum(taken) / prepare
+    return Evidence(0.6 * min(1.0, share), f"{seconds(median(taken))} in the median, {share:.0%} of preparing")
+
+
+def _behind(window: Window, *, has_more_rows: bool) -> Evidence | None:
+    """One task is far behind the others in most checkpoints; because it has more rows, or in spite of as few."""
+    judged = [one for one in window.by_tasks if one.tasks >= _LEAST_TASKS]
+    found = []
+    for one in judged:
+        slowest = one.slowest[0]
+        late = slowest.took_ms - one.median_ms
+        more = slowest.rows >= _MORE_ROWS * one.rows / one.tasks
+        if slowest.took_ms >= _BEHIND * one.median_ms and late >= LEAST_MS and more is has_more_rows:
+            found.append((slowest, late / max(1.0, one.took_ms)))
+    if not found or len(found) * 2 < len(judged):
+        return None
+    last, weight = found[-1][0], 0.75 * min(1.0, mean([share for _, share in found]))
+    if has_more_rows:
+        partition, times = Counter(slowest.partition for slowest, _ in found).most_common(1)[0]
+        text = f"in {len(found)} of {len(judged)} checkpoints, most often task {partition} ({times} times), last {last.rows} rows"
+        return Evidence(weight, f"{text} in {seconds(last.took_ms)}")
+    host, times = Counter(slowest.host for slowest, _ in found).most_common(1)[0]
+    return Evidence(
+        weight, f"in {len(found)} of {len(judged)} checkpoints, most often on {host or 'one host'} ({times} times)"
+    )
+
+
+def _many_tasks(window: Window) -> Evidence | None:
+    judged = window.by_tasks
+    if not judged:
+        return None
+    tasks, rows = median([one.tasks for one in judged]), median([one.rows / one.tasks for one in judged])
+    _, prepare = window.phase("prepare")
+    if tasks < _MANY_TASKS or rows >= _FEW_ROWS or prepare < LEAST_MS:
+        return None
+    return Evidence(0.5, f"{tasks:.0f} tasks with {rows:.0f} rows each, {seconds(prepare)} to prepare")
+
+
+def _near(window: Window) -> Evidence | None:
+    shares = [
+        (sum(one.phases.get(name, 0.0) for name in ("prepare", "confirm", "decide")) / one.limit_ms, one)
+        for one in window.written
+        if one.limit_ms
+    ]
+    share, worst = max(shares, key=lambda found: found[0], default=(0.0, None))
+    if worst is None or share < _NEAR:
+        return None
+    limit = f"{seconds(worst.limit_ms or 0.0)} ({worst.limited_by})"
+    return Evidence(0.4 + share / 3, f"checkpoint {worst.batch_id} needed {share:.0%} of its limit of {limit}")
+
+
+def _backpressure(window: Window) -> Evidence | None:
+    """Batches follow each other without a pause, and each has more to do."""
+    judged = [one for one in window.written if one.planned is not None and one.pause_ms is not None]
+    if len(judged) < _TREND:
+        return None
+    idle = sum((one.pause_ms or 0.0) > one.took_ms for one in judged)
+    third = len(judged) // 3
+    first, last = (median([one.planned or 0 for one in part]) for part in (judged[:third], judged[-third:]))
+    if idle * 5 > len(judged) or last < _GROWTH * first or last <= first:
+        return None
+    return Evidence(0.65, f"a batch has {last:.0f} records where it had {first:.0f}, {len(judged)} checkpoints earlier")
+
+
+SLOW: Final = (
+    Rule(
+        "slow decision",
+        "Writing the decision is slow: the storage of the decision log.",
+        "Look at the disk and the replicas of the brokers that hold the ledger (its partition 0, and __transaction_state); or, "
+        "where decisions are files in the checkpoint, at that file system.",
+        slow_phase("decide", share=0.3),
+    ),
+    Rule(
+        "slow commit",
+        "Committing is slow: the transaction coordinators, or a lock of the store.",
+        "Look at the brokers that hold __transaction_state. Fewer tasks make fewer transactions: coalesce before the sink.",
+        slow_phase("commit", share=0.3),
+    ),
+    Rule(
+        "slow confirmation",
+        "Confirming the votes is slow: the transaction coordinators answer late.",
+        "Look at the brokers that hold __transaction_state, and at the network between the driver and them.",
+        slow_phase("confirm", share=0.3),
+    ),
+    Rule(
+        "slow flush",
+        "Tasks wait for the brokers to take their rows.",
+        "Raise kafka.batch.size and kafka.linger.ms (fewer, larger requests), set kafka.compression.type; look at the brokers' "
+        "disks and at min.insync.replicas of the topic. timeout_ms of the sink, and kafka.transaction.timeout.ms, which is its "
+        "delivery.timeout.ms, too, must be longer than the flush.",
+        _flush,
+    ),
+    Rule(
+        "slow plan",
+        "The time goes into the rows themselves: the source, a shuffle, or the query's own functions.",
+        "The sink is not the cause. Look at the stage in Spark's own page; give the query more cores, or make it do less.",
+        _reading,
+    ),
+    Rule(
+        "skew",
+        "One task has more rows than the others, and everybody waits for it.",
+        "Spread its key: repartition by another column, or add a salt; or lower spark.sql.files.maxPartitionBytes or set "
+        "minPartitions where the source is uneven.",
+        lambda window: _behind(window, has_more_rows=True),
+    ),
+    Rule(
+        "slow host",
+        "One task is slow, and has no more rows than the others: its host, or one partition's leader.",
+        "Look at that host (disk, other processes, swap) and at the leader of the partitions that it writes to; "
+        "spark.excludeOnFailure.enabled does not see slowness.",
+        lambda window: _behind(window, has_more_rows=False),
+    ),
+    Rule(
+        "too many tasks",
+        "Many tasks with few rows each: every one has a transaction of its own.",
+        "coalesce() before the sink, or lower spark.sql.shuffle.partitions; or raise direct_max_bytes, so that the driver writes "
+        "such a batch in one transaction.",
+        _many_tasks,
+    ),
+    Rule(
+        "limit near",
+        "Preparing takes a large part of its limit. One slow batch more, and it expires.",
+        "Raise the limit before that: prepare_timeout_ms, or kafka.transaction.timeout.ms with transaction.max.timeout.ms.",
+        _near,
+    ),
+    Rule(
+        "falling behind",
+        "The query reads slower than the source grows: batches follow each other without a pause, and become larger.",
+        "Give it more cores, or make it faster: see the other findings. maxOffsetsPerTrigger keeps batches small meanwhile; the "
+        "lag stays in the source.",
+        _backpressure,
+    ),
+)

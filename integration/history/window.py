@@ -1,0 +1,122 @@
+"""The checkpoints that a diagnosis looks at, what a rule is, and what it finds."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+from twopc.progress import Cause, Checkpoint, seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+#: How many of the newest checkpoints are judged.
+LAST: Final = 50
+#: Less time than this is nobody's trouble, whatever its share.
+LEAST_MS: Final = 500.0
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Why a rule holds.
+
+    Attributes:
+        weight: how much of the trouble it explains, from 0 to 1. Failures weigh more than slowness.
+        text: a sentence with the figures.
+    """
+
+    weight: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A cause that the history can show.
+
+    Attributes:
+        name: for programs.
+        says: the cause, in a sentence.
+        advice: what to change.
+        find: looks for it.
+    """
+
+    name: str
+    says: str
+    advice: str
+    find: Callable[[Window], Evidence | None]
+
+
+@dataclass(frozen=True)
+class Window:
+    """The newest checkpoints of a history, in the order of their ends."""
+
+    checkpoints: tuple[Checkpoint, ...]
+
+    @cached_property
+    def written(self) -> tuple[Checkpoint, ...]:
+        """Those that are completed and wrote something."""
+        return tuple(one for one in self.checkpoints if one.cause is None and one.steps)
+
+    @cached_property
+    def by_tasks(self) -> tuple[Checkpoint, ...]:
+        """Of these, those whose tasks wrote, and said how long it took."""
+        return tuple(one for one in self.written if one.way != "direct" and one.slowest)
+
+    def phase(self, name: str) -> tuple[float, float]:
+        """What a phase takes of all written checkpoints' time, from 0 to 1; and its median, in ms."""
+        whole = sum(one.took_ms for one in self.written)
+        taken = [one.phases.get(name, 0.0) for one in self.written]
+        return (sum(taken) / whole, median(taken)) if taken and whole else (0.0, 0.0)
+
+    def causes(self) -> Iterable[tuple[int, Checkpoint, Cause]]:
+        """Every failure, also of attempts that were tried again; with the number of checkpoints completed since."""
+        since = 0
+        for one in reversed(self.checkpoints):
+            for cause in one.failed_attempts:
+                yield since, one, cause
+            if one.cause is not None:
+                yield since, one, one.cause
+            else:
+                since += 1
+
+
+def failures(names: Iterable[str] = (), pattern: str = "", reason: str = "") -> Callable[[Window], Evidence | None]:
+    """A rule's search for failures by the error's class, by its message, or by the reason; each is enough."""
+    classes, expression = frozenset(names), re.compile(pattern) if pattern else None
+
+    def is_one(cause: Cause) -> bool:
+        is_named = cause.error in classes or (bool(reason) and cause.reason == reason)
+        return is_named or (expression is not None and expression.search(cause.message) is not None)
+
+    def find(window: Window) -> Evidence | None:
+        found = [(since, one, cause) for since, one, cause in window.causes() if is_one(cause)]
+        if not found:
+            return None
+        since, last, cause = found[0]
+        first_line = (cause.message.splitlines() or [""])[0][:200]
+        ended = f"; {since} checkpoints were completed since" if since else ""
+        times = "once" if len(found) == 1 else f"{len(found)} times"
+        where = f"checkpoint {last.batch_id} in phase {cause.phase or 'start'}"
+        return Evidence(
+            weight=1.0 if not since else max(0.1, 0.8 - since / LAST),
+            text=f"{times}, last at {where}{ended}: {cause.error}: {first_line}",
+        )
+
+    return find
+
+
+def slow_phase(name: str, *, share: float) -> Callable[[Window], Evidence | None]:
+    """A rule's search for a phase that takes more than a share of the time, and long enough to matter."""
+
+    def find(window: Window) -> Evidence | None:
+        taken, typical = window.phase(name)
+        if taken < share or typical < LEAST_MS:
+            return None
+        return Evidence(
+            weight=taken * 0.7, text=f"{taken:.0%} of the time of a checkpoint, {seconds(typical)} in the median"
+        )
+
+    return find

@@ -1,0 +1,186 @@
+"""The history of real queries: what completed, what failed and why, and what a listener is told."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from integration.history.diagnose import diagnose
+from integration.history.reader import History, read
+from tests.live import spark_query
+from tests.live.spark_support import KILLED, Pipeline, spark
+from twopc import Checkpoint, Listener
+from twopc.testing.crash_points import arm, disarm
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+    from tests.live.services import KafkaService
+
+__all__ = ["spark"]
+
+SLOW = "concat(value, java_method('java.lang.Thread', 'sleep', 600000L)) AS value"
+
+
+@pytest.fixture(autouse=True)
+def _disarmed() -> Iterator[None]:
+    yield
+    disarm()
+
+
+def _history(pipeline: Pipeline) -> History:
+    return read(Path(pipeline.options.checkpoint))
+
+
+@pytest.mark.parametrize(("direct", "way"), [("always", "direct"), ("never", "tasks")])
+def test_every_batch_is_in_the_history_with_its_way_rows_phases_and_tasks(
+    direct: str, way: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, partitions=2, max_offsets=10)
+    pipeline.feed(30)
+    pipeline.run(spark, settings={"direct": direct})
+    pipeline.feed(10)
+    pipeline.run(spark, settings={"direct": direct})
+    pipeline.require_exactly_once()
+    history = _history(pipeline)
+    found = history.checkpoints
+    assert (history.skipped, history.planned) == ((), None)
+    assert [one.batch_id for one in found] == list(range(len(found)))
+    assert sum(one.rows for one in found) == 40
+    assert sum(one.planned or 0 for one in found) == 40
+    assert {(one.outcome, one.way, one.steps) for one in found} == {("completed", way, ("write",))}
+    assert len({one.run_id for one in found}) == 2
+    for one in found:
+        assert list(one.phases)[-5:] == ["prepare", "confirm", "decide", "commit", "finish"]
+        assert one.limited_by == "prepare_timeout_ms"
+        assert one.size_bytes > 0
+        assert one.slowest[0].took_ms <= one.phases["prepare"]
+        assert 0 < one.slowest[0].flush_ms < one.slowest[0].took_ms
+        assert bool(one.slowest[0].host) is (way == "tasks")
+    assert diagnose(history) == []
+
+
+def test_a_killed_driver_leaves_its_history_and_what_is_in_progress_and_a_restart_goes_on_with_it(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, max_offsets=10)
+    try:
+        pipeline.feed(30)
+        assert pipeline.process("driver.decided@2=kill").ended() == KILLED
+        history = _history(pipeline)
+        assert [(one.batch_id, one.outcome) for one in history.checkpoints] == [(0, "completed")]
+        assert history.planned is not None
+        assert history.planned.batch_id == 1
+        last = pipeline.process()
+        assert last.ended() == 0, last.text[-3000:]
+    finally:
+        pipeline.close()
+    pipeline.require_exactly_once()
+    history = _history(pipeline)
+    assert [one.batch_id for one in history.checkpoints] == list(range(len(history.checkpoints)))
+    assert history.checkpoints[1].steps == ()  # recovery has committed it; the replay wrote nothing
+    assert "recover" in history.checkpoints[1].phases
+
+
+def test_an_expired_checkpoint_says_when_how_long_and_which_setting(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
+    pipeline.feed(8)
+    with monkeypatch.context() as patch:
+        patch.setattr(spark_query, "planned", lambda frame, _: frame.selectExpr("key", SLOW))
+        message = pipeline.fail(spark, settings={"prepare_timeout_ms": 2_000})
+    assert "CheckpointExpiredError" in message
+    assert "Checkpoint 0 was triggered at 20" in message
+    assert " and expired at 20" in message
+    assert "Its limit was 2.0 s, set by prepare_timeout_ms" in message
+    (found,) = _history(pipeline).checkpoints
+    assert found.cause is not None
+    assert (found.outcome, found.cause.phase, found.cause.error) == ("expired", "prepare", "CheckpointExpiredError")
+    assert diagnose(_history(pipeline))[0].rule == "expired"
+    pipeline.run(spark)
+    pipeline.require_exactly_once()
+    assert [one.outcome for one in _history(pipeline).checkpoints] == ["expired", "completed"]
+
+
+def test_a_vote_after_the_limit_is_late_its_transaction_is_aborted_and_nothing_of_it_is_seen(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver writes this batch itself: cancelling Spark's jobs does not stop it, so its vote comes, too late."""
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, settings={"direct": "always"})
+    pipeline.feed(8)
+    pipeline.run(spark)
+    pipeline.feed(8)
+    expired = threading.Event()
+    cancel = spark.sparkContext.cancelJobsWithTag
+
+    def noted(tag: str) -> None:
+        cancel(tag)
+        expired.set()
+
+    def wait_for_the_limit() -> None:
+        assert expired.wait(120)
+
+    monkeypatch.setattr(spark.sparkContext, "cancelJobsWithTag", noted)
+    arm("task.flushed", wait_for_the_limit)
+    message = pipeline.fail(spark, settings={"direct": "always", "prepare_timeout_ms": 10_000})
+    disarm()
+    assert "1 acknowledgements came late; their transactions are aborted" in message
+    last = _history(pipeline).checkpoints[-1]
+    assert last.cause is not None
+    assert (last.outcome, last.cause.late) == ("expired", 1)
+    assert sum(pipeline.visible().values()) == 8
+    pipeline.run(spark)
+    pipeline.require_exactly_once()
+
+
+def test_a_declined_checkpoint_names_the_task_and_its_reason(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, sink={"options": {"kafka.message.max.bytes": "1000"}})
+    pipeline.feed(4)
+    pipeline.give(b"x" * 5_000, key=b"k")
+    message = pipeline.fail(spark, settings={"direct": "never"})
+    assert "BadRecordError: task " in message
+    assert "Checkpoint 0 was triggered at" in message
+    (found,) = _history(pipeline).checkpoints
+    assert found.outcome == "declined"
+    assert diagnose(_history(pipeline))[0].rule == "bad record"
+
+
+def test_a_history_that_cannot_be_written_stops_no_query(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, max_offsets=5)
+    directory = Path(pipeline.options.checkpoint) / "twopc"
+    directory.mkdir(parents=True)
+    (directory / "history").touch()  # a file in the way
+    pipeline.feed(15)
+    pipeline.run(spark)
+    pipeline.require_exactly_once()
+    assert len([one for one in caplog.records if "AppendingWriter fails" in one.message]) == 1
+
+
+class _Seen(Listener):
+    def __init__(self) -> None:
+        self.ended_batches: list[int] = []
+
+    def ended(self, checkpoint: Checkpoint) -> None:
+        self.ended_batches.append(checkpoint.batch_id)
+
+
+def test_a_listener_is_told_and_a_history_can_be_switched_off(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
+    pipeline.feed(5)
+    seen = _Seen()
+    settings: dict[str, Any] = {"listeners": [seen], "history": False}
+    pipeline.run(spark, settings=settings)
+    assert seen.ended_batches == [0]
+    assert not (Path(pipeline.options.checkpoint) / "twopc" / "history").exists()

@@ -1,0 +1,171 @@
+"""``twopc history``, ``show``, ``report``, ``diagnose``: what they print, and their exit status."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from typer.testing import CliRunner
+
+from integration.cli import app
+from tests.unit.history_support import ended, failed, vote, write
+from twopc.progress import Cause
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from typer.testing import Result
+
+EVIL = "<script>alert('x')</script> & [bold]markup[/bold]"
+TRIED = Cause(reason="declined", phase="prepare", error="RetriableError", message="a broker was away")
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return write(
+        tmp_path / "checkpoint",
+        [
+            *[ended(number) for number in range(9)],
+            ended(9, failed_attempts=(TRIED,), slowest=(vote(took_ms=1_900.0), vote(partition=0))),
+            failed(10, "BadRecordError", f"{EVIL}\nsecond line", "declined"),
+            b'{"format":"twopc-history/1","torn',
+        ],
+    )
+
+
+def _run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "80"})
+
+
+def _json(*arguments: object) -> dict[str, Any]:
+    result = _run(*arguments, "--json")
+    assert result.exit_code in {0, 1}, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_history_prints_a_line_for_each_checkpoint_and_the_causes(checkpoint: Path) -> None:
+    result = _run("history", checkpoint, "--last", 3)
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert [re.split(r"\s+", line.strip())[:3] for line in lines[1:4]] == [
+        ["8", "completed", "tasks"],
+        ["9", "completed", "tasks"],
+        ["10", "declined", "2026-09-21T14:14:10Z"],
+    ]
+    assert f"10: BadRecordError: {EVIL}" in lines
+    assert "10 completed, 1 declined; a completed one took 400 ms (median), 400 ms (p95)." in lines
+    assert "Skipped 1 torn or foreign lines: 00000000000001.jsonl:12." in lines
+
+
+def test_history_of_failures_only(checkpoint: Path) -> None:
+    assert [one["batch_id"] for one in _json("history", checkpoint, "--failed")["checkpoints"]] == [10]
+
+
+def test_history_as_json_has_counts_durations_and_what_is_in_progress(checkpoint: Path) -> None:
+    (checkpoint / "offsets").mkdir()
+    (checkpoint / "offsets" / "11").touch()
+    found = _json("history", checkpoint)
+    assert found["counts"] == {"completed": 10, "declined": 1, "expired": 0, "failed": 0}
+    assert found["took_ms"] == {"min": 400.0, "median": 400.0, "p95": 400.0, "max": 400.0}
+    assert found["in_progress"]["batch_id"] == 11
+    assert found["skipped"] == ["00000000000001.jsonl:12"]
+    assert found["checkpoints"][-1]["cause"]["error"] == "BadRecordError"
+
+
+def test_show_says_everything_of_one(checkpoint: Path) -> None:
+    output = _run("show", checkpoint, 9).stdout
+    assert "Checkpoint 9 was triggered at 2026-09-21T14:14:05Z and completed at" in output
+    assert "The slowest of 4 tasks that acknowledged: 2 on a, 10000 rows in 1.9 s" in output
+    assert "Its limit was 600.0 s, set by prepare_timeout_ms" in output
+    assert "Attempt that was tried again (declined in prepare): RetriableError: a broker was away" in output
+    assert len(_json("show", checkpoint, 9)["ended"]) == 1
+    assert f"BadRecordError in prepare: {EVIL}" in _run("show", checkpoint, 10).stdout
+
+
+def test_show_of_one_that_is_not_there_names_those_that_are(checkpoint: Path) -> None:
+    result = _run("show", checkpoint, 77)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "has no checkpoint 77: it has 0 to 10" in result.stderr
+
+
+def test_diagnose_ends_with_1_where_something_is_found_and_with_0_where_not(checkpoint: Path, tmp_path: Path) -> None:
+    result = _run("diagnose", checkpoint)
+    assert result.exit_code == 1
+    assert result.stdout.startswith(
+        "1. A row cannot be written to the sink.\n   bad record: once, last at checkpoint 10"
+    )
+    assert _json("diagnose", checkpoint)["findings"][0]["rule"] == "bad record"
+    healthy = _run("diagnose", write(tmp_path / "other", [ended(number) for number in range(9)]))
+    assert (healthy.exit_code, healthy.stdout) == (0, "Nothing found in the last 9 checkpoints.\n")
+
+
+@pytest.mark.parametrize("command", [("history",), ("show", 1), ("report",), ("diagnose",)])
+@pytest.mark.parametrize("kind", ["absent", "file", "foreign", "newer", "unreadable"])
+def test_bad_input_is_one_line_and_status_2(command: tuple[object, ...], kind: str, tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    if kind == "file":
+        place.touch()
+    elif kind != "absent":
+        write(place, [b'{"format":"twopc-history/9"}' if kind == "newer" else b"\x00\x01"])
+    if kind == "unreadable":
+        (file,) = (place / "twopc" / "history").iterdir()
+        file.unlink()
+        file.symlink_to(file)  # not even root can open a loop
+    name, *rest = command
+    out = ["--out", tmp_path / "page.html"] if name == "report" else []
+    result = _run(name, place, *rest, *out)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"twopc {name}: ")
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "page.html").exists()
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def html(checkpoint: Path, tmp_path: Path) -> str:
+    out = tmp_path / "page.html"
+    result = _run("report", checkpoint, "--out", out)
+    assert (result.exit_code, result.stdout) == (0, f"{out}: 11 checkpoints\n")
+    return out.read_text()
+
+
+def test_the_page_needs_nothing_else_and_escapes_what_it_shows(html: str) -> None:
+    assert not re.search(r"<script|<link|<img|src=|href=|url\(|@import|https?:", html)
+    assert "&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt; &amp; [bold]" in html
+    assert "prefers-color-scheme: dark" in html
+
+
+def test_the_timeline_has_a_bar_for_each_phase_and_a_mark_for_each_failure(html: str) -> None:
+    timeline, rates = (ET.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", html, re.DOTALL))  # noqa: S314 - our own
+    groups = timeline.findall("g")
+    assert len(groups) == 11
+    assert [rect.get("class") for rect in groups[0].findall("rect")] == [
+        "p-prepare",
+        "p-confirm",
+        "p-decide",
+        "p-commit",
+        "p-finish",
+    ]
+    assert [len(group.findall("polygon")) for group in groups] == [0] * 10 + [1]
+    assert "10 declined: BadRecordError" in (groups[10].findtext("title") or "")
+    line = rates.find("polyline")
+    assert line is not None
+    assert len(str(line.get("points")).split()) == 11
+
+
+def test_one_that_took_minutes_is_cut_and_does_not_hide_the_others(tmp_path: Path) -> None:
+    slow = failed(20, "CheckpointExpiredError", "too slow", "expired", took_ms=600_000.0, phases={"prepare": 600_000.0})
+    out = tmp_path / "page.html"
+    _run("report", write(tmp_path / "c", [*[ended(number) for number in range(20)], slow]), "--out", out)
+    svg = re.findall(r"<svg.*?</svg>", out.read_text(), re.DOTALL)[0]
+    groups = ET.fromstring(svg).findall("g")  # noqa: S314 - our own
+    heights = [sum(float(rect.get("height") or 0) for rect in group.findall("rect")) for group in groups]
+    assert heights[0] > 50
+    assert heights[20] == max(heights) <= 210.01
+    assert groups[20].findtext("text") == "600.0 s"

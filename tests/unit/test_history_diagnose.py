@@ -1,0 +1,210 @@
+"""Every rule of ``twopc diagnose`` holds for a history of its kind, and not for one that looks like it and is not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from integration.history.diagnose import RULES, Diagnosis, diagnose
+from integration.history.reader import History
+from tests.unit.history_support import ended, failed, vote
+from twopc.progress import Cause
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from twopc.progress import Checkpoint
+
+PHASES = {"prepare": 300.0, "confirm": 10.0, "decide": 30.0, "commit": 40.0, "finish": 20.0}
+
+
+def _slow(**phases: float) -> dict[str, Any]:
+    changed = {**PHASES, **phases}
+    return {"phases": changed, "took_ms": sum(changed.values())}
+
+
+def _many(count: int = 12, **changed: Any) -> list[Checkpoint]:
+    return [ended(number, **changed) for number in range(count)]
+
+
+def _then(error: str, message: str, reason: str = "failed", *, since: int = 0) -> list[Checkpoint]:
+    return [*_many(5), failed(5, error, message, reason), *[ended(number) for number in range(5, 5 + since)]]
+
+
+def _tasks(count: int, rows: int, slowest: dict[str, Any], **changed: Any) -> dict[str, Any]:
+    return {"tasks": count, "rows": rows, "slowest": (vote(**slowest),), **changed}
+
+
+FLUSHING = {"took_ms": 4_000.0, "read_ms": 300.0, "flush_ms": 3_500.0}
+READING = {"took_ms": 4_000.0, "read_ms": 3_600.0, "flush_ms": 200.0}
+BEHIND = {"took_ms": 9_000.0, "read_ms": 2_000.0, "flush_ms": 2_000.0}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A rule's name, a history for which it holds, and its look-alikes, for which it does not."""
+
+    rule: str
+    of_its_kind: list[Checkpoint]
+    alike: tuple[list[Checkpoint], ...]
+
+
+CASES = [
+    Case(
+        "bad record",
+        _then("BadRecordError", "task 1: a record is larger than the topic allows", "declined"),
+        (_then("RetriableError", "task 1: the broker is full"),),
+    ),
+    Case(
+        "user code",
+        _then("PythonException", "ValueError: invalid literal for int()"),
+        (_then("BadRecordError", "task 1: the row has no key", "declined"),),
+    ),
+    Case(
+        "memory",
+        _then("Py4JJavaError", "Job aborted: ExecutorLostFailure (executor 1 exited): exit code 137"),
+        (_then("Py4JJavaError", "Job aborted: FetchFailed"),),
+    ),
+    Case(
+        "broker gone",
+        _then("RetriableError", "task 0: write to t: Local: Message timed out (_MSG_TIMED_OUT)", "declined"),
+        (_then("RetriableError", "the transaction is Dead, not Ongoing"),),
+    ),
+    Case(
+        "expired",
+        _then("CheckpointExpiredError", "batch 5 was cancelled", "expired"),
+        (_then("RetriableError", "a request was cancelled"), _many(**_slow(prepare=200_000.0))),
+    ),
+    Case(
+        "in doubt",
+        _then("CommitBlockedError", "batch 5 is decided, and its commit is not proven"),
+        (_then("RetriableError", "nothing is decided"),),
+    ),
+    Case("lost transactions", [*_many(5), ended(5, steps=("rewrite",))], (_many(5),)),
+    Case("two drivers", _then("FencedError", "a newer driver owns this sink"), (_then("RetriableError", "fenced"),)),
+    Case(
+        "wrong checkpoint",
+        _then("RefusedStartError", "checkpoint rewound"),
+        (_then("RetriableError", "a broker was away"),),
+    ),
+    Case(
+        "restarts",
+        [failed(7, "FatalError", "no", run_id=str(run)) for run in range(5)],
+        (
+            [ended(run, run_id=str(run)) for run in range(8)],
+            [*[ended(number, run_id=str(number % 5)) for number in range(30)], failed(30, "FatalError", "no")],
+            _then("FatalError", "no", since=10),
+        ),
+    ),
+    Case(
+        "slow decision",
+        _many(**_slow(decide=2_000.0)),
+        (_many(**_slow(decide=300.0)), _many(**_slow(decide=700.0, prepare=9e3))),
+    ),
+    Case(
+        "slow commit",
+        _many(**_slow(commit=2_000.0)),
+        (_many(**_slow(commit=300.0)), _many(**_slow(commit=900.0, prepare=9e3))),
+    ),
+    Case("slow confirmation", _many(**_slow(confirm=2_000.0)), (_many(**_slow(confirm=300.0)),)),
+    Case(
+        "slow flush",
+        _many(**_slow(prepare=4_100.0), slowest=(vote(**FLUSHING),), median_ms=3_900.0),
+        (
+            _many(**_slow(prepare=4_100.0), slowest=(vote(**READING),), median_ms=3_900.0),
+            _many(**_slow(prepare=8_000.0), slowest=(vote(took_ms=7_900.0, read_ms=7_000.0, flush_ms=600.0),)),
+            _many(slowest=(vote(flush_ms=250.0),)),
+        ),
+    ),
+    Case(
+        "slow plan",
+        _many(**_slow(prepare=4_100.0), slowest=(vote(**READING),), median_ms=3_900.0),
+        (
+            _many(**_slow(prepare=4_100.0), slowest=(vote(**FLUSHING),), median_ms=3_900.0),
+            _many(**_slow(prepare=8_000.0), slowest=(vote(took_ms=7_900.0, read_ms=1_200.0, flush_ms=6_000.0),)),
+            _many(**_slow(prepare=4_100.0), way="direct", tasks=1, slowest=(vote(**FLUSHING),), median_ms=4_000.0),
+        ),
+    ),
+    Case(
+        "skew",
+        _many(**_slow(prepare=9_100.0), **_tasks(4, 40_000, {**BEHIND, "rows": 34_000})),
+        (
+            _many(**_slow(prepare=9_100.0), **_tasks(4, 40_000, {**BEHIND, "rows": 10_100})),
+            _many(**_slow(prepare=9_100.0), **_tasks(4, 40_000, {**BEHIND, "rows": 34_000}, median_ms=8_500.0)),
+            [*_many(9), *_many(3, **_slow(prepare=9_100.0), **_tasks(4, 40_000, {**BEHIND, "rows": 34_000}))],
+        ),
+    ),
+    Case(
+        "slow host",
+        _many(**_slow(prepare=9_100.0), **_tasks(4, 40_000, {**BEHIND, "rows": 10_100, "host": "b"})),
+        (_many(**_slow(prepare=9_100.0), **_tasks(4, 40_000, {**BEHIND, "rows": 34_000})),),
+    ),
+    Case(
+        "too many tasks",
+        _many(**_slow(prepare=3_000.0), tasks=200, rows=20_000),
+        (
+            _many(**_slow(prepare=3_000.0), tasks=200, rows=2_000_000),
+            _many(**_slow(prepare=300.0), tasks=200, rows=20_000),
+            _many(**_slow(prepare=3_000.0), tasks=4, rows=400),
+        ),
+    ),
+    Case(
+        "limit near",
+        [*_many(9), ended(9, **_slow(prepare=400_000.0))],
+        ([*_many(9), ended(9, **_slow(prepare=400_000.0), limit_ms=None)], _many(**_slow(commit=400_000.0))),
+    ),
+    Case(
+        "falling behind",
+        [ended(number, pause_ms=20.0, planned=1_000 * (number + 1)) for number in range(12)],
+        (
+            [ended(number, pause_ms=4_000.0, planned=1_000 * (number + 1)) for number in range(12)],
+            [ended(number, pause_ms=20.0, planned=1_000) for number in range(12)],
+            [ended(number, pause_ms=20.0, planned=1_000 + 20 * number) for number in range(12)],
+            [ended(number, pause_ms=20.0, planned=1_000 * (12 - number)) for number in range(12)],
+        ),
+    ),
+]
+
+
+def _found(checkpoints: Iterable[Checkpoint]) -> list[Diagnosis]:
+    return diagnose(History("/checkpoint", tuple(checkpoints)))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.rule)
+def test_a_rule_holds_for_its_kind_and_comes_first(case: Case) -> None:
+    assert next(one.rule for one in _found(case.of_its_kind)) == case.rule
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.rule)
+def test_a_rule_does_not_hold_for_what_only_looks_like_it(case: Case) -> None:
+    for alike in case.alike:
+        assert case.rule not in {one.rule for one in _found(alike)}
+
+
+def test_every_rule_has_a_case() -> None:
+    assert {case.rule for case in CASES} == {rule.name for rule in RULES}
+    assert len({rule.name for rule in RULES}) == len(RULES)
+
+
+def test_a_healthy_history_has_no_finding() -> None:
+    assert _found(_many()) == []
+    assert _found([]) == []
+
+
+def test_a_failure_of_an_attempt_that_was_tried_again_counts_too() -> None:
+    cause = Cause(reason="declined", phase="prepare", error="RetriableError", message="_ALL_BROKERS_DOWN")
+    (found,) = _found([*_many(5), ended(5, failed_attempts=(cause,))])
+    assert found.rule == "broker gone"
+
+
+def test_a_failure_that_is_long_over_weighs_less_than_what_is_slow_now() -> None:
+    slow = [ended(number, **_slow(decide=2_000.0)) for number in range(6, 40)]
+    found = _found([*_then("FatalError", "Connection refused"), *slow])
+    assert [one.rule for one in found] == ["slow decision", "broker gone"]
+    assert "34 checkpoints were completed since" in found[1].evidence
+
+
+def test_what_left_the_window_is_forgotten() -> None:
+    assert _found([*_then("FencedError", "a newer driver"), *[ended(number) for number in range(6, 60)]]) == []
