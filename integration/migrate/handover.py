@@ -22,19 +22,18 @@ The way back uses the same file with another kind: ``whole`` if the transactiona
 
 from __future__ import annotations
 
-import re
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from integration.spark.handed_over import NAME
 from twopc.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from twopc.files import Files
 
 FORMAT: Final = 1
-_NAME: Final = re.compile(r"handover-(\d+)\.json")
 
 
 class Kind(Enum):
@@ -120,7 +119,7 @@ class Handovers:
         return self._path(number + 1)
 
     def _number(self) -> int:
-        last = max((int(found[1]) for name in self._files.names("") if (found := _NAME.fullmatch(name))), default=0)
+        last = max((int(found[1]) for name in self._files.names("") if (found := NAME.fullmatch(name))), default=0)
         while self._files.read(_name(last + 1)) is not None:  # an object store may list it late
             last += 1
         return last

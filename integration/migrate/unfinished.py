@@ -13,6 +13,7 @@ from integration.migrate.output import written_since
 from integration.migrate.rest import Comparison
 from integration.spark import ExactlyOnce, checkpoint
 from integration.spark.hadoop_files import open_files
+from integration.spark.handed_over import passing_the_rest
 from twopc.errors import ConfigurationError, FatalError
 from twopc.log_view import fold
 
@@ -140,7 +141,8 @@ class TakeOver:
             _require_clear(handover, numbers, text)
             self._end_dry_run(text)
             logger.warning("%s", text)
-            self._function(comparison.rest(), handover.batch_id)
+            with passing_the_rest(handover.batch_id):
+                self._function(comparison.rest(), handover.batch_id)
         finally:
             comparison.release()
 

@@ -15,6 +15,7 @@ from integration.spark.direct import Direct, Planned, Way
 from integration.spark.engine import SparkEngine
 from integration.spark.frame import arrange
 from integration.spark.hadoop_files import open_files
+from integration.spark.handed_over import require_taken_over
 from integration.spark.jobs import slow_batch_advice
 from integration.spark.options import Options, checked_options, participants
 from integration.spark.planned import require_as_planned
@@ -120,7 +121,7 @@ class ExactlyOnce:
         staging = self._open_staging(files, query_id)
         rows = [self._arrange(one) for one in frames]
         try:
-            coordinator, shuffles = self._of_run(context, staging)
+            coordinator, shuffles = self._of_run(context, staging, batch)
             timeout_ms = self._options.prepare_timeout_ms
             engine = SparkEngine(
                 batch=rows,
@@ -195,7 +196,7 @@ class ExactlyOnce:
             return Planned(last.offsets, batch.offsets)
         return Planned(batch.offsets_of(batch.batch_id - 1) if batch.batch_id else None, batch.offsets)
 
-    def _of_run(self, context: SparkContext, staging: Staging | None) -> tuple[Coordinator, Shuffles]:
+    def _of_run(self, context: SparkContext, staging: Staging | None, batch: Batch) -> tuple[Coordinator, Shuffles]:
         """The same for all batches of a run of the query; a restarted query gets new ones, a failed batch a new coordinator."""
         run_id = context.getLocalProperty(_RUN_ID)
         if self._shuffles is None or self._shuffles.run_id != run_id:
@@ -205,6 +206,8 @@ class ExactlyOnce:
             self._last_batch = None
         if self._coordinator is not None:
             return self._coordinator, self._shuffles
+        own_files = open_files(context, f"{self._location}/twopc")
+        require_taken_over(own_files, batch)
         retained = int(context.getConf().get(_RETAINED, _RETAINED_DEFAULT) or _RETAINED_DEFAULT)
         settings = Settings(
             overrides=Overrides(**{one.name: getattr(self._options, one.name) for one in fields(Overrides)}),
@@ -212,7 +215,6 @@ class ExactlyOnce:
             max_attempts=self._options.max_attempts,
             keep_batches=max(retained, int(_RETAINED_DEFAULT)),
         )
-        own_files = open_files(context, f"{self._location}/twopc")
         self._listeners = self._listening(own_files)
         self._coordinator = Coordinator(
             self._participants, own_files, settings=settings, staging=staging, listeners=self._listeners

@@ -115,4 +115,22 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         model=False,
         protocol="tests/live/redis/test_former_control.py",
     ),
+    one_edit(
+        "a handed-over batch is written whole",
+        0,
+        "integration/spark/foreach_batch.py",
+        "        require_taken_over(own_files, batch)\n",
+        "",
+        model=False,
+        whole="tests/live/migrate/test_not_taken_over.py",
+    ),
+    one_edit(
+        "a checkpoint that was given back is written to",
+        0,
+        "integration/spark/handed_over.py",
+        "    if facts.is_back:\n",
+        "    if False:\n",
+        model=False,
+        protocol="tests/unit/test_spark_handed_over.py",
+    ),
 )

@@ -1,0 +1,82 @@
+"""A batch that another sink has begun comes through ``integration.migrate.take_over``, or not at all.
+
+``twopc migrate cutover`` records such a batch in a file beside the checkpoint (``integration.migrate.handover``). Without
+``take_over`` the batch would be written whole, and the rows that are in the output already would be there twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from twopc.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from twopc.batch import Batch
+    from twopc.files import Files
+
+#: The names of the files that record hand-overs; the newest one is in force.
+NAME: Final = re.compile(r"handover-(\d+)\.json")
+_REST: Final = "rest"
+_passing: ContextVar[int | None] = ContextVar("twopc_taken_over", default=None)
+
+
+class _Facts(msgspec.Struct):
+    """What of a hand-over matters here; ``integration.migrate.handover.Handover`` has all of it."""
+
+    query_id: str
+    batch_id: int
+    kind: str
+    is_back: bool = False
+
+
+@contextlib.contextmanager
+def passing_the_rest(batch_id: int) -> Iterator[None]:
+    """``take_over`` passes on what is not in the output of this batch, while the body runs."""
+    token = _passing.set(batch_id)
+    try:
+        yield
+    finally:
+        _passing.reset(token)
+
+
+def require_taken_over(files: Files, batch: Batch) -> None:
+    """Require that the batch is not one that a cut-over has handed over, unless ``take_over`` passes its rest.
+
+    Args:
+        files: the directory ``<checkpoint>/twopc``.
+        batch: the first one of a run: a handed-over batch is never a later one.
+
+    Raises:
+        ConfigurationError: rows of the batch may be in the output; or the checkpoint was given back to the other sink.
+    """
+    by_number = {int(found[1]): name for name in files.names("") if (found := NAME.fullmatch(name))}
+    if not by_number:
+        return
+    newest = by_number[max(by_number)]
+    where = f"{files.location}/{newest}"
+    try:
+        facts = msgspec.json.decode(files.read(newest) or b"", type=_Facts)
+    except msgspec.DecodeError as error:
+        raise ConfigurationError(
+            f"{where} cannot be read ({error}). Nothing was written. Remove it, and run `twopc migrate cutover` again"
+        ) from error
+    if facts.query_id != batch.query_id:
+        return  # take_over says what is wrong
+    if facts.is_back:
+        raise ConfigurationError(
+            f"`twopc migrate rollback` has given this checkpoint back to the old sink ({where}), which may have written rows of "
+            f"batch {batch.batch_id} since. Nothing was written. Run `twopc migrate cutover --apply` again, and restart"
+        )
+    if facts.kind == _REST and facts.batch_id == batch.batch_id != _passing.get():
+        raise ConfigurationError(
+            f"batch {batch.batch_id} was begun by another sink, and some of its rows may be in the output: a cut-over has "
+            f"handed it over ({where}), but exactly_once() was given all of it. Nothing was written. Give foreachBatch "
+            "integration.migrate.take_over(exactly_once(…), checkpoint_location=…, sink=…), which writes the rest only"
+        )

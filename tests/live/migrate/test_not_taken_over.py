@@ -1,0 +1,56 @@
+"""A batch that was handed over, and a new query without ``take_over``: it is refused, and no row is there twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from integration.spark import exactly_once
+from tests.live.migrate.support import OldPipeline
+from tests.live.migrate.test_cutover import write_half_of_batch_1
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.live.services import KafkaService
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")]
+
+
+def fail_without_take_over(pipeline: OldPipeline, spark: SparkSession, **settings: Any) -> str:
+    each = exactly_once(pipeline.new_sink(), checkpoint_location=str(pipeline.checkpoint), **settings)
+    with closing(each):
+        return pipeline.fail(spark, each, max_offsets=40)
+
+
+def test_a_new_query_without_take_over_is_refused_and_writes_nothing(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    """Caught mutation: ``exactly_once`` does not look for a hand-over. Then the rows of batch 1 are there twice."""
+    pipeline = OldPipeline(kafka.bootstrap_servers, tmp_path)
+    pipeline.feed(100)
+    write_half_of_batch_1(pipeline, spark)
+    before = pipeline.visible()
+    pipeline.cut_over("--apply")
+    message = fail_without_take_over(pipeline, spark, adopt_query_id=pipeline.query_id)
+    assert "batch 1 was begun by another sink" in message
+    assert "take_over(exactly_once(" in message
+    assert pipeline.visible() == before
+    pipeline.fail_new_at(spark, "driver.decided")  # with take_over; Spark has not noted the batch
+    assert "batch 1 was begun by another sink" in fail_without_take_over(pipeline, spark)
+    pipeline.run_new(spark)
+    pipeline.feed(20)
+    with closing(exactly_once(pipeline.new_sink(), checkpoint_location=str(pipeline.checkpoint))) as each:
+        pipeline.run(spark, each)  # once the batch is done, take_over may go
+    assert pipeline.visible() == Counter(pipeline.given)
+    pipeline.command("rollback")
+    pipeline.feed(20)
+    assert "has given this checkpoint back to the old sink" in fail_without_take_over(pipeline, spark)
+    assert pipeline.visible().total() == 120
+    pipeline.run_old(spark)
+    assert pipeline.visible() == Counter(pipeline.given)

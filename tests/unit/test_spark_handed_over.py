@@ -1,0 +1,76 @@
+"""What a hand-over beside the checkpoint allows ``exactly_once`` to write."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from integration.migrate.handover import Handover, Handovers, Kind
+from integration.spark.handed_over import passing_the_rest, require_taken_over
+from twopc.batch import Batch
+from twopc.errors import ConfigurationError
+from twopc.files import LocalFiles
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def batch(number: int, query_id: str = "query") -> Batch:
+    return Batch(query_id, number, ("5",), lambda _: None)
+
+
+def files_with(root: Path, *handovers: dict[str, Any]) -> LocalFiles:
+    files = LocalFiles(root)
+    for facts in handovers:
+        Handovers(files).add(Handover(**{"query_id": "query", "batch_id": 7, "offsets": ("5",), **facts}))
+    return files
+
+
+@pytest.mark.parametrize(
+    ("handovers", "number"),
+    [
+        ([], 7),
+        ([{"kind": Kind.NOTHING}], 7),
+        ([{"kind": Kind.NOTHING}], 8),
+        ([{"kind": Kind.REST}], 8),
+        ([{"kind": Kind.REST}, {"kind": Kind.NOTHING, "batch_id": 6}], 7),
+        ([{"kind": Kind.REST, "query_id": "another"}], 7),
+    ],
+    ids=["none", "nothing, done", "nothing, next", "the next batch", "an older one", "another query's"],
+)
+def test_a_batch_that_nobody_has_begun_needs_no_take_over(
+    handovers: list[dict[str, Any]], number: int, tmp_path: Path
+) -> None:
+    require_taken_over(files_with(tmp_path, *handovers), batch(number))
+
+
+@pytest.mark.parametrize("passed", [None, 6])
+def test_a_batch_that_another_sink_has_begun_is_refused_unless_its_rest_is_passed(
+    passed: int | None, tmp_path: Path
+) -> None:
+    files = files_with(
+        tmp_path, *({"batch_id": number, "kind": Kind.NOTHING} for number in range(9)), {"kind": Kind.REST}
+    )
+    passing = contextlib.nullcontext() if passed is None else passing_the_rest(passed)
+    with (
+        passing,
+        pytest.raises(ConfigurationError, match=r"batch 7 was begun by another sink.*handover-000010.*take_over"),
+    ):
+        require_taken_over(files, batch(7))
+    with passing_the_rest(7):
+        require_taken_over(files, batch(7))
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_checkpoint_that_was_given_back_is_refused_until_it_is_handed_over_again(kind: Kind, tmp_path: Path) -> None:
+    files = files_with(tmp_path, {"kind": kind, "is_back": True})
+    with passing_the_rest(7), pytest.raises(ConfigurationError, match=r"rollback.*batch 7 since.*cutover --apply"):
+        require_taken_over(files, batch(7))
+
+
+def test_a_damaged_hand_over_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "handover-000001.json").write_text('{"query_id": "query"')
+    with pytest.raises(ConfigurationError, match=r"handover-000001\.json cannot be read"):
+        require_taken_over(LocalFiles(tmp_path), batch(7))
