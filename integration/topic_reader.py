@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from sinks.kafka.errors import translate
+from sinks.kafka.errors import on_topic, translate
 from sinks.kafka.reader import COMMITTED
 from twopc.errors import RetriableError
 
@@ -78,6 +78,8 @@ def _within(messages: list[Message], pending: dict[int, int], topic: str) -> lis
                 f"{topic}[{partition}]: records were deleted while they were read (retention). Run it again, or raise "
                 "retention.ms meanwhile"
             )
-        else:
-            raise translate(error, f"reading {topic}[{partition}]")
+        elif (
+            error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED
+        ):  # librdkafka looks for a group that this reader has none of
+            raise translate(error, f"reading {topic}[{partition}]", on_topic("Read", topic))
     return records

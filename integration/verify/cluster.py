@@ -9,8 +9,10 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
 
 from integration.topic_reader import read_topic
+from sinks.kafka.errors import on_ids
 from sinks.kafka.ledger_topic import ABSENT, describe
 from sinks.kafka.reader import offsets
+from sinks.kafka.reports import NOT_AUTHORIZED
 from sinks.kafka.transactions import TransactionClient
 from twopc.errors import ConfigurationError, DecisionLogDamagedError, TwoPhaseCommitError
 from twopc.log_view import fold
@@ -69,9 +71,19 @@ class Cluster:
                     f"there is no topic {sink.ledger} at {sink.bootstrap_servers}: sink {sink.name!r} has never written there. "
                     "Correct --sink, or name its ledger with --ledger-topic"
                 )
+            self._require_ids()
         except TwoPhaseCommitError:
             self.close()
             raise
+
+    def _require_ids(self) -> None:
+        """Require the right to see the sink's transactions: without it a broker says that there are none."""
+        tid = f"{self.sink.name}.verify"
+        if self.transactions.describe([tid])[tid].error == NOT_AUTHORIZED:
+            raise ConfigurationError(
+                f"the principal may not see the transactions of sink {self.sink.name!r}, so open ones would be missed. Allow "
+                f"{on_ids('Describe', tid)}"
+            )
 
     def close(self) -> None:
         """Close the connections."""

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from tenacity import wait_fixed
 
 from sinks.kafka.driver_producer import RETRY_BACKOFF_MS, DriverProducer
-from sinks.kafka.errors import is_retriable, translate
+from sinks.kafka.errors import is_retriable, on_topic, translate
 from sinks.kafka.ledger_topic import ABSENT, DRIVER_PARTITION, LedgerTopic
 from sinks.kafka.oauth import require_token
 from sinks.kafka.reader import CommittedReader, Row, offsets
@@ -151,7 +151,7 @@ class KafkaDecisionLog(DecisionLog):
             except KafkaException as error:
                 doing = f"deleting old records of {where.topic}/{where.partition}, which needs the right Delete"
                 text = "%s. Until this succeeds the ledger grows"
-                logger.warning(text, translate(error, doing))
+                logger.warning(text, translate(error, doing, on_topic("Delete", self.name)))
 
     def _read_back(self, offset: int, value: bytes) -> None:
         """Prove that the record was committed: wait until the last stable offset is above it, then read it."""

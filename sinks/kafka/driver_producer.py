@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import KafkaError, KafkaException, Producer
 from tenacity import wait_none
 
-from sinks.kafka.errors import SERVING, error_of, is_fenced, translate, translated
+from sinks.kafka.errors import SERVING, error_of, is_fenced, on_ids, on_topic, translate, translated
 from sinks.kafka.handle import driver_id
 from sinks.kafka.producer import client_logger, connect
 from sinks.retry import retrying
@@ -60,7 +60,8 @@ class DriverProducer:
             },
             logger=client_logger,
         )
-        with translated(f"acquiring the ledger {self._ledger} as {self._transactional_id}"):
+        acquiring = f"acquiring the ledger {self._ledger} as {self._transactional_id}"
+        with translated(acquiring, right=on_ids("Write", self._transactional_id)):
             connect(self._producer, self._ledger, timeout_s=self._timeout_s)
             self._producer.init_transactions(self._timeout_s)
         crash_point("driver.fenced")
@@ -91,7 +92,7 @@ class DriverProducer:
             if failures or left:
                 raise KafkaException(failures[0] if failures else KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001
         except SERVING as error:
-            refused = translate(error, f"writing to the ledger {self._ledger}")
+            refused = translate(error, f"writing to the ledger {self._ledger}", on_topic("Write", self._ledger))
             # A late EndTxn of the previous record may have committed this one (KAFKA-17754). Only an abort that succeeds
             # disproves it.
             if not self._abort() and not isinstance(refused, FencedError):

@@ -21,6 +21,9 @@ _FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOC
 #: delivery report follows in the same call, Python makes it a SystemError, with the fatal error as its cause.
 SERVING: Final = (KafkaException, SystemError)
 
+#: What becomes of records whose transaction has failed; it does not say why.
+_GIVEN_UP: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
+
 #: What a client reports that has no token.
 _NOT_CONNECTED: Final = frozenset(
     {
@@ -56,17 +59,30 @@ _BAD_RECORD: Final = {
 _CONFIGURATION: Final = {
     KafkaError.INVALID_TRANSACTION_TIMEOUT: "kafka.transaction.timeout.ms (default 900000) exceeds the brokers' "
     "transaction.max.timeout.ms: lower the former or raise the latter",
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "the principal may not use the transactional id: allow Write and "
-    "Describe on the transactional ids whose prefix is the sink's name and a dot",
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: "the principal may not use the topic: allow Write and Describe on it; on the "
-    "ledger also Read, Create, Delete and DescribeConfigs",
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "the principal lacks a right on the cluster: allow IdempotentWrite; allow "
-    "Create, or create the ledger by hand",
     KafkaError.SASL_AUTHENTICATION_FAILED: _CREDENTIALS,
     KafkaError._AUTHENTICATION: _CREDENTIALS,
     KafkaError._SSL: "TLS failed: check kafka.security.protocol and kafka.ssl.*",
     KafkaError.UNSUPPORTED_VERSION: "the broker is too old: upgrade it to Kafka 3.0 or newer",
 }
+
+
+#: What to allow, by error, where the caller does not know it better.
+_DENIED: Final = {
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Write on the transactional ids whose prefix is the sink's name and a dot",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "the rights that docs/security.md lists for the topic",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "the rights that docs/security.md lists for the cluster",
+}
+
+
+def on_topic(right: str, topic: str) -> str:
+    """A right on a topic, in words."""
+    contained = ", which Read and Write contain" if right == "Describe" else ""
+    return f"{right} on the topic {topic}{contained}"
+
+
+def on_ids(right: str, transactional_id: str) -> str:
+    """A right on a sink's transactional ids, of which one is given, in words."""
+    return f"{right} on transactional ids with the prefix '{transactional_id.partition('.')[0]}.'"
 
 
 def error_of(error: KafkaException | SystemError | KafkaError) -> KafkaError:
@@ -83,8 +99,14 @@ def is_fenced(error: KafkaError) -> bool:
     return error.code() in _FENCED
 
 
-def translate(error: KafkaException | SystemError | KafkaError, doing: str) -> TwoPhaseCommitError:
-    """Our error for one of librdkafka's, after which nothing is visible; ``doing`` says what was tried, and on what."""
+def translate(error: KafkaException | SystemError | KafkaError, doing: str, right: str = "") -> TwoPhaseCommitError:
+    """Our error for one of librdkafka's, after which nothing is visible.
+
+    Args:
+        error: the error.
+        doing: what was tried, and on what.
+        right: the right that it needs, and on what.
+    """
     inner = error_of(error)
     if is_fenced(inner):
         return FencedError(
@@ -92,8 +114,15 @@ def translate(error: KafkaException | SystemError | KafkaError, doing: str) -> T
             "Nothing of it is visible. Restart the query, unless a newer driver is meant to run"
         )
     text = f"{doing}: {inner.str()} ({inner.name()})"
+    if inner.code() in _GIVEN_UP and right:
+        text = f"{text} after another error, which the logger twopc.librdkafka has. If it is a missing right, allow {right}"
     if inner.code() in _NOT_CONNECTED:
         text = "; ".join([text, *failures()])
+    if inner.code() in _DENIED:
+        return ConfigurationError(
+            f"{text}: the principal lacks a right. Allow {right or _DENIED[inner.code()]}, and restart. No data was lost or "
+            "written twice"
+        )
     if inner.code() in _BAD_RECORD:
         return BadRecordError(f"{text}: {_BAD_RECORD[inner.code()]}")
     if inner.code() in _CONFIGURATION:
@@ -101,13 +130,15 @@ def translate(error: KafkaException | SystemError | KafkaError, doing: str) -> T
     return RetriableError(f"{text}: {SLOW_DELIVERY}" if inner.code() == KafkaError._MSG_TIMED_OUT else text)
 
 
-def translate_in_task(error: KafkaException | SystemError | KafkaError, doing: str) -> TwoPhaseCommitError:
+def translate_in_task(
+    error: KafkaException | SystemError | KafkaError, doing: str, right: str = ""
+) -> TwoPhaseCommitError:
     """As :func:`translate`, for a task's producer: being fenced ends only this attempt.
 
     Its transaction timed out or was swept, or an InitProducerId came late. Whether a newer driver has acquired the sink, the
     driver learns from its log, not from its tasks.
     """
-    found = translate(error, doing)
+    found = translate(error, doing, right)
     return RetriableError(str(found)) if isinstance(found, FencedError) else found
 
 
@@ -118,10 +149,13 @@ def is_retriable(error: BaseException) -> bool:
 
 @contextmanager
 def translated(
-    doing: str, by: Callable[[KafkaException | SystemError, str], TwoPhaseCommitError] = translate
+    doing: str,
+    by: Callable[[KafkaException | SystemError, str, str], TwoPhaseCommitError] = translate,
+    *,
+    right: str = "",
 ) -> Iterator[None]:
-    """Raise our errors in place of librdkafka's, as ``by`` translates them."""
+    """Raise our errors in place of librdkafka's, as ``by`` translates them; ``right``: see :func:`translate`."""
     try:
         yield
     except SERVING as error:
-        raise by(error, doing) from error
+        raise by(error, doing, right) from error

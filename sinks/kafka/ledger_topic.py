@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 from tenacity import wait_fixed
 
-from sinks.kafka.errors import error_of, is_retriable, translate, translated
+from sinks.kafka.errors import error_of, is_retriable, on_topic, translate, translated
 from sinks.retry import retrying
 from twopc.errors import ConfigurationError, RetriableError
 
@@ -46,7 +46,7 @@ def describe(
     except KafkaException as error:
         if error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return None
-        raise translate(error, f"describing the topic {topic}") from error
+        raise translate(error, f"describing the topic {topic}", on_topic("Describe", topic)) from error
     return found
 
 
@@ -59,7 +59,7 @@ def settings_of(admin: AdminClient, topic: str, *, timeout_ms: float) -> dict[st
     except KafkaException as error:
         if error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return None
-        raise translate(error, f"reading the settings of {topic}, which needs the right DescribeConfigs") from error
+        raise translate(error, f"reading the settings of {topic}", on_topic("DescribeConfigs", topic)) from error
 
 
 class LedgerTopic:
@@ -134,6 +134,7 @@ class LedgerTopic:
         return ABSENT if found is None else str(found.topic_id)
 
     def _create(self, *, validate_only: bool = False) -> None:
+        by_hand = f"{1 + MARKER_PARTITIONS} partitions and {_listed(_REQUIRED)}"
         try:
             replicas = self._replicas()
             config = {**_REQUIRED, _UNCLEAN: "false", "min.insync.replicas": str(2 if replicas == _REPLICAS else 1)}
@@ -145,11 +146,13 @@ class LedgerTopic:
             if code == KafkaError.INVALID_REPLICATION_FACTOR:
                 raise RetriableError(
                     f"the ledger {self._name} cannot have {replicas} replicas: {error_of(error).str()} Nothing was written. "
-                    "Start the missing brokers and restart the query; if the cluster has no more, create the topic yourself with "
-                    f"fewer replicas, {1 + MARKER_PARTITIONS} partitions and {_listed(_REQUIRED)}"
+                    "Start the missing brokers and restart the query. If the cluster has no more, allow "
+                    f"Describe on the topic {TRANSACTION_LOG}, whose number of replicas the ledger gets, or create the ledger "
+                    f"yourself with fewer replicas, {by_hand}"
                 ) from error
             if code != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise translate(error, f"creating the ledger {self._name}") from error
+                right = f"{on_topic('Create', self._name)}, or create it yourself with {by_hand}"
+                raise translate(error, f"creating the ledger {self._name}", right) from error
 
     def _replicas(self) -> int:
         """Three, or as many as the cluster gave its transaction log, which decisions depend on as much.
@@ -185,7 +188,7 @@ class LedgerTopic:
         return found
 
     def _metadata(self) -> TopicMetadata:
-        with translated(f"describing the ledger {self._name}"):
+        with translated(f"describing the ledger {self._name}", right=on_topic("Describe", self._name)):
             return self._admin.list_topics(self._name, timeout=self._timeout_s).topics[self._name]
 
     def _settings(self, topic: str) -> dict[str, str | None]:

@@ -55,8 +55,10 @@ def why_not(handle: KafkaHandle, found: Description, ledger: str) -> str | None:
         )
     missing = (handle.topic_partitions() | {f"{ledger}:{handle.marker_partition}"}) - found.partitions
     if missing:
+        topics = sorted({where.rpartition(":")[0] for where in missing})
         return (
-            f"the coordinator's transaction lacks {', '.join(sorted(missing))}: it was ended and begun again meanwhile"
+            f"the coordinator's transaction lacks {', '.join(sorted(missing))}: it was ended and begun again meanwhile; or the "
+            f"driver's principal may not see it, then allow Describe on the topic {' and '.join(topics)}"
         )
     return None
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import KafkaError, Producer
 
 from sinks.kafka import librdkafka
-from sinks.kafka.errors import SERVING, translate_in_task, translated
+from sinks.kafka.errors import SERVING, on_ids, translate_in_task, translated
 from sinks.kafka.oauth import require_token
 from sinks.kafka.oauth_requests import diagnose
 from twopc.errors import RetriableError
@@ -88,7 +88,8 @@ def make_ready(
     deadline = time.monotonic() + timeout_ms / 1000
     require_token(config)
     try:
-        with translated(f"initialising the transactional id {transactional_id}", translate_in_task):
+        doing, right = f"initialising the transactional id {transactional_id}", on_ids("Write", transactional_id)
+        with translated(doing, translate_in_task, right=right):
             settings = {
                 **config,
                 "transactional.id": transactional_id,

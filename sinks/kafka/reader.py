@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from tenacity import wait_fixed
 
-from sinks.kafka.errors import is_retriable, translate, translated
+from sinks.kafka.errors import is_retriable, on_topic, translate, translated
 from sinks.retry import retrying
 from twopc.errors import ConfigurationError, RetriableError
 
@@ -55,7 +55,7 @@ def answered(requested: Requested, topic: str, *, timeout_ms: float) -> dict[int
     Raises:
         RetriableError, ConfigurationError: see :func:`translate`.
     """
-    with translated(f"requesting the offsets of {topic}"):
+    with translated(f"requesting the offsets of {topic}", right=on_topic("Describe", topic)):
         found = {where.partition: future.result().offset for where, future in requested.items()}
     if min(found.values(), default=0) < 0:  # librdkafka reports no error when the broker did not respond
         raise RetriableError(f"requesting the offsets of {topic}: no answer within {timeout_ms:.0f} ms")
@@ -157,7 +157,9 @@ class CommittedReader:
                         return
                 elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001
                     raise RetriableError(f"{topic}/{partition}: the record at offset {start} was deleted")
-                elif isinstance(lasting := translate(error, f"reading {topic}"), ConfigurationError):
+                elif isinstance(
+                    lasting := translate(error, f"reading {topic}", on_topic("Read", topic)), ConfigurationError
+                ):
                     raise lasting  # librdkafka retries everything else by itself
             until = "its end" if last is None else "the expected record"
             raise RetriableError(

@@ -7,7 +7,7 @@ import uuid
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
-from sinks.kafka.errors import SLOW_DELIVERY, translate_in_task, translated
+from sinks.kafka.errors import SLOW_DELIVERY, on_ids, on_topic, translate_in_task, translated
 from sinks.kafka.handle import KafkaHandle
 from sinks.kafka.markers import encode_marker
 from sinks.kafka.producer import drop_quietly, is_purged
@@ -61,7 +61,8 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
     def begin_transaction(self) -> None:
         """See :class:`SinkWriter`."""
         self._ready = self._pool.take(self._task.batch_id, self._task.committed_through)
-        with translated(f"beginning {self._ready.transactional_id}", translate_in_task):
+        tid = self._ready.transactional_id
+        with translated(f"beginning {tid}", translate_in_task, right=on_ids("Write", tid)):
             self._ready.producer.begin_transaction()
         crash_point("task.began")
 
@@ -146,7 +147,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
                 self._serve(ready, 0)
                 for _ in range(_LOOKS if has_failed(error) else 0):
                     self._serve(ready, 0.05)  # raises the error of the record that has failed the transaction
-                raise translate_in_task(error, f"writing to {topic}")
+                raise translate_in_task(error, f"writing to {topic}", on_topic("Write", topic))
             # The queue is full, which bounds the task's memory. Wait until the broker has taken something.
             if deadline is None or accepted > done:
                 deadline = time.monotonic() + self._timeout_s
@@ -170,7 +171,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             doing = f"{ready.transactional_id}: writing to"
             blamed = {topic: error for topic, error in ready.failures.items() if not is_purged(error)}
             errors = [
-                translate_in_task(error, f"{doing} {topic} (of {self._rows} rows)")
+                translate_in_task(error, f"{doing} {topic} (of {self._rows} rows)", on_topic("Write", topic))
                 for topic, error in sorted((blamed or ready.failures).items())
             ]
             lasting = next((error for error in errors if not error.retriable), errors[0])

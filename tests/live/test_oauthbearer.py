@@ -21,9 +21,10 @@ from tests.live.file_query import Query as SparkQuery
 from tests.live.file_query import kafka_sink, values
 from tests.live.pipeline import Query, Tasks, prepare_task
 from tests.live.rules.schedules import Play, at, crash, until, work_of
+from tests.live.security_support import USER
 from tests.live.services import KafkaService
 from tests.live.spark_support import spark
-from tests.live.test_security import USER, allow, documented_rights
+from tests.live.test_security import allow, documented_rights
 from tests.token_endpoint import TokenEndpoint, unsecured_token
 from twopc.errors import CommitBlockedError, ConfigurationError
 

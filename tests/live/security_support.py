@@ -1,0 +1,115 @@
+"""Principals with chosen rights on a broker with TLS, SASL/SCRAM and ACLs, and the table of rights in docs/security.md."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from tests.live.rules.schedules import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from integration.services.kafka import LocalKafka
+
+#: A user that is there from the start.
+USER, PASSWORD = "ann", "a pass, word=1"
+#: Secrets that must be nowhere: of a user, and of the client's key beside the authority's file.
+CANARY_USER, CANARY_PASSWORD, KEY_PASSWORD = "tweety", "canary-Password-91c4e7", "canary-Key-7f31d2b8"
+LITERAL, PREFIXED = ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
+_PAGE: Final = Path(__file__).parents[2] / "docs" / "security.md"
+_ROW: Final = re.compile(
+    r"^\| ([\w ]+) \| (\w[\w ]*?)(?: `([^`]+)`)?(\\\*| \\\*)? \| ([A-Za-z, ]+) \| (stops|warns)(.*) \|$", re.MULTILINE
+)
+_KINDS: Final = {
+    "transactional ids": ResourceType.TRANSACTIONAL_ID,
+    "topic": ResourceType.TOPIC,
+    "group": ResourceType.GROUP,
+    "cluster": ResourceType.BROKER,
+}
+
+
+@dataclass(frozen=True)
+class Right:
+    """A right of a role, as the table has it."""
+
+    role: str
+    on: str  #: the kind of resource
+    name: str  #: of the resource
+    right: str
+    stops: bool  #: whether the part cannot work without it, rather than warns
+
+    def __str__(self) -> str:
+        return f"{self.role}: {self.right} on {self.on} {self.name}".strip()
+
+    def named(self, name: str, topic: str) -> Right:
+        """The same for another sink and output than the page's."""
+        found = self.name.replace("orders-enriched", topic)
+        found = re.sub(r"^(twopc-ledger-)?orders(\.?)$", rf"\g<1>{name}\g<2>", found)
+        return Right(self.role, self.on, found, self.right, self.stops)
+
+    def binding(self, user: str, pattern: ResourcePatternType | None = None) -> AclBinding:
+        if self.on == "transactional ids":
+            pattern = PREFIXED
+        name = {"group": "*", "cluster": "kafka-cluster"}.get(self.on, self.name)
+        operation = AclOperation[re.sub(r"(?<=[a-z])([A-Z])", r"_\1", self.right).upper()]
+        kind = _KINDS[self.on]
+        return AclBinding(kind, name, pattern or LITERAL, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
+
+
+def documented() -> list[Right]:
+    """The table's rights."""
+    found = _ROW.findall(_PAGE.read_text())
+    return [
+        Right(role, on, name, right.strip(), outcome == "stops")
+        for role, on, name, _, rights, outcome, _ in found
+        for right in rights.split(",")
+    ]
+
+
+def admin_of(kafka: LocalKafka) -> AdminClient:
+    """The plain listener's, who may do everything."""
+    return AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+
+
+def add_user(kafka: LocalKafka, user: str, password: str) -> None:
+    credential = UserScramCredentialUpsertion(
+        user, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096), password.encode()
+    )
+    admin = admin_of(kafka)  # a dropped client ends its requests
+    admin.alter_user_scram_credentials([credential])[user].result()
+
+
+def allow(kafka: LocalKafka, bindings: Iterable[AclBinding]) -> None:
+    """Allow, and wait until the broker knows it."""
+    wanted, admin = list(set(bindings)), admin_of(kafka)
+    if not wanted:
+        return
+    for future in admin.create_acls(wanted).values():
+        future.result()
+    filter_of: Any = AclBindingFilter  # its types do not know that None means any
+    anything = filter_of(
+        ResourceType.ANY,
+        None,
+        ResourcePatternType.ANY,
+        wanted[0].principal,
+        None,
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
+    assert until(lambda: set(wanted) <= set(admin.describe_acls(anything).result()), 120)
