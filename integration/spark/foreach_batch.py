@@ -19,6 +19,7 @@ from integration.spark.handed_over import require_taken_over
 from integration.spark.jobs import slow_batch_advice
 from integration.spark.options import Options, checked_options, participants
 from integration.spark.planned import require_as_planned
+from integration.spark.py4j_log import hide_functions
 from integration.spark.several import Call, by_frame, require_one_call
 from integration.spark.shuffles import Shuffles, StatusStore
 from integration.spark.staging import Staging
@@ -64,6 +65,7 @@ def exactly_once(
         ConfigurationError: an argument is missing, unknown or contradicts another; or this process uses Spark Connect.
     """
     require_classic_mode()
+    hide_functions()
     options = checked_options(sinks, str(checkpoint_location), {"staging": staging, **settings})
     if not pyspark.__version__.startswith(tuple(f"{version}." for version in _PROVEN_SPARKS)):
         logger.warning(

@@ -13,6 +13,7 @@ import kafka.errors as kafka_errors
 from kafka.admin import KafkaAdminClient
 from kafka.net.compat import KafkaNetClient
 from kafka.net.sasl.oauth import AbstractTokenProvider
+from kafka.protocol.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslBytesRequest, SaslBytesResponse
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from twopc.errors import ConfigurationError, RetriableError, TwoPhaseCommitError
@@ -25,6 +26,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BOOTSTRAP_TIMEOUT_MS: Final = 30_000
+_SASL: Final = (SaslAuthenticateRequest, SaslAuthenticateResponse, SaslBytesRequest, SaslBytesResponse)
+
+
+class _WithoutSecrets(logging.Filter):
+    """Drops kafka-python's debug lines that hold passwords and tokens: its settings, SASL's messages, and raw bytes."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line may be logged."""
+        if record.levelno > logging.DEBUG:
+            return True
+        is_secret = "configuration" in str(record.msg) or any(
+            isinstance(part, (*_SASL, bytes, bytearray, memoryview)) for part in record.args or ()
+        )
+        return not is_secret
+
+
+#: The loggers of kafka-python 3.0 that print what is sent, received or set.
+for _name in ("kafka.net.connection", "kafka.protocol.parser", "kafka.admin.client"):
+    logging.getLogger(_name).addFilter(_WithoutSecrets())
 
 
 class BrokerConnection:

@@ -38,7 +38,7 @@ class PoolKey:
     sink: str
     driver_epoch: int
     ledger: str
-    config: tuple[tuple[str, Any], ...]
+    config: tuple[tuple[str, Any], ...] = field(repr=False)  # may hold passwords
     topic: str | None = None
     pid: int = field(default_factory=os.getpid)
 

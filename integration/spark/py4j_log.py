@@ -1,0 +1,20 @@
+"""Keeps secrets out of Py4J's debug lines: it prints what it sends to Spark, a pickled sink with its passwords included."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+_LOGGERS: Final = ("py4j.clientserver", "py4j.java_gateway")
+_PICKLED: Final = "SimplePythonFunction"
+
+
+def _has_no_function(record: logging.LogRecord) -> bool:
+    """Whether the line may be logged."""
+    return record.levelno > logging.DEBUG or _PICKLED not in str(record.msg)
+
+
+def hide_functions() -> None:
+    """Drop the debug lines that hold a pickled function, of this process; may be repeated."""
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_has_no_function)
