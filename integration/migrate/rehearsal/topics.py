@@ -60,8 +60,11 @@ class Output:
         """
         admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
         admin.create_topics([NewTopic(self.topic, self.partitions, 1)])[self.topic].result(_TIMEOUT_S)
-        if not wait_until(lambda: _has_leaders(admin, self.topic), _TIMEOUT_S):
-            raise ServiceError(f"{self.servers} does not know the new topic {self.topic} after {_TIMEOUT_S} s")
+        self._await_leaders(admin)
+
+    def _await_leaders(self, client: AdminClient | Consumer) -> None:
+        if not wait_until(lambda: _has_leaders(client, self.topic), _TIMEOUT_S):
+            raise ServiceError(f"{self.servers} does not know the topic {self.topic} after {_TIMEOUT_S} s")
 
     def written(self) -> int:
         """How many offsets it has, whether readers can reach them or not."""
@@ -72,8 +75,13 @@ class Output:
         return self.written() - sum(self.ends().values())
 
     def ends(self, isolation_level: str = "read_committed") -> dict[int, int]:
-        """By partition, the offset that readers get to."""
+        """By partition, the offset that readers get to.
+
+        Raises:
+            ServiceError: the broker does not know the topic.
+        """
         with _consumer(self.servers, isolation_level) as consumer:
+            self._await_leaders(consumer)  # a broker that has just started knows its topics a little later
             where = (TopicPartition(self.topic, number) for number in range(self.partitions))
             return {each.partition: consumer.get_watermark_offsets(each, _TIMEOUT_S)[1] for each in where}
 
@@ -208,8 +216,8 @@ def moved_keys(records: Iterable[Record]) -> list[str]:
     return sorted(key for key, partitions in where.items() if len(partitions) > 1)
 
 
-def _has_leaders(admin: AdminClient, topic: str) -> bool:
-    found = admin.list_topics(topic, timeout=_TIMEOUT_S).topics[topic].partitions
+def _has_leaders(client: AdminClient | Consumer, topic: str) -> bool:
+    found = client.list_topics(topic, timeout=_TIMEOUT_S).topics[topic].partitions
     return bool(found) and all(partition.leader > _NOWHERE for partition in found.values())
 
 

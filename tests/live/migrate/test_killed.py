@@ -173,8 +173,6 @@ def test_a_killed_rollback_is_run_again(stopped: str, pipeline: OldPipeline, spa
     steps = ["driver.inspected", "driver.fenced", "driver.acquired", "driver.recovered", *_FILE_STEPS]
     if stopped == "driver.decided":
         steps.insert(3, "driver.committing")
-    else:
-        steps.insert(3, "driver.sweeping")
     for step in steps:
         killed_command(pipeline, "rollback", at=step)
     found = pipeline.command("rollback")
