@@ -101,7 +101,7 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
     if open_decided:
         yield Advice(
             Urgency.ACT,
-            f"batch {open_decided[0].batch} is decided, and {_count(open_decided)} of it not committed yet; "
+            f"batch {open_decided[0].batch} is decided, and {len(open_decided)} of its transactions not committed yet; "
             f"{_expiry(open_decided)}",
             "If the query is not running, start it now: its first act is to commit them. If it cannot start, run "
             f"`twopc transactions commit {state.sink}`.",

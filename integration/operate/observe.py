@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from tenacity import stop_after_delay, wait_fixed
 
 from integration.operate.held import HeldPartition, held_back
 from integration.operate.opened import OpenTransaction, opened
@@ -17,6 +19,7 @@ from integration.verify.transactions import check_missing, decided_in, topics_of
 from sinks.kafka.handle import driver_epoch_of, driver_id, id_prefix
 from sinks.kafka.ledger_topic import ABSENT
 from sinks.kafka.transactions import TransactionClient
+from sinks.retry import repeating
 from twopc.attempt import Evidence
 from twopc.errors import ConfigurationError, DecisionLogDamagedError
 
@@ -27,6 +30,10 @@ if TYPE_CHECKING:
     from integration.verify.transactions import Decided
     from sinks.kafka import KafkaSink
     from sinks.kafka.reports import Description
+
+#: How long a driver that is alive may take from its decision to the last commit.
+_COMMIT_S: Final = 1.0
+_OPEN: Final = frozenset({"Ongoing", "PrepareCommit"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +152,8 @@ def _observed(cluster: Cluster) -> SinkState:
     # What was decided before must be visible or open; what is decided meanwhile is not missed: the log is read again.
     before = history(cluster)
     required = decided_in(before, sink)
+    # A healthy driver commits some milliseconds after it has decided: that is nothing that a person has to know.
+    _let_commit(cluster, [one for one in required.values() if one.id == before.last])
     wait_for_commits(cluster, required, before.last)
     markers = Markers()
     markers.read_new(cluster)
@@ -153,6 +162,9 @@ def _observed(cluster: Cluster) -> SinkState:
     described = client.describe([*listing.transactional_ids, driver_id(sink.name)])
     after = history(cluster)
     decided = decided_in(after, sink)
+    newer = [one for uuid, one in decided.items() if uuid not in required]
+    _let_commit(cluster, newer)
+    described |= client.describe([one.handle.transactional_id for one in newer])
     epoch = newest_epoch(after, decided)
     driver = described[driver_id(sink.name)]
     found = opened(sink.name, described, decided.values(), driver_epoch=epoch, now_ms=_now_ms())
@@ -178,6 +190,18 @@ def _observed(cluster: Cluster) -> SinkState:
         is_complete=listing.complete,
         history=after,
     )
+
+
+def _let_commit(cluster: Cluster, decided: Sequence[Decided]) -> None:
+    """Wait while a driver commits what it has decided, at most a second."""
+    handles = {one.handle.transactional_id: one.handle for one in decided}
+
+    def is_committing() -> bool:
+        found = cluster.transactions.describe(list(handles))
+        return any(found[tid].is_of(handle) and found[tid].state in _OPEN for tid, handle in handles.items())
+
+    if handles:
+        repeating(stop=stop_after_delay(_COMMIT_S), backoff=wait_fixed(0.05))(is_committing)
 
 
 def history(cluster: Cluster) -> History:

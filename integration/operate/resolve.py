@@ -93,6 +93,8 @@ def _resolve(
             "decided-and-not-committed",
         )
     action = text.format(batch=state.last_decided)
+    if checkpoint is None and step in _ENTRIES:
+        action += " This takes it that Spark replays the batch; name the checkpoint to be sure."
     lines.append(f"3. Next ({label}): {action} {RUNBOOK}#{anchor}")
     facts = {
         "sink": state.sink,
@@ -126,7 +128,8 @@ def _last(state: SinkState) -> list[Any]:
 
 def _counted(state: SinkState) -> str:
     found = [one.evidence for one in _last(state)]
-    return ", ".join(f"{found.count(one)} {one.value}" for one in Evidence)
+    names = {Evidence.COMMITTED: "committed", Evidence.ABORTED: "lost", Evidence.UNKNOWN: "not proven"}
+    return ", ".join(f"{found.count(one)} {name}" for one, name in names.items())
 
 
 def _confirmed(lines: list[str], count: int) -> bool:

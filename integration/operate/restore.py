@@ -156,9 +156,10 @@ def repeated_in(sink: KafkaSink, savepoint: Savepoint) -> Repeated:
         text = f"nothing is repeated: batch {manifest.batch_id} is the last that {sink.name!r} was given"
         return Repeated(sink.name, None, None, 0, is_exact=True, text=text)
     first, count = manifest.batch_id + 1, sum(later.values())
+    batches = f"batch {first}" if first == highest else f"batches {first} to {highest}"
     is_exact = len(later) == highest - manifest.batch_id
     text = (
-        f"sink {sink.name!r} has batches {first} to {highest} already: {'' if is_exact else 'at least '}{count} rows. Their "
+        f"sink {sink.name!r} has {batches} already: {'' if is_exact else 'at least '}{count} rows. Their "
         "input is processed again, so their output is repeated"
     )
     return Repeated(sink.name, first, highest, count, is_exact=is_exact, text=text)

@@ -166,7 +166,7 @@ def test_each_state_has_its_advice(changes: dict[str, Any], expected: tuple[Urge
 
 def test_the_advice_says_when_the_first_transaction_expires() -> None:
     [found] = advise(replace(STATE, transactions=(one(Standing.DECIDED), one(Standing.DECIDED, expires_in_s=12.0))))
-    assert "2 transactions" in found.what and "the first expires in 12 s" in found.what
+    assert "2 of its transactions" in found.what and "the first expires in 12 s" in found.what
 
 
 @pytest.mark.parametrize(

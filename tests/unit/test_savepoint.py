@@ -174,7 +174,7 @@ def test_a_checkpoint_that_is_there_is_not_written_over(checkpoint: Path, tmp_pa
         restore_savepoint(taken.path, checkpoint)
 
 
-@pytest.mark.parametrize("harm", ["altered", "gone", "manifest", "newer"])
+@pytest.mark.parametrize("harm", ["altered", "gone", "torn manifest", "altered manifest", "newer"])
 def test_a_damaged_savepoint_is_named_and_the_one_before_is_taken(checkpoint: Path, tmp_path: Path, harm: str) -> None:
     kept = tmp_path / "kept"
     good = create_savepoint(checkpoint, kept)
@@ -185,8 +185,11 @@ def test_a_damaged_savepoint_is_named_and_the_one_before_is_taken(checkpoint: Pa
         file.write_text("delta x")
     elif harm == "gone":
         file.unlink()
-    elif harm == "manifest":
+    elif harm == "torn manifest":
         (newer.path / "manifest.json").write_bytes((newer.path / "manifest.json").read_bytes()[:-1])
+    elif harm == "altered manifest":
+        text = (newer.path / "manifest.json").read_text()
+        (newer.path / "manifest.json").write_text(text.replace('"batch_id":4', '"batch_id":5'))
     else:
         (newer.path / "manifest.json").write_text("twopc-savepoint/2 x\n")
     with pytest.raises(ConfigurationError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -41,6 +42,26 @@ def test_a_running_query_is_healthy_and_goes_on(play: Play) -> None:
     assert (sink["transactions"], sink["held_back"]) == ([], [])
     driver.process(play.batch(1), Tasks(play, ROWS))  # nobody has fenced it
     assert play.visible() == VISIBLE + VISIBLE
+
+
+def test_a_query_that_writes_batch_after_batch_never_needs_somebody(play: Play) -> None:
+    """Each look falls somewhere into a batch. What is just being committed is no reason to wake anybody."""
+    driver = play.driver()
+    driver.process(play.batch(0), Tasks(play, ROWS))
+
+    def run() -> None:
+        for batch in range(1, 40):
+            driver.process(play.batch(batch), Tasks(play, ROWS))
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run)
+        looks = 0
+        while not running.done():
+            found = ask(play, "status", play.name, "--json")
+            assert found.status == 0, found.facts["sinks"][0]["advice"]
+            looks += 1
+        running.result()
+    assert looks
 
 
 def test_a_dead_query_with_a_decision_that_is_not_committed_needs_somebody(play: Play) -> None:
