@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from twopc.batch_transaction import BatchTransaction
 from twopc.binding import Binding
 from twopc.participants import Participants
-from twopc.pending import Listeners, Pending
+from twopc.pending import Pending
 from twopc.recovery import Outcome, Step
 from twopc.registers import RegisterLog, require_atomic
 from twopc.settings import Settings, Setup
@@ -32,7 +32,6 @@ class Coordinator:
         files: a directory beside the query's checkpoint: the binding, and the decisions where no sink has a log.
         settings: what the user has set.
         staging: the rows that tasks keep until they are proven, if they do.
-        listeners: are told what becomes of each checkpoint. Their errors change nothing.
 
     Attributes:
         participants: the sinks, in the order of every walk.
@@ -46,7 +45,6 @@ class Coordinator:
         *,
         settings: Settings | None = None,
         staging: StagedRows | None = None,
-        listeners: Listeners | None = None,
     ) -> None:
         self.participants = Participants(sinks)
         binding = Binding(files)
@@ -62,7 +60,6 @@ class Coordinator:
             staging=staging,
             run_id=uuid.uuid4().hex,
         )
-        self._listeners = listeners or Listeners()
         self._run: Run | None = None
 
     @property
@@ -79,21 +76,15 @@ class Coordinator:
         highest = self._run.view.highest_batch_of(batch.query_id)
         return highest is None or highest < batch.batch_id
 
-    def process(self, batch: Batch, engine: Engine) -> None:
+    def process(self, batch: Batch, engine: Engine, pending: Pending | None = None) -> None:
         """Make the batch visible in every sink, exactly once. Returning proves it.
+
+        ``pending`` takes note of what happens, for those who watch (:meth:`twopc.pending.Listeners.watching`).
 
         Raises:
             TwoPhaseCommitError: ``twopc.errors`` says what each kind means; nothing half-decided is left behind.
         """
-        pending = self._listeners.begin(batch, self._setup.run_id)
-        try:
-            self._process(batch, engine, pending)
-        except BaseException as error:
-            self._listeners.end(pending, error)
-            raise
-        self._listeners.end(pending)
-
-    def _process(self, batch: Batch, engine: Engine, pending: Pending) -> None:
+        pending = pending or Pending()
         run = self._run or self.initialize_state(batch, pending)
         transaction = BatchTransaction(run, batch, engine, pending)
         while (step := transaction.next_step()) is not Step.FINISH:  # the recovery table; raises every refusal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import time
@@ -11,7 +12,7 @@ from twopc.errors import CheckpointExpiredError, TwoPhaseCommitError
 from twopc.progress import COMPLETED, DECLINED, EXPIRED, FAILED, Acknowledgement, Cause, Checkpoint, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from twopc.batch import Batch
     from twopc.participants import Handles
@@ -163,17 +164,18 @@ class Listeners:
         self._broken: set[int] = set()
         self._last_ended: float | None = None
 
-    def begin(self, batch: Batch, run_id: str) -> Pending:
-        """A checkpoint is triggered."""
+    @contextlib.contextmanager
+    def watching(self, batch: Batch, run_id: str) -> Iterator[Pending]:
+        """A checkpoint is triggered, and it ends with the body. To what the body raises the facts are added."""
         pending = Pending(batch.batch_id, batch.query_id, run_id, self._last_ended)
         for listener in self._listeners:
             self._tell(listener, listener.triggered, pending)
-        return pending
-
-    def end(self, pending: Pending, error: BaseException | None = None) -> None:
-        """It has ended. The facts are added to the error's message."""
-        self._last_ended = time.monotonic()
-        self._tell(self, self._end, pending, error)
+        try:
+            yield pending
+        except BaseException as error:
+            self._tell(self, self._end, pending, error)
+            raise
+        self._tell(self, self._end, pending, None)
 
     def close(self) -> None:
         """Tell them that the query has ended, or begins again with recovery."""
@@ -181,6 +183,7 @@ class Listeners:
             self._tell(listener, listener.close)
 
     def _end(self, pending: Pending, error: BaseException | None) -> None:
+        self._last_ended = time.monotonic()
         checkpoint = pending.ended(error)
         for listener in self._listeners:
             self._tell(listener, listener.ended, checkpoint)

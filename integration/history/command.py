@@ -29,7 +29,8 @@ _DONE: Final = 0
 _FOUND: Final = 1
 _NOT_READ: Final = 2
 _PHASES: Final = ("prepare", "confirm", "decide", "commit", "finish")
-_WIDTH: Final = 130  #: of a table that no terminal shows
+#: At least, of a table.
+_WIDTH: Final = 110
 
 
 def show_history(checkpoint: Path, *, last: int, only_failed: bool, as_json: bool) -> int:
@@ -117,8 +118,9 @@ def _run(name: str, act: Callable[[], int]) -> int:
 
 
 def _console() -> Console:
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_WIDTH)
+    return Console(
+        highlight=False, width=max(_WIDTH, Console().width)
+    )  # a terminal wraps a table better than rich cuts it
 
 
 def counts(checkpoints: Sequence[Checkpoint]) -> dict[str, int]:
@@ -195,7 +197,8 @@ def _print_one(one: Checkpoint) -> None:
     console = _console()
     console.print(Text(f"{describe(one)}.", style="red" if one.cause is not None else ""), soft_wrap=True)
     wrote = f"{one.rows:,} rows, {one.size_bytes:,} bytes, {one.tasks} tasks, {one.transactions} transactions"
-    facts = [f"Steps: {', '.join(one.steps) or 'none, a replay'}. Written by: {one.way or 'nobody'}. {wrote}."]
+    steps = ", ".join(one.steps) or ("none" if one.cause is not None else "none, a replay")
+    facts = [f"Steps: {steps}. Written by: {one.way or 'nobody'}. {wrote}."]
     facts += [f"Query {one.query_id}, run {one.run_id}."]
     facts += [
         f"Attempt that was tried again ({cause.reason} in {cause.phase}): {cause.error}: {cause.message}"

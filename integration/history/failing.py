@@ -15,7 +15,8 @@ _MEMORY: Final = (
 )
 _BROKER: Final = (
     r"_TRANSPORT|_ALL_BROKERS_DOWN|_MSG_TIMED_OUT|_TIMED_OUT|Local: Message timed out|Connection refused"
-    r"|NoBrokersAvailable|COORDINATOR_NOT_AVAILABLE|were not acknowledged within|took no record for|not stable within"
+    r"|no Kafka broker responds|no transaction coordinator responds|COORDINATOR_NOT_AVAILABLE"
+    r"|were not acknowledged within|took no record for|not stable within"
 )
 _USER_CODE: Final = (
     r"PythonException|PYTHON_EXCEPTION|NumberFormatException|ArithmeticException|CAST_INVALID_INPUT|DIVIDE_BY_ZERO"

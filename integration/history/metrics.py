@@ -1,4 +1,4 @@
-"""Checkpoints as Prometheus metrics, in the driver: ``exactly_once(…, listeners=[PrometheusMetrics(port=9108)])``."""
+"""Checkpoints as Prometheus metrics, in the driver: ``exactly_once(…, listeners=[PrometheusMetrics("orders", port=9108)])``."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 #: The phases in their order, each with a colour of its own; recovery's three are one.
 _PHASES: Final = ("recover", "prepare", "confirm", "decide", "commit", "evaluate", "finish")
-_RECOVERY: Final = frozenset({"inspect", "acquire", "recover"})
+_RECOVERY: Final = frozenset({"connect", "inspect", "acquire", "recover"})
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 960, 260, 64, 24, 26
 _RATE_HEIGHT: Final = 140
 #: A bar is cut at so many times what nine of ten checkpoints stay below.

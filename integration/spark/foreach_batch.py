@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from integration.spark.several import Frames, SinkFrame
     from twopc.batch import Batch
     from twopc.files import Files
+    from twopc.pending import Pending
     from twopc.sink import TwoPhaseCommitSink
 
 logger = logging.getLogger(__name__)
@@ -89,7 +90,7 @@ class ExactlyOnce:
         self._options = options
         self._shuffles: Shuffles | None = None
         self._coordinator: Coordinator | None = None
-        self._listeners = Listeners()
+        self._listeners: Listeners | None = None
         self._direct = Direct(options.direct, options.direct_max_bytes)
         self._last_batch: Batch | None = None
         self._last_call: Call | None = None
@@ -118,31 +119,44 @@ class ExactlyOnce:
         files = open_files(context, self._location)
         query_id = self._require_own_checkpoint(context, files)
         batch = checkpoint.read_batch(files, query_id, batch_id)
-        if not files.is_atomic:
-            require_as_planned(frames[0].frame.sparkSession, files, query_id, batch_id)
-        staging = self._open_staging(files, query_id)
-        rows = [self._arrange(one) for one in frames]
+        run_id = context.getLocalProperty(_RUN_ID)
         try:
-            coordinator, shuffles = self._of_run(context, staging, batch)
-            timeout_ms = self._options.prepare_timeout_ms
-            engine = SparkEngine(
-                batch=rows,
-                sinks=self._participants,
-                shuffles=shuffles,
-                staging=staging,
-                way=Way(self._direct, self._planned(batch)),
-                timeout_ms=timeout_ms,
-            )
-            try:
-                coordinator.process(batch, engine)
-            except CheckpointExpiredError as error:
-                is_undecided = coordinator.is_undecided(batch)
-                advice = slow_batch_advice(files.location, batch_id, is_undecided=is_undecided)
-                raise CheckpointExpiredError(f"{error}. {advice}", late=error.late) from error
+            shuffles = self._of_run(context, run_id)
+            with self._watched(context).watching(batch, run_id or "") as pending:
+                self._write(context, files, frames, batch, shuffles, pending)
         except BaseException:
             self.close()  # so that the next call begins with recovery
             raise
         self._last_batch = batch
+
+    def _write(  # noqa: PLR0913, PLR0917 - what a batch consists of
+        self,
+        context: SparkContext,
+        files: Files,
+        frames: Sequence[SinkFrame],
+        batch: Batch,
+        shuffles: Shuffles,
+        pending: Pending,
+    ) -> None:
+        if not files.is_atomic:
+            require_as_planned(frames[0].frame.sparkSession, files, batch.query_id, batch.batch_id)
+        staging = self._open_staging(files, batch.query_id)
+        rows = [self._arrange(one) for one in frames]
+        coordinator = self._connect(context, staging, batch, pending)
+        engine = SparkEngine(
+            batch=rows,
+            sinks=self._participants,
+            shuffles=shuffles,
+            staging=staging,
+            way=Way(self._direct, self._planned(batch)),
+            timeout_ms=self._options.prepare_timeout_ms,
+        )
+        try:
+            coordinator.process(batch, engine, pending)
+        except CheckpointExpiredError as error:
+            is_undecided = coordinator.is_undecided(batch)
+            advice = slow_batch_advice(files.location, batch.batch_id, is_undecided=is_undecided)
+            raise CheckpointExpiredError(f"{error}. {advice}", late=error.late) from error
 
     @property
     def sink_names(self) -> tuple[str, ...]:
@@ -153,12 +167,15 @@ class ExactlyOnce:
         """Close this query's connections after it has ended; an error or a new run does so, too. Ends no transaction."""
         if self._coordinator is not None:
             self._coordinator.close()
+        if self._listeners is not None:
             self._listeners.close()
-        self._coordinator = None
+        self._coordinator = self._listeners = None
 
-    def _listening(self, files: Files) -> Listeners:
-        writer = writer_for(files, is_wanted=self._options.history)
-        return Listeners([*([] if writer is None else [writer]), *self._options.listeners])
+    def _watched(self, context: SparkContext) -> Listeners:
+        if self._listeners is None:
+            writer = writer_for(open_files(context, f"{self._location}/twopc"), is_wanted=self._options.history)
+            self._listeners = Listeners([*([] if writer is None else [writer]), *self._options.listeners])
+        return self._listeners
 
     def _require_own_checkpoint(self, context: SparkContext, files: Files) -> str:
         """Returns the query's id.
@@ -198,16 +215,20 @@ class ExactlyOnce:
             return Planned(last.offsets, batch.offsets)
         return Planned(batch.offsets_of(batch.batch_id - 1) if batch.batch_id else None, batch.offsets)
 
-    def _of_run(self, context: SparkContext, staging: Staging | None, batch: Batch) -> tuple[Coordinator, Shuffles]:
-        """The same for all batches of a run of the query; a restarted query gets new ones, a failed batch a new coordinator."""
-        run_id = context.getLocalProperty(_RUN_ID)
+    def _of_run(self, context: SparkContext, run_id: str | None) -> Shuffles:
+        """The same for all batches of a run of the query; a restarted query gets new ones."""
         if self._shuffles is None or self._shuffles.run_id != run_id:
             self.close()
             self._shuffles = Shuffles(StatusStore(context), run_id)
             self._direct = Direct(self._options.direct, self._options.direct_max_bytes)
             self._last_batch = None
+        return self._shuffles
+
+    def _connect(self, context: SparkContext, staging: Staging | None, batch: Batch, pending: Pending) -> Coordinator:
+        """The same for all batches of a run until one fails."""
         if self._coordinator is not None:
-            return self._coordinator, self._shuffles
+            return self._coordinator
+        pending.enter("connect")
         own_files = open_files(context, f"{self._location}/twopc")
         require_taken_over(own_files, batch)
         retained = int(context.getConf().get(_RETAINED, _RETAINED_DEFAULT) or _RETAINED_DEFAULT)
@@ -217,8 +238,5 @@ class ExactlyOnce:
             max_attempts=self._options.max_attempts,
             keep_batches=max(retained, int(_RETAINED_DEFAULT)),
         )
-        self._listeners = self._listening(own_files)
-        self._coordinator = Coordinator(
-            self._participants, own_files, settings=settings, staging=staging, listeners=self._listeners
-        )
-        return self._coordinator, self._shuffles
+        self._coordinator = Coordinator(self._participants, own_files, settings=settings, staging=staging)
+        return self._coordinator

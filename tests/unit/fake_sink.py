@@ -288,10 +288,13 @@ class Query:
 
     coordinator: Coordinator
     engine: FakeEngine
+    listeners: Listeners
 
     def run(self, *batches: int, query_id: str = QUERY_ID, history: str = "") -> None:
-        for batch in batches:
-            self.coordinator.process(batch_of(batch, query_id=query_id, history=history), self.engine)
+        for number in batches:
+            batch = batch_of(number, query_id=query_id, history=history)
+            with self.listeners.watching(batch, "run") as pending:
+                self.coordinator.process(batch, self.engine, pending)
 
 
 class Cluster:
@@ -315,6 +318,5 @@ class Cluster:
     ) -> Query:
         made = [FakeSink(self.world, name) for name in sinks or ("fake",)]
         staged = FakeStaging(self.world) if staging else None
-        told = Listeners(listeners)
-        coordinator = Coordinator(made, files or self.files, settings=settings, staging=staged, listeners=told)
-        return Query(coordinator, FakeEngine(*made, staging=staging))
+        coordinator = Coordinator(made, files or self.files, settings=settings, staging=staged)
+        return Query(coordinator, FakeEngine(*made, staging=staging), Listeners(listeners))
