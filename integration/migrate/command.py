@@ -1,9 +1,10 @@
-"""``twopc migrate cutover`` and ``rollback`` behind their options: do it, print what was found, return the exit status."""
+"""``twopc migrate cutover``, ``rollback`` and ``probe`` behind their options: do it, print the result, return the status."""
 
 from __future__ import annotations
 
 import json
 import traceback
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -13,7 +14,9 @@ from rich.console import Console
 from integration.migrate.cutover import find, record
 from integration.migrate.handover import Kind
 from integration.migrate.place import opened
+from integration.migrate.probe import probe
 from integration.migrate.rollback import roll_back
+from integration.preflight.findings import Result
 from integration.verify.expressions import ExpressionError
 from twopc.errors import TwoPhaseCommitError
 
@@ -21,11 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from integration.migrate.cutover import Cutover, Found
+    from integration.migrate.probe import Probe
     from integration.migrate.rollback import WayBack
     from sinks.kafka import KafkaSink
 
 _DONE: Final = 0
 _NOT_DONE: Final = 2
+#: As ``twopc preflight``.
+_BY_RESULT: Final = {Result.PASS: 0, Result.WARN: 3, Result.FAIL: 1}
 
 
 def cut_over(checkpoint: str, wanted: Cutover, sink: Callable[[], KafkaSink], *, is_dry: bool, as_json: bool) -> int:
@@ -59,6 +65,22 @@ def roll_back_to_old(checkpoint: str, sink: Callable[[], KafkaSink], *, as_json:
         return {"handover": msgspec.to_builtins(found.handover), "decided": found.decided}, _way_back(found)
 
     return _run("rollback", act, as_json=as_json)
+
+
+def probe_group(wanted: Probe, sink: Callable[[], KafkaSink], *, as_json: bool) -> int:
+    """Try whether a consumer group reads committed records only; return the exit status."""
+    worst = Result.PASS
+
+    def act() -> tuple[dict[str, Any], list[str]]:
+        nonlocal worst
+        found = probe(wanted, sink(), lambda text: typer.echo(text, err=True))
+        worst = max((one.result for one in found.findings), key=tuple(Result).index)
+        findings = [{**asdict(one), "result": one.result.value} for one in found.findings]
+        facts = {"result": worst.value, "group": wanted.group, "topic": found.topic, "findings": findings}
+        lines = [f"{one.result.value}  {one.subject}: {one.why}. {one.fix}".rstrip() for one in found.findings]
+        return {**facts, "left_behind": found.left_behind}, [*lines, f"Left behind: {found.left_behind}."]
+
+    return _run("probe", act, as_json=as_json) or _BY_RESULT[worst]
 
 
 def _run(name: str, act: Callable[[], tuple[dict[str, Any], list[str]]], *, as_json: bool) -> int:

@@ -178,6 +178,39 @@ def rehearse(
     raise typer.Exit(main([each.value for each in way or Way], scale, as_json=as_json))
 
 
+@app.command()
+def probe(  # noqa: PLR0913 - options of a command line
+    *,
+    bootstrap_servers: _Servers,
+    sink: _Sink,
+    group: Annotated[str, typer.Option(help="The consumer group.")],
+    topic: Annotated[
+        str | None, typer.Option(help="A topic that it reads, into which the probe writes. Default: a new one.")
+    ] = None,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds that the group may take to commit an offset.")] = 120,
+    hold: Annotated[float, typer.Option(min=0, help="Seconds, at least, that a transaction stays open.")] = 15,
+    ledger_topic: _Ledger = None,
+    config: _Config = None,
+    config_file: _ConfigFile = None,
+    timeout: _Timeout = 30,
+    as_json: _Json = False,
+) -> None:
+    """Try whether a consumer group reads committed records only: it must not pass an open transaction.
+
+    Without --topic it makes a topic, names it, and deletes it: start a reader of the group there. With --topic it writes into
+    that topic, and holds its read_committed readers back meanwhile.
+
+    Exit status by the worst finding: 0 pass, 3 warn (the group committed no offset), 1 fail; 2 not probed.
+    """
+    from integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
+    from integration.migrate import command  # noqa: PLC0415
+    from integration.migrate.probe import Probe  # noqa: PLC0415
+
+    wanted = Probe(group=group, topic=topic, wait_s=wait, hold_s=hold)
+    described = describing(bootstrap_servers, sink, ledger_topic, config, config_file, timeout)
+    raise typer.Exit(command.probe_group(wanted, described, as_json=as_json))
+
+
 def _offsets(text: str | None) -> dict[str, dict[int, int]]:
     import msgspec  # noqa: PLC0415 - not needed for --help
 

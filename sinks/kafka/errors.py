@@ -70,6 +70,7 @@ _CONFIGURATION: Final = {
 _DENIED: Final = {
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Write on the transactional ids whose prefix is the sink's name and a dot",
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "the rights that docs/security.md lists for the topic",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "Describe on the consumer group",
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "the rights that docs/security.md lists for the cluster",
 }
 

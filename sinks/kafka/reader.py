@@ -157,10 +157,8 @@ class CommittedReader:
                         return
                 elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001
                     raise RetriableError(f"{topic}/{partition}: the record at offset {start} was deleted")
-                elif isinstance(
-                    lasting := translate(error, f"reading {topic}", on_topic("Read", topic)), ConfigurationError
-                ):
-                    raise lasting  # librdkafka retries everything else by itself
+                elif lasting := _lasting(error, topic):
+                    raise lasting
             until = "its end" if last is None else "the expected record"
             raise RetriableError(
                 f"{topic}/{partition} could not be read up to {until}: nothing came for {timeout_ms:.0f} ms. A broker does not "
@@ -173,3 +171,11 @@ class CommittedReader:
     def close(self) -> None:
         """Close the consumer."""
         self._consumer.close()
+
+
+def _lasting(error: KafkaError, topic: str) -> ConfigurationError | None:
+    """What stops a reader; None for what librdkafka retries by itself, or tells of a group: this reader has none."""
+    if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+        return None
+    found = translate(error, f"reading {topic}", on_topic("Read", topic))
+    return found if isinstance(found, ConfigurationError) else None

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(600)
 
+_NOT_JUDGED = 3
 RIGHTS = documented()
 ROWS, LATER = [["a", "b"], ["c"], []], [["d"], ["e"]]
 ALL = Counter("abcde")
@@ -219,7 +220,19 @@ class Rollback(Checkpoint):
         return said if status else ""
 
 
-PARTS = (Query, Verify, Preflight, MigratePreflight, Cutover, Rollback)
+class Probe(Part):
+    roles = ("probe",)
+
+    def work(self) -> str:
+        words = ("migrate", "probe", "--group", self.play.name, "--topic", self.play.topic, "--wait", "1")
+        status, said = self.command("probe", *words)
+        return "" if status == _NOT_JUDGED else said  # nobody reads
+
+    def require_done(self) -> None:
+        assert self.play.open_transactions() == ()
+
+
+PARTS = (Query, Verify, Preflight, MigratePreflight, Cutover, Rollback, Probe)
 PART_OF = {role: part for part in PARTS for role in part.roles}
 
 

@@ -1,0 +1,253 @@
+"""``twopc migrate probe``: whether a consumer group really reads committed records only, by what it does, not by its settings.
+
+The probe commits a record into each partition, and waits until the group has committed an offset behind it: so the group
+reads there, and this is how long it takes. Then it writes another record in a transaction that stays open for longer than
+that. A group under ``read_committed`` cannot pass it. One under ``read_uncommitted`` reads it, and commits an offset behind
+it. At last the transaction is aborted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from integration.preflight.findings import Finding, Result
+from sinks.kafka.errors import on_ids, on_topic, translated
+from sinks.kafka.ledger_topic import describe
+from twopc.errors import ConfigurationError, RetriableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from sinks.kafka import KafkaSink
+
+_COMMITTED: Final = b"twopc migrate probe: this record is committed; every reader sees it"
+_ABORTED: Final = b"twopc migrate probe: this record was aborted; no read_committed reader sees it"
+#: An open transaction outlasts what the group took for a committed record by this factor.
+_PATIENCE: Final = 3
+#: A group that starts at the end of a new topic sees only what is written after that.
+_AGAIN_S: Final = 3.0
+_PAUSE_S: Final = 0.1
+_DEFAULT_REPLICAS: Final = -1
+_CURE: Final = "Set isolation.level=read_committed in every member of the group, restart them, and probe again"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """What to try.
+
+    Attributes:
+        group: the consumer group.
+        topic: a topic that the group reads; None: a new one, which the reader is to be given.
+        wait_s: how long the group may take to commit an offset.
+        hold_s: how long the transaction stays open at least.
+    """
+
+    group: str
+    topic: str | None
+    wait_s: float
+    hold_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probed:
+    """What was found, for each partition, and what stays in the cluster."""
+
+    topic: str
+    findings: tuple[Finding, ...]
+    left_behind: str
+
+
+def probe(wanted: Probe, sink: KafkaSink, say: Callable[[str], object]) -> Probed:
+    """Try a group.
+
+    Args:
+        wanted: what to try.
+        sink: says how to connect; the probe's ids and its own topic begin as the sink's do.
+        say: told which topic the reader is to read, as soon as it is there.
+
+    Raises:
+        ConfigurationError: the topic does not exist, or a right is missing.
+        TwoPhaseCommitError: the brokers do not respond.
+    """
+    longest_s = max(wanted.hold_s, _PATIENCE * wanted.wait_s)
+    if longest_s * 1000 > sink.transaction_timeout_ms:
+        raise ConfigurationError(
+            f"the probe may hold its transaction open for {longest_s:.0f} s, and kafka.transaction.timeout.ms="
+            f"{sink.transaction_timeout_ms} ends it before: lower --wait or --hold, or raise that option"
+        )
+    own = f"probe-{uuid.uuid4().hex[:12]}"
+    admin = AdminClient(sink.connection_config())
+    if wanted.topic is not None:
+        found = describe(admin, wanted.topic, timeout_ms=sink.timeout_ms)
+        if found is None:
+            raise ConfigurationError(f"there is no topic {wanted.topic} at {sink.bootstrap_servers}: correct --topic")
+        partitions = [partition.id for partition in found.partitions]
+        with _writing(sink, wanted.topic, f"{sink.name}.{own}") as writer:
+            findings = _tried(wanted, writer, _Group(admin, wanted, wanted.topic, sink.timeout_ms), partitions)
+        left = (
+            "in each partition one committed record, which every reader sees, one aborted record, which no read_committed reader "
+            "sees, and two control records"
+        )
+        return Probed(topic=wanted.topic, findings=findings, left_behind=left)
+    topic = f"{sink.ledger}.{own}"
+    with _own_topic(admin, topic, sink.timeout_ms / 1000):
+        say(f"Start a reader of group {wanted.group}, with the settings that it will have, on the topic {topic}.")
+        with _writing(sink, topic, f"{sink.name}.{own}") as writer:
+            findings = _tried(wanted, writer, _Group(admin, wanted, topic, sink.timeout_ms), [0])
+    return Probed(
+        topic=topic, findings=findings, left_behind="the offsets of the group for this topic, until they expire"
+    )
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """A transactional producer of one record for each partition."""
+
+    producer: Producer
+    topic: str
+    timeout_s: float
+
+    def write(self, value: bytes, partitions: Collection[int]) -> dict[int, int]:
+        """Begin a transaction with a record for each partition; returns their offsets."""
+        offsets: dict[int, int] = {}
+
+        def delivered(error: Any, message: Any) -> None:
+            if error is None:
+                offsets[message.partition()] = message.offset()
+
+        with translated(f"writing to {self.topic}", right=on_topic("Write", self.topic)):
+            self.producer.begin_transaction()
+            for partition in partitions:
+                self.producer.produce(self.topic, value, partition=partition, on_delivery=delivered)
+            self.producer.flush(self.timeout_s)
+            if len(offsets) < len(partitions):
+                self.producer.commit_transaction(self.timeout_s)  # raises why
+                raise RetriableError(f"{self.topic} did not take the probe's records within {self.timeout_s:.0f} s")
+        return offsets
+
+    def commit(self) -> None:
+        with translated(f"committing a record in {self.topic}"):
+            self.producer.commit_transaction(self.timeout_s)
+
+    def abort(self) -> None:
+        with translated(f"aborting a transaction in {self.topic}"):
+            self.producer.abort_transaction(self.timeout_s)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The group's committed offsets in a topic."""
+
+    admin: AdminClient
+    wanted: Probe
+    topic: str
+    timeout_ms: float
+
+    def behind(self, marks: Mapping[int, int]) -> dict[int, int]:
+        """Of the partitions in which the group has committed an offset above the mark, that offset."""
+        request = ConsumerGroupTopicPartitions(
+            self.wanted.group, [TopicPartition(self.topic, partition) for partition in marks]
+        )
+        doing = f"reading the offsets of group {self.wanted.group}"
+        with translated(
+            doing, right=f"Describe on the group {self.wanted.group}, and Describe on the topic {self.topic}"
+        ):
+            (future,) = self.admin.list_consumer_group_offsets(
+                [request], request_timeout=self.timeout_ms / 1000
+            ).values()
+            found = future.result().topic_partitions or ()
+        return {one.partition: one.offset for one in found if one.offset > marks[one.partition]}
+
+    def until_behind(
+        self, marks: Mapping[int, int], seconds: float, again: Callable[[], object] = lambda: None
+    ) -> dict[int, int]:
+        """The same, once it is all partitions, or the time is over; ``again`` is called now and then meanwhile."""
+        ends, next_at = time.monotonic() + seconds, time.monotonic() + _AGAIN_S
+        while True:
+            found = self.behind(marks)
+            if len(found) == len(marks) or time.monotonic() > ends:
+                return found
+            if time.monotonic() > next_at:
+                again()
+                next_at = time.monotonic() + _AGAIN_S
+            time.sleep(_PAUSE_S)
+
+
+def _tried(wanted: Probe, writer: _Writer, group: _Group, partitions: Collection[int]) -> tuple[Finding, ...]:
+    def commit_one() -> dict[int, int]:
+        offsets = writer.write(_COMMITTED, partitions)
+        writer.commit()
+        return offsets
+
+    def commit_another() -> None:
+        if wanted.topic is None:  # elsewhere every reader would see all of them
+            commit_one()
+
+    began = time.monotonic()
+    read = group.until_behind(commit_one(), wanted.wait_s, commit_another)
+    took_s = time.monotonic() - began
+    hold_s = max(wanted.hold_s, _PATIENCE * took_s)
+    passed: dict[int, int] = {}
+    marks: dict[int, int] = {}
+    if read:
+        try:
+            marks = writer.write(_ABORTED, list(read))
+            passed = group.until_behind(marks, hold_s)
+        finally:
+            writer.abort()
+    return tuple(_finding(group, partition, took_s, hold_s, marks, passed, read) for partition in partitions)
+
+
+def _finding(  # noqa: PLR0913, PLR0917 - all that was seen
+    group: _Group,
+    partition: int,
+    took_s: float,
+    hold_s: float,
+    marks: Mapping[int, int],
+    passed: Mapping[int, int],
+    read: Collection[int],
+) -> Finding:
+    subject, name = f"{group.topic}[{partition}]", group.wanted.group
+    if partition not in read:
+        why = (
+            f"group {name} committed no offset behind a committed record within {took_s:.0f} s, so nothing is known: it does not "
+            "read this partition, lags, or keeps its offsets elsewhere, as Spark does"
+        )
+        return Finding("reader", subject, Result.WARN, why, "Start the reader, or give it longer: --wait")
+    if partition in passed:
+        why = (
+            f"group {name} committed offset {passed[partition]} while the transaction of the record at {marks[partition]} was "
+            "open: it reads records that are not committed"
+        )
+        return Finding("reader", subject, Result.FAIL, why, _CURE)
+    why = f"group {name} read a committed record within {took_s:.1f} s, and did not pass an open transaction in {hold_s:.1f} s"
+    return Finding("reader", subject, Result.PASS, why)
+
+
+@contextlib.contextmanager
+def _writing(sink: KafkaSink, topic: str, transactional_id: str) -> Iterator[_Writer]:
+    timeout_s = sink.timeout_ms / 1000
+    producer = Producer(
+        {**sink.producer_config(), "transactional.id": transactional_id, "linger.ms": 0, "log_level": 0}
+    )
+    with translated(f"initialising {transactional_id}", right=on_ids("Write", transactional_id)):
+        producer.init_transactions(timeout_s)
+    yield _Writer(producer, topic, timeout_s)
+
+
+@contextlib.contextmanager
+def _own_topic(admin: AdminClient, topic: str, timeout_s: float) -> Iterator[None]:
+    with translated(f"creating the topic {topic}", right=on_topic("Create", topic)):
+        admin.create_topics([NewTopic(topic, 1, _DEFAULT_REPLICAS)], request_timeout=timeout_s)[topic].result()
+    try:
+        yield
+    finally:
+        with translated(f"deleting the topic {topic}", right=on_topic("Delete", topic)):
+            admin.delete_topics([topic], request_timeout=timeout_s)[topic].result()

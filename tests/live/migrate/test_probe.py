@@ -1,0 +1,126 @@
+"""`twopc migrate probe`: it tells readers of uncommitted records from readers of committed ones, and says when it cannot tell."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient
+from kafka import KafkaConsumer
+from typer.testing import CliRunner
+
+from integration.cli import app
+from integration.migrate.probe import probe
+from tests.live.pipeline import create_topic
+from tests.reader import committed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.live.services import KafkaService
+
+UNCOMMITTED = "read_uncommitted"
+
+
+def read_with_librdkafka(servers: str, group: str, topic: str, stop: threading.Event, **options: Any) -> None:
+    facts = {"bootstrap.servers": servers, "group.id": group, "auto.offset.reset": "earliest", "log_level": 0}
+    consumer = Consumer({**facts, "auto.commit.interval.ms": 200, **options})
+    with contextlib.closing(consumer):
+        consumer.subscribe([topic])
+        while not stop.is_set():
+            consumer.poll(0.1)
+
+
+def read_with_kafka_python(servers: str, group: str, topic: str, stop: threading.Event, **options: Any) -> None:
+    facts = {"bootstrap_servers": servers, "group_id": group, "auto_offset_reset": "earliest"}
+    with contextlib.closing(KafkaConsumer(topic, **facts, auto_commit_interval_ms=200, **options)) as consumer:
+        while not stop.is_set():
+            consumer.poll(timeout_ms=100)
+
+
+@contextlib.contextmanager
+def reading(read: Any, *arguments: str, **options: Any) -> Iterator[None]:
+    stop = threading.Event()
+    thread = threading.Thread(target=read, args=(*arguments, stop), kwargs=options)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def probed(servers: str, group: str, *words: str) -> tuple[int, dict[str, Any], str]:
+    """Exit status, JSON, and what was said on the way."""
+    given = ["--bootstrap-servers", servers, "--sink", f"p{group}", "--group", group, "--json"]
+    result = CliRunner().invoke(app, ["migrate", "probe", *given, *words])
+    return result.exit_code, json.loads(result.stdout) if result.stdout else {}, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("read", "options", "status"),
+    [
+        (read_with_librdkafka, {}, 0),
+        (read_with_librdkafka, {"isolation.level": UNCOMMITTED}, 1),
+        pytest.param(read_with_kafka_python, {"isolation_level": "read_committed"}, 0, marks=pytest.mark.whole),
+        (read_with_kafka_python, {}, 1),
+    ],
+    ids=["librdkafka's default", "librdkafka, uncommitted", "kafka-python, committed", "kafka-python's default"],
+)
+def test_a_group_is_judged_by_what_it_reads(
+    read: Callable[..., None], options: dict[str, Any], status: int, kafka: KafkaService
+) -> None:
+    servers, group = kafka.bootstrap_servers, f"g{uuid.uuid4().hex[:10]}"
+    topic = create_topic(servers, f"{group}-out", 2)
+    with reading(read, servers, group, topic, **options):
+        found = probed(servers, group, "--topic", topic, "--wait", "60", "--hold", "10")
+    assert found[0] == status, found
+    findings = found[1]["findings"]
+    assert [(one["subject"], one["result"]) for one in findings] == [
+        (f"{topic}[{partition}]", "fail" if status else "pass") for partition in (0, 1)
+    ]
+    assert all("isolation.level=read_committed" in one["fix"] for one in findings) == bool(status)
+    assert [*committed(servers, topic).values()] == [2], "one committed record in each partition, as it says"
+
+
+def test_a_topic_of_its_own_is_named_and_deleted(kafka: KafkaService, monkeypatch: pytest.MonkeyPatch) -> None:
+    servers, group = kafka.bootstrap_servers, f"g{uuid.uuid4().hex[:10]}"
+    readers = contextlib.ExitStack()
+
+    def started(wanted: Any, sink: Any, say: Callable[[str], object]) -> Any:
+        def start(text: str) -> None:
+            say(text)
+            topic = text.rstrip(".").split()[-1]
+            readers.enter_context(reading(read_with_librdkafka, servers, group, topic))
+
+        return probe(wanted, sink, start)
+
+    monkeypatch.setattr("integration.migrate.command.probe", started)
+    with readers:
+        status, found, said = probed(servers, group, "--wait", "60", "--hold", "2")
+    assert (status, found["result"]) == (0, "pass"), found
+    assert found["topic"] in said
+    assert found["topic"].startswith(f"twopc-ledger-p{group}.probe-")
+    assert found["topic"] not in AdminClient({"bootstrap.servers": servers}).list_topics(timeout=60).topics
+
+
+def test_a_group_that_commits_nothing_is_not_judged(kafka: KafkaService) -> None:
+    servers, group = kafka.bootstrap_servers, f"g{uuid.uuid4().hex[:10]}"
+    topic = create_topic(servers, f"{group}-out", 1)
+    status, found, _ = probed(servers, group, "--topic", topic, "--wait", "1")
+    assert (status, found["result"]) == (3, "warn")
+    assert "nothing is known" in found["findings"][0]["why"]
+
+
+def test_wrong_arguments_say_what_to_correct(kafka: KafkaService) -> None:
+    status, found, said = probed(kafka.bootstrap_servers, "g", "--topic", "no-such-topic")
+    assert (status, found) == (2, {})
+    assert "there is no topic no-such-topic" in said
+    status, _, said = probed(kafka.bootstrap_servers, "g", "--config", "transaction.timeout.ms=30000")
+    assert status == 2
+    assert "lower --wait or --hold" in " ".join(said.split())
