@@ -67,7 +67,8 @@ def check_apis(target: Target) -> Iterator[Finding]:
     lacking = [(need, [node for node, offer in offers.items() if not _takes(offer, need)]) for need in NEEDS]
     for need, nodes in lacking:
         if nodes:
-            yield Finding(_CHECK, _brokers(nodes), need.if_absent, _why_lacking(need, offers[nodes[0]]), _FIX)
+            fix = _OLD_FORMAT if _has_old_format(offers[nodes[0]]) else _FIX
+            yield Finding(_CHECK, _brokers(nodes), need.if_absent, _why_lacking(need, offers[nodes[0]]), fix)
     if not any(nodes for _, nodes in lacking) and offers:
         yield Finding(
             _CHECK, _brokers(offers), Result.PASS, f"each takes the {len(NEEDS)} requests that the sink sends"
@@ -75,6 +76,18 @@ def check_apis(target: Target) -> Iterator[Finding]:
 
 
 _FIX: Final = "Use Kafka 3.0 or newer, or a service that takes this request"
+_OLD_FORMAT: Final = (
+    "The broker writes the message format of Kafka 0.10, which has no transactions: raise inter.broker.protocol.version and "
+    "log.message.format.version, the last steps of its upgrade"
+)
+
+
+def _has_old_format(offer: Mapping[int, tuple[int, int]]) -> bool:
+    """Whether a broker that is new enough hides the requests of transactions.
+
+    It does so while its message format is older than 0.11. Source: ``ApiKeys.minRequiredInterBrokerMagic`` in Kafka 3.x.
+    """
+    return ApiKey.ListTransactions in offer and ApiKey.InitProducerId not in offer
 
 
 def _offered(answer: Any) -> dict[int, tuple[int, int]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from integration.preflight.findings import Finding, Result, failed
 from integration.preflight.topics import check_durability, check_rights
-from sinks.kafka.ledger_topic import ABSENT, MARKER_PARTITIONS, TRANSACTION_LOG, describe
+from sinks.kafka.ledger_topic import ABSENT, MARKER_PARTITIONS, TRANSACTION_LOG, describe, settings_of
 from twopc.errors import ConfigurationError, TwoPhaseCommitError
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def check_ledger(target: Target) -> Iterator[Finding]:
             yield Finding(_CHECK, log.name, Result.PASS, "does not exist yet; the first start may create it")
             return
         log.topic.batch_limit()
+        log.topic.marker_partitions()
         decisions = sum(1 for _ in log.inspect().entries)  # raises if it belongs to another sink
     except TwoPhaseCommitError as error:
         yield failed(_CHECK, log.name, error, rights)
@@ -46,7 +47,7 @@ def check_ledger(target: Target) -> Iterator[Finding]:
     found = describe(target.admin, log.name, timeout_ms=target.sink.timeout_ms, with_rights=True)
     if found is not None:
         yield from check_rights(_CHECK, found, _RIGHTS)
-        yield from check_durability(_CHECK, found, {})  # the sink itself looks at the settings
+        yield from check_durability(_CHECK, found, _in_sync(target, log.name))
 
 
 def check_transaction_log(target: Target) -> Iterator[Finding]:
@@ -54,4 +55,14 @@ def check_transaction_log(target: Target) -> Iterator[Finding]:
     with contextlib.suppress(ConfigurationError):  # without the right to see it, the sink warns
         found = describe(target.admin, TRANSACTION_LOG, timeout_ms=target.sink.timeout_ms)
         if found is not None:
-            yield from check_durability("transaction log", found, {})
+            yield from check_durability("transaction log", found, _in_sync(target, TRANSACTION_LOG))
+
+
+def _in_sync(target: Target, topic: str) -> dict[str, str | None]:
+    """How many replicas must be in sync, if more than one: the sink itself warns about one, and looks at all other settings."""
+    try:
+        settings = settings_of(target.admin, topic, timeout_ms=target.sink.timeout_ms) or {}
+    except ConfigurationError:  # without the right to see them, the sink warns
+        return {}
+    name = "min.insync.replicas"
+    return {name: settings[name]} if settings.get(name, "1") != "1" else {}

@@ -163,3 +163,12 @@ def test_the_docs_list_every_step_of_the_try_in_order() -> None:
     listed = re.findall(r"^\| `([a-z -]+)` \|", text, re.MULTILINE)
     names = [step.name for step in steps.STEPS]
     assert [name for name in listed if name in names] == names
+
+
+def test_a_broker_that_hides_transactions_behind_its_old_message_format_is_told_to_end_its_upgrade() -> None:
+    of_transactions = {ApiKey.InitProducerId, ApiKey.AddPartitionsToTxn, ApiKey.EndTxn}
+    (first, *_) = apis.check_apis(target({api: offer for api, offer in ALL.items() if api not in of_transactions}))
+    assert (first.result, "log.message.format.version" in first.fix) == (Result.FAIL, True)
+    too_old = of_transactions | {ApiKey.DescribeTransactions, ApiKey.ListTransactions}
+    (first, *_) = apis.check_apis(target({api: offer for api, offer in ALL.items() if api not in too_old}))
+    assert "Use Kafka 3.0 or newer" in first.fix
