@@ -5,7 +5,8 @@ Source: https://kafka.apache.org/documentation/#recordbatch
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import kafka.errors as kafka_errors
 from kafka.protocol.consumer import FetchRequest
@@ -15,11 +16,46 @@ from sinks.kafka.broker_connection import BrokerConnection
 from twopc.errors import RetriableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 #: The last version that names topics by their names, and has log start offset and leader epoch.
 _FETCH_VERSION: Final = 11
 _FETCH_BYTES: Final = 16_000_000
+#: The first message format that has batches, producers and transactions.
+_WITH_PRODUCERS: Final = 2
+
+
+@dataclass(frozen=True)
+class OldBatch:
+    """A record, or compressed records, as brokers before 0.11 stored them: of no producer and no transaction.
+
+    Upgraded brokers keep them in their logs. It has as much of kafka-python's batches as is asked for.
+    """
+
+    records: Sequence[Any]
+    producer_id: ClassVar[int] = -1
+    producer_epoch: ClassVar[int] = -1
+    is_control_batch: ClassVar[bool] = False
+    is_transactional: ClassVar[bool] = False
+
+    @property
+    def base_offset(self) -> int:
+        """Of the first record."""
+        return int(self.records[0].offset)
+
+    @property
+    def next_offset(self) -> int:
+        """Behind the last one."""
+        return int(self.records[-1].offset) + 1
+
+    @property
+    def records_count(self) -> int:
+        """How many there are."""
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Record by record."""
+        return iter(self.records)
 
 
 def read_batches(config: Mapping[str, Any], topic: str) -> Iterator[tuple[int, Any]]:
@@ -40,7 +76,8 @@ def read_batches(config: Mapping[str, Any], topic: str) -> Iterator[tuple[int, A
             while offset < end:
                 found = _fetch(connection, topic, partition, row["leader_id"], offset)
                 records, start, end = MemoryRecords(bytes(found.records or b"")), offset, found.high_watermark
-                while (batch := records.next_batch()) is not None:
+                while (stored := records.next_batch()) is not None:
+                    batch = stored if stored.magic >= _WITH_PRODUCERS else OldBatch(tuple(stored))
                     yield partition, batch
                     offset = batch.next_offset
                 if offset == start and offset < end:

@@ -12,6 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from integration.cli import app
+from integration.migrate.rehearsal.ways import NOT_RUN, WAYS
+from integration.services.kafka_upgrade import UPGRADE
 from tests.live.migrate.support import OldPipeline
 from tests.live.migrate.test_cutover import write_half_of_batch_1
 
@@ -23,8 +25,13 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")]
 
-_PAGE = Path(__file__).parents[3] / "docs" / "migration.md"
+_ROOT = Path(__file__).parents[3]
+_PAGE = _ROOT / "docs" / "migration.md"
+_REHEARSAL = _ROOT / "docs" / "migration-rehearsal.md"
+_TERMS = _ROOT / "docs" / "migration-terms.md"
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+#: A setting, a method or an argument of ours, as a table names it.
+_NAME = re.compile(r"`([a-z]+(?:_[a-z]+)+)`")
 _NUMBERS = re.compile(r"\d+")
 
 
@@ -64,9 +71,34 @@ def test_the_page_runs_from_its_first_command_to_its_last(
             assert result.exit_code in {0, 3}, result.output
             printed = result.output
             ran.append(" ".join(block.split()[1:3]))
-        elif not text.startswith("dry run: "):  # that one is in test_cutover.py
+        elif language != "mermaid" and not text.startswith("dry run: "):  # that one is in test_cutover.py
             assert [_NUMBERS.sub("", line) for line in text.splitlines()] == [
                 _NUMBERS.sub("", line) for line in printed.splitlines()
             ]
     commands = ["migrate preflight", "migrate cutover", "migrate cutover", "python", "verify --bootstrap-servers"]
     assert ran == [*commands, "migrate rollback", "python"]
+
+
+def test_the_rehearsals_page_names_the_options_and_the_ways_that_there_are() -> None:
+    """The rehearsal itself is run, and its steps are compared with the page, in test_rehearsal.py."""
+    text = _REHEARSAL.read_text()
+    result = CliRunner().invoke(app, ["migrate", "rehearse", "--help"], terminal_width=200)
+    rows = [line for line in text.splitlines() if line.startswith("| `--")]
+    named = {option for row in rows for option in re.findall(r"`(--[a-z-]+)", row)}
+    assert named == {"--way", "--kills", "--batch-rows", "--seed", "--json"}
+    assert all(option in result.output for option in named)
+    assert set(re.findall(r"`--way ([a-z-]+)`", text)) == set(WAYS)
+    assert all(what in text for what in NOT_RUN)
+    assert all(step.version in text for step in UPGRADE)
+    assert re.search(
+        r"^rehearse-migration:.*\n\t@\$\(BIN\)/twopc migrate rehearse", (_ROOT / "Makefile").read_text(), re.MULTILINE
+    )
+
+
+def test_every_name_of_ours_in_the_tables_of_terms_exists() -> None:
+    ours = {name for line in _TERMS.read_text().splitlines() for name in _NAME.findall(line.split(" | ", 1)[-1])}
+    assert {"prepare_timeout_ms", "recover_and_abort", "end_query_id"} <= ours
+    sources = "".join(
+        path.read_text() for room in ("twopc", "sinks", "integration") for path in (_ROOT / room).rglob("*.py")
+    )
+    assert sorted(name for name in ours if not re.search(rf"\b{name}\b", sources)) == []

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,7 +23,6 @@ from twopc.testing.kill_loop.records import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
     from tests.live.services import KafkaService
 
@@ -56,7 +56,10 @@ def test_a_short_rehearsal_to_another_cluster(add_summary: Callable[[str], None]
     add_summary(f"seed {seed}")
     report = rehearsed(seed, "--way", "another-cluster", "--kills", "1", "--batch-rows", "20")
     assert (report["passed"], report["seed"], report["not_run"]) == (True, seed, NOT_RUN)
-    require_exact(report["ways"]["another-cluster"])
+    steps = report["ways"]["another-cluster"]
+    require_exact(steps)
+    page = (Path(__file__).parents[3] / "docs" / "migration-rehearsal.md").read_text()
+    assert [step["name"] for step in steps if step["name"] not in page] == []
 
 
 @pytest.mark.whole

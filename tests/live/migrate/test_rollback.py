@@ -31,6 +31,12 @@ def handed_over(old_kafka: LocalOldKafka, kafka: KafkaService, tmp_path: Path, s
     return pipeline
 
 
+def test_back_before_the_new_query_has_ever_started(handed_over: OldPipeline, spark: SparkSession) -> None:
+    assert handed_over.command("rollback")["handover"]["kind"] == "rest"
+    handed_over.run_old(spark)
+    assert handed_over.visible() == Counter(handed_over.given)
+
+
 @pytest.mark.parametrize(
     ("point", "kind"), [("driver.prepared", "rest"), ("driver.decided", "whole"), ("driver.committed", "whole")]
 )
