@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
+from integration.operate import observe as observe_module
+from sinks.kafka.transactions import TransactionClient
 from tests.live.operate.support import ask, command, spark_files
 from tests.live.pipeline import Tasks, create_topic
 from tests.live.rules.batches import ROWS, VISIBLE
-from tests.live.rules.schedules import crash, playing
+from tests.live.rules.schedules import at, crash, playing
 from tests.live.services import KafkaService
-from twopc.attempt import Claim
+from twopc.attempt import Claim, Evidence
 from twopc.files import LocalFiles
 from twopc.registers import RegisterLog
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from integration.services.kafka import LocalKafka
+    from sinks.kafka.reports import Description
     from tests.live.rules.schedules import Play
 
 
@@ -62,6 +67,30 @@ def test_a_query_that_writes_batch_after_batch_never_needs_somebody(play: Play) 
             looks += 1
         running.result()
     assert looks
+
+
+def test_what_is_just_being_committed_is_waited_for(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observe_module, "_COMMIT_S", 30.0)
+    driver, seen, looks = play.driver(), threading.Semaphore(0), []
+    really = TransactionClient.describe
+
+    def describe(self: TransactionClient, ids: Sequence[str]) -> dict[str, Description]:
+        found = really(self, ids)
+        if threading.current_thread() is not threading.main_thread():
+            seen.release()
+        return found
+
+    def look() -> None:
+        """The driver goes on when the look has seen its transactions open a few times."""
+        looks.append(pool.submit(observe_module.observe, play.sink))
+        assert all(seen.acquire(timeout=30) for _ in range(4))
+
+    monkeypatch.setattr(TransactionClient, "describe", describe)
+    with ThreadPoolExecutor(1) as pool, at("driver.decided", look):
+        driver.process(play.batch(0), Tasks(play, ROWS))
+    state = looks[0].result()
+    assert {proof.evidence for proof in state.proofs} == {Evidence.COMMITTED}
+    assert state.transactions == ()
 
 
 def test_a_dead_query_with_a_decision_that_is_not_committed_needs_somebody(play: Play) -> None:
