@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -103,6 +105,34 @@ def test_a_savepoint_under_load_repeats_exactly_what_restore_says(
     pipeline.options = former  # the old query is ended for good
     pipeline.feed(10)
     assert "query ended" in pipeline.fail(spark)
+
+
+def test_a_source_with_a_log_of_its_own_repeats_exactly_what_restore_says(
+    spark: SparkSession, pipeline: Pipeline, tmp_path: Path
+) -> None:
+    """A source of files notes in the checkpoint which files it has seen, ahead of the batches, and compacts the notes."""
+    files = tmp_path / "files"
+    files.mkdir()
+
+    def add(numbers: range) -> None:
+        for number in numbers:
+            values = [f"{number}-{row}" for row in range(7)]
+            text = "".join(json.dumps({"key": value, "value": value}) + "\n" for value in values)
+            (tmp_path / "new").write_text(text)
+            os.utime(tmp_path / "new", (1_600_000_000 + number,) * 2)  # Spark takes files in the order of their times
+            (tmp_path / "new").rename(files / f"{number:04d}.json")
+            pipeline.given.update(values)
+
+    pipeline.change(files=str(files))
+    add(range(24))
+    taken = take_under_load(spark, pipeline, tmp_path / "kept")
+    [repeated] = restored(pipeline, taken["path"], tmp_path / "elsewhere")["repeated"]
+    assert repeated["rows"] == 7 * (23 - taken["batch_id"])
+    add(range(24, 30))
+    pipeline.run(spark)
+    seen = pipeline.visible()
+    assert seen.keys() == pipeline.given.keys()
+    assert (seen - pipeline.given).total() == repeated["rows"]
 
 
 @pytest.mark.parametrize(
