@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from integration.operate import stop_with_savepoint, with_savepoints
+from integration.operate import create_savepoint, restore_savepoint, stop_with_savepoint, with_savepoints
 from integration.spark import exactly_once
 from sinks.kafka import KafkaSink
 from tests.live import spark_query
+from tests.live.file_query import Query, adding, counters
 from tests.live.operate.support import command
+from tests.live.redis.conftest import redis_server
 from tests.live.spark_support import Pipeline, message_of, spark, wait_until
 from tests.reader import records
 
@@ -24,9 +26,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from tests.live.redis.services import RedisService
     from tests.live.services import KafkaService
 
-__all__ = ["spark"]
+__all__ = ["redis_server", "spark"]
 
 _PROVIDERS = "org.apache.spark.sql.execution.streaming.state"
 _ROCKSDB = {
@@ -200,3 +203,24 @@ def test_a_query_that_stops_with_a_savepoint_repeats_nothing(
     pipeline.feed(60)
     pipeline.run(spark)
     pipeline.require_exactly_once()
+
+
+def test_a_query_whose_decisions_are_in_its_checkpoint_goes_on_from_a_savepoint(
+    spark: SparkSession, redis_server: RedisService, tmp_path: Path
+) -> None:
+    """Without a Kafka sink the decisions are not restored: the sink itself knows its owner, and the last batch."""
+    sink = adding(redis_server)
+    query = Query(spark, tmp_path / "query", (sink,))
+    query.directory.mkdir()
+    query.feed({"id": "a", "n": 1})
+    query.run()
+    taken = create_savepoint(query.directory / "checkpoint", tmp_path / "kept")
+    query.feed({"id": "a", "n": 10}, {"id": "b", "n": 5})
+    query.run()
+    shutil.move(query.directory / "checkpoint", tmp_path / "old")
+    done = restore_savepoint(taken.path, query.directory / "checkpoint")
+    assert "name in use" in query.refused()  # without the settings that it names
+    query.settings = {"adopt_query_id": done.query_id, "end_query_id": taken.manifest.query_id}
+    query.feed({"id": "a", "n": 100})
+    query.run()
+    assert counters(redis_server, sink.name) == {"a": 1 + 2 * 10 + 100, "b": 2 * 5}
