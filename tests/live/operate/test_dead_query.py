@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.live.operate.support import command
 from tests.live.spark_support import KILLED, Pipeline
 
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from tests.live.services import KafkaService
 
 
+@pytest.mark.whole
 def test_an_operator_makes_a_dead_querys_decision_visible_and_its_restart_goes_on(
     kafka: KafkaService, tmp_path: Path
 ) -> None:

@@ -110,6 +110,7 @@ def test_a_savepoint_under_load_repeats_exactly_what_restore_says(
     assert "query ended" in pipeline.fail(spark)
 
 
+@pytest.mark.whole
 def test_a_source_with_a_log_of_its_own_repeats_exactly_what_restore_says(
     spark: SparkSession, pipeline: Pipeline, tmp_path: Path
 ) -> None:

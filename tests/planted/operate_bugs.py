@@ -1,0 +1,71 @@
+"""What an operator could do wrong if the commands let him."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tests.planted.bug import one_edit
+
+if TYPE_CHECKING:
+    from tests.planted.bug import Bug
+
+_ACTS: Final = "integration/operate/acts.py"
+_ADVICE: Final = "tests/unit/test_operate_advice.py"
+_SAVEPOINT: Final = "tests/unit/test_savepoint.py"
+
+OPERATE_BUGS: Final[tuple[Bug, ...]] = (
+    one_edit(
+        "an operator may abort what is decided",
+        0,
+        _ACTS,
+        "        if one.standing is Standing.DECIDED:\n",
+        "        if one.standing is None:\n",
+        model=False,
+        protocol=_ADVICE,
+    ),
+    one_edit(
+        "an operator may commit what nobody decided",
+        0,
+        _ACTS,
+        "        if one.standing is not Standing.DECIDED:\n",
+        "        if one.standing is None:\n",
+        model=False,
+        protocol=_ADVICE,
+    ),
+    one_edit(
+        "an operator's abort does not fence the driver first",
+        0,
+        _ACTS,
+        "    if any(one.standing is Standing.RUNNING for one in wanted):\n",
+        "    if not wanted:\n",
+        model=False,
+        protocol="tests/live/operate/test_transactions.py -k notices",
+    ),
+    one_edit(
+        "a savepoint has state beyond its batch",
+        0,
+        "integration/operate/savepoint.py",
+        "version[0] <= batch + 1",
+        "version[0] <= batch + 2",
+        model=False,
+        protocol=_SAVEPOINT,
+    ),
+    one_edit(
+        "a savepoint lacks what Spark deleted meanwhile",
+        0,
+        "integration/operate/savepoint.py",
+        '        if not is_old and not file.endswith(".crc"):\n',
+        "        if not file:\n",
+        model=False,
+        protocol=_SAVEPOINT,
+    ),
+    one_edit(
+        "a restored checkpoint keeps the old query's id",
+        0,
+        "integration/operate/restore.py",
+        "_of_query(data, name) if file == _METADATA else data",
+        "data",
+        model=False,
+        protocol=_SAVEPOINT,
+    ),
+)
