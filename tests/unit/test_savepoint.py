@@ -52,6 +52,7 @@ def checkpoint(tmp_path: Path) -> Path:
     put(found / "state/0/0/.1.delta.crc", "x")
     put(found / "twopc/binding-000001.json", '{"format":1,"log":"l","log_identity":"i","sinks":{"s":{"ledger":"l"}}}')
     put(found / "twopc/staging/x", "rows")
+    put(found / "twopc/registers/00000000000000000001", "truncated meanwhile")
     for batch in range(5):
         add_batch(found, batch, is_finished=batch < 4)
     return found
@@ -108,6 +109,7 @@ def test_batches_that_finish_meanwhile_do_not_get_into_it(
         ("offsets/1", True),
         ("offsets/2", False),
         ("state/0/0/2.delta", True),
+        ("twopc/registers/00000000000000000001", True),
         ("state/0/0/4.delta", False),
         ("state/1/0/1_0a-1b.changelog", False),
     ],
