@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")]
 
 _TIMEOUT_S: Final = 120
+UP_TO_THE_DECISION: Final = POINTS[: POINTS.index("driver.decided") + 1]
 #: A command whose process ends by SIGKILL: at a crash point, or at a step of the file that it writes.
 _COMMAND: Final = """
 import os, signal, sys
@@ -101,8 +102,14 @@ def new_query(pipeline: OldPipeline, direct: str) -> Callable[[DataFrame, str], 
     ("direct", "points"),
     [
         ("never", ["task.flushed", "driver.deciding", "driver.committing"]),
-        pytest.param("never", POINTS, marks=pytest.mark.whole),
-        pytest.param("always", [point for point in POINTS if point.startswith("driver.")], marks=pytest.mark.whole),
+        pytest.param("never", UP_TO_THE_DECISION, marks=pytest.mark.whole),
+        pytest.param("always", [point for point in UP_TO_THE_DECISION if "task" not in point], marks=pytest.mark.whole),
+        # Behind the decision a restart completes the batch by itself, and Spark notes it.
+        *(
+            pytest.param(direct, [point], marks=pytest.mark.whole)
+            for direct in ("never", "always")
+            for point in ("driver.committing", "driver.committed", "driver.swept")
+        ),
     ],
 )
 def test_the_new_query_is_killed_in_the_handed_over_batch(
