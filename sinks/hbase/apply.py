@@ -15,14 +15,14 @@ from __future__ import annotations
 import contextlib
 import struct
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sinks.hbase import staging
 from sinks.hbase.mappings import MARKED
 from sinks.hbase.row_ops import Op, cells_of, look, put, where_equal, where_none_since
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
     from sinks.hbase.client import HBaseClient
     from sinks.hbase.fence import Fence
@@ -33,8 +33,20 @@ if TYPE_CHECKING:
 _BASE: Final = struct.Struct(">Q")
 _TASK: Final = struct.Struct(">II")
 _SHOWN: Final = 3
-#: How many chunks are applied at the same time, where their order does not matter.
+#: How many chunks of a slice, and how many slices, are applied at the same time, where their order does not matter.
 _AT_ONCE: Final = 4
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def at_once(step: Callable[[T], R], items: Iterable[T]) -> Generator[R]:
+    """The result of each step, in order; some run at a time. Closing it starts no further one, and waits for those that run."""
+    pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="twopc-hbase")
+    try:
+        yield from pool.map(step, items)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 class Applier:
@@ -76,11 +88,8 @@ class Applier:
         if not handle.distinct:  # the next chunk may have the same row: it waits until this one is recorded
             yield from ((done, self.apply_chunk(handle, base, done)) for done in todo)
             return
-        pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="twopc-hbase")
-        try:
-            yield from zip(todo, pool.map(lambda done: self.apply_chunk(handle, base, done), todo), strict=True)
-        finally:
-            pool.shutdown(cancel_futures=True)
+        with contextlib.closing(at_once(lambda done: self.apply_chunk(handle, base, done), todo)) as found:
+            yield from zip(todo, found, strict=True)
 
     def apply_chunk(self, handle: HBaseHandle, base: int, done: int) -> list[str] | None:
         """Apply the chunk before which ``done`` others were applied; what blocks it, or None: the chunk is gone."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from sinks.hbase import staging
-from sinks.hbase.apply import Applier
+from sinks.hbase.apply import Applier, at_once
 from sinks.hbase.control import ControlCell
 from sinks.hbase.errors import FAILURES, AbsentTableError, RemoteError
 from sinks.hbase.fence import Fence, state_of, top_of
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
     from sinks.hbase.settings import HBaseSettings
     from sinks.staged.slices import SliceState
     from twopc.attempt import Claim
-
-#: How many slices are applied at the same time, where their order does not matter.
-_AT_ONCE: Final = 4
 
 
 class HBaseCommitter(StagedCommitter[HBaseHandle]):
@@ -89,11 +85,7 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         if any(self._is_ordered(handle) or not handle.distinct for handle in handles):
             yield from super()._apply_each(handles, version)
             return
-        pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="twopc-hbase-slices")
-        try:
-            yield from pool.map(lambda handle: self._apply(handle, version), handles)
-        finally:
-            pool.shutdown(cancel_futures=True)
+        yield from at_once(lambda handle: self._apply(handle, version), handles)
 
     def _is_ordered(self, handle: HBaseHandle) -> bool:
         # What the next task appends comes behind what this one appends.

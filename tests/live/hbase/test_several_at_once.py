@@ -36,17 +36,22 @@ def rows(ids: list[int]) -> pa.RecordBatch:
     return batch(id=ids, n=[1] * len(ids))
 
 
+def let_meet(monkeypatch: pytest.MonkeyPatch, name: str, count: int) -> None:
+    """Let a method of the applier go on only when so many threads are in it."""
+    original, together = getattr(Applier, name), threading.Barrier(count, timeout=30)
+
+    def meet(*arguments: Any) -> Any:
+        together.wait()
+        return original(*arguments)
+
+    monkeypatch.setattr(Applier, name, meet)
+
+
 @pytest.mark.parametrize("kind", MAPPINGS)
 def test_chunks_without_a_common_row_are_applied_concurrently(
     kind: type[Mapping], store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    apply_chunk, together = Applier.apply_chunk, threading.Barrier(CHUNKS, timeout=30)
-
-    def meet(*arguments: Any) -> Any:
-        together.wait()
-        return apply_chunk(*arguments)
-
-    monkeypatch.setattr(Applier, "apply_chunk", meet)
+    let_meet(monkeypatch, "apply_chunk", CHUNKS)
     driver = Driver(sink_of(store, mapping_of(kind, store), chunk_rows=2))
     scan_start = driver.begin()
     assert driver.commit([driver.prepare(rows(DIFFERENT))], scan_start) == [Evidence.COMMITTED]
@@ -74,13 +79,7 @@ def test_chunks_with_a_common_row_are_applied_one_after_the_other(
 def test_slices_of_a_decision_are_applied_concurrently(
     kind: type[Mapping], store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    apply, together = Applier.apply, threading.Barrier(SLICES, timeout=30)
-
-    def meet(*arguments: Any) -> Any:
-        together.wait()
-        return apply(*arguments)
-
-    monkeypatch.setattr(Applier, "apply", meet)
+    let_meet(monkeypatch, "apply", SLICES)
     driver = Driver(sink_of(store, mapping_of(kind, store)))
     scan_start = driver.begin()
     handles = [driver.prepare(rows([task, SLICES]), partition=task) for task in range(SLICES)]
