@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from functools import partial
 from pathlib import Path  # noqa: TC003 - typer evaluates annotations at run time
 from typing import Annotated, Any
 
 import typer
 
+from integration.command_line import Config, ConfigFile, Json, Seed, Servers, Timeout, chosen_seed, connection
 from integration.history.commands import app as history
 from integration.migrate.commands import app as migrate
 from integration.operate import commands as operate
@@ -29,8 +29,6 @@ app.command()(operate.status)
 app.command()(operate.resolve)
 app.add_typer(history)
 
-_LARGEST_SEED = 999_999
-
 
 def _parse(text: str) -> Any:
     from integration.verify.expressions import ExpressionError, parse  # noqa: PLC0415 - slow, not needed for --help
@@ -41,7 +39,6 @@ def _parse(text: str) -> Any:
         raise typer.BadParameter(str(error)) from error
 
 
-_connection = partial(typer.Option, rich_help_panel="Connection")
 _check = partial(typer.Option, rich_help_panel="What to check")
 _expression = partial(_check, parser=_parse, metavar="EXPR")
 _repeat = partial(typer.Option, rich_help_panel="Repeat")
@@ -57,18 +54,14 @@ def demo(  # noqa: PLR0913 - options of a command line, each with a default
     *,
     rows: Annotated[int, typer.Option(min=1, max=10_000_000, help="Records for each query.")] = 200_000,
     kills: Annotated[int, typer.Option(min=0, max=1_000, help="How often to kill each query (SIGKILL).")] = 5,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Repeats the kills of an earlier run. Default: a random one.")
-    ] = None,
+    seed: Seed = None,
     partitions: Annotated[int, typer.Option(min=1, max=100, help="Partitions of each topic.")] = 4,
     batch_rows: Annotated[
         int | None, typer.Option(min=1, help="Records per micro-batch. Default: a few batches between two kills.")
     ] = None,
     shuffle: Annotated[bool, typer.Option(help="Repartition by key before the sink.")] = False,
     baseline: Annotated[bool, typer.Option(help="Also run Spark's built-in Kafka sink, for comparison.")] = True,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object to stdout, everything else to stderr.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Kill a streaming query on a real Kafka repeatedly, then count what it wrote.
 
@@ -85,7 +78,7 @@ def demo(  # noqa: PLR0913 - options of a command line, each with a default
     options = DemoOptions(
         rows=rows,
         kills=kills,
-        seed=random.randint(0, _LARGEST_SEED) if seed is None else seed,  # noqa: S311 - chaos, not cryptography
+        seed=chosen_seed(seed),
         partitions=partitions,
         batch_rows=batch_rows,
         shuffle=shuffle,
@@ -97,15 +90,12 @@ def demo(  # noqa: PLR0913 - options of a command line, each with a default
 @app.command()
 def verify(  # noqa: PLR0913 - options of a command line
     *,
-    bootstrap_servers: Annotated[str, _connection(help="host:port of a broker; several separated by commas.")],
-    sink: Annotated[str, _connection(help="Name of the sink.")],
-    ledger_topic: Annotated[str | None, _connection(help="Its ledger. Default: twopc-ledger-<sink>.")] = None,
-    config: Annotated[list[str] | None, _connection(help="A librdkafka option, key=value. Repeatable.")] = None,
-    config_file: Annotated[
-        Path | None,
-        _connection(exists=True, dir_okay=False, help="A file of such options, one per line. Use it for passwords."),
-    ] = None,
-    timeout: Annotated[int, _connection(min=1, help="Seconds to wait for the brokers.")] = 30,
+    bootstrap_servers: Servers,
+    sink: Annotated[str, connection(help="Name of the sink.")],
+    ledger_topic: Annotated[str | None, connection(help="Its ledger. Default: twopc-ledger-<sink>.")] = None,
+    config: Config = None,
+    config_file: ConfigFile = None,
+    timeout: Timeout = 30,
     checkpoint: Annotated[
         Path | None,
         _check(exists=True, file_okay=False, help="Compare with the query's checkpoint, a local directory."),
@@ -163,22 +153,17 @@ def verify(  # noqa: PLR0913 - options of a command line
 @app.command()
 def preflight(  # noqa: PLR0913 - options of a command line
     *,
-    bootstrap_servers: Annotated[str, _connection(help="host:port of a broker; several separated by commas.")],
-    sink: Annotated[str, _connection(help="Name of the sink.")],
-    ledger_topic: Annotated[str | None, _connection(help="Its ledger. Default: twopc-ledger-<sink>.")] = None,
+    bootstrap_servers: Servers,
+    sink: Annotated[str, connection(help="Name of the sink.")],
+    ledger_topic: Annotated[str | None, connection(help="Its ledger. Default: twopc-ledger-<sink>.")] = None,
     option: Annotated[
         list[str] | None,
-        _connection("--option", "--config", help="An option of the sink, kafka.key=value. Repeatable."),
+        connection("--option", "--config", help="An option of the sink, kafka.key=value. Repeatable."),
     ] = None,
-    config_file: Annotated[
-        Path | None,
-        _connection(exists=True, dir_okay=False, help="A file of such options, one per line. Use it for passwords."),
-    ] = None,
-    timeout: Annotated[int, _connection(min=1, help="Seconds that one step may wait for the brokers.")] = 30,
+    config_file: ConfigFile = None,
+    timeout: Annotated[int, connection(min=1, help="Seconds that one step may wait for the brokers.")] = 30,
     topic: Annotated[list[str] | None, _check(help="A topic that the query writes to. Repeatable.")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object to stdout, everything else to stderr.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Try on a cluster what a sink needs: settings, rights, and a two-phase commit on a topic of its own.
 

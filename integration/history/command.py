@@ -16,6 +16,7 @@ from rich.text import Text
 from integration.history.diagnose import diagnose
 from integration.history.reader import HistoryError, read
 from integration.history.report import page
+from integration.reported import reported
 from twopc.progress import describe, seconds, utc
 
 if TYPE_CHECKING:
@@ -109,12 +110,7 @@ def show_diagnosis(checkpoint: Path, *, last: int, as_json: bool) -> int:
 
 
 def _run(name: str, act: Callable[[], int]) -> int:
-    try:
-        return act()
-    except HistoryError as error:
-        stderr = Console(stderr=True, highlight=False)
-        stderr.print(Text(f"twopc {name}: {error}", style="red"), soft_wrap=True)
-        return _NOT_READ
+    return reported(name, act, not_done=_NOT_READ, expected={HistoryError: _NOT_READ})
 
 
 def _console() -> Console:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from integration.command_line import Json  # noqa: TC001 - typer evaluates annotations at run time
+
 app = typer.Typer()
 
 _Checkpoint = Annotated[
@@ -16,7 +18,6 @@ _Checkpoint = Annotated[
     ),
 ]
 _Last = Annotated[int, typer.Option(min=1, help="How many of the newest checkpoints.")]
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, everything else to stderr.")]
 
 
 @app.command()
@@ -25,7 +26,7 @@ def history(
     *,
     last: _Last = 20,
     only_failed: Annotated[bool, typer.Option("--failed", help="Only those that failed.")] = False,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """What became of a query's checkpoints (batches). Read-only: the query may be running, or dead.
 
@@ -41,7 +42,7 @@ def show(
     checkpoint: _Checkpoint,
     batch: Annotated[int, typer.Argument(min=0, help="The checkpoint's id: the batch.", show_default=False)],
     *,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Everything that is known of one checkpoint: phases, the slowest tasks, attempts, the cause if it failed.
 
@@ -71,7 +72,7 @@ def report(
 
 
 @app.command()
-def diagnose(checkpoint: _Checkpoint, *, last: _Last = 50, as_json: _Json = False) -> None:
+def diagnose(checkpoint: _Checkpoint, *, last: _Last = 50, as_json: Json = False) -> None:
     """What slows or fails a query's checkpoints, the likeliest cause first, and what to change.
 
     Exit status: 0 nothing found, 1 something found, 2 no history, or it cannot be read.

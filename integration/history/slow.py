@@ -54,7 +54,7 @@ def _reading(window: Window) -> Evidence | None:
 
 
 def _behind(window: Window, *, has_more_rows: bool) -> Evidence | None:
-    """One task is far behind the others in most checkpoints; because it has more rows, or in spite of as few."""
+    """One task is far behind the others in most checkpoints: because it has more rows, or although it has no more."""
     judged = [one for one in window.by_tasks if one.tasks >= _LEAST_TASKS]
     found = []
     for one in judged:

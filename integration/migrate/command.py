@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import traceback
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import typer
-from rich.console import Console
 
 from integration.migrate.cutover import find, record
 from integration.migrate.handover import Kind
@@ -17,8 +15,8 @@ from integration.migrate.place import opened
 from integration.migrate.probe import probe
 from integration.migrate.rollback import roll_back
 from integration.preflight.findings import Result
+from integration.reported import reported
 from integration.verify.expressions import ExpressionError
-from twopc.errors import TwoPhaseCommitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,19 +82,12 @@ def probe_group(wanted: Probe, sink: Callable[[], KafkaSink], *, as_json: bool) 
 
 
 def _run(name: str, act: Callable[[], tuple[dict[str, Any], list[str]]], *, as_json: bool) -> int:
-    stderr = Console(stderr=True, highlight=False)
-    try:
+    def answered() -> int:
         facts, lines = act()
-    except (TwoPhaseCommitError, ExpressionError) as error:
-        problem = str(error)
-    except Exception as error:  # noqa: BLE001 - a status of its own, as in the other commands
-        traceback.print_exc()
-        problem = f"unexpected {type(error).__name__} ({error}). Please report this with the traceback above."
-    else:
         typer.echo(json.dumps(facts) if as_json else "\n".join(lines))
         return _DONE
-    stderr.print(f"twopc migrate {name}: {problem}", style="red", markup=False, soft_wrap=True)
-    return _NOT_DONE
+
+    return reported(f"migrate {name}", answered, not_done=_NOT_DONE, expected={ExpressionError: _NOT_DONE})
 
 
 def _lines(found: Found, file: str | None) -> list[str]:

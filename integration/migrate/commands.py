@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from enum import Enum
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="From an at-least-once pipeline to transactional sinks, and back.")
+from integration.command_line import Config, ConfigFile, Json, Seed, Servers, Timeout, chosen_seed, connection
 
-_LARGEST_SEED = 999_999
+app = typer.Typer(no_args_is_help=True, help="From an at-least-once pipeline to transactional sinks, and back.")
 
 
 class Way(Enum):
@@ -22,39 +20,30 @@ class Way(Enum):
     UPGRADE = "upgrade"
 
 
-_connection = partial(typer.Option, rich_help_panel="Connection")
 _batch = partial(typer.Option, rich_help_panel="The batch")
 
-_Servers = Annotated[str, _connection(help="host:port of a broker; several separated by commas.")]
-_Sink = Annotated[str, _connection(help="Name of the transactional sink.")]
-_Ledger = Annotated[str | None, _connection(help="Its ledger. Default: twopc-ledger-<sink>.")]
-_Config = Annotated[list[str] | None, _connection(help="A librdkafka option, key=value. Repeatable.")]
-_ConfigFile = Annotated[
-    Path | None,
-    _connection(exists=True, dir_okay=False, help="A file of such options, one per line. Use it for passwords."),
-]
-_Timeout = Annotated[int, _connection(min=1, help="Seconds to wait for the brokers.")]
+_Sink = Annotated[str, connection(help="Name of the transactional sink.")]
+_Ledger = Annotated[str | None, connection(help="Its ledger. Default: twopc-ledger-<sink>.")]
 _Checkpoint = Annotated[
     str, _batch(help="The query's checkpoint: a directory, or a URL that a Spark session here can open.")
 ]
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, everything else to stderr.")]
 
 
 @app.command()
 def preflight(  # noqa: PLR0913 - options of a command line
     *,
-    bootstrap_servers: _Servers,
+    bootstrap_servers: Servers,
     sink: _Sink,
     topic: Annotated[list[str] | None, typer.Option(help="A topic that the query writes to. Repeatable.")] = None,
     source_bootstrap_servers: Annotated[
-        str | None, _connection(help="Where the query reads, if that is Kafka; may be a Kafka without transactions.")
+        str | None, connection(help="Where the query reads, if that is Kafka; may be a Kafka without transactions.")
     ] = None,
     source_topic: Annotated[list[str] | None, typer.Option(help="A topic that it reads. Repeatable.")] = None,
     ledger_topic: _Ledger = None,
-    config: _Config = None,
-    config_file: _ConfigFile = None,
-    timeout: _Timeout = 30,
-    as_json: _Json = False,
+    config: Config = None,
+    config_file: ConfigFile = None,
+    timeout: Timeout = 30,
+    as_json: Json = False,
 ) -> None:
     """What `twopc preflight` checks; and the source, who reads the output, where its keys are, and quotas.
 
@@ -74,7 +63,7 @@ def preflight(  # noqa: PLR0913 - options of a command line
 @app.command()
 def cutover(  # noqa: PLR0913 - options of a command line
     *,
-    bootstrap_servers: _Servers,
+    bootstrap_servers: Servers,
     sink: _Sink,
     checkpoint: _Checkpoint,
     topic: Annotated[list[str], _batch(help="A topic that the old query writes to. Repeatable.")],
@@ -95,13 +84,13 @@ def cutover(  # noqa: PLR0913 - options of a command line
         _batch("--other-writers", help="Others write to the topics, too: expect records that are not of the batch."),
     ] = False,
     ledger_topic: _Ledger = None,
-    config: _Config = None,
-    config_file: _ConfigFile = None,
-    timeout: _Timeout = 30,
+    config: Config = None,
+    config_file: ConfigFile = None,
+    timeout: Timeout = 30,
     apply: Annotated[
         bool, typer.Option("--apply", help="Record the hand-over. Without it, this is a dry run.")
     ] = False,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Find the batch that the old query has left unfinished, and hand it over to the transactional sink.
 
@@ -127,14 +116,14 @@ def cutover(  # noqa: PLR0913 - options of a command line
 @app.command()
 def rollback(  # noqa: PLR0913 - options of a command line
     *,
-    bootstrap_servers: _Servers,
+    bootstrap_servers: Servers,
     sink: _Sink,
     checkpoint: _Checkpoint,
     ledger_topic: _Ledger = None,
-    config: _Config = None,
-    config_file: _ConfigFile = None,
-    timeout: _Timeout = 30,
-    as_json: _Json = False,
+    config: Config = None,
+    config_file: ConfigFile = None,
+    timeout: Timeout = 30,
+    as_json: Json = False,
 ) -> None:
     """Hand the checkpoint back to the old sink, so that it neither repeats nor skips a batch.
 
@@ -159,10 +148,8 @@ def rehearse(
     ] = None,
     kills: Annotated[int, typer.Option(min=1, max=100, help="How often to kill each sink (SIGKILL).")] = 3,
     batch_rows: Annotated[int, typer.Option(min=10, max=100_000, help="Records per micro-batch.")] = 100,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Repeats the kills of an earlier run. Default: a random one.")
-    ] = None,
-    as_json: _Json = False,
+    seed: Seed = None,
+    as_json: Json = False,
 ) -> None:
     """Go the whole way on real local brokers: 0.10.2.2, a current cluster, cut-over, and back; count after each step.
 
@@ -173,15 +160,14 @@ def rehearse(
     from integration.migrate.rehearsal.run import main  # noqa: PLC0415 - slow imports that --help does not need
     from integration.migrate.rehearsal.ways import Scale  # noqa: PLC0415
 
-    chosen = random.randint(0, _LARGEST_SEED) if seed is None else seed  # noqa: S311 - chaos, not cryptography
-    scale = Scale(seed=chosen, kills=kills, batch_rows=batch_rows)
+    scale = Scale(seed=chosen_seed(seed), kills=kills, batch_rows=batch_rows)
     raise typer.Exit(main([each.value for each in way or Way], scale, as_json=as_json))
 
 
 @app.command()
 def probe(  # noqa: PLR0913 - options of a command line
     *,
-    bootstrap_servers: _Servers,
+    bootstrap_servers: Servers,
     sink: _Sink,
     group: Annotated[str, typer.Option(help="The consumer group.")],
     topic: Annotated[
@@ -190,10 +176,10 @@ def probe(  # noqa: PLR0913 - options of a command line
     wait: Annotated[float, typer.Option(min=0, help="Seconds that the group may take to commit an offset.")] = 120,
     hold: Annotated[float, typer.Option(min=0, help="Seconds, at least, that a transaction stays open.")] = 15,
     ledger_topic: _Ledger = None,
-    config: _Config = None,
-    config_file: _ConfigFile = None,
-    timeout: _Timeout = 30,
-    as_json: _Json = False,
+    config: Config = None,
+    config_file: ConfigFile = None,
+    timeout: Timeout = 30,
+    as_json: Json = False,
 ) -> None:
     """Try whether a consumer group reads committed records only: it must not pass an open transaction.
 

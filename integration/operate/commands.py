@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from integration.command_line import Config, ConfigFile, Json, Servers, Timeout, connection
+
 if TYPE_CHECKING:
     from integration.operate.subject import Connection
 
 transactions = typer.Typer(no_args_is_help=True, help="What is open, what is proven of it, and how to end it by hand.")
 
-_connection = partial(typer.Option, rich_help_panel="Connection")
 _force = partial(typer.Option, rich_help_panel="By hand")
 
 _What = Annotated[str, typer.Argument(help="A sink's name, or the directory of a query's checkpoint.")]
@@ -23,19 +24,11 @@ _WhatOrAll = Annotated[
     typer.Argument(help="A sink's name, or the directory of a query's checkpoint. Default: every sink on the cluster."),
 ]
 _Ids = Annotated[list[str] | None, typer.Argument(help="Transactional ids. Default: all that the act fits.")]
-_Servers = Annotated[str, _connection(help="host:port of a broker; several separated by commas.")]
 _ServersOrNone = Annotated[
-    str | None, _connection(help="host:port of a broker. Without it, only what the checkpoint says is shown.")
+    str | None, connection(help="host:port of a broker. Without it, only what the checkpoint says is shown.")
 ]
-_Ledger = Annotated[str | None, _connection(help="The sink's ledger. Default: twopc-ledger-<sink>.")]
-_Config = Annotated[list[str] | None, _connection(help="A librdkafka option, key=value. Repeatable.")]
-_ConfigFile = Annotated[
-    Path | None,
-    _connection(exists=True, dir_okay=False, help="A file of such options, one per line. Use it for passwords."),
-]
-_Timeout = Annotated[int, _connection(min=1, help="Seconds to wait for the brokers.")]
+_Ledger = Annotated[str | None, connection(help="The sink's ledger. Default: twopc-ledger-<sink>.")]
 _Checkpoint = Annotated[Path | None, typer.Option(help="The query's checkpoint, beside a sink's name.")]
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, everything else to stderr.")]
 _Yes = Annotated[bool, _force("--yes", help="Do not ask.")]
 _Forced = Annotated[
     bool, _force("--force", help="Do what the decision record does not forbid, but does not say either.")
@@ -52,7 +45,7 @@ def _connect(
 ) -> Connection:
     from integration.operate.subject import Connection  # noqa: PLC0415 - slow imports that --help does not need
 
-    return Connection(servers, ledger, tuple(config or ()), config_file, timeout)
+    return Connection(servers, ledger, config, config_file, timeout)
 
 
 def status(  # noqa: PLR0913 - options of a command line
@@ -60,14 +53,14 @@ def status(  # noqa: PLR0913 - options of a command line
     *,
     bootstrap_servers: _ServersOrNone = None,
     ledger_topic: _Ledger = None,
-    config: _Config = None,
-    config_file: _ConfigFile = None,
-    timeout: _Timeout = 30,
+    config: Config = None,
+    config_file: ConfigFile = None,
+    timeout: Timeout = 30,
     checkpoint: _Checkpoint = None,
     watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 5.0,
     seconds: Annotated[float | None, typer.Option(min=0, help="End --watch after this time.")] = None,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Who owns a sink, how far it is, what is open, what holds readers back, and what to do about it.
 
@@ -93,14 +86,14 @@ def status(  # noqa: PLR0913 - options of a command line
 def resolve(  # noqa: PLR0913 - options of a command line
     what: _What,
     *,
-    bootstrap_servers: _Servers,
+    bootstrap_servers: Servers,
     ledger_topic: _Ledger = None,
-    config: _Config = None,
-    config_file: _ConfigFile = None,
-    timeout: _Timeout = 30,
+    config: Config = None,
+    config_file: ConfigFile = None,
+    timeout: Timeout = 30,
     checkpoint: _Checkpoint = None,
     yes: Annotated[bool, _force("--yes", help="Commit what is decided and open without asking.")] = False,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Go through a batch in doubt step by step: its state, the evidence, the next action.
 
@@ -126,12 +119,12 @@ def resolve(  # noqa: PLR0913 - options of a command line
 def list_open(  # noqa: PLR0913 - options of a command line
     what: _WhatOrAll = None,
     *,
-    bootstrap_servers: _Servers,
+    bootstrap_servers: Servers,
     ledger_topic: _Ledger = None,
-    config: _Config = None,
-    config_file: _ConfigFile = None,
-    timeout: _Timeout = 30,
-    as_json: _Json = False,
+    config: Config = None,
+    config_file: ConfigFile = None,
+    timeout: Timeout = 30,
+    as_json: Json = False,
 ) -> None:
     """Open transactions: their age, when they expire, what the decision record says of them.
 
@@ -150,12 +143,12 @@ def list_open(  # noqa: PLR0913 - options of a command line
 def prove(  # noqa: PLR0913 - options of a command line
     what: _What,
     *,
-    bootstrap_servers: _Servers,
+    bootstrap_servers: Servers,
     ledger_topic: _Ledger = None,
-    config: _Config = None,
-    config_file: _ConfigFile = None,
-    timeout: _Timeout = 30,
-    as_json: _Json = False,
+    config: Config = None,
+    config_file: ConfigFile = None,
+    timeout: Timeout = 30,
+    as_json: Json = False,
 ) -> None:
     """What is proven of each transaction of the last decision, by its marker. Ends nothing, fences nobody.
 
@@ -173,16 +166,16 @@ def commit(  # noqa: PLR0913 - options of a command line
     what: _What,
     ids: _Ids = None,
     *,
-    bootstrap_servers: _Servers,
+    bootstrap_servers: Servers,
     ledger_topic: _Ledger = None,
-    config: _Config = None,
-    config_file: _ConfigFile = None,
-    timeout: _Timeout = 30,
+    config: Config = None,
+    config_file: ConfigFile = None,
+    timeout: Timeout = 30,
     checkpoint: _Checkpoint = None,
     yes: _Yes = False,
     force: _Forced = False,
     reason: _Reason = None,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Commit decided transactions, as the query's next start would. Harms no driver that is running.
 
@@ -205,16 +198,16 @@ def abort(  # noqa: PLR0913 - options of a command line
     what: _What,
     ids: _Ids = None,
     *,
-    bootstrap_servers: _Servers,
+    bootstrap_servers: Servers,
     ledger_topic: _Ledger = None,
-    config: _Config = None,
-    config_file: _ConfigFile = None,
-    timeout: _Timeout = 30,
+    config: Config = None,
+    config_file: ConfigFile = None,
+    timeout: Timeout = 30,
     checkpoint: _Checkpoint = None,
     yes: _Yes = False,
     force: _Forced = False,
     reason: _Reason = None,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Abort transactions that nobody can decide any more, as the sweep does, and fence their writers.
 

@@ -160,6 +160,20 @@ def savepoints_in(directory: Path) -> tuple[list[Savepoint], list[str]]:
     return sorted(found, key=lambda one: one.manifest.at_ms, reverse=True), problems
 
 
+def choose(path: Path) -> Savepoint:
+    """A savepoint; or, of a directory of some, the newest good one.
+
+    Raises:
+        ConfigurationError: it is neither, or none of them is good.
+    """
+    try:
+        return open_savepoint(path)
+    except ConfigurationError:
+        if not path.is_dir() or not any(path.glob(f"{_DIRECTORY}*")):
+            raise
+    return newest_good(path)
+
+
 def newest_good(directory: Path) -> Savepoint:
     """The newest savepoint of a directory of which every file is as it was written.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import traceback
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import typer
@@ -13,8 +12,8 @@ from rich.table import Table
 
 from integration.operate.acts import ForbiddenError
 from integration.operate.advice import Urgency
+from integration.reported import reported
 from integration.signals import ended_by_signals
-from twopc.errors import TwoPhaseCommitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -42,25 +41,14 @@ class Answer(NamedTuple):
 
 def run(name: str, act: Callable[[], Answer], *, as_json: bool) -> int:
     """Do it, print the answer, return the exit status. Whatever is wrong is one line on stderr."""
-    stderr = Console(stderr=True, highlight=False)
-    try:
+
+    def answered() -> int:
         with ended_by_signals():
             answer = act()
-    except ForbiddenError as error:
-        status, problem = REFUSED, str(error)
-    except TwoPhaseCommitError as error:
-        status, problem = NOT_DONE, str(error)
-    except KeyboardInterrupt:
-        status, problem = NOT_DONE, "interrupted"
-    except Exception as error:  # noqa: BLE001 - Python would exit with status 1, which has a meaning
-        traceback.print_exc()
-        problem = f"unexpected {type(error).__name__} ({error}). Please report this with the traceback above."
-        status = NOT_DONE
-    else:
         typer.echo(json.dumps(answer.facts)) if as_json else answer.show(Console(highlight=False))
         return answer.status
-    stderr.print(f"twopc {name}: {problem}", style="red", markup=False, soft_wrap=True)
-    return status
+
+    return reported(name, answered, not_done=NOT_DONE, expected={ForbiddenError: REFUSED}, interrupted="interrupted")
 
 
 def show_lines(lines: Iterable[str]) -> Callable[[Console], object]:

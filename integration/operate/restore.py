@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from integration.operate.durable import whole_directory, write
-from integration.operate.manifest import Savepoint, contents, newest_good, open_savepoint
+from integration.operate.manifest import Savepoint, choose, contents
 from integration.operate.observe import observe
 from twopc.errors import ConfigurationError
 
@@ -103,12 +103,7 @@ def restore_savepoint(savepoint: Path, checkpoint: Path, *, sinks: Sequence[Kafk
         ConfigurationError: there is no good savepoint, or the checkpoint is not empty, or cannot be written.
         TwoPhaseCommitError: no broker answers.
     """
-    try:
-        found = open_savepoint(savepoint)
-    except ConfigurationError:
-        if not savepoint.is_dir() or not any(savepoint.glob("savepoint-*")):
-            raise
-        found = newest_good(savepoint)
+    found = choose(savepoint)
     if checkpoint.exists() and (not checkpoint.is_dir() or any(checkpoint.iterdir())):
         raise ConfigurationError(
             f"{checkpoint} is not empty: a savepoint is restored to a new checkpoint. Nothing was written"

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from integration.command_line import Config, ConfigFile, Json, Timeout, connection
+
 app = typer.Typer(
     no_args_is_help=True, help="Consistent copies of a query's checkpoint, to go back to or to go elsewhere."
 )
-
-_connection = partial(typer.Option, rich_help_panel="Connection")
 
 _Checkpoint = Annotated[
     Path, typer.Argument(help="The query's checkpoint, a local directory. The query may be running.")
 ]
 _Directory = Annotated[Path, typer.Argument(help="Where savepoints are kept; each is a directory in it.")]
-_Servers = Annotated[str | None, _connection(help="host:port of a broker: to ask the sinks' ledgers, too.")]
-_Config = Annotated[list[str] | None, _connection(help="A librdkafka option, key=value. Repeatable.")]
-_ConfigFile = Annotated[
-    Path | None,
-    _connection(exists=True, dir_okay=False, help="A file of such options, one per line. Use it for passwords."),
-]
-_Timeout = Annotated[int, _connection(min=1, help="Seconds to wait for the brokers.")]
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, everything else to stderr.")]
+_Servers = Annotated[str | None, connection(help="host:port of a broker: to ask the sinks' ledgers, too.")]
 
 
 @app.command()
@@ -34,10 +26,10 @@ def create(  # noqa: PLR0913 - options of a command line
     directory: _Directory,
     *,
     bootstrap_servers: _Servers = None,
-    config: _Config = None,
-    config_file: _ConfigFile = None,
-    timeout: _Timeout = 30,
-    as_json: _Json = False,
+    config: Config = None,
+    config_file: ConfigFile = None,
+    timeout: Timeout = 30,
+    as_json: Json = False,
 ) -> None:
     """Copy a checkpoint as it was at the end of its last finished batch. The copy can be moved.
 
@@ -47,7 +39,7 @@ def create(  # noqa: PLR0913 - options of a command line
     from integration.operate.printing import run  # noqa: PLC0415
     from integration.operate.subject import Connection  # noqa: PLC0415
 
-    connection = Connection(bootstrap_servers, None, tuple(config or ()), config_file, timeout)
+    connection = Connection(bootstrap_servers, None, config, config_file, timeout)
     raise typer.Exit(
         run("savepoint create", lambda: command.create(checkpoint, directory, connection), as_json=as_json)
     )
@@ -58,7 +50,7 @@ def list_savepoints(
     directory: _Directory,
     *,
     thorough: Annotated[bool, typer.Option("--thorough", help="Read every file, and compare its checksum.")] = False,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """The savepoints in a directory, the newest first.
 
@@ -78,10 +70,10 @@ def restore(  # noqa: PLR0913 - options of a command line
     checkpoint: Annotated[Path, typer.Argument(help="The new checkpoint; it must not exist, or be empty.")],
     *,
     bootstrap_servers: _Servers = None,
-    config: _Config = None,
-    config_file: _ConfigFile = None,
-    timeout: _Timeout = 30,
-    as_json: _Json = False,
+    config: Config = None,
+    config_file: ConfigFile = None,
+    timeout: Timeout = 30,
+    as_json: Json = False,
 ) -> None:
     """Make the checkpoint of a new query from a savepoint, and say which output that query repeats.
 
@@ -93,7 +85,7 @@ def restore(  # noqa: PLR0913 - options of a command line
     from integration.operate.printing import run  # noqa: PLC0415
     from integration.operate.subject import Connection  # noqa: PLC0415
 
-    connection = Connection(bootstrap_servers, None, tuple(config or ()), config_file, timeout)
+    connection = Connection(bootstrap_servers, None, config, config_file, timeout)
     raise typer.Exit(
         run("savepoint restore", lambda: command.restore(savepoint, checkpoint, connection), as_json=as_json)
     )
@@ -105,7 +97,7 @@ def stop_with_savepoint(
     directory: _Directory,
     *,
     wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the end of the batch.")] = 600.0,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Have a running query take a savepoint at the end of its batch, and stop.
 

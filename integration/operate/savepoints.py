@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from integration.operate.manifest import Savepoint
     from integration.operate.subject import Connection
-    from sinks.kafka import KafkaSink
 
 
 def create(checkpoint: Path, directory: Path, connection: Connection) -> Answer:
@@ -70,7 +69,8 @@ def restore(savepoint: Path, checkpoint: Path, connection: Connection) -> Answer
     Raises:
         TwoPhaseCommitError: it could not be restored; nothing is left of it.
     """
-    done = restore_savepoint(savepoint, checkpoint, sinks=_sinks_of(savepoint, connection))
+    found = manifests.choose(savepoint)
+    done = restore_savepoint(found.path, checkpoint, sinks=connection.bound_sinks(found.manifest.sinks))
     behind = done.savepoint.manifest.batch_id
     lines = [
         f"Restored {done.savepoint.path} to {checkpoint}: query {done.query_id}, behind batch {behind}.",
@@ -85,17 +85,6 @@ def restore(savepoint: Path, checkpoint: Path, connection: Connection) -> Answer
         f"Beside the old query instead: give the sinks other names, and adopt_query_id={done.query_id!r} only.",
     ]
     return Answer(DONE, done.facts(), show_lines(lines))
-
-
-def _sinks_of(savepoint: Path, connection: Connection) -> list[KafkaSink]:
-    if connection.bootstrap_servers is None:
-        return []
-    try:
-        found = manifests.open_savepoint(savepoint)
-    except ConfigurationError:
-        found = manifests.newest_good(savepoint)
-    of_kafka = {name: facts["ledger"] for name, facts in found.manifest.sinks.items() if "ledger" in facts}
-    return [connection.sink(name, ledger) for name, ledger in sorted(of_kafka.items())]
 
 
 def _taken(found: Savepoint) -> Answer:

@@ -17,7 +17,7 @@ from sinks.kafka.transactions import TransactionClient
 from twopc.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from sinks.kafka import KafkaSink
 
@@ -32,7 +32,7 @@ class Connection:
 
     bootstrap_servers: str | None
     ledger_topic: str | None = None
-    config: Sequence[str] = ()
+    config: Sequence[str] | None = None
     config_file: Path | None = None
     timeout_s: int = 30
 
@@ -46,6 +46,13 @@ class Connection:
             raise ConfigurationError(f"sink {name!r} is on a Kafka cluster: add --bootstrap-servers host:port")
         topic = ledger_topic or self.ledger_topic
         return describing(self.bootstrap_servers, name, topic, self.config, self.config_file, self.timeout_s)()
+
+    def bound_sinks(self, bound: Mapping[str, Mapping[str, str]]) -> tuple[KafkaSink, ...]:
+        """The Kafka sinks of those that a checkpoint is bound to; none without a broker."""
+        if self.bootstrap_servers is None:
+            return ()
+        of_kafka = {name: facts["ledger"] for name, facts in bound.items() if "ledger" in facts}
+        return tuple(self.sink(name, ledger) for name, ledger in sorted(of_kafka.items()))
 
 
 @dataclass(frozen=True)
@@ -79,10 +86,7 @@ def subject_of(what: str | None, connection: Connection, *, checkpoint: Path | N
         beside = None if checkpoint is None else read_checkpoint(checkpoint)
         return Subject((connection.sink(what),), beside)
     found = read_checkpoint(Path(what))
-    if connection.bootstrap_servers is None:
-        return Subject((), found)
-    of_kafka = {name: facts["ledger"] for name, facts in found.sinks.items() if "ledger" in facts}
-    return Subject(tuple(connection.sink(name, ledger) for name, ledger in sorted(of_kafka.items())), found)
+    return Subject(connection.bound_sinks(found.sinks), found)
 
 
 def is_path(what: str) -> bool:

@@ -6,7 +6,6 @@ import contextlib
 import json
 import logging
 import time
-import traceback
 from typing import TYPE_CHECKING, Final
 
 import typer
@@ -16,8 +15,8 @@ from integration.preflight.checks import findings_of
 from integration.preflight.findings import Result
 from integration.preflight.report import Report
 from integration.preflight.target import Target
+from integration.reported import reported
 from integration.signals import ended_by_signals
-from twopc.errors import TwoPhaseCommitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -40,23 +39,15 @@ def main(sink: Callable[[], KafkaSink], topics: Sequence[str], further: Sequence
         further: checks of another command, which come last.
         as_json: print a JSON object to stdout, everything else to stderr.
     """
-    stderr = Console(stderr=True, highlight=False)
-    console = stderr if as_json else Console(highlight=False)
-    try:
+
+    def checked() -> int:
         with ended_by_signals(), _logging():
             report = run_preflight(sink(), topics, further)
-    except TwoPhaseCommitError as error:
-        problem = str(error)
-    except KeyboardInterrupt:
-        problem = "interrupted. What it had made is removed, unless a line above says otherwise"
-    except Exception as error:  # noqa: BLE001 - Python would exit with status 1, which means that a check failed
-        traceback.print_exc()
-        problem = f"unexpected {type(error).__name__} ({error}). Please report this with the traceback above."
-    else:
-        typer.echo(json.dumps(report.facts())) if as_json else report.show(console)
+        typer.echo(json.dumps(report.facts())) if as_json else report.show(Console(highlight=False))
         return _STATUS[report.result]
-    stderr.print(f"twopc preflight: {problem}", style="red", markup=False, soft_wrap=True)
-    return _NOT_CHECKED
+
+    gone = "interrupted. What it had made is removed, unless a line above says otherwise"
+    return reported("preflight", checked, not_done=_NOT_CHECKED, interrupted=gone)
 
 
 def run_preflight(sink: KafkaSink, topics: Sequence[str], further: Sequence[Check] = ()) -> Report:

@@ -102,7 +102,7 @@ class Rehearsal:
         # The first kill comes when a batch is written and not noted, so that there is certainly something doubled.
         happened = self._run("old", self._old(), planned(self.seed, kills, moments=(Moment.AFTER,), crash_points=()))
         found = numbers_of(self.output.records())
-        lost, doubled = _difference(Counter(range(self.source.fed)), found)
+        lost, doubled = difference(Counter(range(self.source.fed)), found)
         problem = f"{lost} records lost" if lost else ("" if doubled or not kills else "nothing is doubled")
         self.add(
             "the old sink, killed",
@@ -202,7 +202,7 @@ class Rehearsal:
         records = self.output.records()
         found = numbers_of(records)
         once = Counter(range(self.source.fed))
-        lost, doubled = _difference(once | self._expected, found)
+        lost, doubled = difference(once | self._expected, found)
         problems = []
         if lost or doubled:
             problems.append("NOT exactly once")
@@ -262,7 +262,7 @@ class Rehearsal:
         return done.returncode, dict(json.loads(printed)) if printed else {"problem": done.stderr.strip()}
 
 
-def _difference(expected: Counter[int], found: Counter[int]) -> tuple[int, int]:
+def difference(expected: Counter[int], found: Counter[int]) -> tuple[int, int]:
     """How many are missing, and how many are too many."""
     return (expected - found).total(), (found - expected).total()
 

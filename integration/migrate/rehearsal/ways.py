@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from integration.migrate.rehearsal.steps import PARTITIONS, Rehearsal, new_source
+from integration.migrate.rehearsal.steps import PARTITIONS, Rehearsal, difference, new_source
 from integration.migrate.rehearsal.topics import LiveReader, Output, moved_keys, numbers_of
 from integration.services import ServiceError
 from integration.services.kafka import LocalKafka
@@ -94,7 +94,7 @@ def upgraded_in_place(directory: Path, scale: Scale, on_step: Callable[[Step], o
         for step in UPGRADE:
             kafka.upgrade(step)
             found = numbers_of(output.records())
-            lost, doubled = (there - found).total(), (found - there).total()
+            lost, doubled = difference(there, found)
             rehearsal.add(
                 f"upgrade to {step}",
                 "restarted on its log directories",
@@ -136,8 +136,7 @@ def _mirror(rehearsal: Rehearsal, target: Output, directory: Path) -> None:
                 f"MirrorMaker has not copied {wanted} records within {_MIRROR_TIMEOUT_S} s: {mirror.log_path}"
             )
     there, here = former.records(), target.records()
-    lost = (numbers_of(there) - numbers_of(here)).total()
-    doubled = (numbers_of(here) - numbers_of(there)).total()
+    lost, doubled = difference(numbers_of(there), numbers_of(here))
     moved = moved_keys([*there, *here])
     problem = "the copy differs" if lost or doubled else ""
     rehearsal.output = target

@@ -1,0 +1,29 @@
+"""Options that several commands of ``twopc`` have. It imports nothing that ``--help`` does not need."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+_LARGEST_SEED: Final = 999_999
+
+connection = partial(typer.Option, rich_help_panel="Connection")
+
+Servers = Annotated[str, connection(help="host:port of a broker; several separated by commas.")]
+Config = Annotated[list[str] | None, connection(help="A librdkafka option, key=value. Repeatable.")]
+ConfigFile = Annotated[
+    Path | None,
+    connection(exists=True, dir_okay=False, help="A file of such options, one per line. Use it for passwords."),
+]
+Timeout = Annotated[int, connection(min=1, help="Seconds to wait for the brokers.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, everything else to stderr.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Repeats the kills of an earlier run. Default: a random one.")]
+
+
+def chosen_seed(seed: int | None) -> int:
+    """The seed that was given, or one that is short enough to be typed."""
+    return random.randint(0, _LARGEST_SEED) if seed is None else seed  # noqa: S311 - chaos, not cryptography
