@@ -18,7 +18,6 @@ from twopc.batch import Batch, Position, locate
 from twopc.crash_points import crash_point
 from twopc.engine import Work
 from twopc.errors import CheckpointExpiredError, RetriableError
-from twopc.pending import Pending
 from twopc.records import Begin, Decision, Repair
 from twopc.recovery import Outcome, Step, lookup
 from twopc.state import BatchState, move
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from twopc.engine import Engine
     from twopc.errors import InDoubtError
     from twopc.participants import Handles, ScanStart
+    from twopc.pending import Pending
     from twopc.records import Record, TaskReport
     from twopc.recovery import Case
     from twopc.run import Run
@@ -54,9 +54,9 @@ class Prepared:
 class BatchTransaction:
     """The global transaction of one batch. Used once, by one thread."""
 
-    def __init__(self, run: Run, batch: Batch, engine: Engine, pending: Pending | None = None) -> None:
+    def __init__(self, run: Run, batch: Batch, engine: Engine, pending: Pending) -> None:
         self._run = run
-        self._pending = pending or Pending()
+        self._pending = pending
         self._participants = run.setup.participants
         self._batch = batch
         self._engine = engine

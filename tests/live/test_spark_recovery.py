@@ -168,20 +168,24 @@ def test_losing_every_transaction_rewrites_the_batch_whatever_the_replay_has(
 def test_a_paused_driver_stops_after_another_ran_on_a_copy_of_its_checkpoint(
     point: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
-    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, max_offsets=20)
+    run_a_copy_while_paused(Pipeline(kafka.bootstrap_servers, tmp_path, max_offsets=20), spark, point)
+
+
+def run_a_copy_while_paused(pipeline: Pipeline, spark: SparkSession, point: str) -> None:
+    """Stop a driver at a crash point, run another one on a copy of its checkpoint, wake the first one up."""
     pipeline.feed(20)
     pipeline.run(spark)
     pipeline.feed(60)
     paused = pipeline.process(f"{point}=stop")
     try:
         paused.wait_stopped()
-        copy = shutil.copytree(pipeline.options.checkpoint, tmp_path / "copy")
-        pipeline.run(spark, checkpoint=str(copy))
+        copy = str(shutil.copytree(pipeline.options.checkpoint, pipeline.root / "copy"))
+        pipeline.run(spark, checkpoint=copy)
         paused.resume()
         assert paused.ended() == 1
         assert "FencedError" in paused.text or "RefusedStartError" in paused.text, paused.text[-3000:]
         pipeline.feed(20)
-        pipeline.run(spark, checkpoint=str(copy))
+        pipeline.run(spark, checkpoint=copy)
         pipeline.require_exactly_once()
         pipeline.require_order()
     finally:

@@ -18,6 +18,7 @@ from tests.live.rules.schedules import Play, at, crash, playing
 from twopc.attempt import Claim
 from twopc.batch_transaction import BatchTransaction
 from twopc.errors import FencedError, RetriableError
+from twopc.pending import Pending
 from twopc.recovery import Step
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def test_a_fenced_drivers_rows_never_become_visible_even_before_its_successor_wr
         assert play.visible() == Counter()
 
     run = first.initialize_state(play.batch(0))
-    transaction = BatchTransaction(run, play.batch(0), Tasks(play, ZERO))
+    transaction = BatchTransaction(run, play.batch(0), Tasks(play, ZERO), Pending())
     prepared = transaction.prepare(Step.WRITE)
     with at("driver.acquired", let_the_first_decide):
         second.process(play.batch(0), Tasks(play, ONE))
