@@ -28,6 +28,8 @@ X_LABEL: Final = "transactions a decision"
 _HANDLES: Final = (1, 2, 10, 50, 200, 1_000)
 _ALL_HANDLES: Final = (*_HANDLES, 5_000)
 _QUICK: Final = (1, 2, 10)
+#: Decisions before those that count: the broker's JVM has compiled by then what a broker in service has compiled long ago.
+_WARM_UP: Final = 100
 _STATE: Final = "__transaction_state"
 LEDGER_KIB: Final = "KiB in the ledger"
 STATE_KIB: Final = "KiB in __transaction_state"
@@ -42,6 +44,8 @@ def measure(settings: Settings) -> Iterator[Case]:
     """A case for each number of transactions."""
     chosen = _ALL_HANDLES if settings.whole else _QUICK if settings.quick else _HANDLES
     with counting_broker() as broker, tempfile.TemporaryDirectory() as name, workers() as pool:
+        if not settings.quick:
+            _case(broker, Path(name), pool, 2, _WARM_UP)
         for handles in chosen:
             if settings.wants(case_name(handles)):
                 yield _case(broker, Path(name), pool, handles, settings.rounds)
