@@ -1,0 +1,66 @@
+"""Many queries in one driver, at the same time: each keeps its guarantee, and what each holds is given back."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests.live.spark_support import Pipeline, spark
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.live.services import KafkaService
+
+__all__ = ["spark"]
+
+QUERIES = 50
+#: One query after the other takes the next: its batches are written by the driver or by tasks, or change between them.
+WAYS = ("auto", "never", "always")
+
+
+@pytest.mark.whole
+@pytest.mark.timeout(1200)
+def test_fifty_queries_in_one_driver(kafka: KafkaService, spark: SparkSession, tmp_path: Path) -> None:
+    """Each reads its own topic in three batches; then all begin again with the other ways, and with a batch half done."""
+    pipelines = [
+        Pipeline(kafka.bootstrap_servers, tmp_path / str(number), partitions=1, max_offsets=10)
+        for number in range(QUERIES)
+    ]
+    run_all(pipelines, spark, shift=0)
+    before = held(kafka)
+    for pipeline in pipelines:
+        pipeline.feed(10)
+        pipeline.fail_at(spark, "driver.decided")
+    run_all(pipelines, spark, shift=1)
+    for pipeline in pipelines:
+        pipeline.require_exactly_once()
+    # Nothing that a run of a query opens is left: neither the failed ones nor those that have ended.
+    assert held(kafka) <= before
+
+
+def held(kafka: KafkaService) -> int:
+    """This process's connections to the broker; the pipelines' own producers have some, which stay."""
+    gc.collect()
+    port = int(kafka.bootstrap_servers.rpartition(":")[2])
+    return sum(bool(one.raddr) and one.raddr.port == port for one in psutil.Process().net_connections("tcp"))
+
+
+def run_all(pipelines: list[Pipeline], spark: SparkSession, *, shift: int) -> None:
+    """Feed all, start all, and wait for all."""
+    started = []
+    try:
+        for number, pipeline in enumerate(pipelines):
+            pipeline.feed(30)
+            started.append(pipeline.start(spark, settings={"direct": WAYS[(number + shift) % len(WAYS)]}))
+        for query, _ in started:
+            query.awaitTermination()
+    finally:
+        for query, each in started:
+            query.stop()
+            each.close()
