@@ -96,6 +96,19 @@ class Coordinator:
             transaction.commit()  # phase two: repeatable, until every transaction is proven
         transaction.finish()  # evaluate the plan if nothing has yet, sweep orphans, truncate the log
 
+    def give_up(self, batch: Batch) -> bool:
+        """Give up a failed checkpoint, if this driver may then write its batch again: end what the checkpoint left open.
+
+        The driver keeps its epoch. Acquiring anew could fence a driver that has taken over meanwhile; so it decides nothing.
+
+        Returns:
+            whether it may: the batch is undecided, see :meth:`is_undecided`.
+        """
+        if self._run is None or not self.is_undecided(batch):
+            return False
+        self._run.sweep()
+        return True
+
     def initialize_state(self, batch: Batch, pending: Pending | None = None) -> Run:
         """Recover: fence the former driver, read the log, commit its last decision again, sweep what is undecided.
 

@@ -31,6 +31,7 @@ class Pending:
     """A checkpoint in progress. The coordinator and the engine note here what happens; nothing of it is written meanwhile.
 
     Attributes:
+        failed_before: see :class:`Checkpoint`.
         triggered_ms: since 1970 UTC.
         phase: the present one.
         began: when, by the monotonic clock.
@@ -43,9 +44,14 @@ class Pending:
     """
 
     def __init__(
-        self, batch_id: int = -1, query_id: str = "", run_id: str = "", last_ended: float | None = None
+        self,
+        batch_id: int = -1,
+        query_id: str = "",
+        run_id: str = "",
+        last_ended: float | None = None,
+        failed_before: int = 0,
     ) -> None:
-        self.batch_id, self.query_id, self.run_id = batch_id, query_id, run_id
+        self.batch_id, self.query_id, self.run_id, self.failed_before = batch_id, query_id, run_id, failed_before
         self.triggered_ms = int(time.time() * 1000)
         self.began = time.monotonic()
         self.phase = ""
@@ -106,6 +112,7 @@ class Pending:
             triggered_ms=self.triggered_ms,
             took_ms=_rounded((end - self.began) * 1000),
             pause_ms=self._pause_ms,
+            failed_before=self.failed_before,
             way="" if not direct else "direct" if all(direct) else "both" if any(direct) else "tasks",
             steps=tuple(self._steps),
             phases=self._durations(end),
@@ -165,9 +172,9 @@ class Listeners:
         self._last_ended: float | None = None
 
     @contextlib.contextmanager
-    def watching(self, batch: Batch, run_id: str) -> Iterator[Pending]:
+    def watching(self, batch: Batch, run_id: str, *, failed_before: int = 0) -> Iterator[Pending]:
         """A checkpoint is triggered, and it ends with the body. To what the body raises the facts are added."""
-        pending = Pending(batch.batch_id, batch.query_id, run_id, self._last_ended)
+        pending = Pending(batch.batch_id, batch.query_id, run_id, self._last_ended, failed_before)
         for listener in self._listeners:
             self._tell(listener, listener.triggered, pending)
         try:

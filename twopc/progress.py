@@ -69,6 +69,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
         triggered_ms: since 1970 UTC.
         took_ms: from the trigger to the end.
         pause_ms: from the end of this run's last checkpoint to this one's trigger; None for the first of a run.
+        failed_before: how many checkpoints of the batch have failed directly before this one, and were tolerated.
         way: who wrote the rows: ``direct`` (the driver), ``tasks``, ``both``; empty if nothing was written.
         steps: of the recovery table, such as ``write`` or ``repair``. Empty: a replay that had nothing to write.
         phases: ms by phase, in order. A phase that came twice counts once.
@@ -90,6 +91,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     triggered_ms: int
     took_ms: float
     pause_ms: float | None = None
+    failed_before: int = 0
     way: str = ""
     steps: tuple[str, ...] = ()
     phases: dict[str, float] = {}
@@ -120,6 +122,10 @@ def describe(checkpoint: Checkpoint) -> str:
         f"{utc(ended_ms)}, after {seconds(checkpoint.took_ms)}{f' ({phases})' if phases else ''}"
     )
     sentences = [triggered]
+    if checkpoint.failed_before:
+        sentences.append(
+            f"Failures of this batch before it: {checkpoint.failed_before}, see tolerable_failed_checkpoints"
+        )
     if checkpoint.slowest:
         slowest = checkpoint.slowest[0]
         where = f" on {slowest.host}" if slowest.host else ""

@@ -16,7 +16,7 @@ from integration.spark.engine import SparkEngine
 from integration.spark.frame import arrange
 from integration.spark.hadoop_files import open_files
 from integration.spark.handed_over import require_taken_over
-from integration.spark.jobs import slow_batch_advice
+from integration.spark.jobs import is_of_cluster, slow_batch_advice
 from integration.spark.options import Options, checked_options, participants
 from integration.spark.planned import require_as_planned
 from integration.spark.py4j_log import hide_functions
@@ -24,6 +24,7 @@ from integration.spark.several import Call, by_frame, require_one_call
 from integration.spark.shuffles import Shuffles, StatusStore
 from integration.spark.staging import Staging
 from twopc.batch import Overrides
+from twopc.checkpointing import PASSING
 from twopc.coordinator import Coordinator
 from twopc.errors import CheckpointExpiredError, ConfigurationError
 from twopc.pending import Listeners
@@ -122,8 +123,13 @@ class ExactlyOnce:
         run_id = context.getLocalProperty(_RUN_ID)
         try:
             shuffles = self._of_run(context, run_id)
-            with self._watched(context).watching(batch, run_id or "") as pending:
-                self._write(context, files, frames, batch, shuffles, pending)
+            self._options.checkpointing.run(
+                self._watched(context),
+                batch,
+                run_id or "",
+                lambda pending: self._write(context, files, frames, batch, shuffles, pending),
+                lambda error, pending: self._may_repeat(error, batch, pending),
+            )
         except BaseException:
             self.close()  # so that the next call begins with recovery
             raise
@@ -157,6 +163,11 @@ class ExactlyOnce:
             is_undecided = coordinator.is_undecided(batch)
             advice = slow_batch_advice(files.location, batch.batch_id, is_undecided=is_undecided)
             raise CheckpointExpiredError(f"{error}. {advice}", late=error.late) from error
+
+    def _may_repeat(self, error: Exception, batch: Batch, pending: Pending) -> bool:
+        """Whether the batch may be written again after this error; what the failed checkpoint left open is being ended."""
+        may_pass = isinstance(error, PASSING) or (pending.phase == "prepare" and is_of_cluster(error))
+        return may_pass and self._coordinator is not None and self._coordinator.give_up(batch)
 
     @property
     def sink_names(self) -> tuple[str, ...]:

@@ -20,6 +20,14 @@ _CANCEL_AGAIN_S: Final = 0.5
 #: From a worker to the driver the name of an error's class travels, the class does not.
 _OURS: Final = re.compile(r"twopc\.errors\.(?P<name>\w+): (?P<message>.*)")
 
+#: An executor died or was lost, its shuffle files are gone, a Python worker died, or the source's brokers did not answer.
+_OF_CLUSTER: Final = re.compile(
+    r"ExecutorLostFailure|FetchFailed|Python worker exited unexpectedly"
+    r"|org\.apache\.kafka\.common\.errors\.(Timeout|Disconnect|Network)Exception"
+)
+#: Of a function of the user's: what it raises, it raises again.
+_TRACEBACK: Final = "Traceback (most recent call last)"
+
 
 @contextlib.contextmanager
 def cancelled_after(context: SparkContext, tag: str, timeout_ms: float | None) -> Iterator[Callable[[], bool]]:
@@ -68,6 +76,12 @@ def translated(error: Exception) -> Exception:
             f"all executors. Spark's error: {_last_error_line(text)}"
         )
     return error
+
+
+def is_of_cluster(error: Exception) -> bool:
+    """Whether Spark gave a job up for its processes and the network, not for what they ran."""
+    text = str(error)
+    return _OF_CLUSTER.search(text) is not None and _TRACEBACK not in text
 
 
 def slow_batch_advice(location: str, batch_id: int, *, is_undecided: bool) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark import cloudpickle
 
 from integration.spark.direct import WAYS
+from twopc.checkpointing import Checkpointing
 from twopc.errors import ConfigurationError
 from twopc.pending import Listener
 from twopc.sink import TwoPhaseCommitSink
@@ -32,7 +33,9 @@ class Options:
         resume_at_batch: the batch behind a gap: those before it have no rows for the sinks, or were written in another way.
         abandon_batch: the last decided batch, if nothing can complete it: what is visible of it stays, the rest is given up.
         add_sink: the name of a sink that joins a checkpoint which was bound without it.
-        max_attempts: how often a batch is prepared before its error stops the query.
+        max_attempts: how often a batch is prepared in one checkpoint, where the error may pass.
+        tolerable_failed_checkpoints: how many checkpoints may fail in a row, before their decision and for a cause that may
+            pass, until the query stops; the batch is then written again. 0 by default, as in Flink.
         prepare_timeout_ms: when a checkpoint expires: an attempt that is not prepared by then is cancelled. 10 minutes by
             default; None for as long as the sinks' transactions allow, which is a limit in any case.
         select: by sink name, the SQL expressions that make its columns, such as
@@ -56,6 +59,7 @@ class Options:
     abandon_batch: int | None = None
     add_sink: str | None = None
     max_attempts: int = 3
+    tolerable_failed_checkpoints: int = 0
     prepare_timeout_ms: float | None = 600_000
     select: Mapping[str, Sequence[str]] = field(default_factory=dict)
     on_bad_record: str = "stop"
@@ -73,6 +77,7 @@ class Options:
                 f"exactly_once(direct_max_bytes={self.direct_max_bytes!r}): give a number of bytes from {_LEAST_DIRECT_BYTES} on"
             )
         self._check_watching()
+        _ = self.checkpointing  # checks its numbers
         if self.on_bad_record not in _ON_BAD_RECORD:
             raise ConfigurationError(
                 f"exactly_once(on_bad_record={self.on_bad_record!r}): give one of {', '.join(map(repr, _ON_BAD_RECORD))}"
@@ -91,6 +96,15 @@ class Options:
             raise ConfigurationError(
                 "exactly_once(dead_letter=…): this sink cannot take dead letters: give a KafkaSink with a topic"
             )
+
+    @property
+    def checkpointing(self) -> Checkpointing:
+        """How checkpoints follow each other.
+
+        Raises:
+            ConfigurationError: a number cannot be one.
+        """
+        return Checkpointing(tolerable_failed_checkpoints=self.tolerable_failed_checkpoints)
 
     def _check_watching(self) -> None:
         if not isinstance(self.history, bool | None):

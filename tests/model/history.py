@@ -84,6 +84,7 @@ class History:
             keep_batches=chance.choice((1, 2, 100)),
             skips=chance.random() < 0.2,
             objects=random.Random(f"store {seed}").random() < _OBJECTS,
+            tolerable=random.Random(f"tolerable {seed}").choice((0, 0, 1, 3)),
         )
         cluster = Cluster({OUTPUT: _OUTPUT_PARTITIONS, LEDGER: 1 + MARKER_PARTITIONS})
         self.simulation = Simulation(seed, cluster)

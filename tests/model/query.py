@@ -19,8 +19,10 @@ from tests.model.simulation import Crash, Process, Simulation
 from tests.tasks import prepare_all
 from twopc import errors
 from twopc.batch import Batch, Overrides
+from twopc.checkpointing import PASSING, Checkpointing
 from twopc.coordinator import Coordinator
 from twopc.errors import CheckpointExpiredError, FatalError, RetriableError, TwoPhaseCommitError
+from twopc.pending import Listeners
 from twopc.records import TaskReport
 from twopc.settings import Settings
 
@@ -48,6 +50,7 @@ class Shape:
 
     ``shuffled``: a replay gives the rows to other tasks. ``staged``: tasks keep their rows until the batch is proven. ``skips``:
     the user's function leaves some batches out. ``objects``: the checkpoint is on an object store.
+    ``tolerable``: how many checkpoints may fail in a row before a driver stops.
     """
 
     batches: int
@@ -58,6 +61,7 @@ class Shape:
     keep_batches: int
     skips: bool
     objects: bool
+    tolerable: int
 
 
 @dataclass
@@ -160,6 +164,7 @@ class Query:
         self.sink = _SINK
         self.speculates = True
         self.skips = shape.skips
+        self.checkpointing = Checkpointing(tolerable_failed_checkpoints=shape.tolerable)
         self.overrides = Overrides()  #: for drivers that start from now on
         self.idle: list[Process] = []  #: idle Python workers; a restart in the same application reuses them
         self._workers = 0
@@ -177,7 +182,14 @@ class Query:
                 kept.states.add(batch)
             else:
                 checkpoint = Batch(QUERY_ID, batch, kept.offsets_of(batch) or (), kept.offsets_of)
-                coordinator.process(checkpoint, Engine(run, batch))
+                engine = Engine(run, batch)
+                self.checkpointing.run(
+                    Listeners(),
+                    checkpoint,
+                    process.name,
+                    lambda pending, of=checkpoint, by=engine: coordinator.process(of, by, pending),  # type: ignore[misc]
+                    lambda error, _, of=checkpoint: isinstance(error, PASSING) and coordinator.give_up(of),  # type: ignore[misc]
+                )
             if batch not in kept.states:
                 raise ModelViolation(f"batch {batch} was never fully evaluated: it has no state version")
             simulation.request("file", lambda done=batch: kept.commits.add(done))  # type: ignore[misc]

@@ -14,6 +14,7 @@ import pyarrow as pa
 from tests.tasks import prepare_all
 from twopc.attempt import Evidence
 from twopc.batch import Batch
+from twopc.checkpointing import PASSING, Checkpointing
 from twopc.committer import SinkCommitter
 from twopc.coordinator import Coordinator
 from twopc.crash_points import crash_point
@@ -289,12 +290,18 @@ class Query:
     coordinator: Coordinator
     engine: FakeEngine
     listeners: Listeners
+    checkpointing: Checkpointing
 
     def run(self, *batches: int, query_id: str = QUERY_ID, history: str = "") -> None:
         for number in batches:
             batch = batch_of(number, query_id=query_id, history=history)
-            with self.listeners.watching(batch, "run") as pending:
-                self.coordinator.process(batch, self.engine, pending)
+            self.checkpointing.run(
+                self.listeners,
+                batch,
+                "run",
+                lambda pending, batch=batch: self.coordinator.process(batch, self.engine, pending),  # type: ignore[misc]
+                lambda error, _, batch=batch: isinstance(error, PASSING) and self.coordinator.give_up(batch),  # type: ignore[misc]
+            )
 
 
 class Cluster:
@@ -315,8 +322,10 @@ class Cluster:
         settings: Settings | None = None,
         files: Files | None = None,
         listeners: Sequence[Listener] = (),
+        tolerable: int = 0,
     ) -> Query:
         made = [FakeSink(self.world, name) for name in sinks or ("fake",)]
         staged = FakeStaging(self.world) if staging else None
         coordinator = Coordinator(made, files or self.files, settings=settings, staging=staged)
-        return Query(coordinator, FakeEngine(*made, staging=staging), Listeners(listeners))
+        checkpointing = Checkpointing(tolerable_failed_checkpoints=tolerable)
+        return Query(coordinator, FakeEngine(*made, staging=staging), Listeners(listeners), checkpointing)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from integration.spark.jobs import named_error, slow_batch_advice, translated
+from integration.spark.jobs import is_of_cluster, named_error, slow_batch_advice, translated
 from twopc import errors
 from twopc.errors import ConfigurationError, FatalError, RetriableError
 
@@ -33,6 +33,30 @@ def test_an_error_in_a_python_trace_within_a_java_trace_is_found() -> None:
 def test_any_other_failure_is_returned_unchanged(text: str) -> None:
     failure = RuntimeError(text)
     assert translated(failure) is failure
+
+
+@pytest.mark.parametrize(
+    ("text", "is_of_cluster_only"),
+    [
+        (
+            "Lost task 0.3 in stage 3.0: ExecutorLostFailure (executor 1 exited caused by one of the running tasks)",
+            True,
+        ),
+        ("ShuffleMapStage 4 has failed the maximum allowable number of times: 4. FetchFailedException", True),
+        ("SparkException: Python worker exited unexpectedly (crashed)", True),
+        ("org.apache.kafka.common.errors.TimeoutException: Timeout of 60000ms expired", True),
+        ("Job 3 cancelled part of cancelled job group 7", False),
+        ("java.lang.InterruptedException", False),
+        ("java.lang.OutOfMemoryError: Java heap space", False),
+        (
+            "PythonException: Traceback (most recent call last):\n org.apache.kafka.common.errors.TimeoutException",
+            False,
+        ),
+        ("[DIVIDE_BY_ZERO] Division by zero", False),
+    ],
+)
+def test_only_what_spark_says_of_its_processes_and_the_network_may_pass(text: str, *, is_of_cluster_only: bool) -> None:
+    assert is_of_cluster(RuntimeError(text)) is is_of_cluster_only
 
 
 def test_workers_without_the_toolkit_are_a_configuration_error() -> None:

@@ -1,0 +1,148 @@
+"""Checkpoints that fail before their decision are triggered again by a real query; nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from integration.history.reader import read
+from tests.live import spark_query
+from tests.live.spark_support import BY_TASKS, Pipeline, spark
+from tests.live.test_spark_kills import TASK, worker_faults
+from twopc import Checkpoint, Listener
+from twopc.testing.crash_points import arm_from, disarm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from tests.live.services import KafkaService
+
+__all__ = ["spark"]
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
+#: Between recovery and decision, in the order of a batch. The first batch also binds the checkpoint.
+POINTS = [*TASK, "driver.prepared", "driver.confirmed", "driver.bound"]
+
+
+@pytest.fixture(autouse=True)
+def _disarmed() -> Iterator[None]:
+    yield
+    disarm()
+
+
+class AtFirstFailure(Listener):
+    """Acts when a checkpoint has failed."""
+
+    def __init__(self, act: Callable[[], Any]) -> None:
+        self._act = act
+
+    def ended(self, checkpoint: Checkpoint) -> None:
+        if checkpoint.cause is not None:
+            self._act()
+
+
+def tolerating(failures: int, **settings: Any) -> dict[str, Any]:
+    return {"tolerable_failed_checkpoints": failures, "max_attempts": 1, **settings}
+
+
+def outcomes(pipeline: Pipeline) -> list[tuple[int, str, int]]:
+    found = read(Path(pipeline.options.checkpoint)).checkpoints
+    return [(one.batch_id, one.outcome, one.failed_before) for one in found]
+
+
+def test_a_loss_at_each_point_before_the_decision_costs_a_checkpoint_and_no_record(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    """The driver writes the batch, so every point is passed in this process: each checkpoint fails one point later."""
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
+    pipeline.feed(20)
+    arm_from(",".join(f"{point}=drop" for point in POINTS))
+    pipeline.run(spark, settings=tolerating(len(POINTS), direct="always"))
+    said_no = len(TASK)  # the rest fails behind the tasks
+    failed = [(0, "declined" if number < said_no else "failed", number) for number in range(len(POINTS))]
+    assert outcomes(pipeline) == [*failed, (0, "completed", len(POINTS))]
+    pipeline.require_exactly_once()
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("point", TASK)
+def test_workers_that_die_cost_a_checkpoint_and_no_record(
+    point: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    """Each try of Spark at a task ends with its worker, so Spark gives the job up."""
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
+    pipeline.feed(20)
+    healed = AtFirstFailure(lambda: spark.sparkContext.environment.update(TWOPC_CRASH_POINTS=""))
+    with worker_faults(spark, f"{point}=kill"):
+        pipeline.run(spark, settings=tolerating(1, listeners=[healed], **BY_TASKS))
+    assert outcomes(pipeline) == [(0, "failed", 0), (0, "completed", 1)]
+    pipeline.require_exactly_once()
+
+
+def _waiting_for(path: str) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+    def wait(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        while not Path(path).exists():
+            time.sleep(0.01)
+        yield from batches
+
+    return wait
+
+
+@pytest.mark.whole
+def test_tasks_of_an_expired_checkpoint_that_go_on_beside_the_next_one_leave_nothing(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are let go when the next one begins, and Spark takes two seconds to end their workers."""
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
+    pipeline.feed(20)
+    released = tmp_path / "released"
+    wait = _waiting_for(str(released))
+    with monkeypatch.context() as patch:
+        schema = "key binary, value binary"
+        patch.setattr(spark_query, "planned", lambda frame, _: frame.select("key", "value").mapInArrow(wait, schema))
+        settings = tolerating(1, prepare_timeout_ms=10_000, listeners=[AtFirstFailure(released.touch)], **BY_TASKS)
+        pipeline.run(spark, settings=settings)
+    assert outcomes(pipeline) == [(0, "expired", 0), (0, "completed", 1)]
+    pipeline.require_exactly_once()
+    pipeline.feed(5)
+    pipeline.run(spark)
+    pipeline.require_exactly_once()
+
+
+def test_an_error_of_the_users_own_function_is_not_tolerated(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        for _ in batches:
+            raise ValueError("org.apache.kafka.common.errors.TimeoutException, says the user's function")
+        yield from ()
+
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
+    pipeline.feed(5)
+    with monkeypatch.context() as patch:
+        schema = "key binary, value binary"
+        patch.setattr(spark_query, "planned", lambda frame, _: frame.select("key", "value").mapInArrow(fail, schema))
+        assert "says the user's function" in pipeline.fail(spark, settings=tolerating(5))
+    assert outcomes(pipeline) == [(0, "failed", 0)]
+    pipeline.run(spark)
+    pipeline.require_exactly_once()
+
+
+@pytest.mark.whole
+@pytest.mark.timeout(900)
+def test_a_driver_killed_at_any_point_of_the_second_checkpoint_loses_and_doubles_nothing(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
+    settings = tolerating(1, direct="always")
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, settings=settings)
+    second = [*(f"{point}@2" for point in (*TASK, "driver.prepared")), "driver.confirmed", "driver.deciding"]
+    after = ["driver.decided", "driver.committing", "driver.committed", "driver.swept"]
+    pipeline.run_over_kills_at([f"driver.prepared=drop,{point}" for point in (*second, *after)])
+    pipeline.require_exactly_once()

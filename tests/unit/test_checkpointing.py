@@ -1,0 +1,174 @@
+"""Checkpoints that fail before their decision are tolerated, up to a number in a row; no others are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.unit.coordinator_support import DRIVER_POINTS
+from tests.unit.fake_sink import Cluster, Query, all_rows
+from tests.unit.test_progress import Recording
+from twopc import errors
+from twopc.checkpointing import Checkpointing
+from twopc.errors import CheckpointExpiredError, ConfigurationError, FencedError, RetriableError
+from twopc.progress import Checkpoint
+from twopc.settings import Settings
+from twopc.testing.crash_points import InjectedLoss, arm_from, disarm
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from twopc.engine import Work
+    from twopc.records import TaskReport
+
+UNDECIDED = ["driver.prepared", "driver.confirmed", "driver.bound"]
+#: Only a Kafka sink has these two.
+OTHERS = [point for point in DRIVER_POINTS if point not in {*UNDECIDED, "driver.fenced", "driver.deciding"}]
+STAYING = [
+    name
+    for name in dir(errors)
+    if name.endswith("Error") and name not in {"RetriableError", "CheckpointExpiredError", "ModuleNotFoundError"}
+]
+
+
+@pytest.fixture
+def seen() -> Recording:
+    return Recording()
+
+
+@pytest.fixture(autouse=True)
+def _disarmed() -> Iterator[None]:
+    yield
+    disarm()
+
+
+def tolerant(cluster: Cluster, seen: Recording, tolerable: int) -> Query:
+    return cluster.start(listeners=[seen], settings=Settings(max_attempts=1), tolerable=tolerable)
+
+
+def ended(seen: Recording) -> list[tuple[int, str, int]]:
+    told = [one for one in seen.told if isinstance(one, Checkpoint)]
+    return [(one.batch_id, one.outcome, one.failed_before) for one in told]
+
+
+def away() -> RetriableError:
+    return RetriableError("a broker was away")
+
+
+def test_a_failed_checkpoint_is_triggered_again_and_each_has_its_record(cluster: Cluster, seen: Recording) -> None:
+    query = tolerant(cluster, seen, 2)
+    query.engine.failures = [away(), away()]
+    query.run(0)
+    assert ended(seen) == [(0, "failed", 0), (0, "failed", 1), (0, "completed", 2)]
+    assert len({work.attempt for work in query.engine.works}) == 3
+    assert len({work.attempt.driver_epoch for work in query.engine.works}) == 1  # nobody was fenced
+    assert cluster.store.visible() == all_rows(0)
+
+
+def test_one_failure_more_than_is_tolerated_stops_the_query(cluster: Cluster, seen: Recording) -> None:
+    query = tolerant(cluster, seen, 1)
+    query.engine.failures = [away(), away()]
+    with pytest.raises(RetriableError, match=r"Failures of this batch before it: 1, see tolerable_failed_checkpoints"):
+        query.run(0)
+    assert ended(seen) == [(0, "failed", 0), (0, "failed", 1)]
+
+
+def test_none_is_tolerated_by_default(cluster: Cluster, seen: Recording) -> None:
+    query = tolerant(cluster, seen, Checkpointing().tolerable_failed_checkpoints)
+    query.engine.failures = [away()]
+    with pytest.raises(RetriableError):
+        query.run(0)
+
+
+def test_a_completed_checkpoint_sets_the_count_to_zero(cluster: Cluster, seen: Recording) -> None:
+    query = tolerant(cluster, seen, 1)
+    for batch in range(3):
+        query.engine.failures = [away()]
+        query.run(batch)
+    assert [outcome for _, outcome, _ in ended(seen)] == ["failed", "completed"] * 3
+    assert cluster.store.visible() == all_rows(0, 1, 2)
+
+
+def test_an_expired_checkpoint_is_tolerated_and_its_late_votes_are_aborted(cluster: Cluster, seen: Recording) -> None:
+    query = tolerant(cluster, seen, 1)
+    prepare = query.engine.prepare
+
+    def too_late_once(work: Work) -> list[TaskReport]:
+        reports = prepare(work)
+        if len(query.engine.works) == 1:
+            raise CheckpointExpiredError("too slow", late=reports)
+        return reports
+
+    query.engine.prepare = too_late_once  # type: ignore[method-assign]
+    query.run(0)
+    assert ended(seen) == [(0, "expired", 0), (0, "completed", 1)]
+    assert (cluster.store.pending(), cluster.store.visible()) == ([], all_rows(0))
+
+
+@pytest.mark.parametrize("name", [*STAYING, "RuntimeError"])
+def test_only_what_may_pass_is_tolerated(name: str, cluster: Cluster, seen: Recording) -> None:
+    kind = getattr(errors, name, RuntimeError)
+    query = tolerant(cluster, seen, 5)
+    query.engine.failures = [kind("it stays")]
+    with pytest.raises(kind):
+        query.run(0)
+    assert len(query.engine.works) == 1
+
+
+@pytest.mark.parametrize("point", UNDECIDED)
+def test_a_loss_at_any_point_between_recovery_and_decision_is_tolerated(
+    point: str, cluster: Cluster, seen: Recording
+) -> None:
+    arm_from(f"{point}=drop")
+    query = tolerant(cluster, seen, 1)
+    prepare, left_open = query.engine.prepare, []
+
+    def noted(work: Work) -> list[TaskReport]:
+        left_open.extend(cluster.store.pending())
+        return prepare(work)
+
+    query.engine.prepare = noted  # type: ignore[method-assign]
+    query.run(0, 1)
+    assert left_open == []  # the failed one's transactions are ended before the next one's begin
+    assert ended(seen) == [(0, "failed", 0), (0, "completed", 1), (1, "completed", 0)]
+    assert (cluster.store.pending(), cluster.store.visible()) == ([], all_rows(0, 1))
+
+
+@pytest.mark.parametrize("point", OTHERS)
+def test_a_loss_before_recovery_or_after_the_decision_stops_the_query_and_a_restart_goes_on(
+    point: str, cluster: Cluster, seen: Recording
+) -> None:
+    arm_from(f"{point}=drop")
+    query = tolerant(cluster, seen, 5)
+    with pytest.raises(InjectedLoss):
+        query.run(0)
+    assert len(ended(seen)) == 1
+    cluster.start().run(0, 1)
+    assert cluster.store.visible() == all_rows(0, 1)
+
+
+def test_a_driver_that_was_fenced_meanwhile_does_not_fence_its_successor(cluster: Cluster, seen: Recording) -> None:
+    query = tolerant(cluster, seen, 5)
+    query.run(0)
+    prepare = query.engine.prepare
+    successor = cluster.start()
+
+    def overtaken(work: Work) -> list[TaskReport]:
+        if len(query.engine.works) == 1:
+            query.engine.works.append(work)
+            successor.run(1)
+            raise away()
+        return prepare(work)
+
+    query.engine.prepare = overtaken  # type: ignore[method-assign]
+    with pytest.raises(FencedError):
+        query.run(1)
+    successor.run(2)
+    assert cluster.store.visible() == all_rows(0, 1, 2)
+
+
+@pytest.mark.parametrize("number", [-1, 1.5, True, "2"])
+def test_a_number_that_is_none_is_refused(number: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"tolerable_failed_checkpoints=.*: give a number of checkpoints"):
+        Checkpointing(tolerable_failed_checkpoints=number)  # type: ignore[arg-type]

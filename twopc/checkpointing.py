@@ -1,0 +1,78 @@
+"""When a batch's checkpoint is triggered, and when it is triggered again.
+
+Flink counts *continuous* failures: a checkpoint that was declined, that expired, or that an I/O error ended counts, a completed
+one sets the count to 0, and a job fails with the first failure above ``tolerable-failed-checkpoints``. A failed task does not
+count: that is for the restart strategy (``CheckpointFailureManager.checkFailureCounter``, flink-runtime). Flink then goes on with
+the rows that have come since. Spark hands over a batch once, so here the same batch is written again.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from twopc.errors import CheckpointExpiredError, ConfigurationError, RetriableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twopc.batch import Batch
+    from twopc.pending import Listeners, Pending
+
+logger = logging.getLogger(__name__)
+
+#: Failures that another checkpoint of the same batch may not have. Any other error of ours names a cause that stays.
+PASSING: Final = (RetriableError, CheckpointExpiredError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpointing:
+    """How checkpoints follow each other.
+
+    Attributes:
+        tolerable_failed_checkpoints: how many may fail in a row before the query stops. One that fails after its decision
+            always stops it.
+
+    Raises:
+        ConfigurationError: a number is below 0, or is none.
+    """
+
+    tolerable_failed_checkpoints: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        name, number = "tolerable_failed_checkpoints", self.tolerable_failed_checkpoints
+        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+            raise ConfigurationError(f"{name}={number!r}: give a number of checkpoints, 0 or more")
+
+    def run(
+        self,
+        listeners: Listeners,
+        batch: Batch,
+        run_id: str,
+        checkpoint: Callable[[Pending], None],
+        may_repeat: Callable[[Exception, Pending], bool],
+    ) -> None:
+        """Trigger the batch's checkpoint until one is completed. Each has a record of its own.
+
+        Args:
+            listeners: are told of each.
+            batch: the batch.
+            run_id: of the query's run.
+            checkpoint: makes the batch visible, or raises.
+            may_repeat: whether the batch may be written again after this error, in this process: it is certain that it is not
+                decided, and what was left open is being ended (:meth:`twopc.coordinator.Coordinator.give_up`).
+        """
+        allowed = self.tolerable_failed_checkpoints
+        for failed in range(allowed + 1):
+            try:
+                with listeners.watching(batch, run_id, failed_before=failed) as pending:
+                    checkpoint(pending)
+            except Exception as error:
+                if failed == allowed or not may_repeat(error, pending):
+                    raise
+                text = "checkpoint %d failed; %d of %d tolerable failures in a row, so the batch is written again: %s"
+                logger.warning(text, batch.batch_id, failed + 1, allowed, error)
+            else:
+                return
