@@ -4,11 +4,15 @@ Flink counts *continuous* failures: a checkpoint that was declined, that expired
 one sets the count to 0, and a job fails with the first failure above ``tolerable-failed-checkpoints``. A failed task does not
 count: that is for the restart strategy (``CheckpointFailureManager.checkFailureCounter``, flink-runtime). Flink then goes on with
 the rows that have come since. Spark hands over a batch once, so here the same batch is written again.
+
+Flink's ``min-pause`` counts from the end of one checkpoint to the trigger of the next (``CheckpointRequestDecider.
+nextTriggerDelayMillis``). So it does here; also behind a checkpoint that has failed, for which it is the backoff.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -33,26 +37,32 @@ class Checkpointing:
     Attributes:
         tolerable_failed_checkpoints: how many may fail in a row before the query stops. One that fails after its decision
             always stops it.
+        min_pause_ms: how long at least from the end of a checkpoint to the trigger of the next one of this run.
 
     Raises:
         ConfigurationError: a number is below 0, or is none.
     """
 
     tolerable_failed_checkpoints: int = 0
+    min_pause_ms: float = 0
 
     def __post_init__(self) -> None:
         """Check the numbers."""
+        pause = self.min_pause_ms
+        if isinstance(pause, bool) or not isinstance(pause, (int, float)) or not 0 <= pause < float("inf"):
+            raise ConfigurationError(f"min_pause_ms={pause!r}: give a number of milliseconds, 0 or more")
         name, number = "tolerable_failed_checkpoints", self.tolerable_failed_checkpoints
         if isinstance(number, bool) or not isinstance(number, int) or number < 0:
             raise ConfigurationError(f"{name}={number!r}: give a number of checkpoints, 0 or more")
 
-    def run(
+    def run(  # noqa: PLR0913, PLR0917 - what a checkpoint is made of
         self,
         listeners: Listeners,
         batch: Batch,
         run_id: str,
         checkpoint: Callable[[Pending], None],
         may_repeat: Callable[[Exception, Pending], bool],
+        wait_ms: Callable[[int], None],
     ) -> None:
         """Trigger the batch's checkpoint until one is completed. Each has a record of its own.
 
@@ -63,9 +73,12 @@ class Checkpointing:
             checkpoint: makes the batch visible, or raises.
             may_repeat: whether the batch may be written again after this error, in this process: it is certain that it is not
                 decided, and what was left open is being ended (:meth:`twopc.coordinator.Coordinator.give_up`).
+            wait_ms: waits, and raises if the query is stopped meanwhile.
         """
         allowed = self.tolerable_failed_checkpoints
         for failed in range(allowed + 1):
+            if (left_ms := self.min_pause_ms - listeners.idle_ms) > 0:
+                wait_ms(math.ceil(left_ms))
             try:
                 with listeners.watching(batch, run_id, failed_before=failed) as pending:
                     checkpoint(pending)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import sys
 import time
 from typing import TYPE_CHECKING, Final
@@ -170,6 +171,11 @@ class Listeners:
         self._listeners = tuple(listeners)
         self._broken: set[int] = set()
         self._last_ended: float | None = None
+
+    @property
+    def idle_ms(self) -> float:
+        """How long ago the last checkpoint ended; infinite before there was one."""
+        return math.inf if self._last_ended is None else (time.monotonic() - self._last_ended) * 1000
 
     @contextlib.contextmanager
     def watching(self, batch: Batch, run_id: str, *, failed_before: int = 0) -> Iterator[Pending]:

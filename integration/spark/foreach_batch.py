@@ -16,7 +16,7 @@ from integration.spark.engine import SparkEngine
 from integration.spark.frame import arrange
 from integration.spark.hadoop_files import open_files
 from integration.spark.handed_over import require_taken_over
-from integration.spark.jobs import is_of_cluster, slow_batch_advice
+from integration.spark.jobs import interruptible_pause, is_of_cluster, slow_batch_advice
 from integration.spark.options import Options, checked_options, participants
 from integration.spark.planned import require_as_planned
 from integration.spark.py4j_log import hide_functions
@@ -129,6 +129,7 @@ class ExactlyOnce:
                 run_id or "",
                 lambda pending: self._write(context, files, frames, batch, shuffles, pending),
                 lambda error, pending: self._may_repeat(error, batch, pending),
+                lambda pause_ms: interruptible_pause(context, pause_ms),
             )
         except BaseException:
             self.close()  # so that the next call begins with recovery

@@ -78,6 +78,11 @@ def translated(error: Exception) -> Exception:
     return error
 
 
+def interruptible_pause(context: SparkContext, pause_ms: int) -> None:
+    """Wait in the query's thread of the JVM, which ``query.stop()`` interrupts; Spark then takes the error for a stop."""
+    context._jvm.java.lang.Thread.sleep(pause_ms)  # type: ignore[union-attr]  # noqa: SLF001 - no public way to that thread
+
+
 def is_of_cluster(error: Exception) -> bool:
     """Whether Spark gave a job up for its processes and the network, not for what they ran."""
     text = str(error)

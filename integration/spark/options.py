@@ -36,6 +36,8 @@ class Options:
         max_attempts: how often a batch is prepared in one checkpoint, where the error may pass.
         tolerable_failed_checkpoints: how many checkpoints may fail in a row, before their decision and for a cause that may
             pass, until the query stops; the batch is then written again. 0 by default, as in Flink.
+        min_pause_ms: how long at least from the end of a checkpoint to the trigger of the next. Spark has planned the next batch
+            by then, so its rows wait.
         prepare_timeout_ms: when a checkpoint expires: an attempt that is not prepared by then is cancelled. 10 minutes by
             default; None for as long as the sinks' transactions allow, which is a limit in any case.
         select: by sink name, the SQL expressions that make its columns, such as
@@ -60,6 +62,7 @@ class Options:
     add_sink: str | None = None
     max_attempts: int = 3
     tolerable_failed_checkpoints: int = 0
+    min_pause_ms: float = 0
     prepare_timeout_ms: float | None = 600_000
     select: Mapping[str, Sequence[str]] = field(default_factory=dict)
     on_bad_record: str = "stop"
@@ -104,7 +107,9 @@ class Options:
         Raises:
             ConfigurationError: a number cannot be one.
         """
-        return Checkpointing(tolerable_failed_checkpoints=self.tolerable_failed_checkpoints)
+        return Checkpointing(
+            tolerable_failed_checkpoints=self.tolerable_failed_checkpoints, min_pause_ms=self.min_pause_ms
+        )
 
     def _check_watching(self) -> None:
         if not isinstance(self.history, bool | None):

@@ -10,7 +10,7 @@ import pytest
 
 from integration.history.reader import read
 from tests.live import spark_query
-from tests.live.spark_support import BY_TASKS, Pipeline, spark
+from tests.live.spark_support import BY_TASKS, Pipeline, spark, wait_until
 from tests.live.test_spark_kills import TASK, worker_faults
 from twopc import Checkpoint, Listener
 from twopc.testing.crash_points import arm_from, disarm
@@ -145,4 +145,23 @@ def test_a_driver_killed_at_any_point_of_the_second_checkpoint_loses_and_doubles
     second = [*(f"{point}@2" for point in (*TASK, "driver.prepared")), "driver.confirmed", "driver.deciding"]
     after = ["driver.decided", "driver.committing", "driver.committed", "driver.swept"]
     pipeline.run_over_kills_at([f"driver.prepared=drop,{point}" for point in (*second, *after)])
+    pipeline.require_exactly_once()
+
+
+def test_a_pause_is_kept_between_checkpoints_and_stopping_the_query_ends_it(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, max_offsets=10)
+    pipeline.feed(20)
+    pipeline.run(spark, settings={"min_pause_ms": 1_000})
+    found = read(Path(pipeline.options.checkpoint)).checkpoints
+    assert [one.batch_id for one in found if one.pause_ms is not None and one.pause_ms >= 1_000] == [1]
+    pipeline.feed(20)
+    query, each = pipeline.start(spark, settings={"min_pause_ms": 3_600_000})
+    wait_until(lambda: len(outcomes(pipeline)) == 3, "the first batch of the run is done")
+    query.stop()
+    each.close()
+    assert query.exception() is None
+    assert [outcome for _, outcome, _ in outcomes(pipeline)] == ["completed"] * 3
+    pipeline.run(spark)
     pipeline.require_exactly_once()

@@ -189,6 +189,7 @@ class Query:
                     process.name,
                     lambda pending, of=checkpoint, by=engine: coordinator.process(of, by, pending),  # type: ignore[misc]
                     lambda error, _, of=checkpoint: isinstance(error, PASSING) and coordinator.give_up(of),  # type: ignore[misc]
+                    lambda _: None,
                 )
             if batch not in kept.states:
                 raise ModelViolation(f"batch {batch} was never fully evaluated: it has no state version")

@@ -28,7 +28,7 @@ from twopc.testing.contract.drivers import DecidingFiles
 from twopc.writer import SinkWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from twopc.attempt import Claim, TaskAttempt
@@ -291,6 +291,7 @@ class Query:
     engine: FakeEngine
     listeners: Listeners
     checkpointing: Checkpointing
+    wait_ms: Callable[[int], None]
 
     def run(self, *batches: int, query_id: str = QUERY_ID, history: str = "") -> None:
         for number in batches:
@@ -301,6 +302,7 @@ class Query:
                 "run",
                 lambda pending, batch=batch: self.coordinator.process(batch, self.engine, pending),  # type: ignore[misc]
                 lambda error, _, batch=batch: isinstance(error, PASSING) and self.coordinator.give_up(batch),  # type: ignore[misc]
+                self.wait_ms,
             )
 
 
@@ -322,10 +324,11 @@ class Cluster:
         settings: Settings | None = None,
         files: Files | None = None,
         listeners: Sequence[Listener] = (),
-        tolerable: int = 0,
+        checkpointing: Checkpointing | None = None,
+        wait_ms: Callable[[int], None] = lambda _: None,
     ) -> Query:
         made = [FakeSink(self.world, name) for name in sinks or ("fake",)]
         staged = FakeStaging(self.world) if staging else None
         coordinator = Coordinator(made, files or self.files, settings=settings, staging=staged)
-        checkpointing = Checkpointing(tolerable_failed_checkpoints=tolerable)
-        return Query(coordinator, FakeEngine(*made, staging=staging), Listeners(listeners), checkpointing)
+        engine = FakeEngine(*made, staging=staging)
+        return Query(coordinator, engine, Listeners(listeners), checkpointing or Checkpointing(), wait_ms)

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.coordinator_support import DRIVER_POINTS
 from tests.unit.fake_sink import Cluster, Query, all_rows
 from tests.unit.test_progress import Recording
-from twopc import errors
+from twopc import errors, pending
 from twopc.checkpointing import Checkpointing
 from twopc.errors import CheckpointExpiredError, ConfigurationError, FencedError, RetriableError
 from twopc.progress import Checkpoint
@@ -43,8 +43,12 @@ def _disarmed() -> Iterator[None]:
     disarm()
 
 
+def tolerating(number: int) -> Checkpointing:
+    return Checkpointing(tolerable_failed_checkpoints=number)
+
+
 def tolerant(cluster: Cluster, seen: Recording, tolerable: int) -> Query:
-    return cluster.start(listeners=[seen], settings=Settings(max_attempts=1), tolerable=tolerable)
+    return cluster.start(listeners=[seen], settings=Settings(max_attempts=1), checkpointing=tolerating(tolerable))
 
 
 def ended(seen: Recording) -> list[tuple[int, str, int]]:
@@ -166,6 +170,80 @@ def test_a_driver_that_was_fenced_meanwhile_does_not_fence_its_successor(cluster
         query.run(1)
     successor.run(2)
     assert cluster.store.visible() == all_rows(0, 1, 2)
+
+
+class Clock:
+    """A clock that only moves when somebody waits, or when it is told to."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1e6
+        self.waits: list[int] = []
+
+    def monotonic(self) -> float:
+        return self.now_ms / 1000
+
+    def time(self) -> float:
+        return self.now_ms / 1000
+
+    def wait_ms(self, pause_ms: int) -> None:
+        self.waits.append(pause_ms)
+        self.now_ms += pause_ms
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(pending, "time", clock)
+    return clock
+
+
+def pausing(cluster: Cluster, seen: Recording, clock: Clock, **numbers: float) -> Query:
+    checkpointing = Checkpointing(**numbers)  # type: ignore[arg-type]
+    settings = Settings(max_attempts=1)
+    return cluster.start(listeners=[seen], settings=settings, checkpointing=checkpointing, wait_ms=clock.wait_ms)
+
+
+def test_a_checkpoint_is_triggered_after_the_rest_of_the_pause_and_the_first_one_at_once(
+    cluster: Cluster, seen: Recording, clock: Clock
+) -> None:
+    query = pausing(cluster, seen, clock, min_pause_ms=500)
+    query.run(0)
+    assert clock.waits == []
+    clock.now_ms += 200.5
+    query.run(1)
+    clock.now_ms += 500
+    query.run(2)
+    assert clock.waits == [300]  # rounded up; the third one has waited for its rows
+    pauses = [one.pause_ms for one in seen.told if isinstance(one, Checkpoint)]
+    assert pauses == [None, pytest.approx(500.5), pytest.approx(500)]
+
+
+def test_a_failed_checkpoint_counts_too_and_its_pause_is_the_backoff(
+    cluster: Cluster, seen: Recording, clock: Clock
+) -> None:
+    query = pausing(cluster, seen, clock, min_pause_ms=500, tolerable_failed_checkpoints=2)
+    query.engine.failures = [away(), away()]
+    query.run(0)
+    assert clock.waits == [500, 500]
+
+
+def test_a_query_that_is_stopped_in_a_pause_triggers_nothing(cluster: Cluster, seen: Recording, clock: Clock) -> None:
+    query = pausing(cluster, seen, clock, min_pause_ms=500)
+    query.run(0)
+
+    def stopped(_: int) -> None:
+        raise KeyboardInterrupt
+
+    query.wait_ms = stopped
+    with pytest.raises(KeyboardInterrupt):
+        query.run(1)
+    assert len(seen.told) == 2 and len(query.engine.works) == 1
+
+
+@pytest.mark.parametrize("pause", [-1, True, "2", float("inf"), float("nan")])
+def test_a_pause_that_is_none_is_refused(pause: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"min_pause_ms=.*: give a number of milliseconds"):
+        Checkpointing(min_pause_ms=pause)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("number", [-1, 1.5, True, "2"])

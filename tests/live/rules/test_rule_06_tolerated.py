@@ -63,6 +63,7 @@ def process(driver: Coordinator, play: Play, tasks: Tasks, batch: int, *, tolera
         "run",
         lambda pending: driver.process(of, tasks, pending),
         lambda error, _: isinstance(error, PASSING) and driver.give_up(of),
+        lambda _: None,
     )
 
 
