@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         SchemaError,
         TwoPhaseCommitError,
     )
-    from twopc.files import Files, LocalFiles
+    from twopc.files import Files, LocalFiles, MemoryFiles
     from twopc.pending import Listener, Pending
     from twopc.progress import Acknowledgement, Cause, Checkpoint
     from twopc.records import TaskReport
@@ -66,6 +66,7 @@ __all__ = [
     "InDoubtError",
     "Listener",
     "LocalFiles",
+    "MemoryFiles",
     "Overrides",
     "Pending",
     "RefusedStartError",
@@ -92,7 +93,7 @@ _MODULES: Final = {
     "decision_log": ("DecisionLog",),
     "engine": ("Engine", "Work"),
     "errors": tuple(name for name in __all__ if name.endswith("Error")),
-    "files": ("Files", "LocalFiles"),
+    "files": ("Files", "LocalFiles", "MemoryFiles"),
     "pending": ("Listener", "Pending"),
     "progress": ("Acknowledgement", "Cause", "Checkpoint"),
     "records": ("TaskReport",),

@@ -18,6 +18,7 @@ import msgspec
 
 from twopc.crash_points import crash_point
 from twopc.errors import DecisionLogDamagedError, RefusedStartError
+from twopc.sealed import seal, unseal
 
 if TYPE_CHECKING:
     from twopc.files import Files
@@ -125,7 +126,7 @@ class Binding:
             return
         # Above every number so far: each was written by another driver, and those before had lower epochs.
         number = self._newest + 1 if self._files.is_atomic else log_epoch + 1 + _FIRST
-        data = msgspec.json.encode(current)
+        data = seal(current)
         is_ours = self._files.put_if_absent(_name(number), data) or self._read(number) == current
         if is_ours and not self._files.is_atomic:
             if self._bound is None:
@@ -157,7 +158,7 @@ class Binding:
         if data is None:
             return None
         try:
-            bound = msgspec.json.decode(data, type=Bound)
+            bound = unseal(data, Bound)
         except msgspec.DecodeError as error:
             raise DecisionLogDamagedError(
                 f"{self._files.location}/{name} cannot be read ({error}). Nothing was written. Restore it from a backup of the "

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
+import threading
 import uuid
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
+
+from twopc.errors import ConfigurationError
+
+#: Flink's limit of a state in its job manager's memory.
+_MEMORY_BYTES: Final = 5 * 1024 * 1024
 
 
 class Files(Protocol):
@@ -85,6 +91,59 @@ class LocalFiles:
     def remove(self, name: str) -> None:
         """See :class:`Files`."""
         (self._root / name).unlink(missing_ok=True)
+
+
+class MemoryFiles:
+    """A directory in this process's memory, for tests of sinks and engines: what it holds dies with the process.
+
+    A query whose decisions died with its driver is refused when it restarts; what was decided and not committed is lost.
+
+    Args:
+        limit_bytes: how much it may hold in all.
+    """
+
+    is_atomic = True
+
+    def __init__(self, limit_bytes: int = _MEMORY_BYTES) -> None:
+        if limit_bytes < 1:
+            raise ConfigurationError(f"MemoryFiles(limit_bytes={limit_bytes}): give a number of bytes from 1 on")
+        self.location = "memory"
+        self._limit_bytes = limit_bytes
+        self._content: dict[str, bytes] = {}
+        self._lock = threading.Lock()
+
+    def read(self, name: str) -> bytes | None:
+        """See :class:`Files`."""
+        return self._content.get(name)
+
+    def names(self, directory: str) -> list[str]:
+        """See :class:`Files`."""
+        prefix = f"{directory}/" if directory else ""
+        found = {name.removeprefix(prefix).split("/")[0] for name in [*self._content] if name.startswith(prefix)}
+        return sorted(name for name in found if not name.startswith("."))
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """See :class:`Files`.
+
+        Raises:
+            ConfigurationError: the limit is reached. Nothing was written.
+        """
+        with self._lock:
+            if name in self._content:
+                return False
+            size = sum(map(len, self._content.values())) + len(data)
+            if size > self._limit_bytes:
+                raise ConfigurationError(
+                    f"{name} was not written: the files in memory would have {size:,} bytes, and {self._limit_bytes:,} are "
+                    "allowed. Keep them on a file system: twopc.LocalFiles, or a query's own checkpoint with exactly_once(); "
+                    "or raise MemoryFiles(limit_bytes=…)"
+                )
+            self._content[name] = data
+            return True
+
+    def remove(self, name: str) -> None:
+        """See :class:`Files`."""
+        self._content.pop(name, None)
 
 
 def _make_directory(directory: Path) -> None:

@@ -81,8 +81,9 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
 def damaged(view: LogView, log: str) -> DecisionLogDamagedError:
     """The error for a log that cannot be trusted."""
     return DecisionLogDamagedError(
-        f"the decision log {log} is damaged: {view.damage}. Nothing was written. Restore the log; or check the output, then "
-        "start with a new checkpoint and a new sink name"
+        f"the decision log {log} is damaged: {view.damage}. Nothing was written, and what is visible stays. Without the log "
+        "nobody can tell whether the last batch is complete. Restore it from a backup; or check the output, then start with a "
+        "new checkpoint and a new sink name"
     )
 
 

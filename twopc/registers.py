@@ -24,7 +24,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from twopc.codec import decode, encode
 from twopc.decision_log import DecisionLog
-from twopc.errors import ConfigurationError, DecisionInDoubtError, DecisionLogDamagedError, FencedError, RetriableError
+from twopc.errors import (
+    ConfigurationError,
+    DecisionInDoubtError,
+    DecisionLogDamagedError,
+    FatalError,
+    FencedError,
+    RetriableError,
+)
 from twopc.records import Acquired, Entries, LogContents, LogEntry, Record, truncated_to
 
 if TYPE_CHECKING:
@@ -39,6 +46,8 @@ FORMAT: Final = "twopc-register/1"
 _DIRECTORY: Final = "registers"
 _IDENTITY: Final = f"{_DIRECTORY}/id"
 _NUMBER: Final = re.compile(r"[0-9]{20}")
+_ID: Final = re.compile(r"[0-9a-f]{32}")
+_CHECK_LENGTH: Final = 16
 #: How often a reader starts again because a driver appended or truncated meanwhile, and a claimant after a lost race.
 _TRIES: Final = 8
 
@@ -81,8 +90,22 @@ class RegisterLog(DecisionLog):
         self._start, self._searched = 0, -1  # the newest truncation among the registers up to the second number
 
     def identity(self) -> str:
-        """See :class:`DecisionLog`. Empty until a driver acquires the log; a bound checkpoint never is."""
-        return (self._files.read(_IDENTITY) or b"").decode("ascii", "replace")
+        """See :class:`DecisionLog`. Empty until a driver acquires the log; a bound checkpoint never is.
+
+        Raises:
+            DecisionLogDamagedError: it is torn or altered.
+        """
+        data = self._files.read(_IDENTITY)
+        if data is None:
+            return ""
+        identity = data[:32].decode("ascii", "replace")
+        # Without a check it is of a former version.
+        if not _ID.fullmatch(identity) or data not in {identity.encode(), _checked(identity)}:
+            raise DecisionLogDamagedError(
+                f"{self._where()}/id is torn or was altered. Nothing was written, and the other registers have every decision. "
+                "The right id is the log_identity in the newest binding-*.json beside them: write its 32 digits into the file"
+            )
+        return identity
 
     def inspect(self) -> LogContents:
         """See :class:`DecisionLog`."""
@@ -102,7 +125,7 @@ class RegisterLog(DecisionLog):
                 raise RetriableError(f"acquiring the decision log failed: {error}") from error
             if won:
                 # After the register: an id without registers is damage, not a new log.
-                self._files.put_if_absent(_IDENTITY, uuid.uuid4().hex.encode())
+                self._files.put_if_absent(_IDENTITY, _checked(uuid.uuid4().hex))
                 self._own = _Own(claim.run, number, number)
                 return number
         raise RetriableError(
@@ -149,6 +172,8 @@ class RegisterLog(DecisionLog):
         failure: Exception | None = None
         try:
             written = self._files.put_if_absent(_file(number), data)
+        except FatalError:  # the files themselves say that nothing was written
+            raise
         except Exception as error:  # noqa: BLE001 - whatever the file system raises: the write is unclear
             written, failure = False, error
         try:
@@ -211,8 +236,8 @@ class RegisterLog(DecisionLog):
                 return LogContents(start, Entries(partial(self._entries, start, last)))
             # The listing may have been taken halfway through a truncation: look again.
         raise DecisionLogDamagedError(
-            f"{self._where()}: {f'registers {missing[:5]} are' if missing else 'every register is'} missing. Nothing was "
-            "written. Restore them from a backup of the checkpoint; without them it is unknown what was decided"
+            f"{self._where()}: {f'registers {missing[:5]} are' if missing else 'every register is'} missing; without "
+            "them it is unknown what was decided"
         )
 
     def _recorded_start(self, numbers: Sequence[int]) -> int:
@@ -247,6 +272,10 @@ class RegisterLog(DecisionLog):
 
     def _where(self, number: int | None = None) -> str:
         return f"{self._files.location}/{_DIRECTORY if number is None else _file(number)}"
+
+
+def _checked(identity: str) -> bytes:
+    return f"{identity} {hashlib.sha256(identity.encode()).hexdigest()[:_CHECK_LENGTH]}".encode()
 
 
 def _file(number: int) -> str:

@@ -12,18 +12,19 @@ from twopc.batch import Position, locate
 from twopc.binding import FORMAT as BINDING_FORMAT
 from twopc.binding import Bound
 from twopc.crash_points import crash_point
-from twopc.errors import RefusedStartError
-from twopc.log_view import fold
+from twopc.errors import DecisionLogDamagedError, RefusedStartError
+from twopc.log_view import LogView, fold
 from twopc.recovery import Outcome, lookup
-from twopc.refusals import DEADLINE, refused
+from twopc.refusals import DEADLINE, damaged, refused
 from twopc.run import Run
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from twopc.batch import Batch
-    from twopc.log_view import LogView
+    from twopc.decision_log import DecisionLog
     from twopc.pending import Pending
+    from twopc.records import LogContents
     from twopc.settings import Setup
 
     #: By sink name, the query that owned it last; None where nobody did, or where its own log says it.
@@ -55,7 +56,7 @@ def _recover(setup: Setup, batch: Batch, pending: Pending) -> Run:
     claim = Claim(query_id=batch.query_id, run=setup.run_id, deciding_log=setup.log.name)
     log_epoch = setup.log.acquire(claim)  # from here on the former driver can decide nothing
     driver_epochs = setup.participants.acquire(claim)
-    view = fold(setup.log.read())  # up to this driver's own record: nothing can be missing before it
+    view = _view_of(setup.log, setup.log.read)  # up to this driver's own record: nothing can be missing before it
     crash_point("driver.acquired")
 
     pending.enter("recover")
@@ -78,11 +79,19 @@ def _check_read_only(setup: Setup, batch: Batch) -> Owners:
     require_same_owner(setup, owners, batch)
     if setup.binding.is_listed_at_once:
         _check_binding(setup, 0)  # before a log is read that may be another sink's
-    decided = fold(setup.log.inspect())
+    decided = _view_of(setup.log, setup.log.inspect)
     _check_binding(setup, _binding_of(decided, batch))
     _require_startable(setup, decided, batch, owners)
     require_same_log_owner(setup, decided, batch)
     return owners
+
+
+def _view_of(log: DecisionLog, read: Callable[[], LogContents]) -> LogView:
+    """Fold a log. Damage that keeps it from being read says what to do, as any other does."""
+    try:
+        return fold(read())
+    except DecisionLogDamagedError as error:
+        raise damaged(LogView(damage=str(error)), log.name) from error
 
 
 def _require_startable(setup: Setup, view: LogView, batch: Batch, owners: Owners) -> None:
@@ -148,7 +157,7 @@ def require_same_log_owner(setup: Setup, decided: LogView, batch: Batch) -> None
         RefusedStartError: another query did, and no override names it.
     """
     for log in setup.participants.decision_logs():
-        view = decided if log is setup.log else fold(log.inspect())
+        view = decided if log is setup.log else _view_of(log, log.inspect)
         last = view.acquired
         if last is None or setup.settings.overrides.end_query_id == last.query_id:
             continue

@@ -9,11 +9,10 @@ import msgspec
 
 from integration.history.writer import DIRECTORY, SUFFIX
 from twopc.progress import FORMAT, Checkpoint
+from twopc.sealed import AlteredError, unseal
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-_decoder: Final = msgspec.json.Decoder(Checkpoint)
 
 
 class HistoryError(Exception):
@@ -105,8 +104,10 @@ def _read(checkpoint: Path) -> History:
 
 def _parse(line: bytes, path: Path) -> Checkpoint | None:
     try:
-        return _decoder.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return unseal(line, Checkpoint)
+    except AlteredError:
+        return None
+    except msgspec.DecodeError:
         pass
     try:
         head = _head.decode(line).format

@@ -12,11 +12,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from twopc.files import LocalFiles
 from twopc.pending import Listener
 from twopc.progress import COMPLETED
+from twopc.sealed import seal
 
 if TYPE_CHECKING:
     from twopc.files import Files
@@ -31,8 +30,6 @@ FILES: Final = 8
 #: How many checkpoints one object holds, where nothing can be appended, and how many objects are kept.
 OBJECT_CHECKPOINTS: Final = 100
 OBJECTS: Final = 80
-
-_encoder: Final = msgspec.json.Encoder()
 
 
 def writer_for(files: Files, *, is_wanted: bool | None) -> Listener | None:
@@ -58,7 +55,7 @@ class AppendingWriter(Listener):
 
     def ended(self, checkpoint: Checkpoint) -> None:
         """See :class:`Listener`."""
-        line = _encoder.encode(checkpoint) + b"\n"
+        line = seal(checkpoint) + b"\n"
         if self._descriptor is None or self._size + len(line) > FILE_BYTES:
             self._open(len(line))
         # One write: two drivers of one checkpoint, of which one is fenced, do not mix their lines.
@@ -104,7 +101,7 @@ class ObjectWriter(Listener):
 
     def ended(self, checkpoint: Checkpoint) -> None:
         """See :class:`Listener`."""
-        self._lines.append(_encoder.encode(checkpoint) + b"\n")
+        self._lines.append(seal(checkpoint) + b"\n")
         if len(self._lines) >= OBJECT_CHECKPOINTS or checkpoint.status != COMPLETED:
             self.close()
 

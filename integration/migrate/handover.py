@@ -29,6 +29,7 @@ import msgspec
 
 from integration.spark.handed_over import NAME
 from twopc.errors import ConfigurationError
+from twopc.sealed import seal, unseal
 
 if TYPE_CHECKING:
     from twopc.files import Files
@@ -114,7 +115,7 @@ class Handovers:
         number = self._number()
         if number and self._read(number) == handover:
             return self._path(number)
-        if not self._files.put_if_absent(_name(number + 1), msgspec.json.encode(handover)):
+        if not self._files.put_if_absent(_name(number + 1), seal(handover)):
             raise ConfigurationError(f"{self._path(number + 1)} was written by another process just now: run it again")
         return self._path(number + 1)
 
@@ -126,7 +127,7 @@ class Handovers:
 
     def _read(self, number: int) -> Handover:
         try:
-            found = msgspec.json.decode(self._files.read(_name(number)) or b"", type=Handover)
+            found = unseal(self._files.read(_name(number)) or b"", Handover)
         except msgspec.DecodeError as error:
             raise ConfigurationError(
                 f"{self._path(number)} cannot be read ({error}). Nothing was written. Remove it, and run `twopc migrate cutover` "

@@ -13,6 +13,7 @@ import msgspec
 
 from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
+from twopc.sealed import seal, unseal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +61,7 @@ def write_down(directory: Path, command: str, sink: str, transactions: dict[str,
     try:
         for _ in range(_TRIES):
             name = f"operator-{max(_numbers(files), default=0) + 1:06d}.json"
-            if files.put_if_absent(name, msgspec.json.encode(act)):
+            if files.put_if_absent(name, seal(act)):
                 return f"{directory}/{name}"
     except OSError as error:
         raise ConfigurationError(f"the reason cannot be written to {directory} ({error}). Nothing was done") from error
@@ -78,9 +79,11 @@ def acts_in(directory: Path) -> Sequence[Act]:
     for number in sorted(_numbers(files)):
         name = f"operator-{number:06d}.json"
         try:
-            found.append(msgspec.json.decode(files.read(name) or b"", type=Act))
+            found.append(unseal(files.read(name) or b"", Act))
         except msgspec.DecodeError as error:
-            raise ConfigurationError(f"{directory}/{name} cannot be read: {error}") from error
+            raise ConfigurationError(
+                f"{directory}/{name} cannot be read: {error}. No data depends on it. Restore it from a backup, or remove it"
+            ) from error
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -12,6 +13,8 @@ from twopc.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+logger = logging.getLogger(__name__)
 
 NAME: Final = "manifest.json"
 #: Below it are the files of the checkpoint.
@@ -187,5 +190,7 @@ def newest_good(directory: Path) -> Savepoint:
         except ConfigurationError as error:
             problems.append(str(error))
         else:
+            for problem in problems:
+                logger.warning("an earlier savepoint is used, %s: %s", one.path, problem)
             return one
     raise ConfigurationError("; ".join([f"{directory} has no good savepoint", *problems]))

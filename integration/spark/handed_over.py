@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from twopc.errors import ConfigurationError
+from twopc.sealed import unseal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +63,7 @@ def require_taken_over(files: Files, batch: Batch) -> None:
     newest = by_number[max(by_number)]
     where = f"{files.location}/{newest}"
     try:
-        facts = msgspec.json.decode(files.read(newest) or b"", type=_Facts)
+        facts = unseal(files.read(newest) or b"", _Facts)
     except msgspec.DecodeError as error:
         raise ConfigurationError(
             f"{where} cannot be read ({error}). Nothing was written. Remove it, and run `twopc migrate cutover` again"

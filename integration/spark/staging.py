@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyarrow import fs
 
+from integration.spark.slice_file import Summed, arrow_size, is_whole
 from integration.spark.views import View, views_in, with_views
 from twopc.crash_points import crash_point
-from twopc.errors import ConfigurationError
+from twopc.errors import ConfigurationError, FatalError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -58,14 +59,14 @@ class SliceWriter:
         self._filesystem, root = open_location(location)
         self.name = f"{driver_epoch}/{batch_id}/{uuid.uuid4().hex}.arrow"
         self._path = f"{root}/{self.name}"
-        self._sink: pa.NativeFile | None = None
+        self._sink: Summed | None = None
         self._writer: pa.RecordBatchFileWriter | None = None
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Append rows. The first ones create the file."""
         if self._writer is None:
             self._filesystem.create_dir(self._path.rpartition("/")[0], recursive=True)
-            self._sink = self._filesystem.open_output_stream(self._path)
+            self._sink = Summed(self._filesystem.open_output_stream(self._path))
             self._writer = pa.ipc.new_file(self._sink, with_views(rows.schema, self._views))
         self._writer.write_batch(rows)
 
@@ -99,8 +100,15 @@ class Staging:
         return Staging, self._arguments  # each process opens the location itself
 
     def has(self, name: str) -> bool:
-        """See :class:`StagedRows`."""
-        return self._found(name) is not None
+        """See :class:`StagedRows`. A slice that is cut short does not count; :meth:`read` sees what else is wrong with it."""
+        path = self._found(name)
+        if path is None:
+            return False
+        with self._filesystem.open_input_file(path) as source:
+            is_there = arrow_size(source) is not None
+        if not is_there:
+            logger.warning("the staged rows in %s/%s do not count: the file is torn", self.location, name)
+        return is_there
 
     def require_visible(self, names: Iterable[str]) -> None:
         """Require that this process sees the slices of an attempt, with one listing: a loss needs them (rule 9).
@@ -122,12 +130,23 @@ class Staging:
             )
 
     def read(self, name: str, sink: str) -> Iterator[pa.RecordBatch]:
-        """The rows of a slice, as that sink's writer takes them. Memory does not grow with the slice."""
+        """The rows of a slice, as that sink's writer takes them. Memory does not grow with the slice.
+
+        Raises:
+            FatalError: the slice is torn or was altered. No row of it has been given.
+        """
         path = self._found(name) or f"{self._root}/{name}"
-        with self._filesystem.open_input_file(path) as source, pa.ipc.open_file(source) as reader:
-            view = views_in(reader.schema)[sink]
-            for index in range(reader.num_record_batches):
-                yield view.of(reader.get_batch(index))
+        with self._filesystem.open_input_file(path) as source:
+            if not is_whole(source):
+                raise FatalError(
+                    f"the staged rows in {self.location}/{name} cannot be read: the file is torn or was altered. None of them "
+                    "was written, and the batch stays decided. Remove the file and restart: Spark then evaluates the batch "
+                    "again, if it still can; or restore the file from a backup"
+                )
+            with pa.ipc.open_file(source, footer_offset=arrow_size(source)) as reader:
+                view = views_in(reader.schema)[sink]
+                for index in range(reader.num_record_batches):
+                    yield view.of(reader.get_batch(index))
 
     def release(self, driver_epoch: int, batch: int) -> None:
         """See :class:`StagedRows`. Leaves slices of later driver epochs alone: they belong to a newer driver."""

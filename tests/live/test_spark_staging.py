@@ -76,3 +76,22 @@ def test_a_lost_batch_is_published_by_tasks_side_by_side_like_the_batch_itself(
     ids = [str(task.handles[options.name]["transactional_id"]) for task in repair.tasks]
     assert len(ids) == options.partitions
     assert len({name.split(".")[2] for name in ids}) == 2, "the session runs two tasks at a time, each in its worker"
+
+
+def test_a_slice_that_was_altered_is_not_published_and_without_it_the_batch_is_evaluated_again(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, settings={"staging": True, "direct": "always"})
+    pipeline.feed(8)
+    pipeline.run(spark)
+    pipeline.feed(8)
+    decide_and_lose(pipeline, spark, but=0)
+    (file,) = tmp_path.rglob("*.arrow")
+    altered = bytearray(file.read_bytes())
+    altered[len(altered) // 2] ^= 1
+    file.write_bytes(altered)
+    assert "the file is torn or was altered. None of them was written" in pipeline.fail(spark)
+    assert sum(pipeline.visible().values()) == 8
+    file.unlink()
+    pipeline.run(spark)
+    pipeline.require_exactly_once()

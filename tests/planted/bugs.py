@@ -58,7 +58,7 @@ BUGS: Final = (
                 "    owners = _check_read_only(setup, batch)\n",
                 "    before = fold(setup.log.inspect())\n    owners = _check_read_only(setup, batch)\n",
             ),
-            Edit(_START, "    view = fold(setup.log.read())", "    view = before"),
+            Edit(_START, "    view = _view_of(setup.log, setup.log.read)", "    view = before"),
         ),
     ),
     _bug(

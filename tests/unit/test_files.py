@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from twopc.files import LocalFiles
+from tests.unit.fake_sink import Cluster, all_rows
+from twopc.errors import ConfigurationError, RefusedStartError
+from twopc.files import Files, LocalFiles, MemoryFiles
 
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier
@@ -23,29 +25,64 @@ def files(tmp_path: Path) -> LocalFiles:
     return LocalFiles(tmp_path / "a" / "b")
 
 
-def test_reading_from_a_missing_directory_finds_nothing_and_creates_nothing(files: LocalFiles) -> None:
-    assert (files.read("x/y"), files.names(""), files.names("x")) == (None, [], [])
-    files.remove("x/y")
-    assert not Path(files.location).exists()
+@pytest.fixture(params=["local", "memory"])
+def any_files(request: pytest.FixtureRequest, files: LocalFiles) -> Files:
+    return files if request.param == "local" else MemoryFiles()
 
 
-def test_the_first_put_wins_and_is_never_overwritten(files: LocalFiles) -> None:
-    assert files.put_if_absent("x/y", b"first")
-    assert not files.put_if_absent("x/y", b"second")
-    assert files.read("x/y") == b"first"
+def test_reading_from_a_missing_directory_finds_nothing_and_creates_nothing(any_files: Files) -> None:
+    assert (any_files.read("x/y"), any_files.names(""), any_files.names("x")) == (None, [], [])
+    any_files.remove("x/y")
+    assert not Path(any_files.location).exists()
 
 
-def test_names_are_sorted(files: LocalFiles) -> None:
-    for name in ("x/2", "x/1", "x/10", "top"):
-        files.put_if_absent(name, b"")
-    assert (files.names("x"), files.names("")) == (["1", "10", "2"], ["top", "x"])
+def test_the_first_put_wins_and_is_never_overwritten(any_files: Files) -> None:
+    assert any_files.put_if_absent("x/y", b"first")
+    assert not any_files.put_if_absent("x/y", b"second")
+    assert any_files.read("x/y") == b"first"
+    assert any_files.put_if_absent("x/empty", b"")
+    assert not any_files.put_if_absent("x/empty", b"")
 
 
-def test_a_removed_name_can_be_put_again(files: LocalFiles) -> None:
-    files.put_if_absent("x", b"1")
-    files.remove("x")
-    files.remove("x")
-    assert files.put_if_absent("x", b"2")
+def test_names_are_sorted(any_files: Files) -> None:
+    for name in ("x/2", "x/1", "x/10", "x/.hidden", "top"):
+        any_files.put_if_absent(name, b"")
+    assert (any_files.names("x"), any_files.names("")) == (["1", "10", "2"], ["top", "x"])
+
+
+def test_a_removed_name_can_be_put_again(any_files: Files) -> None:
+    any_files.put_if_absent("x", b"1")
+    any_files.remove("x")
+    any_files.remove("x")
+    assert any_files.put_if_absent("x", b"2")
+
+
+def test_memory_is_limited_and_the_error_says_by_how_much_and_where_there_is_more() -> None:
+    memory = MemoryFiles(limit_bytes=10)
+    assert memory.put_if_absent("x", b"1234567")
+    with pytest.raises(ConfigurationError, match=r"y was not written.* 11 bytes, and 10 are allowed.*LocalFiles"):
+        memory.put_if_absent("y", b"1234")
+    assert memory.read("y") is None
+    assert memory.put_if_absent("y", b"123")
+    with pytest.raises(ConfigurationError, match="limit_bytes=0"):
+        MemoryFiles(limit_bytes=0)
+    with pytest.raises(ConfigurationError, match="are allowed"):
+        MemoryFiles().put_if_absent("x", bytes(5 * 1024 * 1024 + 1))
+
+
+def test_decisions_that_memory_has_no_room_for_stop_the_query_and_nothing_is_visible(cluster: Cluster) -> None:
+    cluster.files = MemoryFiles(limit_bytes=1000)
+    with pytest.raises(ConfigurationError, match="1,000 are allowed"):
+        cluster.start().run(0)
+    assert cluster.store.visible() == []
+    cluster.files = MemoryFiles()
+    query = cluster.start()
+    query.run(0, 1)
+    assert cluster.store.visible() == all_rows(0, 1)
+    cluster.files = MemoryFiles()  # the process has ended
+    with pytest.raises(RefusedStartError, match="no record of it"):
+        cluster.start().run(2)
+    assert cluster.store.visible() == all_rows(0, 1)
 
 
 @pytest.mark.parametrize("taken", [False, True])

@@ -1,0 +1,71 @@
+"""The file of a staged slice: an Arrow IPC file, then how long it is and its CRC, because Arrow checks neither."""
+
+from __future__ import annotations
+
+import io
+import re
+import zlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_END: Final = re.compile(rb"([0-9a-f]{16})([0-9a-f]{8})twopc/1\n")
+_END_BYTES: Final = 32
+#: The end of an Arrow file, and so of the slices of former versions; it begins with the length of the footer before it.
+_ARROW_END: Final = re.compile(rb".*(.{4})ARROW1", re.DOTALL)
+_BLOCK: Final = 1024 * 1024
+
+
+class Summed(io.RawIOBase):
+    """A stream that takes an Arrow file and, when it is closed, adds the end."""
+
+    def __init__(self, stream: pa.NativeFile) -> None:
+        self._stream = stream
+        self._size = self._crc = 0
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Write, and add to the sum."""
+        self._crc = zlib.crc32(data, self._crc)
+        self._size += len(data)
+        self._stream.write(data)
+        return len(data)
+
+    def close(self) -> None:
+        """Add the end and close the stream; once."""
+        if not self.closed:
+            super().close()
+            self._stream.write(b"%016x%08xtwopc/1\n" % (self._size, self._crc))
+            self._stream.close()
+
+
+def arrow_size(source: pa.NativeFile) -> int | None:
+    """How long the Arrow file in a slice is; None if the slice is torn. Reads its end only."""
+    size = source.size()
+    source.seek(max(0, size - _END_BYTES))
+    end = source.read(_END_BYTES)
+    found = _END.fullmatch(end)
+    if found is None:
+        former = _ARROW_END.fullmatch(end)
+        return size if former is not None and 0 < int.from_bytes(former[1], "little") < size else None
+    return size - _END_BYTES if int(found[1], 16) == size - _END_BYTES else None
+
+
+def is_whole(source: pa.NativeFile) -> bool:
+    """Whether every byte is as it was written. A slice of a former version does not tell: then only Arrow may notice."""
+    length = arrow_size(source)
+    if length is None:
+        return False
+    source.seek(length)
+    found = _END.fullmatch(source.read(_END_BYTES))
+    if found is None:
+        return True
+    source.seek(0)
+    crc, left = 0, length
+    while left and (block := source.read(min(_BLOCK, left))):
+        crc, left = zlib.crc32(block, crc), left - len(block)
+    return crc == int(found[2], 16)

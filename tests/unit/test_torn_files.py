@@ -1,0 +1,227 @@
+"""Each file that is kept, cut at each byte and with another bit in each: no duplicate, no loss, or a clear error."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from copy import deepcopy
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import pytest
+
+from integration.history.reader import read
+from integration.history.writer import AppendingWriter
+from integration.migrate.handover import Bounds, Handover, Handovers, Kind
+from integration.operate.durable import write
+from integration.operate.journal import acts_in, write_down
+from integration.operate.manifest import Copied, Manifest, directory_name, newest_good, pack
+from integration.spark.handed_over import require_taken_over
+from tests.unit.coordinator_support import die_at
+from tests.unit.fake_sink import Cluster, World, all_rows, batch_of
+from tests.unit.history_support import ended
+from twopc.errors import ConfigurationError, TwoPhaseCommitError
+from twopc.files import MemoryFiles
+from twopc.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from twopc.files import Files
+
+
+class Kept(NamedTuple):
+    """What survives a driver."""
+
+    world: World
+    files: dict[str, bytes]
+
+    def restart(self, name: str, data: bytes) -> Cluster:
+        """A cluster as it was, but for one file."""
+        return _cluster(deepcopy(self.world), {**self.files, name: data})
+
+
+def _cluster(world: World, files: dict[str, bytes]) -> Cluster:
+    cluster = Cluster.__new__(Cluster)
+    cluster.world, cluster.files = world, MemoryFiles()
+    for name, data in files.items():
+        cluster.files.put_if_absent(name, data)
+    return cluster
+
+
+def _content(files: Files) -> dict[str, bytes]:
+    names = [f"{directory}/{name}".lstrip("/") for directory in ("", "registers") for name in files.names(directory)]
+    return {name: data for name in names if (data := files.read(name)) is not None}
+
+
+def _finished(cluster: Cluster) -> None:
+    cluster.start().run(0, 1)
+
+
+def _decided(cluster: Cluster) -> None:
+    query = cluster.start()
+    query.run(0)
+    die_at(cluster, query, "driver.decided", 1)
+
+
+def _repaired(cluster: Cluster) -> None:
+    query = cluster.start()
+    query.run(0)
+    die_at(cluster, query, "driver.committing", 1)
+    cluster.store.expire(1)
+    die_at(cluster, cluster.start(), "driver.decided", 1)
+
+
+def _acquired(cluster: Cluster) -> None:
+    _decided(cluster)
+    die_at(cluster, cluster.start(), "driver.acquired", 1)
+
+
+def _truncated(cluster: Cluster) -> None:
+    cluster.start(settings=Settings(keep_batches=1)).run(0, 1)
+
+
+def _damaged(data: bytes) -> Iterator[bytes]:
+    """Cut anywhere; another bit anywhere."""
+    for position in range(len(data)):
+        yield data[:position]
+        altered = bytearray(data)
+        altered[position] ^= 1 << (3 * position % 8)
+        yield bytes(altered)
+
+
+def _error_of(act: Callable[[], object]) -> str | None:
+    """What one of our errors says; None if there was none."""
+    try:
+        act()
+    except TwoPhaseCommitError as error:
+        return str(error)
+    return None
+
+
+def _restart(cluster: Cluster) -> None:
+    cluster.start().run(1, 2)
+
+
+def _require_equal(found: object, expected: object) -> None:
+    assert found == expected
+
+
+@pytest.mark.parametrize("file", ["newest", "id", "binding"])
+@pytest.mark.parametrize("leave", [_finished, _decided, _repaired, _acquired, _truncated])
+def test_a_damaged_decision_doubles_and_loses_nothing_and_the_error_says_which_file_and_what_to_do(
+    leave: Callable[[Cluster], None], file: str
+) -> None:
+    cluster = _cluster(World(), {})
+    leave(cluster)
+    kept = Kept(cluster.world, _content(cluster.files))
+    newest = max(name for name in kept.files if re.fullmatch(r"registers/[0-9]+", name))
+    name = {"newest": newest, "id": "registers/id", "binding": "binding-000001.json"}[file]
+    stopped = 0
+    for data in _damaged(kept.files[name]):
+        cluster = kept.restart(name, data)
+        visible = cluster.store.visible()
+        said = _error_of(partial(_restart, cluster))
+        if said is None:
+            assert cluster.store.visible() == all_rows(0, 1, 2)
+            continue
+        stopped += 1
+        assert name in said
+        assert "Nothing was written" in said
+        assert re.search(r"Restore it from a backup|write its 32 digits into the file", said)
+        assert cluster.store.visible() == visible
+        assert _content(cluster.files) == {**kept.files, name: data}
+    # What is altered in the checksum's own name, or cut off with it, leaves the rest whole.
+    harmless = {"newest": 0, "id": 1, "binding": 80}[file]
+    assert stopped >= 2 * len(kept.files[name]) - harmless
+
+
+def test_the_id_of_the_registers_is_written_again_as_the_error_says() -> None:
+    cluster = _cluster(World(), {})
+    _decided(cluster)
+    kept = Kept(cluster.world, _content(cluster.files))
+    bound = msgspec.json.decode(kept.files["binding-000001.json"])
+    cluster = kept.restart("registers/id", bound["log_identity"].encode())
+    cluster.start().run(1, 2)
+    assert cluster.store.visible() == all_rows(0, 1, 2)
+
+
+def test_a_handover_that_is_damaged_is_never_taken_for_another_one() -> None:
+    """With another batch in it, rows that are in the output already would be written again."""
+    files, batch = MemoryFiles(), batch_of(7)
+    bounds = {"out": {0: Bounds(start=10, exact=11, end=20)}}
+    kept = Handover(query_id=batch.query_id, batch_id=7, offsets=batch.offsets, kind=Kind.REST, topics=bounds)
+    Handovers(files).add(kept)
+    whole = files.read("handover-000001.json") or b""
+    for data in _damaged(whole):
+        files.remove("handover-000001.json")
+        files.put_if_absent("handover-000001.json", data)
+        with pytest.raises(ConfigurationError, match=r"cannot be read|handed it over"):
+            require_taken_over(files, batch)
+        said = _error_of(lambda: _require_equal(Handovers(files).newest(), kept))
+        assert said is None or re.search(r"handover-000001\.json cannot be read.*`twopc migrate cutover` again", said)
+
+
+def test_an_operators_act_that_is_damaged_is_named(tmp_path: Path) -> None:
+    write_down(tmp_path, "abort", "s", {"t": "undecided"}, "why")
+    file = tmp_path / "operator-000001.json"
+    whole, known = file.read_bytes(), acts_in(tmp_path)
+    for data in _damaged(whole):
+        file.write_bytes(data)
+        said = _error_of(lambda: _require_equal(acts_in(tmp_path), known))
+        assert said is None or re.search(r"operator-000001\.json cannot be read: .*No data depends on it", said)
+
+
+def test_a_line_of_the_history_that_is_damaged_is_skipped_and_named_and_no_other_is_lost(tmp_path: Path) -> None:
+    writing = AppendingWriter(tmp_path / "twopc/history")
+    for batch in range(2):
+        writing.ended(ended(batch))
+    writing.close()
+    (file,) = (tmp_path / "twopc/history").iterdir()
+    whole = file.read_bytes()
+    start = whole.index(b"\n") + 1
+    for data in _damaged(whole[start:]):
+        file.write_bytes(whole[:start] + data)
+        found = read(tmp_path)
+        assert found.checkpoints[0] == ended(0)
+        if len(found.checkpoints) > 1:  # altered in the checksum's own name, or cut before the line's end
+            assert found.checkpoints[1:] == (ended(1),)
+        elif data:
+            assert found.skipped[:1] == (f"{file.name}:2",)
+
+
+def test_of_savepoints_the_newest_whole_one_counts_and_what_is_wrong_with_newer_ones_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    good, newest = (_savepoint(tmp_path, batch) for batch in (3, 4))
+    assert newest_good(tmp_path).path == newest
+    for file in (newest / "manifest.json", newest / "checkpoint/offsets/4"):
+        whole = file.read_bytes()
+        for data in _damaged(whole):
+            file.write_bytes(data)
+            caplog.clear()
+            assert newest_good(tmp_path).path == good
+            assert str(newest) in caplog.text
+        file.write_bytes(whole)
+
+
+def _savepoint(directory: Path, batch: int) -> Path:
+    path = directory / directory_name(batch, batch)
+    data = b"v1\n{}\n{}"
+    copied = {f"offsets/{batch}": Copied(size=len(data), sha256=hashlib.sha256(data).hexdigest())}
+    found = Manifest(
+        query_id="q",
+        batch_id=batch,
+        offsets=(),
+        taken_from="/c",
+        at_ms=batch,
+        log=None,
+        sinks={},
+        positions={},
+        files=copied,
+    )
+    write(path / "manifest.json", pack(found))
+    write(path / f"checkpoint/offsets/{batch}", data)
+    return path

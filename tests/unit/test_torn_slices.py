@@ -1,0 +1,74 @@
+"""Staged rows that are torn or altered: never published, and the error says what to do."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from integration.spark.staging import SliceWriter, Staging
+from integration.spark.views import View, with_views
+from twopc.errors import FatalError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VIEWS = {"s": View(columns=(("value", 0),))}
+ROWS = pa.record_batch({"0": ["one", "two", None]})
+
+
+@pytest.fixture
+def name(tmp_path: Path) -> str:
+    writer = SliceWriter(str(tmp_path), 3, 6, VIEWS)
+    for _ in range(2):
+        writer.write(ROWS)
+    found = writer.close()
+    assert found is not None
+    return found
+
+
+def _values(location: Path, name: str) -> list[object]:
+    return [row["value"] for rows in Staging(str(location)).read(name, "s") for row in rows.to_pylist()]
+
+
+def test_a_whole_slice_gives_its_rows(tmp_path: Path, name: str) -> None:
+    assert Staging(str(tmp_path)).has(name)
+    assert _values(tmp_path, name) == ["one", "two", None] * 2
+
+
+def test_a_slice_that_is_cut_anywhere_does_not_count_as_staged(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = (tmp_path / name).read_bytes()
+    staging = Staging(str(tmp_path))
+    caplog.set_level(logging.WARNING)
+    for length in range(len(whole)):
+        caplog.clear()
+        (tmp_path / name).write_bytes(whole[:length])
+        if staging.has(name):  # its rows are all there, only what was written about them is not
+            assert _values(tmp_path, name) == ["one", "two", None] * 2
+        else:
+            assert f"{tmp_path}/{name} do not count: the file is torn" in caplog.text
+            with pytest.raises(FatalError, match="is torn or was altered"):
+                _values(tmp_path, name)
+
+
+def test_a_slice_with_another_bit_anywhere_is_not_published(tmp_path: Path, name: str) -> None:
+    whole = (tmp_path / name).read_bytes()
+    for position in range(len(whole)):
+        altered = bytearray(whole)
+        altered[position] ^= 1 << position % 8
+        (tmp_path / name).write_bytes(altered)
+        with pytest.raises(FatalError, match=rf"{name} cannot be read.*None of them.*Remove the file and restart"):
+            _values(tmp_path, name)
+
+
+def test_a_slice_of_a_former_version_has_no_checksum_and_is_read(tmp_path: Path) -> None:
+    (tmp_path / "3/6").mkdir(parents=True)
+    schema = with_views(ROWS.schema, VIEWS)
+    with pa.OSFile(str(tmp_path / "3/6/x.arrow"), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(ROWS)
+    assert Staging(str(tmp_path)).has("3/6/x.arrow")
+    assert _values(tmp_path, "3/6/x.arrow") == ["one", "two", None]
