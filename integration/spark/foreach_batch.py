@@ -20,6 +20,7 @@ from integration.spark.jobs import interruptible_pause, is_of_cluster, slow_batc
 from integration.spark.options import Options, checked_options, participants
 from integration.spark.planned import require_as_planned
 from integration.spark.py4j_log import hide_functions
+from integration.spark.retention import decisions_kept
 from integration.spark.several import Call, by_frame, require_one_call
 from integration.spark.shuffles import Shuffles, StatusStore
 from integration.spark.staging import Staging
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
     from integration.spark.frame import Rows
     from integration.spark.several import Frames, SinkFrame
@@ -48,8 +50,6 @@ logger = logging.getLogger(__name__)
 _PROVEN_SPARKS: Final = ("3.5", "4.0", "4.2", "4.3")
 _QUERY_ID: Final = "sql.streaming.queryId"
 _RUN_ID: Final = "spark.jobGroup.id"  # a streaming query's run id is its job group
-_RETAINED: Final = "spark.sql.streaming.minBatchesToRetain"
-_RETAINED_DEFAULT: Final = "100"
 
 
 def exactly_once(
@@ -149,7 +149,10 @@ class ExactlyOnce:
             require_as_planned(frames[0].frame.sparkSession, files, batch.query_id, batch.batch_id)
         staging = self._open_staging(files, batch.query_id)
         rows = [self._arrange(one) for one in frames]
-        coordinator = self._connect(context, staging, batch, pending)
+        if self._coordinator is None:
+            pending.enter("connect")
+            self._coordinator = self._connect(context, frames[0].frame.sparkSession, staging, batch)
+        coordinator = self._coordinator
         engine = SparkEngine(
             batch=rows,
             sinks=self._participants,
@@ -236,19 +239,16 @@ class ExactlyOnce:
             self._last_batch = None
         return self._shuffles
 
-    def _connect(self, context: SparkContext, staging: Staging | None, batch: Batch, pending: Pending) -> Coordinator:
+    def _connect(
+        self, context: SparkContext, session: SparkSession, staging: Staging | None, batch: Batch
+    ) -> Coordinator:
         """The same for all batches of a run until one fails."""
-        if self._coordinator is not None:
-            return self._coordinator
-        pending.enter("connect")
         own_files = open_files(context, f"{self._location}/twopc")
         require_taken_over(own_files, batch)
-        retained = int(context.getConf().get(_RETAINED, _RETAINED_DEFAULT) or _RETAINED_DEFAULT)
         settings = Settings(
             overrides=Overrides(**{one.name: getattr(self._options, one.name) for one in fields(Overrides)}),
             add_sink=self._options.add_sink,
             max_attempts=self._options.max_attempts,
-            keep_batches=max(retained, int(_RETAINED_DEFAULT)),
+            keep_batches=decisions_kept(session, self._options.num_retained),
         )
-        self._coordinator = Coordinator(self._participants, own_files, settings=settings, staging=staging)
-        return self._coordinator
+        return Coordinator(self._participants, own_files, settings=settings, staging=staging)

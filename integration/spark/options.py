@@ -47,6 +47,8 @@ class Options:
         dead_letter: a sink that takes such records: a KafkaSink with a topic.
         direct: who writes a batch. ``"auto"``: the driver itself, if the batch is expected to fit, else the tasks; one that
             does not fit after all is evaluated again, for the tasks. ``"always"``: the driver. ``"never"``: the tasks.
+        num_retained: how many decisions are kept, completed batches included. None: 10, and in any case as many as Spark keeps
+            batches (``spark.sql.streaming.minBatchesToRetain``, 100).
         direct_max_bytes: what the driver collects of one DataFrame of a batch with ``"auto"``; 32 MiB by default.
         history: keep what became of each checkpoint beside Spark's checkpoint, for ``twopc history``. None: where the checkpoint
             is a local directory. Elsewhere True writes an object for every hundred checkpoints.
@@ -68,6 +70,7 @@ class Options:
     on_bad_record: str = "stop"
     dead_letter: TwoPhaseCommitSink[Any] | None = None
     direct: str = "auto"
+    num_retained: int | None = None
     direct_max_bytes: int = 32 * 1024 * 1024
     history: bool | None = None
     listeners: Sequence[Listener] = ()
@@ -79,6 +82,9 @@ class Options:
             raise ConfigurationError(
                 f"exactly_once(direct_max_bytes={self.direct_max_bytes!r}): give a number of bytes from {_LEAST_DIRECT_BYTES} on"
             )
+        retained = self.num_retained
+        if retained is not None and (type(retained) is not int or retained < 1):
+            raise ConfigurationError(f"exactly_once(num_retained={retained!r}): give a number of decisions from 1 on")
         self._check_watching()
         _ = self.checkpointing  # checks its numbers
         if self.on_bad_record not in _ON_BAD_RECORD:

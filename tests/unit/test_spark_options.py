@@ -38,6 +38,10 @@ def test_an_unknown_setting_is_named_with_the_known_ones() -> None:
         ({"select": {"other": ["1 AS value"]}}, "no sink is called 'other'"),
         ({"abandon_batch": "17"}, "abandon_batch='17'"),
         ({"history": "yes"}, "history='yes'"),
+        *(
+            ({"num_retained": wrong}, rf"num_retained={wrong!r}\): give a number of decisions from 1 on")
+            for wrong in (0, -1, True, 2.5, "10")
+        ),
         ({"listeners": [print]}, "inherit from twopc.Listener"),
         ({"resume_at_batch": "17"}, "resume_at_batch='17'"),
     ],

@@ -1,0 +1,52 @@
+"""Decisions of completed batches are deleted, and never those that Spark can go back to."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sinks.kafka import KafkaSink
+from tests.live.spark_support import Pipeline, spark
+from twopc.records import Decision
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.live.services import KafkaService
+
+__all__ = ["spark"]
+
+_SPARKS = "spark.sql.streaming.minBatchesToRetain"
+
+
+def _decided(pipeline: Pipeline) -> list[int]:
+    sink = KafkaSink(name=pipeline.options.name, bootstrap_servers=pipeline.bootstrap_servers)
+    with closing(sink.create_decision_log()) as ledger:
+        found = [entry.record for entry in ledger.inspect().entries]
+    return [record.batch_id for record in found if isinstance(record, Decision)]
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("num_retained", "sparks", "kept"), [(3, 2, 3), (1, 4, 4)])
+def test_decisions_are_kept_as_long_as_the_user_or_spark_wants(
+    num_retained: int, sparks: int, kept: int, kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, max_offsets=4, settings={"num_retained": num_retained})
+    pipeline.feed(44)
+    spark.conf.set(_SPARKS, sparks)
+    try:
+        pipeline.run(spark)
+        decided = _decided(pipeline)
+        last = decided[-1]
+        assert last >= 2 * kept
+        assert decided == list(range(last - len(decided) + 1, last + 1))
+        assert kept <= len(decided) < 2 * kept
+        pipeline.feed(4)
+        pipeline.run(spark)
+    finally:
+        spark.conf.unset(_SPARKS)
+    pipeline.require_exactly_once()
