@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from integration.alerts.commands import app as alerts
 from integration.command_line import Config, ConfigFile, Json, Seed, Servers, Timeout, chosen_seed, connection
 from integration.history.commands import app as history
 from integration.migrate.commands import app as migrate
@@ -28,6 +29,7 @@ app.add_typer(savepoint, name="savepoint")
 app.command()(operate.status)
 app.command()(operate.resolve)
 app.add_typer(history)
+app.add_typer(alerts)
 
 
 def _parse(text: str) -> Any:

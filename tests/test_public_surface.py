@@ -25,6 +25,7 @@ _PUBLIC = (
     *_SINKS,
     "integration.spark",
     "integration.history",
+    "integration.alerts",
     "integration.migrate",
     "integration.operate",
 )

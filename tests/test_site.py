@@ -35,6 +35,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "sinks.hbase",
         "integration.spark",
         "integration.history",
+        "integration.alerts",
         "integration.migrate",
         "integration.operate",
     ],

@@ -1,0 +1,150 @@
+"""Who is told: a log, a webhook, any callable that takes an :class:`Alert`. None of them can hold up a query."""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import queue
+import threading
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+from tenacity import Retrying, retry_if_exception, stop_after_attempt
+from tenacity.wait import WaitBaseT, wait_exponential
+
+from integration.alerts.episodes import Alert
+from twopc.errors import ConfigurationError
+
+logger: Final = logging.getLogger("twopc.alerts")
+
+Channel = Callable[[Alert], object]
+_WAITING: Final = 100
+_ASK_AGAIN: Final = frozenset({408, 429})
+_SERVER_ERRORS: Final = 500
+
+
+def to_log(alert: Alert) -> None:
+    """Write a warning to the logger ``twopc.alerts``, also when an episode is over: INFO is seldom shown."""
+    logger.warning("%s", line(alert), extra=msgspec.to_builtins(alert))
+
+
+def line(alert: Alert) -> str:
+    """An alert for people."""
+    return f"{alert.status} {alert.rule}, query {alert.query}: {alert.text} See {alert.runbook}"
+
+
+@dataclass(frozen=True)
+class Webhook:
+    """POSTs each alert as JSON. What fails is tried again, ``attempts`` times in all; then the alert is given up and logged.
+
+    Attributes:
+        url: http or https. Its path is not logged: it may be private.
+        headers: more of them, as ``Authorization``.
+        timeout_s: for the connection, and for each wait for an answer.
+        attempts: at most.
+        backoff: between two attempts.
+
+    Raises:
+        ConfigurationError: the URL is none.
+    """
+
+    url: str = field(repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    timeout_s: float = 5.0
+    attempts: int = 3
+    backoff: WaitBaseT = field(default_factory=lambda: wait_exponential(min=1, max=10), repr=False)
+
+    def __post_init__(self) -> None:
+        try:
+            is_url = urllib.parse.urlsplit(self.url).scheme in {"http", "https"} and bool(self._host)
+        except ValueError:
+            is_url = False
+        if not is_url:
+            raise ConfigurationError("webhook.url: give http://host/… or https://host/… (not shown: it may be private)")
+        if self.timeout_s <= 0 or self.attempts < 1:
+            raise ConfigurationError("webhook.timeout and webhook.attempts must be more than 0")
+
+    def __call__(self, alert: Alert) -> None:
+        """Send it.
+
+        Raises:
+            OSError: every attempt failed, or the server does not want it.
+            http.client.HTTPException: every attempt failed, the last one with an answer that is no HTTP.
+        """
+        retrying = Retrying(
+            retry=retry_if_exception(_may_pass),
+            stop=stop_after_attempt(self.attempts),
+            wait=self.backoff,
+            before_sleep=lambda state: logger.info("webhook %s: attempt %d failed", self._host, state.attempt_number),
+            reraise=True,
+        )
+        try:
+            retrying(self._post, msgspec.json.encode(alert))
+        except urllib.error.HTTPError as error:
+            raise OSError(f"webhook {self._host} answers {error.code} {error.reason}") from None
+        except (OSError, http.client.HTTPException) as error:
+            raise OSError(f"webhook {self._host}: {getattr(error, 'reason', None) or error!r}") from None
+
+    @property
+    def _host(self) -> str:
+        return urllib.parse.urlsplit(self.url).hostname or ""
+
+    def _post(self, body: bytes) -> None:
+        headers = {"Content-Type": "application/json", **self.headers}
+        request = urllib.request.Request(self.url, body, headers, method="POST")  # noqa: S310 - see __post_init__
+        try:
+            with urllib.request.urlopen(request, timeout=self.timeout_s):  # noqa: S310 - see __post_init__
+                pass
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise
+
+
+def _may_pass(error: BaseException) -> bool:
+    if isinstance(error, urllib.error.HTTPError):
+        return error.code >= _SERVER_ERRORS or error.code in _ASK_AGAIN
+    return isinstance(error, (OSError, http.client.HTTPException))
+
+
+def deliver(channel: Channel, alert: Alert) -> None:
+    """Tell it. What it raises is logged."""
+    try:
+        channel(alert)
+    except Exception as error:  # noqa: BLE001 - whoever is told must harm nobody
+        logger.warning("the alert was not delivered: %s (%s)", error, line(alert))
+
+
+class Post:
+    """A channel behind a short queue and a thread of its own: who hands over an alert never waits."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._waiting: queue.Queue[Alert] = queue.Queue(_WAITING)
+        self._thread: threading.Thread | None = None
+
+    def put(self, alert: Alert) -> None:
+        """Hand it over. If too many wait already, it is logged and dropped."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="twopc-alert", daemon=True)
+            self._thread.start()
+        try:
+            self._waiting.put_nowait(alert)
+        except queue.Full:
+            logger.warning("the alert was dropped, %d are waiting: %s", _WAITING, line(alert))
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait until all of them are delivered or given up, for a time."""
+        done = self._waiting.all_tasks_done
+        with done:
+            done.wait_for(lambda: not self._waiting.unfinished_tasks, timeout_s)
+
+    def _run(self) -> None:
+        while True:
+            alert = self._waiting.get()
+            deliver(self._channel, alert)
+            self._waiting.task_done()

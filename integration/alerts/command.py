@@ -1,0 +1,130 @@
+"""``twopc alerts`` behind its options: read the history again and again, tell what the rules find."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import typer
+
+from integration.alerts.channels import deliver, line, to_log
+from integration.alerts.episodes import Episodes, ended_ms
+from integration.alerts.file import read_rules
+from integration.alerts.saved import load, save
+from integration.history.reader import HistoryError, read
+from integration.reported import reported
+from twopc.progress import utc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from integration.alerts.channels import Channel
+    from integration.alerts.episodes import Alert
+    from integration.history.reader import History
+
+_QUIET: Final = 0
+_FIRING: Final = 1
+_NOT_LOOKED: Final = 2
+
+
+@dataclass(frozen=True)
+class Watching:
+    """What to watch, and for how long.
+
+    Attributes:
+        checkpoint: of the query.
+        rules: the file.
+        state: remembers what was told; None: nothing does.
+        name: of the query in alerts.
+        interval_s: between two looks; None: look once.
+        for_s: end after this time; None: never.
+        clock: seconds since 1970.
+        pause: waits between two looks.
+    """
+
+    checkpoint: Path
+    rules: Path
+    state: Path | None = None
+    name: str = ""
+    interval_s: float | None = None
+    for_s: float | None = None
+    clock: Callable[[], float] = time.time
+    pause: Callable[[float], None] = time.sleep
+
+
+def main(watching: Watching, *, as_json: bool) -> int:
+    """Look, and tell; return the exit status."""
+    return reported(
+        "alerts", lambda: _watch(watching, as_json=as_json), not_done=_NOT_LOOKED, expected={HistoryError: _NOT_LOOKED}
+    )
+
+
+def _watch(watching: Watching, *, as_json: bool) -> int:
+    found = read_rules(watching.rules)
+    channels = [one for one in found.channels if one is not to_log]  # what it prints is its log
+    history = read(watching.checkpoint)  # a wrong path is an error; what goes wrong later is not
+    began = watching.clock()
+    state = load(watching.state)
+    seen_ms = state.seen_ms if watching.state is not None and state.seen_ms else _newest_ms(history)
+    episodes = Episodes(found.rules, watching.name, int(began * 1000), state)
+    episodes.learn(one for one in history.checkpoints if ended_ms(one) <= seen_ms)
+    status = _QUIET
+    try:
+        while True:
+            status = _look(episodes, history, watching, channels, as_json=as_json)
+            now = watching.clock()
+            if watching.interval_s is None or (
+                watching.for_s is not None and now + watching.interval_s > began + watching.for_s
+            ):
+                return status
+            watching.pause(watching.interval_s)
+            history = _again(history, watching)
+    except KeyboardInterrupt:
+        return status
+
+
+def _look(episodes: Episodes, history: History, watching: Watching, channels: list[Channel], *, as_json: bool) -> int:
+    seen_ms = episodes.state.seen_ms
+    episodes.is_in_progress = history.planned is not None
+    told = [alert for one in history.checkpoints if ended_ms(one) > seen_ms for alert in episodes.ended(one)]
+    now_ms = int(watching.clock() * 1000)
+    told += episodes.check(now_ms)
+    firing = episodes.firing(now_ms)
+    _show(told, firing, watching, is_json=as_json)
+    for alert in told:
+        for channel in channels:
+            deliver(channel, alert)
+    save(watching.state, episodes.state)
+    return _FIRING if firing else _QUIET
+
+
+def _again(history: History, watching: Watching) -> History:
+    """What is there now. If it cannot be read, the last one: time passes all the same, and a rule may say so."""
+    try:
+        return read(watching.checkpoint)
+    except HistoryError as error:
+        typer.echo(f"{utc(watching.clock() * 1000)} no look: {error}", err=True)
+        return history
+
+
+def _show(told: list[Alert], firing: list[Alert], watching: Watching, *, is_json: bool) -> None:
+    if is_json:
+        facts: dict[str, Any] = {"checkpoint": str(watching.checkpoint), "told": told, "firing": firing}
+        typer.echo(json.dumps(msgspec.to_builtins(facts)))
+        return
+    for alert in told:
+        typer.echo(f"{utc(alert.at_ms)} {line(alert)}")
+    if watching.interval_s is None:
+        for alert in firing:
+            if alert not in told:
+                typer.echo(f"{utc(alert.at_ms)} still {line(alert)}")
+        if not firing:
+            typer.echo("No rule holds.")
+
+
+def _newest_ms(history: History) -> int:
+    return max((ended_ms(one) for one in history.checkpoints), default=0)

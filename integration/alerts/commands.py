@@ -1,0 +1,44 @@
+"""``twopc alerts``: options only, as in ``integration.cli``."""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003 - typer evaluates annotations at run time
+from typing import Annotated
+
+import typer
+
+from integration.command_line import Json  # noqa: TC001 - typer evaluates annotations at run time
+
+app = typer.Typer()
+
+
+@app.command()
+def alerts(  # noqa: PLR0913 - options of a command line
+    checkpoint: Annotated[
+        Path,
+        typer.Argument(
+            help="The query's checkpoint, a local directory; or a copy of its twopc/history.", show_default=False
+        ),
+    ],
+    *,
+    rules: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="A file of rules, one setting per line.")],
+    watch: Annotated[bool, typer.Option("--watch/--once", help="Look again and again, until Ctrl-C.")] = False,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 30.0,
+    seconds: Annotated[float | None, typer.Option(min=0, help="End --watch after this time.")] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            dir_okay=False, help="Remember here what was told: then each episode is told once, over many runs."
+        ),
+    ] = None,
+    name: Annotated[str, typer.Option(help="Of the query in alerts. Default: its id.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Tell people when checkpoints fail, or none is completed, by a team's own rules. The query may be running, or dead.
+
+    Exit status: 0 no rule holds, 1 a rule holds (--watch: at the last look), 2 not looked at (no history, a wrong rule).
+    """
+    from integration.alerts.command import Watching, main  # noqa: PLC0415 - slow imports that --help does not need
+
+    watching = Watching(checkpoint, rules, state, name, interval_s=interval if watch else None, for_s=seconds)
+    raise typer.Exit(main(watching, as_json=as_json))

@@ -1,0 +1,162 @@
+"""Episodes: a rule is told once when it begins to hold, and once when it is over. No thread, no clock, no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from integration.alerts.rules import Facts, duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from integration.alerts.rules import Rule
+    from twopc.progress import Checkpoint
+
+#: Of what a webhook gets. Fields are added; anything else needs another number.
+FORMAT: Final = "twopc-alert/1"
+FIRING: Final = "firing"
+OVER: Final = "over"
+_LINE: Final = 300
+
+
+class Alert(msgspec.Struct, frozen=True, kw_only=True, tag=FORMAT, tag_field="format"):
+    """A rule has begun to hold, or it is over. As JSON it is the body of a webhook's request.
+
+    Attributes:
+        rule: its name.
+        status: ``firing``, or ``over``.
+        query: the name that was given, or the query's id.
+        at_ms: when this was found, since 1970 UTC.
+        since_ms: when the episode began.
+        text: why, in sentences.
+        runbook: where the runbook has more.
+    """
+
+    rule: str
+    status: str
+    query: str
+    at_ms: int
+    since_ms: int
+    text: str
+    runbook: str
+
+
+class State(msgspec.Struct, kw_only=True, tag="twopc-alerts/1", tag_field="format"):
+    """What has been told already: it outlives the process.
+
+    Attributes:
+        seen_ms: when the newest checkpoint that was judged had ended.
+        open: rules that hold, with the time when they began to.
+    """
+
+    seen_ms: int = 0
+    open: dict[str, int] = {}
+
+
+@dataclass
+class Episodes:
+    """The rules of one query.
+
+    Args:
+        rules: with different names.
+        query: see :class:`Alert`; empty: the id, as soon as a checkpoint tells it.
+        watched_ms: since when it is watched.
+        state: of an earlier process.
+    """
+
+    rules: Sequence[Rule]
+    query: str
+    watched_ms: int
+    state: State
+
+    def __post_init__(self) -> None:
+        self.is_in_progress = False
+        self._failures: list[int] = []
+        self._in_a_row = 0
+        self._last_failure = ""
+        self._completed_ms: int | None = None
+        self._checked_ms: dict[str, int] = {}
+        self._keeps_ms = max((rule.keeps_s for rule in self.rules), default=0.0) * 1000
+        names = {rule.name for rule in self.rules}
+        self.state.open = {name: since for name, since in self.state.open.items() if name in names}
+
+    def learn(self, history: Iterable[Checkpoint]) -> None:
+        """Take in what happened before anybody watched. Nobody is told of it."""
+        for one in history:
+            self._take(one)
+
+    def ended(self, checkpoint: Checkpoint) -> list[Alert]:
+        """A checkpoint has ended: whom to tell of what."""
+        self._take(checkpoint)
+        at_ms = ended_ms(checkpoint)
+        return [alert for rule in self.rules if not rule.every_s for alert in self._judge(rule, at_ms)]
+
+    def check(self, now_ms: int) -> list[Alert]:
+        """Time has passed: whom to tell of what."""
+        return [alert for rule in self.rules if self._is_due(rule, now_ms) for alert in self._judge(rule, now_ms)]
+
+    def firing(self, now_ms: int) -> list[Alert]:
+        """What holds, told or not."""
+        facts = self._facts()
+        texts = {rule: rule.holds(facts, now_ms) or "" for rule in self.rules if rule.name in self.state.open}
+        return [self._alert(rule, FIRING, now_ms, text) for rule, text in texts.items()]
+
+    def _take(self, checkpoint: Checkpoint) -> None:
+        at_ms = ended_ms(checkpoint)
+        self.query = self.query or checkpoint.query_id
+        self.state.seen_ms = max(self.state.seen_ms, at_ms)
+        if self._completed_ms is None:
+            self.watched_ms = min(self.watched_ms, checkpoint.triggered_ms)
+        if checkpoint.cause is None:
+            self._completed_ms, self._in_a_row = at_ms, 0
+            return
+        self._in_a_row += 1
+        self._failures = [*(time for time in self._failures if time > at_ms - self._keeps_ms), at_ms]
+        line = (checkpoint.cause.message.splitlines() or [""])[0][:_LINE]
+        name = f"checkpoint {checkpoint.batch_id} {checkpoint.outcome} in phase {checkpoint.cause.phase or 'start'}"
+        self._last_failure = f"The last one: {name}: {checkpoint.cause.error}: {line}"
+
+    def _facts(self) -> Facts:
+        return Facts(
+            failures_ms=self._failures,
+            in_a_row=self._in_a_row,
+            quiet_since_ms=self.watched_ms if self._completed_ms is None else self._completed_ms,
+            is_in_progress=self.is_in_progress,
+            last_failure=self._last_failure,
+        )
+
+    def _is_due(self, rule: Rule, now_ms: int) -> bool:
+        last = self._checked_ms.get(rule.name)
+        if last is not None and 0 <= now_ms - last < rule.every_s * 1000:  # a clock that was set back must not stop it
+            return False
+        self._checked_ms[rule.name] = now_ms
+        return True
+
+    def _judge(self, rule: Rule, now_ms: int) -> Iterator[Alert]:
+        text = rule.holds(self._facts(), now_ms)
+        since_ms = self.state.open.get(rule.name)
+        if text is not None and since_ms is None:
+            self.state.open[rule.name] = now_ms
+            yield self._alert(rule, FIRING, now_ms, text)
+        elif text is None and since_ms is not None:
+            yield self._alert(rule, OVER, now_ms, f"Over after {duration((now_ms - since_ms) / 1000)}.")
+            del self.state.open[rule.name]
+
+    def _alert(self, rule: Rule, status: str, now_ms: int, text: str) -> Alert:
+        return Alert(
+            rule=rule.name,
+            status=status,
+            query=self.query,
+            at_ms=now_ms,
+            since_ms=self.state.open[rule.name],
+            text=text,
+            runbook=f"docs/operations.md#{rule.runbook}",
+        )
+
+
+def ended_ms(checkpoint: Checkpoint) -> int:
+    """When it ended, since 1970 UTC."""
+    return checkpoint.triggered_ms + int(checkpoint.took_ms)

@@ -1,0 +1,158 @@
+"""The file of rules: ``key=value`` lines, as every file of options here. A key is ``<rule>.<setting>``."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from integration.alerts.channels import Channel, Webhook, to_log
+from integration.alerts.rules import ConsecutiveFailures, FailedCheckpoints, NoCheckpoint
+from twopc.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from integration.alerts.rules import Rule
+
+_UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
+
+
+@dataclass(frozen=True)
+class RuleFile:
+    """What a file says.
+
+    Attributes:
+        rules: in the file's order.
+        channels: who is told.
+    """
+
+    rules: tuple[Rule, ...]
+    channels: tuple[Channel, ...]
+
+
+def read_rules(path: Path) -> RuleFile:
+    """Read a file of rules.
+
+    Raises:
+        ConfigurationError: it cannot be read, or a key is wrong; the message names the key.
+    """
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from error
+    try:
+        return _parse(text)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+
+
+def require_names(rules: Sequence[Rule]) -> None:
+    """Every rule has a name of its own: an episode is known by it.
+
+    Raises:
+        ConfigurationError: two have the same one.
+    """
+    for name, times in Counter(rule.name for rule in rules).items():
+        if times > 1:
+            raise ConfigurationError(f"{times} rules have the name {name}: give each one of its own")
+
+
+def _parse(text: str) -> RuleFile:
+    sections: dict[str, dict[str, str]] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        key, equals, value = (part.strip() for part in line.partition("="))
+        section, dot, name = key.partition(".")
+        if not equals or not section or bool(dot) is not bool(name):
+            raise ConfigurationError(f"line {number} is not <rule>.<setting>=<value>")
+        if name in sections.setdefault(section, {}):
+            raise ConfigurationError(f"{key}: set twice")
+        sections[section][name] = value
+    log, webhook = sections.pop("log", {"": "yes"}), sections.pop("webhook", None)
+    channels = [to_log] if _settings("log", log, {"": ("", _switch)}).get("", True) else []
+    if not sections:
+        raise ConfigurationError("it has no rule; a rule is for example consecutive.count=3")
+    return RuleFile(
+        tuple(_rule(name, settings) for name, settings in sections.items()),
+        (*channels, *([] if webhook is None else [_webhook(webhook)])),
+    )
+
+
+def _rule(name: str, given: Mapping[str, str]) -> Rule:
+    kind = given.get("kind", name)
+    if kind not in _KINDS:
+        kinds = ", ".join(_KINDS)
+        raise ConfigurationError(f"{name}.kind: {kind!r} is no kind of rule; it is one of {kinds}, by default the name")
+    make, known = _KINDS[kind]
+    settings = {key: value for key, value in given.items() if key != "kind"}
+    rule: Rule = make(name=name, **_settings(name, settings, known))
+    return rule
+
+
+def _webhook(given: Mapping[str, str]) -> Webhook:
+    headers = {key.partition(".")[2]: value for key, value in given.items() if key.startswith("header.")}
+    rest = {key: value for key, value in given.items() if not key.startswith("header.")}
+    found = _settings("webhook", rest, _WEBHOOK)
+    if "url" not in found:
+        raise ConfigurationError("webhook.url: missing")
+    return Webhook(**found, headers=headers)
+
+
+def _settings(
+    section: str, given: Mapping[str, str], known: Mapping[str, tuple[str, Callable[[str], Any]]]
+) -> dict[str, Any]:
+    found = {}
+    for key, value in given.items():
+        full = f"{section}.{key}" if key else section
+        if key not in known:
+            raise ConfigurationError(f"{full}: no such setting; there are {', '.join(known) or 'none'}")
+        name, convert = known[key]
+        try:
+            found[name] = convert(value)
+        except ValueError as error:
+            raise ConfigurationError(f"{full}: {error}") from None
+    return found
+
+
+def _whole(text: str) -> int:
+    if not text.isascii() or not text.isdecimal():
+        raise ValueError(f"{text!r} is no whole number")
+    return int(text)
+
+
+def _duration(text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text)
+    if found is None:
+        raise ValueError(f"{text!r} is no duration; write 90s, 15m or 2h")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def _switch(text: str) -> bool:
+    if text.lower() not in {"yes", "no", "true", "false"}:
+        raise ValueError(f"{text!r} is neither yes nor no")
+    return text.lower() in {"yes", "true"}
+
+
+_KINDS: Final[dict[str, tuple[Any, dict[str, tuple[str, Callable[[str], Any]]]]]] = {
+    "failures": (
+        FailedCheckpoints,
+        {
+            "total": ("total", _whole),
+            "growth": ("growth", _whole),
+            "window": ("window_s", _duration),
+            "growth_window": ("growth_window_s", _duration),
+            "every": ("every_s", _duration),
+        },
+    ),
+    "consecutive": (ConsecutiveFailures, {"count": ("count", _whole)}),
+    "stalled": (NoCheckpoint, {"for": ("for_s", _duration), "only_planned": ("is_of_planned", _switch)}),
+}
+_WEBHOOK: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+    "url": ("url", str),
+    "timeout": ("timeout_s", _duration),
+    "attempts": ("attempts", _whole),
+}

@@ -1,0 +1,170 @@
+"""Alerts inside the driver: ``exactly_once(…, listeners=[Alerts.from_file("alerts.properties", …)])``."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import queue
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from integration.alerts.channels import Post, to_log
+from integration.alerts.episodes import Episodes
+from integration.alerts.file import read_rules, require_names
+from integration.alerts.saved import load, save
+from integration.history.reader import HistoryError, read
+from twopc.pending import Listener
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from integration.alerts.channels import Channel
+    from integration.alerts.rules import Rule
+    from twopc.pending import Pending
+    from twopc.progress import Checkpoint
+
+logger: Final = logging.getLogger("twopc.alerts")
+
+#: Between two looks at the clock.
+_TICK_S: Final = 5.0
+#: How long the end of the process waits for alerts that are on their way.
+_LAST_S: Final = 10.0
+_WAITING: Final = 1_000
+
+
+class Alerts(Listener):
+    """Tells people what rules find. The query's thread only hands over what happened; it never waits for anybody.
+
+    Args:
+        rules: with different names.
+        to: each is called with an :class:`Alert`, in a thread of its own.
+        name: of the query in alerts; empty: its id.
+        checkpoint_location: a local one. Then failures of earlier processes count, and an episode that an earlier process has
+            told is not told again: that is kept in ``twopc/alerts.json`` there.
+        clock: seconds since 1970.
+
+    Raises:
+        ConfigurationError: two rules have the same name.
+    """
+
+    def __init__(
+        self,
+        rules: Sequence[Rule],
+        to: Sequence[Channel] = (to_log,),
+        *,
+        name: str = "",
+        checkpoint_location: str | Path | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        require_names(rules)
+        self._rules, self._name, self._clock = tuple(rules), name, clock
+        self._posts = [Post(channel) for channel in to]
+        self._checkpoint = None if checkpoint_location is None else Path(checkpoint_location)
+        self._saved = None if self._checkpoint is None else self._checkpoint / "twopc" / "alerts.json"
+        self._happened: queue.Queue[Callable[[Episodes], None]] = queue.Queue(_WAITING)
+        self._thread: threading.Thread | None = None
+        self._began_ms = 0
+        self._is_paused = False
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | Path,
+        to: Sequence[Channel] = (),
+        *,
+        name: str = "",
+        checkpoint_location: str | Path | None = None,
+    ) -> Alerts:
+        """With the rules and the channels of a file; ``to`` are more channels.
+
+        Raises:
+            ConfigurationError: the file cannot be read, or a key in it is wrong.
+        """
+        found = read_rules(Path(path))
+        return cls(found.rules, [*found.channels, *to], name=name, checkpoint_location=checkpoint_location)
+
+    def triggered(self, pending: Pending) -> None:  # noqa: ARG002 - see Listener
+        """See :class:`twopc.Listener`."""
+        if self._thread is None:
+            self._began_ms = int(self._clock() * 1000)
+            self._thread = threading.Thread(target=self._watch, name="twopc-alerts", daemon=True)
+            self._thread.start()
+            atexit.register(self._flush)  # a failure often ends the process, and somebody is to hear of it
+        self._tell(self._begins)
+
+    def ended(self, checkpoint: Checkpoint) -> None:
+        """See :class:`twopc.Listener`."""
+        self._tell(lambda episodes: self._ends(episodes, checkpoint))
+
+    def close(self) -> None:
+        """See :class:`twopc.Listener`. A query that was closed in good order is not missed."""
+        self._tell(self._closes)
+
+    def _tell(self, what: Callable[[Episodes], None]) -> None:
+        try:
+            self._happened.put_nowait(what)
+        except queue.Full:
+            logger.warning("alerts: the watching thread hangs; a checkpoint is not counted")
+
+    # -- in the watching thread ----------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        episodes = Episodes(self._rules, self._name, self._began_ms, load(self._saved))
+        self._learn(episodes)
+        while True:
+            try:
+                happened = self._happened.get(timeout=_TICK_S)
+            except queue.Empty:
+                self._guarded(episodes, self._checks)
+            else:
+                self._guarded(episodes, happened)
+                self._guarded(episodes, self._checks)
+                self._happened.task_done()
+
+    def _guarded(self, episodes: Episodes, act: Callable[[Episodes], None]) -> None:
+        try:
+            act(episodes)
+        except Exception:
+            logger.exception("alerts: unexpected; watching goes on")
+
+    def _learn(self, episodes: Episodes) -> None:
+        """What this process has not seen. What it has seen itself, it is told of."""
+        if self._checkpoint is None:
+            return
+        try:
+            history = read(self._checkpoint)
+        except HistoryError:
+            return  # the query's first start
+        episodes.learn(one for one in history.checkpoints if one.triggered_ms < self._began_ms)
+
+    def _begins(self, episodes: Episodes) -> None:
+        self._is_paused = False
+        episodes.is_in_progress = True
+
+    def _ends(self, episodes: Episodes, checkpoint: Checkpoint) -> None:
+        episodes.is_in_progress = checkpoint.cause is not None  # a failed one is still planned
+        self._send(episodes, checkpoint)
+
+    def _closes(self, episodes: Episodes) -> None:
+        self._is_paused = not episodes.is_in_progress
+
+    def _checks(self, episodes: Episodes) -> None:
+        if not self._is_paused:
+            self._send(episodes)
+
+    def _send(self, episodes: Episodes, checkpoint: Checkpoint | None = None) -> None:
+        found = episodes.check(int(self._clock() * 1000)) if checkpoint is None else episodes.ended(checkpoint)
+        for alert in found:
+            for post in self._posts:
+                post.put(alert)
+        if found:
+            save(self._saved, episodes.state)
+
+    def _flush(self) -> None:
+        until = time.monotonic() + _LAST_S
+        with self._happened.all_tasks_done:
+            self._happened.all_tasks_done.wait_for(lambda: not self._happened.unfinished_tasks, _LAST_S)
+        for post in self._posts:
+            post.flush(max(0.0, until - time.monotonic()))

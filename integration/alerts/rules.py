@@ -1,0 +1,185 @@
+"""What a team wants to be told of. A rule is pure: it judges facts at a time that it is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from twopc.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What rules judge. All times in ms since 1970 UTC.
+
+    Attributes:
+        failures_ms: when checkpoints failed, in order, as far back as any rule looks.
+        in_a_row: how many failed since the last completed one.
+        quiet_since_ms: when one was completed last; before the first one, since when it is watched.
+        is_in_progress: Spark has planned a checkpoint that is not done.
+        last_failure: the newest one, in a line; empty if none is known.
+    """
+
+    failures_ms: Sequence[int]
+    in_a_row: int
+    quiet_since_ms: int
+    is_in_progress: bool = False
+    last_failure: str = ""
+
+
+class Rule(Protocol):
+    """Judges facts.
+
+    Attributes:
+        name: of the team's choice.
+        every_s: the time between two checks; 0: at every occasion.
+        keeps_s: how far back it needs failures.
+        runbook: the anchor of its entry in ``docs/operations.md``.
+    """
+
+    @property
+    def name(self) -> str:
+        """See above."""
+
+    @property
+    def every_s(self) -> float:
+        """See above."""
+
+    @property
+    def keeps_s(self) -> float:
+        """See above."""
+
+    @property
+    def runbook(self) -> str:
+        """See above."""
+
+    def holds(self, facts: Facts, now_ms: int) -> str | None:
+        """Why it holds, in a sentence; None if it does not."""
+
+
+@dataclass(frozen=True)
+class FailedCheckpoints:
+    """Too many failures within a window, or more and more of them.
+
+    Attributes:
+        name: of the rule.
+        total: it holds if more checkpoints than this failed within ``window_s``; None: not judged.
+        growth: it holds if the last ``growth_window_s`` have more failures than the same time before, by more than this; None:
+            not judged.
+        every_s: the time between two checks. An episode begins and ends at a check.
+
+    Raises:
+        ConfigurationError: a value is out of range.
+    """
+
+    name: str = "failures"
+    total: int | None = None
+    growth: int | None = None
+    window_s: float = 900.0
+    growth_window_s: float = 600.0
+    every_s: float = 300.0
+    runbook: ClassVar[str] = "checkpoints-fail-again-and-again"
+
+    def __post_init__(self) -> None:
+        if self.total is None and self.growth is None:
+            raise ConfigurationError(f"{self.name}.total: set it, or {self.name}.growth: the rule has no threshold")
+        for key in ("total", "growth"):
+            _require(self.name, key, getattr(self, key) or 0, least=0)
+        _require(self.name, "window", self.window_s, least=1)
+        _require(self.name, "growth_window", self.growth_window_s, least=1)
+        _require(self.name, "every", self.every_s, least=0)
+
+    @property
+    def keeps_s(self) -> float:
+        """See :class:`Rule`."""
+        return max(self.window_s, 2 * self.growth_window_s)
+
+    def holds(self, facts: Facts, now_ms: int) -> str | None:
+        """See :class:`Rule`."""
+
+        def count(from_s: float, until_s: float = 0.0) -> int:
+            return sum(now_ms - from_s * 1000 < at <= now_ms - until_s * 1000 for at in facts.failures_ms)
+
+        failed = count(self.window_s)
+        if self.total is not None and failed > self.total:
+            return f"{failed} checkpoints failed within {duration(self.window_s)}, more than {self.total}. {facts.last_failure}"
+        now, before = count(self.growth_window_s), count(2 * self.growth_window_s, self.growth_window_s)
+        if self.growth is not None and now - before > self.growth:
+            span = duration(self.growth_window_s)
+            return f"{now} checkpoints failed within {span}, {before} in the {span} before. {facts.last_failure}"
+        return None
+
+
+@dataclass(frozen=True)
+class ConsecutiveFailures:
+    """Checkpoints fail one after the other, and none is completed between them.
+
+    Attributes:
+        name: of the rule.
+        count: it holds from so many on.
+
+    Raises:
+        ConfigurationError: a value is out of range.
+    """
+
+    name: str = "consecutive"
+    count: int = 3
+    every_s: ClassVar[float] = 0.0
+    keeps_s: ClassVar[float] = 0.0
+    runbook: ClassVar[str] = "checkpoints-fail-again-and-again"
+
+    def __post_init__(self) -> None:
+        _require(self.name, "count", self.count, least=1)
+
+    def holds(self, facts: Facts, now_ms: int) -> str | None:  # noqa: ARG002 - see Rule
+        """See :class:`Rule`."""
+        if facts.in_a_row < self.count:
+            return None
+        return f"{facts.in_a_row} checkpoints failed in a row. {facts.last_failure}"
+
+
+@dataclass(frozen=True)
+class NoCheckpoint:
+    """No checkpoint is completed for a time: the query hangs, or is dead, or has nothing to do.
+
+    Attributes:
+        name: of the rule.
+        for_s: that time. Spark makes no checkpoint without new input, so take more than the longest pause of the source.
+        is_of_planned: judge only while Spark has planned a checkpoint that is not done. A source may then pause for any
+            time; a driver that died between two checkpoints is not noticed.
+
+    Raises:
+        ConfigurationError: a value is out of range.
+    """
+
+    name: str = "stalled"
+    for_s: float = 1_800.0
+    is_of_planned: bool = field(default=False)
+    every_s: ClassVar[float] = 0.0
+    keeps_s: ClassVar[float] = 0.0
+    runbook: ClassVar[str] = "no-checkpoint-is-completed"
+
+    def __post_init__(self) -> None:
+        _require(self.name, "for", self.for_s, least=1)
+
+    def holds(self, facts: Facts, now_ms: int) -> str | None:
+        """See :class:`Rule`."""
+        quiet_s = (now_ms - facts.quiet_since_ms) / 1000
+        if quiet_s <= self.for_s or (self.is_of_planned and not facts.is_in_progress):
+            return None
+        known = f" {facts.last_failure}" if facts.in_a_row else ""
+        return f"No checkpoint was completed for {duration(quiet_s)}, longer than {duration(self.for_s)}.{known}"
+
+
+def duration(seconds: float) -> str:
+    """A time for people."""
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes >= 2 else f"{seconds:.0f} s"  # noqa: PLR2004 - two minutes
+
+
+def _require(rule: str, key: str, value: float, *, least: float) -> None:
+    if value < least:
+        raise ConfigurationError(f"{rule}.{key}: {value:g} is too small; the least is {least:g}")

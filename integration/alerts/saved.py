@@ -1,0 +1,41 @@
+"""Which episodes were told already, in a small file: a restart must not tell them again."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from integration.alerts.episodes import State
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+logger: Final = logging.getLogger("twopc.alerts")
+
+
+def load(path: Path | None) -> State:
+    """What the file says; nothing if it is not there, or cannot be read: then an episode may be told twice."""
+    if path is None:
+        return State()
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=State)
+    except FileNotFoundError:
+        return State()
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        logger.warning("%s cannot be read; what fires is told anew: %s", path, error)
+        return State()
+
+
+def save(path: Path | None, state: State) -> None:
+    """Replace the file. A failure is logged."""
+    if path is None:
+        return
+    written = path.with_name(f".{path.name}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        written.write_bytes(msgspec.json.encode(state))
+        written.replace(path)
+    except OSError as error:
+        logger.warning("%s cannot be written; a restart may tell an alert again: %s", path, error)

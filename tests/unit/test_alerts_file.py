@@ -1,0 +1,105 @@
+"""The file of rules: what it says, and what is wrong with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from integration.alerts import ConsecutiveFailures, FailedCheckpoints, NoCheckpoint, Webhook, to_log
+from integration.alerts.file import read_rules
+from twopc.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ALL = """
+# a team's rules
+failures.total = 3
+failures.growth = 2
+failures.window = 20m
+failures.growth_window=300
+failures.every = 60s
+consecutive.count = 5
+stalled.for = 1.5h
+stalled.only_planned = yes
+page-somebody.kind = stalled
+page-somebody.for = 4h
+webhook.url = https://hooks.test/T0/secret=1
+webhook.timeout = 2s
+webhook.attempts = 4
+webhook.header.Authorization = Bearer abc=
+"""
+
+
+def _read(tmp_path: Path, text: str) -> tuple[tuple[object, ...], tuple[object, ...]]:
+    path = tmp_path / "alerts.properties"
+    path.write_text(text)
+    found = read_rules(path)
+    return found.rules, found.channels
+
+
+def test_every_setting_is_read(tmp_path: Path) -> None:
+    rules, channels = _read(tmp_path, ALL)
+    assert rules == (
+        FailedCheckpoints("failures", total=3, growth=2, window_s=1_200, growth_window_s=300, every_s=60),
+        ConsecutiveFailures("consecutive", 5),
+        NoCheckpoint("stalled", for_s=5_400, is_of_planned=True),
+        NoCheckpoint("page-somebody", for_s=14_400),
+    )
+    log, webhook = channels
+    assert log is to_log
+    assert isinstance(webhook, Webhook)
+    assert (webhook.url, webhook.timeout_s, webhook.attempts) == ("https://hooks.test/T0/secret=1", 2, 4)
+    assert webhook.headers == {"Authorization": "Bearer abc="}
+    assert "secret" not in repr(webhook)
+    assert "abc" not in repr(webhook)
+
+
+def test_the_defaults_are_fifteen_ten_and_five_minutes(tmp_path: Path) -> None:
+    (rule,), _ = _read(tmp_path, "failures.total=0")
+    assert rule == FailedCheckpoints("failures", total=0, window_s=900, growth_window_s=600, every_s=300)
+
+
+def test_the_log_can_be_switched_off(tmp_path: Path) -> None:
+    assert _read(tmp_path, "consecutive.count=3\nlog=no")[1] == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "it has no rule"),
+        ("log=yes", "it has no rule"),
+        ("consecutive.count", "line 1 is not"),
+        ("\ncount=3", "count.kind: 'count' is no kind of rule; it is one of failures, consecutive, stalled"),
+        ("consecutive.=3", "line 1 is not"),
+        ("mine.kind=growth", "mine.kind: 'growth' is no kind"),
+        ("consecutive.cuont=3", "consecutive.cuont: no such setting; there are count"),
+        ("consecutive.count=three", "consecutive.count: 'three' is no whole number"),
+        ("consecutive.count=-1", "consecutive.count: '-1' is no whole number"),
+        ("consecutive.count=0", "consecutive.count: 0 is too small"),
+        ("consecutive.count=1\nconsecutive.count=2", "consecutive.count: set twice"),
+        ("failures.window=15m", "failures.total: set it, or failures.growth"),
+        ("stalled.for=soon", "stalled.for: 'soon' is no duration"),
+        ("stalled.for=0s", "stalled.for: 0 is too small"),
+        ("stalled.only_planned=maybe", "stalled.only_planned: 'maybe' is neither yes nor no"),
+        ("log=maybe\nconsecutive.count=1", "log: 'maybe' is neither yes nor no"),
+        ("log.file=x\nconsecutive.count=1", "log.file: no such setting"),
+        ("webhook.timeout=2s\nconsecutive.count=1", "webhook.url: missing"),
+        ("webhook.url=ftp://secret\nconsecutive.count=1", "webhook.url: give http"),
+        ("webhook.url=http:///secret\nconsecutive.count=1", "webhook.url: give http"),
+        ("webhook.url=http://[secret\nconsecutive.count=1", "webhook.url: give http"),
+        ("webhook.url=http://a\nwebhook.timeout=0s\nconsecutive.count=1", "webhook.timeout"),
+        ("webhook.header=x\nconsecutive.count=1", "webhook.header: no such setting"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_key_and_without_secrets(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigurationError) as found:
+        _read(tmp_path, text)
+    assert str(found.value).startswith(f"{tmp_path / 'alerts.properties'}: {message}")
+    assert "secret" not in str(found.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"no\.properties cannot be read"):
+        read_rules(tmp_path / "no.properties")

@@ -1,0 +1,182 @@
+"""Alerts in the driver: they are told, and nobody who is told can harm the query."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from integration.alerts import Alert, Alerts, ConsecutiveFailures, NoCheckpoint, to_log
+from integration.alerts import listener as module
+from tests.unit.history_support import T0, ended, failed, write
+from twopc.errors import BadRecordError, ConfigurationError
+from twopc.pending import Listener, Pending
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from integration.alerts.rules import Rule
+    from tests.unit.fake_sink import Cluster
+
+BROKEN = ConsecutiveFailures("broken", 2)
+WAIT_S = 60.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = T0 / 1000
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _alerts(told: queue.Queue[Alert], *rules: Rule, at: Path | None = None, clock: Clock | None = None) -> Alerts:
+    return Alerts(rules, [told.put], name="orders", checkpoint_location=at, clock=clock or Clock())
+
+
+def _fail(cluster: Cluster, times: int, listeners: Sequence[Listener]) -> None:
+    for _ in range(times):
+        query = cluster.start(listeners=listeners)
+        query.engine.failures = [BadRecordError("row 7")]
+        with pytest.raises(BadRecordError):
+            query.run(0)
+
+
+def test_a_query_that_fails_again_and_again_is_told_once_and_its_recovery_too(cluster: Cluster) -> None:
+    told: queue.Queue[Alert] = queue.Queue()
+    alerts = _alerts(told, BROKEN)
+    _fail(cluster, 3, [alerts])
+    cluster.start(listeners=[alerts]).run(0)
+    first, second = told.get(timeout=WAIT_S), told.get(timeout=WAIT_S)
+    assert [(one.rule, one.status, one.query) for one in (first, second)] == [
+        ("broken", "firing", "orders"),
+        ("broken", "over", "orders"),
+    ]
+    assert "BadRecordError: row 7" in first.text
+    alerts._flush()
+    assert told.empty()
+
+
+def test_time_that_passes_is_noticed_without_a_checkpoint() -> None:
+    told: queue.Queue[Alert] = queue.Queue()
+    clock = Clock()
+    alerts = _alerts(told, NoCheckpoint("stalled", for_s=60), clock=clock)
+    alerts.triggered(Pending(0))
+    clock.now += 61
+    assert told.get(timeout=WAIT_S).rule == "stalled"
+
+
+def test_a_query_that_was_closed_in_good_order_is_not_missed() -> None:
+    told: queue.Queue[Alert] = queue.Queue()
+    clock = Clock()
+    alerts = _alerts(told, NoCheckpoint("stalled", for_s=60), clock=clock)
+    alerts.triggered(Pending(0))
+    alerts.ended(ended(0))
+    alerts.close()
+    alerts._flush()
+    clock.now += 3_600
+    alerts.close()  # a look at the clock
+    alerts._flush()
+    assert told.empty()
+    alerts.triggered(Pending(1))
+    assert told.get(timeout=WAIT_S).rule == "stalled"
+
+
+def test_a_query_that_failed_and_was_closed_is_missed() -> None:
+    told: queue.Queue[Alert] = queue.Queue()
+    clock = Clock()
+    alerts = _alerts(told, NoCheckpoint("stalled", for_s=60), clock=clock)
+    alerts.triggered(Pending(0))
+    alerts.ended(failed(0, "FatalError", "no"))
+    alerts.close()
+    clock.now += 3_600
+    assert told.get(timeout=WAIT_S).rule == "stalled"
+
+
+def test_failures_of_earlier_processes_count_and_are_told_once(tmp_path: Path) -> None:
+    checkpoint = write(tmp_path / "checkpoint", [failed(0, "FatalError", "no", triggered_ms=T0 - 9_000)])
+    told: queue.Queue[Alert] = queue.Queue()
+    first = _alerts(told, BROKEN, at=checkpoint)
+    first.triggered(Pending(0))
+    first.ended(failed(0, "FatalError", "no"))
+    assert told.get(timeout=WAIT_S).status == "firing"
+    write(checkpoint, [failed(0, "FatalError", "no", triggered_ms=T0 - 9_000 + n) for n in range(2)])
+    first._flush()
+    second = _alerts(told, BROKEN, at=checkpoint)
+    second.triggered(Pending(0))
+    second.ended(failed(0, "FatalError", "no"))
+    second._flush()
+    assert told.empty()
+    second.ended(ended(0))
+    assert told.get(timeout=WAIT_S).status == "over"
+
+
+def test_a_channel_that_hangs_holds_up_neither_the_query_nor_the_others_nor_the_end(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LAST_S", 0.1)
+    told: queue.Queue[Alert] = queue.Queue()
+    free = threading.Event()
+    alerts = Alerts([BROKEN], [lambda _: free.wait(), told.put])
+    _fail(cluster, 2, [alerts])
+    assert told.get(timeout=WAIT_S).status == "firing"
+    for batch in range(3):
+        cluster.start(listeners=[alerts]).run(batch)
+    assert told.get(timeout=WAIT_S).status == "over"
+    alerts._flush()
+    free.set()
+
+
+def test_a_channel_that_raises_is_logged_and_the_next_alert_is_told(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "twopc.alerts")
+    told: queue.Queue[Alert] = queue.Queue()
+
+    def channel(alert: Alert) -> None:
+        if alert.status == "firing":
+            raise RuntimeError("no pager")
+        told.put(alert)
+
+    alerts = Alerts([BROKEN], [channel])
+    _fail(cluster, 2, [alerts])
+    cluster.start(listeners=[alerts]).run(0)
+    assert told.get(timeout=WAIT_S).status == "over"
+    assert "the alert was not delivered: no pager" in caplog.text
+
+
+def test_an_alert_becomes_a_warning_with_its_fields(caplog: pytest.LogCaptureFixture) -> None:
+    to_log(Alert(rule="r", status="over", query="q", at_ms=2, since_ms=1, text="Over.", runbook="docs/x.md"))
+    (record,) = caplog.records
+    assert (record.levelname, record.name, record.__dict__["rule"]) == ("WARNING", "twopc.alerts", "r")
+
+
+def test_rules_with_the_same_name_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="2 rules have the name broken"):
+        Alerts([BROKEN, BROKEN])
+
+
+def test_a_process_that_ends_with_the_failure_tells_it_first(tmp_path: Path) -> None:
+    rules = tmp_path / "alerts.properties"
+    rules.write_text("consecutive.count=1")
+    code = f"""
+from integration.alerts import Alerts
+from tests.unit.history_support import failed
+from twopc.pending import Pending
+alerts = Alerts.from_file({str(rules)!r}, name="orders")
+alerts.triggered(Pending(0))
+alerts.ended(failed(0, "FatalError", "no"))
+alerts.close()
+raise SystemExit(3)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 3
+    assert "firing consecutive, query orders: 1 checkpoints failed in a row." in done.stderr

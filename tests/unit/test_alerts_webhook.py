@@ -1,0 +1,135 @@
+"""The webhook, against a real HTTP server on this machine that answers, refuses, or is silent."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tenacity.wait import wait_none
+
+from integration.alerts import Alert, Webhook
+from integration.alerts.channels import deliver
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ALERT = Alert(rule="broken", status="firing", query="orders", at_ms=2, since_ms=1, text="why", runbook="docs/x.md#y")
+
+
+class Endpoint:
+    """Answers with these statuses, one after the other, then with 204."""
+
+    def __init__(self, *answers: int) -> None:
+        self.answers = list(answers)
+        self.bodies: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+
+
+@contextmanager
+def serving(endpoint: Endpoint) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            endpoint.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            endpoint.headers.append(dict(self.headers))
+            self.send_response(endpoint.answers.pop(0) if endpoint.answers else 204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/secret"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _webhook(url: str, **changed: Any) -> Webhook:
+    return Webhook(url, **{"timeout_s": 30.0, "backoff": wait_none(), **changed})
+
+
+def test_an_alert_is_posted_as_json_with_the_headers() -> None:
+    endpoint = Endpoint()
+    with serving(endpoint) as url:
+        _webhook(url, headers={"Authorization": "Bearer x"})(ALERT)
+    assert endpoint.bodies == [
+        {
+            "format": "twopc-alert/1",
+            "rule": "broken",
+            "status": "firing",
+            "query": "orders",
+            "at_ms": 2,
+            "since_ms": 1,
+            "text": "why",
+            "runbook": "docs/x.md#y",
+        }
+    ]
+    assert endpoint.headers[0]["Content-Type"] == "application/json"
+    assert endpoint.headers[0]["Authorization"] == "Bearer x"
+
+
+def test_a_server_in_trouble_is_asked_again() -> None:
+    endpoint = Endpoint(500, 429)
+    with serving(endpoint) as url:
+        _webhook(url)(ALERT)
+    assert len(endpoint.bodies) == 3
+
+
+def test_it_is_given_up_after_its_attempts_and_the_secret_path_is_not_said() -> None:
+    endpoint = Endpoint(500, 502, 503, 500)
+    with serving(endpoint) as url, pytest.raises(OSError, match=r"^webhook 127\.0\.0\.1 answers 503") as found:
+        _webhook(url)(ALERT)
+    assert len(endpoint.bodies) == 3
+    assert "secret" not in str(found.value)
+
+
+def test_a_refusal_is_not_repeated() -> None:
+    endpoint = Endpoint(404)
+    with serving(endpoint) as url, pytest.raises(OSError, match="answers 404"):
+        _webhook(url)(ALERT)
+    assert len(endpoint.bodies) == 1
+
+
+def test_a_server_that_takes_the_request_and_is_silent_is_left_after_the_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel accepts, and nobody answers
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        with pytest.raises(OSError, match=r"^webhook 127\.0\.0\.1: .*timed out"):
+            _webhook(url, timeout_s=0.1)(ALERT)
+
+
+def test_what_is_no_http_and_what_is_not_there_are_errors_of_one_kind() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def answer() -> None:
+            for _ in range(2):
+                connection, _address = server.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(b"not http\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(OSError, match=r"^webhook 127\.0\.0\.1: "):
+            _webhook(f"http://127.0.0.1:{port}/", attempts=2)(ALERT)
+        thread.join()
+    with pytest.raises(OSError, match=r"^webhook 127\.0\.0\.1: .*refused"):
+        _webhook(f"http://127.0.0.1:{port}/")(ALERT)
+
+
+def test_what_cannot_be_delivered_is_logged_with_the_alert(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "twopc.alerts")
+    with serving(Endpoint(404)) as url:
+        deliver(_webhook(url), ALERT)
+    (record,) = caplog.records
+    assert "not delivered: webhook 127.0.0.1 answers 404" in record.getMessage()
+    assert "firing broken, query orders: why" in record.getMessage()
