@@ -50,6 +50,7 @@ def require_exact(steps: list[dict[str, Any]]) -> None:
     assert by_name["a reader, all the while"]["records"] == by_name["the old sink again"]["records"]
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(1800)
 def test_a_short_rehearsal_to_another_cluster(add_summary: Callable[[str], None]) -> None:
     seed = random.SystemRandom().randrange(1_000_000)
