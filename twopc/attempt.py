@@ -30,6 +30,7 @@ class TaskAttempt:
         partition: the task's partition index in the plan.
         driver_epoch: the fencing token that this driver acquired for the sink (:meth:`SinkCommitter.acquire`).
         committed_through: the highest batch of which this driver has proven every transaction; -1: none.
+        is_repair: whether it writes again what a decision has lost, so that it needs a handle (rule 9).
     """
 
     query_id: str
@@ -38,6 +39,7 @@ class TaskAttempt:
     partition: int
     driver_epoch: int
     committed_through: int
+    is_repair: bool = False
 
 
 @dataclass(frozen=True)

@@ -36,10 +36,11 @@ class SinkWriter(ABC, Generic[HandleT]):
         """
 
     @abstractmethod
-    def pre_commit(self) -> HandleT:
+    def pre_commit(self) -> HandleT | None:
         """Make all rows durable but still invisible, so that another process can commit them without this one.
 
-        This is the vote: returning means "yes". May fail with the errors of :meth:`write`; is not repeated.
+        This is the vote: returning means "yes". May fail with the errors of :meth:`write`; is not repeated. None: the rows are
+        visible already, because the user has asked for a weaker guarantee; there is nothing to commit.
         """
 
     @abstractmethod
@@ -59,7 +60,7 @@ class SinkWriter(ABC, Generic[HandleT]):
         """Pre-commit this task's part of the batch.
 
         Returns:
-            the handle; None for an empty task, which has no transaction.
+            the handle; None if there is no transaction, as for an empty task.
         """
         del batch_id  # a writer serves the one batch that it was created for
         if self.state is TransactionState.EMPTY:

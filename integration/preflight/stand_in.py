@@ -25,6 +25,7 @@ def stand_in_for(sink: KafkaSink) -> KafkaSink:
         "name": f"{sink.name}.{own}",
         "ledger_topic": f"{sink.ledger}.{own}",
         "topic": f"{sink.ledger}.{own}",
+        "guarantee": "EXACTLY_ONCE",  # a weaker one still decides in transactions, and it may be changed at any time
         "options": {
             **sink.options,
             "kafka.transaction.timeout.ms": min(sink.transaction_timeout_ms, _TRANSACTION_TIMEOUT_MS),

@@ -129,6 +129,7 @@ class PrepareTask:
                     partition=partition,
                     driver_epoch=self.driver_epochs[sink.name],
                     committed_through=self.committed_through,
+                    is_repair=self.only_tasks is not None,
                 )
             )
             for sink in self.sinks

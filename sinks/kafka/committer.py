@@ -15,6 +15,7 @@ from sinks.kafka.prepared import await_visible, confirm, end_all, fence, sweep
 from sinks.kafka.producer_pool import drop_pool
 from sinks.kafka.reports import NO_ANSWER, NONE, NOT_AUTHORIZED, until_final
 from sinks.kafka.scan_start import ScanStart
+from sinks.kafka.settings import AT_LEAST_ONCE, EXACTLY_ONCE
 from sinks.kafka.transactions import TransactionClient
 from twopc.attempt import Evidence
 from twopc.committer import SinkCommitter
@@ -40,6 +41,10 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
+        if settings.guarantee != EXACTLY_ONCE:
+            text = "sink %r has guarantee=%r: readers see rows before the batch is decided, and a failure %s rows"
+            what = "doubles" if settings.guarantee == AT_LEAST_ONCE else "loses or doubles"
+            logger.warning(text, settings.name, settings.guarantee, what)
         self._timeout_ms = settings.timeout_ms
         self._client = TransactionClient(settings.committing_config())
         self._log = KafkaDecisionLog(settings, verified=self._client.verifies)
@@ -156,6 +161,12 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
                 )
         return super().initialize_state(decided, scan_start)
 
+    def _release(self) -> None:
+        from sinks.kafka.plain_writer import release  # noqa: PLC0415 - most sinks need none
+
+        for unsent in release(self._settings):
+            logger.warning("sink %r, guarantee %s: %s", self._settings.name, self._settings.guarantee, unsent)
+
     def forget(self, kept_scan_start: Mapping[str, Any]) -> None:
         """See :class:`SinkCommitter`: markers below the oldest kept decision."""
         starts = {int(partition): offset for partition, offset in kept_scan_start.get("markers", {}).items()}
@@ -166,5 +177,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
     def close(self) -> None:
         """See :class:`SinkCommitter`."""
         drop_pool(self._settings.name, self._log.driver_epoch)
+        if self._settings.guarantee != EXACTLY_ONCE:
+            self._release()
         self._client.close()
         self._log.close()

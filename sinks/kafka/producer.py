@@ -95,16 +95,7 @@ def make_ready(
                 "transactional.id": transactional_id,
                 "statistics.interval.ms": _STATISTICS_INTERVAL_MS,
             }
-            native = _native(settings, failures, newest)
-            producer = native or Producer(
-                {
-                    **settings,
-                    "delivery.report.only.error": True,
-                    "on_delivery": lambda error, record: _note(failures, record.topic(), error),
-                    "stats_cb": newest.append,
-                },
-                logger=client_logger,
-            )
+            producer, native = new_producer(settings, failures, newest)
             ready = ReadyProducer(producer, transactional_id, sequence, failures, native=native, _statistics=newest)
             ready.markers = connect(producer, topics[0], timeout_s=timeout_ms / 1000) - 1
             if native is not None:
@@ -119,6 +110,24 @@ def make_ready(
             raise RetriableError(f"{transactional_id}: librdkafka did not report a producer id within {timeout_ms} ms")
         producer.poll(0.01)
     return ready
+
+
+def new_producer(
+    config: Mapping[str, Any], failures: dict[str, KafkaError], statistics: deque[str]
+) -> tuple[Producer | LibrdkafkaProducer, LibrdkafkaProducer | None]:
+    """Create a producer that notes delivery errors in ``failures``; twice if it takes records that are no Python objects."""
+    native = _native(config, failures, statistics)
+    if native is not None:
+        return native, native
+    return Producer(
+        {
+            **config,
+            "delivery.report.only.error": True,
+            "on_delivery": lambda error, record: _note(failures, record.topic(), error),
+            "stats_cb": statistics.append,
+        },
+        logger=client_logger,
+    ), None
 
 
 def _native(

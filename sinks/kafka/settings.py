@@ -25,6 +25,9 @@ _INTERNAL: Final = frozenset({"__transaction_state", "__consumer_offsets"})
 _TRANSACTION_TIMEOUT_MS: Final = 900_000
 _SHORTEST_TRANSACTION_MS: Final = 2_000
 _RESERVE_MAX_MS: Final = 30_000
+EXACTLY_ONCE: Final = "EXACTLY_ONCE"
+AT_LEAST_ONCE: Final = "AT_LEAST_ONCE"
+_GUARANTEES: Final = (EXACTLY_ONCE, AT_LEAST_ONCE, "NONE")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +41,7 @@ class KafkaSettings:
     ledger_topic: str | None = None
     timeout_ms: int = 30_000
     other_ledgers: frozenset[str] = field(default=frozenset(), repr=False)
+    guarantee: str = EXACTLY_ONCE
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -60,6 +64,8 @@ class KafkaSettings:
             raise ConfigurationError(
                 f"KafkaSink(timeout_ms={self.timeout_ms}) is too short. Set a positive number of milliseconds"
             )
+        if self.guarantee not in _GUARANTEES:
+            raise ConfigurationError(f"KafkaSink(guarantee={self.guarantee!r}): give one of {', '.join(_GUARANTEES)}")
         options.check(self.options)
         object.__setattr__(self, "options", options.with_tokens(self.options))
         self._require_accepted()
@@ -138,6 +144,10 @@ class KafkaSettings:
             "enable.idempotence": "true",
             "acks": "all",
         }
+
+    def plain_config(self) -> dict[str, Any]:
+        """For librdkafka clients that write without transactions."""
+        return {name: value for name, value in self.producer_config().items() if name != "transaction.timeout.ms"}
 
     def connection_config(self) -> dict[str, Any]:
         """For librdkafka clients that read or administrate."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sinks.kafka.handle import KafkaHandle
 from sinks.kafka.producer_pool import PoolKey, pool_for
-from sinks.kafka.settings import KafkaSettings
+from sinks.kafka.settings import EXACTLY_ONCE, KafkaSettings
 from sinks.kafka.writer import KafkaWriter
 from twopc.sink import TwoPhaseCommitSink
 
@@ -38,6 +38,9 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
         timeout_ms: how long one step may wait for the brokers.
         other_ledgers: topics that no row may go to besides this sink's own ledger and all that are called ``twopc-ledger-…``;
             :func:`integration.spark.exactly_once` names the ledgers of the query's other sinks.
+        guarantee: ``"EXACTLY_ONCE"``; ``"AT_LEAST_ONCE"``: no transactions, readers see rows at once, and **a failure doubles
+            rows**; ``"NONE"``: nor does anybody wait for the brokers, and **a failure loses or doubles rows**. As Flink's
+            ``DeliveryGuarantee``; see "A weaker guarantee" in ``docs/deployment.md``.
 
     Raises:
         ConfigurationError: names the argument or option, its value, and what to set.
@@ -49,9 +52,9 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
         return KafkaHandle
 
     @property
-    def prepare_timeout_ms(self) -> float:
+    def prepare_timeout_ms(self) -> float | None:
         """See :class:`TwoPhaseCommitSink`."""
-        return self.transaction_timeout_ms - self.reserve_ms
+        return self.transaction_timeout_ms - self.reserve_ms if self.guarantee == EXACTLY_ONCE else None
 
     @property
     def takes_dead_letters(self) -> bool:
@@ -79,7 +82,11 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
             self.require_topics(rows.column("topic").unique().to_pylist())
 
     def create_writer(self, task: TaskAttempt) -> KafkaWriter:
-        """See :class:`TwoPhaseCommitSink`."""
+        """See :class:`TwoPhaseCommitSink`. What a decision has lost is written again as it was decided: in transactions."""
+        if self.guarantee != EXACTLY_ONCE and not task.is_repair:
+            from sinks.kafka.plain_writer import PlainWriter  # noqa: PLC0415 - most sinks need none
+
+            return PlainWriter(task, self)
         config = tuple(sorted(self.producer_config().items()))
         pool = pool_for(
             PoolKey(self.name, task.driver_epoch, self.ledger, config, self.topic), timeout_ms=self.timeout_ms

@@ -42,7 +42,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
     (list of struct ``key``, ``value``), ``timestamp`` (int64, ms since the epoch); only ``value`` is required.
     """
 
-    def __init__(self, task: TaskAttempt, pool: ProducerPool, settings: KafkaSettings) -> None:
+    def __init__(self, task: TaskAttempt, pool: ProducerPool | None, settings: KafkaSettings) -> None:
         self._task = task
         self._pool = pool
         self._topic = settings.topic
@@ -53,6 +53,12 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         self._rows = 0
 
     @property
+    def _ids(self) -> ProducerPool:
+        if self._pool is None:
+            raise AssertionError("a writer without a transaction needs no id")
+        return self._pool
+
+    @property
     def _begun(self) -> ReadyProducer:
         if self._ready is None:
             raise AssertionError("begin_transaction comes first")
@@ -60,7 +66,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
 
     def begin_transaction(self) -> None:
         """See :class:`SinkWriter`."""
-        self._ready = self._pool.take(self._task.batch_id, self._task.committed_through)
+        self._ready = self._ids.take(self._task.batch_id, self._task.committed_through)
         tid = self._ready.transactional_id
         with translated(f"beginning {tid}", translate_in_task, right=on_ids("Write", tid)):
             self._ready.producer.begin_transaction()
@@ -85,14 +91,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         self._enqueue_all(
             ready, OneByOne(ready.producer, [(self._ledger, marker, transaction.encode(), marker_partition)])
         )
-        with translated(self._doing(ready), translate_in_task):
-            left = ready.producer.flush(self._timeout_s)
-        self._serve(ready, 0)
-        if left:
-            raise RetriableError(
-                f"{ready.transactional_id}: {left} of {self._rows} records were not acknowledged within {self._timeout_s:.0f} s: "
-                f"{SLOW_DELIVERY}"
-            )
+        self._flush(ready)
         crash_point("task.flushed")
         producer_id, producer_epoch = ready.identity()
         handle = KafkaHandle(
@@ -121,7 +120,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
     def close(self) -> None:
         """See :class:`SinkWriter`. The idle worker then makes producers ready for its next tasks."""
         super().close()
-        self._pool.replenish(self._task.committed_through)
+        self._ids.replenish(self._task.committed_through)
 
     def _records(self, ready: ReadyProducer, rows: pa.RecordBatch) -> Records:
         topics: list[Any] = [self._topic]
@@ -155,6 +154,22 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             self._serve(ready, 0.05)
             if time.monotonic() > deadline:
                 raise RetriableError(f"the topic {topic} took no record for {self._timeout_s:.0f} s: {SLOW_DELIVERY}")
+
+    def _flush(self, ready: ReadyProducer) -> None:
+        """Wait until every record has its report.
+
+        Raises:
+            RetriableError: not in time.
+            BadRecordError, RetriableError: a record was not delivered.
+        """
+        with translated(self._doing(ready), translate_in_task):
+            left = ready.producer.flush(self._timeout_s)
+        self._serve(ready, 0)
+        if left:
+            raise RetriableError(
+                f"{ready.transactional_id}: {left} of {self._rows} records were not acknowledged within {self._timeout_s:.0f} s: "
+                f"{SLOW_DELIVERY}"
+            )
 
     def _serve(self, ready: ReadyProducer, wait_s: float) -> None:
         """Serve delivery reports and statistics; a record that was not delivered raises."""

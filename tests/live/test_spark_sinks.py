@@ -211,6 +211,27 @@ def test_a_bad_row_is_in_the_dead_letters_once_and_nowhere_else(
     assert isinstance(cause, bytes) and f"sink '{name}': column 'id' is null" in cause.decode()
 
 
+@pytest.mark.whole
+def test_a_weaker_guarantee_of_a_sink_doubles_its_own_rows_and_nobody_elses(
+    kafka: KafkaService, redis_server: RedisService, spark: SparkSession, tmp_path: Path
+) -> None:
+    events, letters = (kafka_sink(kafka.bootstrap_servers, guarantee="AT_LEAST_ONCE") for _ in range(2))
+    name = unique()
+    lists = RedisSink(name=name, url=redis_server.url, mapping=ListPush(f"{name}:{{id}}", "n"))
+    query = Query(
+        spark, tmp_path, (events, lists), {"on_bad_record": "dead_letter", "dead_letter": letters, "max_attempts": 1}
+    )
+    query.feed({"id": "a", "n": 1}, {"id": None, "n": 2}, {"id": "a", "n": 3})
+    query.fail_at("driver.confirmed")
+    query.feed({"id": "a", "n": 4})
+    query.run()
+    assert values(events) == Counter({"1": 2, "3": 2, "4": 1})
+    with contextlib.closing(redis_client(redis_server)) as client:
+        assert client.lrange(f"{name}:a", 0, -1) == [b"1", b"3", b"4"]
+    found = records(kafka.bootstrap_servers, letters.topic or "")
+    assert [json.loads(letter.value() or b"")["n"] for letter in found] == [2, 2]
+
+
 def test_a_row_that_is_no_longer_bad_in_a_replay_is_not_doubled(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from sinks.kafka import KafkaSink
+from sinks.kafka.plain_writer import PlainWriter
 from sinks.kafka.producer import ReadyProducer
 from sinks.kafka.settings import KafkaSettings
 from sinks.kafka.writer import KafkaWriter
 from twopc.attempt import Attempt, TaskAttempt
-from twopc.errors import RetriableError
+from twopc.errors import ConfigurationError, RetriableError
 
 LEDGER = "twopc-ledger-s"
 MARKER_PARTITION = 2
@@ -112,3 +115,18 @@ def test_delivery_reports_name_the_partitions_without_waiting() -> None:
 def test_statistics_that_never_cover_the_transaction_prevent_the_vote() -> None:
     with pytest.raises(RetriableError, match="fewer records than the 3"):
         partitions_of(statistics({"out": {0: 2}, LEDGER: {MARKER_PARTITION: 1}}), timeout_ms=20)
+
+
+@pytest.mark.parametrize("guarantee", ["exactly-once", "AT_MOST_ONCE", "", None])
+def test_an_unknown_guarantee_is_refused(guarantee: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"give one of EXACTLY_ONCE, AT_LEAST_ONCE, NONE"):
+        KafkaSink(name="s", bootstrap_servers="b:1", guarantee=guarantee)
+
+
+def test_only_transactions_limit_a_batch_and_a_repair_has_one_whatever_the_guarantee() -> None:
+    exact, weaker = (KafkaSink(name="s", bootstrap_servers="b:1", guarantee=name) for name in ("EXACTLY_ONCE", "NONE"))
+    assert exact.prepare_timeout_ms is not None and weaker.prepare_timeout_ms is None
+    assert "transaction.timeout.ms" not in weaker.plain_config()
+    assert isinstance(weaker.create_writer(TASK), PlainWriter)
+    assert type(weaker.create_writer(replace(TASK, is_repair=True))) is KafkaWriter
+    assert type(exact.create_writer(TASK)) is KafkaWriter

@@ -96,6 +96,12 @@ def test_the_stand_in_shares_the_sinks_prefixes_and_collides_with_nothing_of_it(
         KafkaSink(name=made.name, bootstrap_servers="b:1")
 
 
+def test_the_stand_in_of_a_sink_with_a_weaker_guarantee_tries_transactions_all_the_same() -> None:
+    """Its driver decides in them, and the guarantee may be changed at any time."""
+    made = stand_in_for(KafkaSink(name="s", bootstrap_servers="b:1", guarantee="AT_LEAST_ONCE"))
+    assert made.guarantee == "EXACTLY_ONCE"
+
+
 def target(*offers: dict[ApiKey, tuple[int, int]] | Exception) -> Any:
     def answer(offer: Any) -> Any:
         if isinstance(offer, Exception):

@@ -44,6 +44,7 @@ def attempt_of(work: Work, sink: str, partition: int) -> TaskAttempt:
         partition=partition,
         driver_epoch=work.driver_epochs[sink],
         committed_through=work.committed_through,
+        is_repair=work.only_tasks is not None,
     )
 
 

@@ -1,0 +1,94 @@
+"""Rows without a transaction, for the guarantees ``AT_LEAST_ONCE`` and ``NONE``: readers see them before anything is decided.
+
+As in Flink's ``KafkaSink`` (``DeliveryGuarantee``, flink-connector-base; ``KafkaWriter.flush``, flink-connector-kafka): with
+``AT_LEAST_ONCE`` every record is acknowledged before the vote, with ``NONE`` nobody waits. There is no handle, so nothing to
+commit, to sweep or to repair. The driver decides the batch all the same: a restart behind the decision does not write it again,
+and the other sinks of the query keep their guarantee.
+
+A producer serves one task after the other in its process, like Flink's. A task that fails drops it, with what it had not sent.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from sinks.kafka.errors import SERVING, translate_in_task, translated
+from sinks.kafka.oauth import require_token
+from sinks.kafka.producer import ReadyProducer, new_producer
+from sinks.kafka.settings import AT_LEAST_ONCE
+from sinks.kafka.writer import KafkaWriter
+from twopc.crash_points import crash_point
+
+if TYPE_CHECKING:
+    from sinks.kafka.settings import KafkaSettings
+    from twopc.attempt import TaskAttempt
+
+#: By process, sink and options: between two tasks. In the order of their last use.
+_idle: dict[tuple[Any, ...], ReadyProducer] = {}
+#: A worker outlives many queries, and a producer has three threads.
+_MOST_IDLE: Final = 16
+
+
+class PlainWriter(KafkaWriter):
+    """See :class:`KafkaWriter`: the same rows, the same errors, no transaction."""
+
+    def __init__(self, task: TaskAttempt, settings: KafkaSettings) -> None:
+        super().__init__(task, None, settings)
+        self._settings = settings
+        self._key = (os.getpid(), settings.name, tuple(sorted(settings.plain_config().items())))
+
+    def begin_transaction(self) -> None:
+        """See :class:`SinkWriter`. There is none."""
+        self._ready = _idle.pop(self._key, None) or self._make()
+        crash_point("task.began")
+
+    def pre_commit(self) -> None:  # type: ignore[override]  # as SinkWriter has it: there is nothing to commit
+        """See :class:`SinkWriter`. A vote needs no delivery error; with ``AT_LEAST_ONCE`` a report on every row (rule 2)."""
+        crash_point("task.written")
+        if self._settings.guarantee == AT_LEAST_ONCE:
+            self._flush(self._begun)
+        else:
+            self._serve(self._begun, 0)
+        crash_point("task.flushed")
+        crash_point("task.prepared")
+
+    def hand_over(self) -> None:
+        """See :class:`SinkWriter`. The next task has the producer."""
+        if self._ready is not None:
+            _idle[self._key] = self._ready
+            if len(_idle) > _MOST_IDLE:
+                del _idle[next(iter(_idle))]
+        super().hand_over()
+
+    def abort(self) -> None:
+        """See :class:`SinkWriter`. What the brokers have taken stays visible."""
+        self._ready = None
+
+    def close(self) -> None:
+        """See :class:`SinkWriter`."""
+        super(KafkaWriter, self).close()
+
+    def _make(self) -> ReadyProducer:
+        config, failures = self._settings.plain_config(), {}  # type: ignore[var-annotated]
+        label = f"{self._settings.name} ({self._settings.guarantee})"
+        require_token(config)
+        with translated(f"{label}: creating a producer", translate_in_task):
+            producer, native = new_producer(config, failures, deque(maxlen=1))
+        return ReadyProducer(producer, label, 0, failures, native=native)
+
+
+def release(settings: KafkaSettings) -> list[str]:
+    """Drop this process's idle producers of a sink, once they have sent what they have. Returns what could not be sent."""
+    unsent = []
+    for key in [key for key in _idle if key[:2] == (os.getpid(), settings.name)]:
+        ready = _idle.pop(key)
+        try:
+            left = ready.producer.flush(settings.timeout_ms / 1000)
+        except SERVING as error:
+            unsent.append(str(error))
+            continue
+        unsent += [f"{left} records were not acknowledged"] if left else []
+        unsent += [f"{topic}: {error.str()}" for topic, error in ready.failures.items()]
+    return unsent

@@ -1,0 +1,196 @@
+"""A Kafka sink's weaker guarantees: what a failure doubles, exactly; switching between them loses and doubles no more."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sinks.kafka import librdkafka
+from sinks.kafka.plain_writer import _idle
+from tests.live.pipeline import Tasks, record_batch
+from tests.live.rules.batches import rows_of, seen
+from tests.live.rules.schedules import Play, crash, playing, work_of
+from tests.live.spark_support import KILLED, Pipeline, spark
+from tests.tasks import attempt_of, prepare
+from twopc.errors import BadRecordError
+from twopc.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.live.services import KafkaService
+    from twopc.coordinator import Coordinator
+
+__all__ = ["spark"]
+
+WEAKER = ["AT_LEAST_ONCE", "NONE"]
+BEFORE = ["task.flushed", "driver.prepared", "driver.confirmed", "driver.deciding"]
+AFTER = ["driver.decided", "driver.committed", "driver.swept"]
+_SAMPLE = {"driver.confirmed", "driver.decided"}
+
+
+def each(points: list[str]) -> list[Any]:
+    """A sample of the points in ``make test``, all in ``make whole``."""
+    return [pytest.param(point, marks=() if point in _SAMPLE else pytest.mark.whole) for point in points]
+
+
+@pytest.fixture
+def play(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
+    with playing(kafka, tmp_path / "checkpoint") as play:
+        yield play
+
+
+def driver(play: Play, guarantee: str, **options: Any) -> Coordinator:
+    """A new run, with another guarantee than the one before."""
+    play.sink = replace(play.sink, guarantee=guarantee, options={**play.sink.options, **options})
+    play.forget_worker()
+    return play.driver(Settings(max_attempts=1))
+
+
+def write(coordinator: Coordinator, play: Play, *batches: int) -> None:
+    for batch in batches:
+        coordinator.process(play.batch(batch), Tasks(play, rows_of(batch)))
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["native", "confluent"])
+def test_without_a_failure_each_row_is_there_once_before_the_decision_and_in_no_transaction(
+    play: Play, monkeypatch: pytest.MonkeyPatch, *, native: bool
+) -> None:
+    monkeypatch.setattr("sinks.kafka.producer.librdkafka.library", librdkafka.library if native else lambda: None)
+    run = driver(play, "AT_LEAST_ONCE")
+    write(run, play, 0)
+    work = work_of(play, 1, driver_epoch=run.log_epoch)
+    for partition, rows in enumerate(rows_of(1)):
+        assert prepare(play.sink, attempt_of(work, play.name, partition), [record_batch(rows)]) is None
+    assert play.visible() == seen(2)  # nobody has decided the second batch
+    assert play.open_transactions() == ()
+    assert [task.handles for decision in play.decisions() for task in decision.tasks] == [{}, {}]
+    assert len([key for key in _idle if key[1] == play.name]) == 1  # one producer served all tasks
+    run.close()
+    assert not [key for key in _idle if key[1] == play.name]
+
+
+@pytest.mark.parametrize("point", each(BEFORE))
+def test_a_driver_that_dies_before_its_decision_doubles_that_batch_and_no_other(point: str, play: Play) -> None:
+    run = driver(play, "AT_LEAST_ONCE")
+    write(run, play, 0)
+    crash(run, play, 1, rows_of(1), point)
+    visible = play.visible() - seen(1)
+    assert visible == (Counter(rows_of(1)[0]) if point == "task.flushed" else seen(2) - seen(1))
+    write(driver(play, "AT_LEAST_ONCE"), play, 1, 2)
+    assert play.visible() == seen(3) + visible
+
+
+@pytest.mark.parametrize("point", each(AFTER))
+def test_a_driver_that_dies_after_its_decision_doubles_nothing(point: str, play: Play) -> None:
+    run = driver(play, "AT_LEAST_ONCE")
+    crash(run, play, 0, rows_of(0), point)
+    write(driver(play, "AT_LEAST_ONCE"), play, 0, 1)
+    assert play.visible() == seen(2)
+
+
+@pytest.mark.parametrize("guarantee", ["AT_LEAST_ONCE", pytest.param("NONE", marks=pytest.mark.whole)])
+@pytest.mark.parametrize("point", each([*BEFORE, *AFTER]))
+def test_a_run_with_a_weaker_guarantee_completes_what_an_exact_one_has_left(
+    point: str, guarantee: str, play: Play
+) -> None:
+    run = driver(play, "EXACTLY_ONCE")
+    write(run, play, 0)
+    crash(run, play, 1, rows_of(1), point)
+    weaker = driver(play, guarantee)
+    write(weaker, play, 1, 2)
+    weaker.close()
+    assert play.open_transactions() == ()
+    assert play.visible() == seen(3)
+
+
+@pytest.mark.parametrize("guarantee", WEAKER)
+def test_what_a_decision_has_lost_is_repaired_in_transactions_whatever_the_guarantee_is_by_then(
+    guarantee: str, play: Play
+) -> None:
+    """Fails with an AssertionError if a repair has no handle: the decision would not be complete."""
+    crash(driver(play, "EXACTLY_ONCE"), play, 0, rows_of(0), "driver.decided")
+    lost, kept = play.decided(0)
+    assert play.end(kept, commit=True) == "NONE"
+    play.fence(lost.transactional_id)
+    write(driver(play, guarantee), play, 0)
+    assert play.visible() == seen(1)
+
+
+@pytest.mark.parametrize("point", each([*BEFORE, *AFTER]))
+def test_an_exact_run_behind_a_weaker_one_doubles_at_most_the_batch_that_was_not_decided(
+    point: str, play: Play
+) -> None:
+    crash(driver(play, "AT_LEAST_ONCE"), play, 0, rows_of(0), point)
+    left = play.visible()
+    exact = driver(play, "EXACTLY_ONCE")
+    write(exact, play, 0, 1)
+    assert play.visible() == seen(2) + (left if point in BEFORE else Counter())
+    crash(exact, play, 2, rows_of(2), "driver.confirmed")
+    write(driver(play, "EXACTLY_ONCE"), play, 2)
+    assert play.visible() - left == seen(3) - (Counter() if point in BEFORE else seen(1))
+
+
+def test_nobody_waits_with_none_and_a_driver_that_is_closed_sends_what_it_has(play: Play) -> None:
+    """The client lingers, so an acknowledgement before the end of the batch would have been waited for."""
+    run = driver(play, "NONE", **{"kafka.linger.ms": "600000"})
+    write(run, play, 0)
+    assert play.visible() == Counter()
+    run.close()
+    assert play.visible() == seen(1)
+
+
+def test_at_least_once_waits_whatever_lingers(play: Play) -> None:
+    """Fails without the flush."""
+    write(driver(play, "AT_LEAST_ONCE", **{"kafka.linger.ms": "600000"}), play, 0)
+    assert play.visible() == seen(1)
+
+
+def test_a_record_that_was_not_delivered_fails_the_batch(play: Play) -> None:
+    """The broker refuses it. Fails if errors do not count without a transaction (rule 2)."""
+    run = driver(play, "AT_LEAST_ONCE", **{"kafka.message.max.bytes": "8000000"})
+    with pytest.raises(BadRecordError, match=r"\(AT_LEAST_ONCE\): writing to .*Message size too large"):
+        run.process(play.batch(0), Tasks(play, [["x" * 3_000_000]]))
+    assert play.decisions() == []
+    write(run, play, 0)  # a new producer, without the error
+    assert play.visible() == seen(1)
+
+
+def test_nobody_chooses_a_weaker_guarantee_unawares(play: Play, caplog: pytest.LogCaptureFixture) -> None:
+    driver(play, "AT_LEAST_ONCE").close()
+    driver(play, "NONE").close()
+    assert [record.message.partition(" has ")[2] for record in caplog.records if "guarantee=" in record.message] == [
+        "guarantee='AT_LEAST_ONCE': readers see rows before the batch is decided, and a failure doubles rows",
+        "guarantee='NONE': readers see rows before the batch is decided, and a failure loses or doubles rows",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "doubled"),
+    [
+        (("AT_LEAST_ONCE", "always"), 20),
+        pytest.param(("AT_LEAST_ONCE", "never"), 20, marks=pytest.mark.whole),
+        pytest.param(("EXACTLY_ONCE", "always"), 0, marks=pytest.mark.whole),
+        pytest.param(("EXACTLY_ONCE", "never"), 0, marks=pytest.mark.whole),
+    ],
+)
+def test_a_killed_driver_doubles_exactly_what_its_guarantee_allows(
+    chosen: tuple[str, str], doubled: int, kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    sink, settings = {"guarantee": chosen[0]}, {"direct": chosen[1]}
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, sink=sink, settings=settings, max_offsets=20)
+    try:
+        pipeline.feed(60)
+        assert pipeline.process("driver.confirmed@2=kill").ended() == KILLED
+    finally:
+        pipeline.close()
+    pipeline.run(spark)
+    extra = pipeline.visible() - pipeline.given
+    assert (sum(extra.values()), set(extra.values())) == (doubled, {1} if doubled else set())
+    assert not pipeline.given - pipeline.visible()

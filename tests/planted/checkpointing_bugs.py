@@ -1,0 +1,128 @@
+"""What a tolerated failure, a pause or a weaker guarantee could do wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tests.planted.bug import one_edit
+
+if TYPE_CHECKING:
+    from tests.planted.bug import Bug
+
+_COORDINATOR: Final = "twopc/coordinator.py"
+_CHECKPOINTING: Final = "twopc/checkpointing.py"
+_PLAIN: Final = "sinks/kafka/plain_writer.py"
+_UNIT: Final = "tests/unit/test_checkpointing.py"
+_GUARANTEES: Final = "tests/live/test_kafka_guarantees.py"
+
+CHECKPOINTING_BUGS: Final[tuple[Bug, ...]] = (
+    one_edit(
+        "tolerated: a failure after the decision is, too",
+        0,
+        _COORDINATOR,
+        "        if self._run is None or not self.is_undecided(batch):\n",
+        "        if self._run is None:\n",
+        model=False,
+        protocol=_UNIT,
+    ),
+    one_edit(
+        "tolerated: what the failed checkpoint prepared stays open beside the next one",
+        0,
+        _COORDINATOR,
+        "        self._run.sweep()\n        return True\n",
+        "        return True\n",
+        model=False,
+        protocol=_UNIT,
+    ),
+    one_edit(
+        "tolerated: the driver acquires anew and fences its successor",
+        1,
+        _COORDINATOR,
+        "        self._run.sweep()\n        return True\n",
+        "        self._run.sweep()\n        object.__setattr__(self._setup, 'run_id', uuid.uuid4().hex)\n"
+        "        self._run = None\n        return True\n",
+        model=False,
+        protocol=_UNIT,
+    ),
+    one_edit(
+        "tolerated: what a user's function raises is, too",
+        0,
+        "integration/spark/jobs.py",
+        "    return _OF_CLUSTER.search(text) is not None and _TRACEBACK not in text\n",
+        "    return _OF_CLUSTER.search(text) is not None\n",
+        model=False,
+        protocol="tests/unit/test_spark_failures.py",
+    ),
+    one_edit(
+        "tolerated: one failure more than the user allows",
+        0,
+        _CHECKPOINTING,
+        "                if failed == allowed or not may_repeat(error, pending):\n",
+        "                if failed > allowed or not may_repeat(error, pending):\n",
+        model=False,
+        protocol=_UNIT,
+    ),
+    one_edit(
+        "pause: it counts from the trigger, not from the end",
+        0,
+        "twopc/pending.py",
+        "        self._last_ended = time.monotonic()\n        checkpoint = pending.ended(error)\n",
+        "        self._last_ended = pending.began\n        checkpoint = pending.ended(error)\n",
+        model=False,
+        protocol=_UNIT,
+    ),
+    one_edit(
+        "guarantee: a repair of decided rows has no transaction",
+        9,
+        "sinks/kafka/sink.py",
+        "        if self.guarantee != EXACTLY_ONCE and not task.is_repair:\n",
+        "        if self.guarantee != EXACTLY_ONCE:\n",
+        model=False,
+        protocol=f"tests/unit/test_kafka_writer.py {_GUARANTEES} -k repair",
+    ),
+    one_edit(
+        "guarantee: at least once does not wait for the brokers",
+        2,
+        _PLAIN,
+        "            self._flush(self._begun)\n",
+        "            self._serve(self._begun, 0)\n",
+        model=False,
+        protocol=f"{_GUARANTEES} -k lingers",
+    ),
+    one_edit(
+        "guarantee: a delivery error does not count without a transaction",
+        2,
+        _PLAIN,
+        "            producer, native = new_producer(config, failures, deque(maxlen=1))\n",
+        "            producer, native = new_producer(config, {}, deque(maxlen=1))\n",
+        model=False,
+        protocol=f"{_GUARANTEES} -k not_delivered",
+    ),
+    one_edit(
+        "guarantee: a producer that has failed serves the next task",
+        0,
+        _PLAIN,
+        '        """See :class:`SinkWriter`. What the brokers have taken stays visible."""\n        self._ready = None\n',
+        '        """See :class:`SinkWriter`. What the brokers have taken stays visible."""\n        self.hand_over()\n',
+        model=False,
+        protocol=f"{_GUARANTEES} -k not_delivered",
+    ),
+    one_edit(
+        "guarantee: a driver that is closed drops what it has not sent",
+        0,
+        _PLAIN,
+        "            left = ready.producer.flush(settings.timeout_ms / 1000)\n",
+        "            left = 0\n",
+        model=False,
+        protocol=f"{_GUARANTEES} -k nobody_waits",
+    ),
+    one_edit(
+        "guarantee: a preflight tries no transaction",
+        0,
+        "integration/preflight/stand_in.py",
+        '        "guarantee": "EXACTLY_ONCE",',
+        '        "guarantee": sink.guarantee,',
+        model=False,
+        protocol="tests/unit/test_preflight.py -k weaker",
+    ),
+)
