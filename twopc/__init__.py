@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     )
     from twopc.files import Files, LocalFiles, MemoryFiles
     from twopc.pending import Listener, Pending
-    from twopc.progress import Acknowledgement, Cause, Checkpoint
+    from twopc.progress import Acknowledgement, Cause, Checkpoint, StateSize
     from twopc.records import TaskReport
     from twopc.settings import Settings
     from twopc.sink import TwoPhaseCommitSink
@@ -75,6 +75,7 @@ __all__ = [
     "Settings",
     "SinkCommitter",
     "SinkWriter",
+    "StateSize",
     "TaskAttempt",
     "TaskReport",
     "TwoPhaseCommitError",
@@ -95,7 +96,7 @@ _MODULES: Final = {
     "errors": tuple(name for name in __all__ if name.endswith("Error")),
     "files": ("Files", "LocalFiles", "MemoryFiles"),
     "pending": ("Listener", "Pending"),
-    "progress": ("Acknowledgement", "Cause", "Checkpoint"),
+    "progress": ("Acknowledgement", "Cause", "Checkpoint", "StateSize"),
     "records": ("TaskReport",),
     "settings": ("Settings",),
     "sink": ("TwoPhaseCommitSink",),

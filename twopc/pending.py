@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from twopc.batch import Batch
     from twopc.participants import Handles
+    from twopc.progress import StateSize
     from twopc.records import TaskReport
 
 logger = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ class Pending:
         began: when, by the monotonic clock.
         limit_ms: how long preparing may take; None: without a limit.
         limited_by: the settings that change it.
-        planned: see :class:`Checkpoint`.
+        planned, state: see :class:`Checkpoint`.
         transactions_live_ms: how long the sinks' transactions may be open until they must be decided; None: for ever.
         attempt_began: when its tasks, and so its transactions, began.
         is_declined: whether a task has said no to this attempt.
@@ -59,6 +60,7 @@ class Pending:
         self.limit_ms: float | None = None
         self.limited_by = ""
         self.planned: int | None = None
+        self.state: tuple[StateSize, ...] = ()
         self.is_declined = False
         self.transactions_live_ms: float | None = None
         self.attempt_began = self.began
@@ -126,6 +128,8 @@ class Pending:
             limited_by=self.limited_by,
             median_ms=votes[len(votes) // 2].took_ms if votes else 0.0,
             slowest=tuple(votes[:_SLOWEST]),
+            retried=tuple([vote for vote in votes if vote.attempt][:_SLOWEST]),
+            state=self.state,
             failed_attempts=tuple(self._failed),
             cause=None if error is None else self._cause(error),
         )

@@ -43,6 +43,23 @@ class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     host: str = ""
 
 
+class StateSize(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an operator of a stateful query keeps in the engine's state store, over all of its tasks.
+
+    Attributes:
+        operator: the engine's name for it.
+        memory_bytes: of the store, as the engine counts them.
+        commit_ms: how long the tasks took in all to commit the last version.
+        sizes: further ones by the store's own names, such as RocksDB's files.
+    """
+
+    operator: str
+    rows: int
+    memory_bytes: int
+    commit_ms: int = 0
+    sizes: dict[str, int] = {}
+
+
 class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why an attempt or a checkpoint failed.
 
@@ -80,7 +97,9 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
         limited_by: the settings that change it.
         median_ms: of the tasks' durations.
         slowest: the tasks that took longest, the longest first.
+        retried: of the tasks that acknowledged, those that the engine had tried again; the slowest ones.
         failed_attempts: attempts that were tried again in the process; the last ones.
+        state: how large the state was when it was triggered: what the batch before has left. Empty in the first one of a run.
         cause: why it failed; None if it is completed.
     """
 
@@ -104,6 +123,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     limited_by: str = ""
     median_ms: float = 0.0
     slowest: tuple[Acknowledgement, ...] = ()
+    retried: tuple[Acknowledgement, ...] = ()
+    state: tuple[StateSize, ...] = ()
     failed_attempts: tuple[Cause, ...] = ()
     cause: Cause | None = None
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from integration.history.reader import History
-    from twopc.progress import Checkpoint
+    from twopc.progress import Checkpoint, StateSize
 
 _DONE: Final = 0
 _FOUND: Final = 1
@@ -195,6 +195,12 @@ def _print_one(one: Checkpoint) -> None:
     wrote = f"{one.rows:,} rows, {one.size_bytes:,} bytes, {one.tasks} tasks, {one.transactions} transactions"
     steps = ", ".join(one.steps) or ("none" if one.cause is not None else "none, a replay")
     facts = [f"Steps: {steps}. Written by: {one.way or 'nobody'}. {wrote}."]
+    facts += [_state_line(size) for size in one.state]
+    facts += [
+        f"Task {vote.partition}: Spark's attempt {vote.attempt} counts{f', on {vote.host}' if vote.host else ''}; those before "
+        "it failed, and what they wrote is aborted."
+        for vote in one.retried
+    ]
     facts += [f"Query {one.query_id}, run {one.run_id}."]
     facts += [
         f"Attempt that was tried again ({cause.reason} in {cause.phase}): {cause.error}: {cause.message}"
@@ -216,3 +222,11 @@ def _print_one(one: Checkpoint) -> None:
                 str(vote.partition), str(vote.attempt), Text(vote.host or "driver"), f"{vote.rows:,}", *durations
             )
         console.print(table)
+
+
+def _state_line(size: StateSize) -> str:
+    further = "".join(f", {name} {value:,}" for name, value in size.sizes.items())
+    return (
+        f"State when it was triggered: {size.operator} with {size.rows:,} rows, {size.memory_bytes:,} bytes in memory{further}; "
+        f"committed in {seconds(size.commit_ms)}."
+    )

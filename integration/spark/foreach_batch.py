@@ -24,6 +24,7 @@ from integration.spark.retention import decisions_kept
 from integration.spark.several import Call, by_frame, require_one_call
 from integration.spark.shuffles import Shuffles, StatusStore
 from integration.spark.staging import Staging
+from integration.spark.state_sizes import StateSizes
 from twopc.batch import Overrides
 from twopc.checkpointing import PASSING
 from twopc.coordinator import Coordinator
@@ -93,6 +94,7 @@ class ExactlyOnce:
         self._coordinator: Coordinator | None = None
         self._listeners: Listeners | None = None
         self._direct = Direct(options.direct, options.direct_max_bytes)
+        self._state = StateSizes()
         self._last_batch: Batch | None = None
         self._last_call: Call | None = None
 
@@ -147,6 +149,7 @@ class ExactlyOnce:
     ) -> None:
         if not files.is_atomic:
             require_as_planned(frames[0].frame.sparkSession, files, batch.query_id, batch.batch_id)
+        pending.state = self._state.before(frames[0].frame.sparkSession, batch.query_id)
         staging = self._open_staging(files, batch.query_id)
         rows = [self._arrange(one) for one in frames]
         if self._coordinator is None:
@@ -236,6 +239,7 @@ class ExactlyOnce:
             self.close()
             self._shuffles = Shuffles(StatusStore(context), run_id)
             self._direct = Direct(self._options.direct, self._options.direct_max_bytes)
+            self._state = StateSizes()
             self._last_batch = None
         return self._shuffles
 

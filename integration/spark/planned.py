@@ -45,14 +45,19 @@ def require_as_planned(session: SparkSession, files: Files, query_id: str, batch
         )
 
 
-def _running_offsets(session: SparkSession, query_id: str) -> list[str]:
-    """The end offsets of the batch that a query is processing, in any order."""
-    # Spark's own objects: the public API shows the offsets of batches that are over. A batch has a session of its own, but all
-    # sessions share what is running.
+def running_query(session: SparkSession, query_id: str) -> Any:
+    """Spark's own object of a query that is running: the public API shows batches that are over, to the session that began it.
+
+    A batch has a session of its own, but all sessions share what is running.
+    """
     session_of_batch: Any = session._jsparkSession  # noqa: SLF001 - see above
     key = session.sparkContext._jvm.java.util.UUID.fromString(query_id)  # type: ignore[union-attr]  # noqa: SLF001 - the same
-    query = session_of_batch.sharedState().activeStreamingQueries().get(key)
-    offsets = query.availableOffsets().values().iterator()
+    return session_of_batch.sharedState().activeStreamingQueries().get(key)
+
+
+def _running_offsets(session: SparkSession, query_id: str) -> list[str]:
+    """The end offsets of the batch that a query is processing, in any order."""
+    offsets = running_query(session, query_id).availableOffsets().values().iterator()
     found = []
     while offsets.hasNext():
         found.append(str(offsets.next().json()))

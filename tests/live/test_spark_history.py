@@ -153,6 +153,19 @@ def test_a_declined_checkpoint_names_the_task_and_its_reason(
     assert diagnose(_history(pipeline))[0].rule == "bad record"
 
 
+def test_a_task_that_spark_tries_again_does_not_fail_its_checkpoint_and_is_named_in_the_history(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    """Flink's region failover. The first attempt has written all of its rows; what it wrote is aborted."""
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="failing", partitions=2)
+    pipeline.feed(20)
+    pipeline.run(spark, settings={"direct": "never"})
+    pipeline.require_exactly_once()
+    (found,) = _history(pipeline).checkpoints
+    assert (found.outcome, found.tasks, found.rows, found.failed_attempts) == ("completed", 2, 20, ())
+    assert [(vote.partition, vote.attempt) for vote in found.retried] == [(0, 1)]
+
+
 def test_a_history_that_cannot_be_written_stops_no_query(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:

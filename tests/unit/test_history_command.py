@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from integration.cli import app
 from tests.unit.history_support import ended, failed, vote, write
-from twopc.progress import Cause
+from twopc.progress import Cause, StateSize
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,6 +45,22 @@ def _json(*arguments: object) -> dict[str, Any]:
     assert result.exit_code in {0, 1}, result.output
     found: dict[str, Any] = json.loads(result.stdout)
     return found
+
+
+def test_show_names_tasks_that_were_tried_again_and_how_large_the_state_was(tmp_path: Path) -> None:
+    sizes = {"rocksdbSstFileSize": 12_345}
+    state = StateSize(operator="stateStoreSave", rows=1_000, memory_bytes=65_536, commit_ms=40, sizes=sizes)
+    write(tmp_path, [ended(0, retried=(vote(partition=3, attempt=2),), state=(state,)), ended(1)])
+    shown = _run("show", tmp_path, 0).stdout
+    assert "Task 3: Spark's attempt 2 counts, on a; those before it failed, and what they wrote is aborted." in shown
+    assert (
+        "State when it was triggered: stateStoreSave with 1,000 rows, 65,536 bytes in memory, rocksdbSstFileSize 12,345; "
+        "committed in 40 ms." in shown
+    )
+    assert _json("show", tmp_path, 0)["ended"][0]["state"][0]["sizes"] == sizes
+    plain = _run("show", tmp_path, 1).stdout
+    assert "State" not in plain
+    assert "counts" not in plain
 
 
 def test_history_prints_a_line_for_each_checkpoint_and_the_causes(checkpoint: Path) -> None:

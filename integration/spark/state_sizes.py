@@ -1,0 +1,52 @@
+"""How large a query's state is. Spark reports it after each batch: too late for the batch's record, in time for the next."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from integration.spark.planned import running_query
+from twopc.progress import StateSize
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+#: Of a state store's own metrics, those that are sizes: RocksDB has ``rocksdbSstFileSize``, ``rocksdbBytesCopied`` and others.
+_SIZE: Final = re.compile(r"Size|Bytes|Memory")
+
+
+class StateSizes:
+    """The state of one run of a query. A query that has none is asked once."""
+
+    def __init__(self) -> None:
+        self._is_stateful = True
+
+    def before(self, session: SparkSession, query_id: str) -> tuple[StateSize, ...]:
+        """By operator, what the last batch of the run has left; empty in its first one."""
+        if not self._is_stateful:
+            return ()
+        try:
+            progress = running_query(session, query_id).lastProgress()
+            if progress is None:
+                return ()
+            found = tuple(_size(json.loads(one.json())) for one in progress.stateOperators())
+        except Exception as error:  # noqa: BLE001 - whatever another Spark answers: it is for people only
+            logger.warning("the sizes of the state are not in the history: %s", error)
+            found = ()
+        self._is_stateful = bool(found)
+        return found
+
+
+def _size(operator: dict[str, Any]) -> StateSize:
+    custom = operator.get("customMetrics", {})
+    return StateSize(
+        operator=operator["operatorName"],
+        rows=operator["numRowsTotal"],
+        memory_bytes=operator["memoryUsedBytes"],
+        commit_ms=operator["commitTimeMs"],
+        sizes={name: value for name, value in sorted(custom.items()) if value and _SIZE.search(name)},
+    )
