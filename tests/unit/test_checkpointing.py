@@ -207,6 +207,13 @@ def test_a_checkpoint_is_triggered_after_the_rest_of_the_pause_and_the_first_one
     cluster: Cluster, seen: Recording, clock: Clock
 ) -> None:
     query = pausing(cluster, seen, clock, min_pause_ms=500)
+    prepare = query.engine.prepare
+
+    def slow(work: Work) -> list[TaskReport]:
+        clock.now_ms += 100  # the pause counts from the end
+        return prepare(work)
+
+    query.engine.prepare = slow  # type: ignore[method-assign]
     query.run(0)
     assert clock.waits == []
     clock.now_ms += 200.5
