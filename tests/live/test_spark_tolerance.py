@@ -116,6 +116,7 @@ def test_tasks_of_an_expired_checkpoint_that_go_on_beside_the_next_one_leave_not
     pipeline.require_exactly_once()
 
 
+@pytest.mark.whole
 def test_an_error_of_the_users_own_function_is_not_tolerated(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
