@@ -57,17 +57,19 @@ def outcomes(pipeline: Pipeline) -> list[tuple[int, str, int]]:
     return [(one.batch_id, one.outcome, one.failed_before) for one in found]
 
 
+@pytest.mark.parametrize(
+    "points", [["task.flushed", "driver.confirmed"], pytest.param(POINTS, marks=pytest.mark.whole)], ids=["some", "all"]
+)
 def test_a_loss_at_each_point_before_the_decision_costs_a_checkpoint_and_no_record(
-    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+    points: list[str], kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     """The driver writes the batch, so every point is passed in this process: each checkpoint fails one point later."""
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
     pipeline.feed(20)
-    arm_from(",".join(f"{point}=drop" for point in POINTS))
-    pipeline.run(spark, settings=tolerating(len(POINTS), direct="always"))
-    said_no = len(TASK)  # the rest fails behind the tasks
-    failed = [(0, "declined" if number < said_no else "failed", number) for number in range(len(POINTS))]
-    assert outcomes(pipeline) == [*failed, (0, "completed", len(POINTS))]
+    arm_from(",".join(f"{point}=drop" for point in points))
+    pipeline.run(spark, settings=tolerating(len(points), direct="always"))
+    failed = [(0, "declined" if point in TASK else "failed", number) for number, point in enumerate(points)]
+    assert outcomes(pipeline) == [*failed, (0, "completed", len(points))]
     pipeline.require_exactly_once()
 
 
