@@ -1,19 +1,20 @@
-"""Decisions of completed batches are deleted, and never those that Spark can go back to."""
+"""What a query keeps: the decisions of completed batches are deleted, and nothing else, until somebody does."""
 
 from __future__ import annotations
 
+import shutil
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from sinks.kafka import KafkaSink
-from tests.live.spark_support import Pipeline, spark
+from tests.live.spark_support import Pipeline, spark, wait_until
 from twopc.records import Decision
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
     from tests.live.services import KafkaService
@@ -50,3 +51,28 @@ def test_decisions_are_kept_as_long_as_the_user_or_spark_wants(
     finally:
         spark.conf.unset(_SPARKS)
     pipeline.require_exactly_once()
+
+
+@pytest.mark.whole
+def test_of_a_query_that_was_stopped_everything_is_kept_and_once_all_is_deleted_its_name_is_free(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
+    pipeline.feed(8)
+    pipeline.run(spark)
+    kept = set(Path(pipeline.options.checkpoint, "twopc").iterdir())
+    pipeline.feed(8)
+    pipeline.run(spark)
+    pipeline.require_exactly_once()
+    assert kept <= set(Path(pipeline.options.checkpoint, "twopc").iterdir())
+
+    shutil.rmtree(pipeline.options.checkpoint)
+    assert "name in use" in pipeline.fail(spark)
+    shutil.rmtree(pipeline.options.checkpoint)
+    ledger = KafkaSink(name=pipeline.options.name, bootstrap_servers=pipeline.bootstrap_servers).ledger
+    admin = AdminClient({"bootstrap.servers": pipeline.bootstrap_servers})
+    admin.delete_topics([ledger])[ledger].result()
+    wait_until(lambda: ledger not in admin.list_topics(timeout=10).topics, "the ledger is gone")
+    pipeline.run(spark)
+    assert set(pipeline.visible().values()) == {2}  # the new query has processed all of the input
+    assert pipeline.visible().keys() == pipeline.given.keys()
