@@ -17,6 +17,7 @@ from integration.operate.retention import keep_newest
 from integration.operate.savepoint import create_savepoint
 from twopc.errors import ConfigurationError, FatalError, RetriableError, TwoPhaseCommitError
 from twopc.files import LocalFiles
+from twopc.sealed import unseal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -132,7 +133,7 @@ class WithSavepoints:
                 continue
             answer, stop = Answer(problem="the request cannot be read"), False
             try:
-                request = msgspec.json.decode(self._requests.read(name) or b"", type=Request)
+                request = unseal(self._requests.read(name) or b"", Request)
                 stop = request.stop
                 answer = Answer(path=str(self._take(Path(request.directory)).path))
             except (TwoPhaseCommitError, msgspec.DecodeError) as error:

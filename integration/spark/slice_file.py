@@ -18,7 +18,7 @@ _BLOCK: Final = 1024 * 1024
 
 
 class Summed(io.RawIOBase):
-    """A stream that takes an Arrow file and, when it is closed, adds the end."""
+    """A stream that takes an Arrow file and adds the end. One that is only closed has none, and so is torn."""
 
     def __init__(self, stream: pa.NativeFile) -> None:
         self._stream = stream
@@ -35,12 +35,15 @@ class Summed(io.RawIOBase):
         self._stream.write(data)
         return len(data)
 
+    def finish(self) -> None:
+        """Add the end, and close the stream."""
+        self._stream.write(b"%016x%08xtwopc/1\n" % (self._size, self._crc))
+        self.close()
+
     def close(self) -> None:
-        """Add the end and close the stream; once."""
-        if not self.closed:
-            super().close()
-            self._stream.write(b"%016x%08xtwopc/1\n" % (self._size, self._crc))
-            self._stream.close()
+        """Close the stream; also called when nobody has this object any more."""
+        super().close()
+        self._stream.close()
 
 
 def arrow_size(source: pa.NativeFile) -> int | None:

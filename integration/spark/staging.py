@@ -75,7 +75,7 @@ class SliceWriter:
         if self._writer is None or self._sink is None:
             return None
         self._writer.close()
-        self._sink.close()
+        self._sink.finish()
         if isinstance(self._filesystem, fs.LocalFileSystem):
             _fsync(self._path)
         crash_point("task.staged")

@@ -6,7 +6,7 @@ import hashlib
 import re
 from copy import deepcopy
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 import pytest
@@ -14,6 +14,7 @@ import pytest
 from integration.history.reader import read
 from integration.history.writer import AppendingWriter
 from integration.migrate.handover import Bounds, Handover, Handovers, Kind
+from integration.operate.boundary import Request, WithSavepoints
 from integration.operate.durable import write
 from integration.operate.journal import acts_in, write_down
 from integration.operate.manifest import Copied, Manifest, directory_name, newest_good, pack
@@ -22,7 +23,7 @@ from tests.unit.coordinator_support import die_at
 from tests.unit.fake_sink import Cluster, World, all_rows, batch_of
 from tests.unit.history_support import ended
 from twopc.errors import ConfigurationError, TwoPhaseCommitError
-from twopc.files import MemoryFiles
+from twopc.files import LocalFiles, MemoryFiles
 from twopc.settings import Settings
 
 if TYPE_CHECKING:
@@ -225,3 +226,17 @@ def _savepoint(directory: Path, batch: int) -> Path:
     write(path / "manifest.json", pack(found))
     write(path / f"checkpoint/offsets/{batch}", data)
     return path
+
+
+def test_a_request_for_a_savepoint_that_is_damaged_stops_no_query(tmp_path: Path) -> None:
+    whole = msgspec.json.encode(Request(directory=str(tmp_path / "kept"), stop=False))
+    written: list[int] = []
+    each = WithSavepoints(lambda _, batch: written.append(batch), tmp_path, None, ())
+    requests, frame = LocalFiles(tmp_path / "twopc"), cast("Any", None)
+    each(frame, 0)
+    for batch, data in enumerate(_damaged(whole), start=1):
+        requests.put_if_absent("savepoint-request-1", data)
+        each(frame, batch)
+        assert requests.names("") == ["savepoint-request-answer-1"]
+        requests.remove("savepoint-request-answer-1")
+    assert written == list(range(2 * len(whole) + 1))

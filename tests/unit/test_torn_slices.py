@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,16 @@ def test_a_slice_with_another_bit_anywhere_is_not_published(tmp_path: Path, name
         (tmp_path / name).write_bytes(altered)
         with pytest.raises(FatalError, match=rf"{name} cannot be read.*None of them.*Remove the file and restart"):
             _values(tmp_path, name)
+
+
+def test_what_a_failed_task_leaves_does_not_count(tmp_path: Path) -> None:
+    writer = SliceWriter(str(tmp_path), 3, 6, VIEWS)
+    writer.write(ROWS)
+    name = writer.name
+    del writer
+    gc.collect()
+    assert (tmp_path / name).exists()
+    assert not Staging(str(tmp_path)).has(name)
 
 
 def test_a_slice_of_a_former_version_has_no_checksum_and_is_read(tmp_path: Path) -> None:
