@@ -85,6 +85,8 @@ class PrometheusMetrics(Listener):
         ).set_function(self._ratio)
         for outcome in ("completed", "declined", "expired", "failed"):
             self._ended.labels(name, outcome)  # a rate needs the zero before the first one
+        for reason in ("declined", "expired", "failed"):
+            self._attempts.labels(name, reason)
         if port is not None:
             prometheus.start_http_server(port, address, registry)
 

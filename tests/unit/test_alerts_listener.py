@@ -95,7 +95,9 @@ def test_a_query_that_failed_and_was_closed_is_missed() -> None:
     alerts.triggered(Pending(0))
     alerts.ended(failed(0, "FatalError", "no"))
     alerts.close()
+    alerts._flush()
     clock.now += 3_600
+    alerts.close()  # a look at the clock
     assert told.get(timeout=WAIT_S).rule == "stalled"
 
 
@@ -106,8 +108,8 @@ def test_failures_of_earlier_processes_count_and_are_told_once(tmp_path: Path) -
     first.triggered(Pending(0))
     first.ended(failed(0, "FatalError", "no"))
     assert told.get(timeout=WAIT_S).status == "firing"
-    write(checkpoint, [failed(0, "FatalError", "no", triggered_ms=T0 - 9_000 + n) for n in range(2)])
     first._flush()
+    write(checkpoint, [failed(0, "FatalError", "no", triggered_ms=T0 - 9_000 + n) for n in range(2)])
     second = _alerts(told, BROKEN, at=checkpoint)
     second.triggered(Pending(0))
     second.ended(failed(0, "FatalError", "no"))
@@ -115,6 +117,17 @@ def test_failures_of_earlier_processes_count_and_are_told_once(tmp_path: Path) -
     assert told.empty()
     second.ended(ended(0))
     assert told.get(timeout=WAIT_S).status == "over"
+
+
+def test_what_the_history_has_of_this_process_counts_once(tmp_path: Path) -> None:
+    mine = failed(0, "FatalError", "no")
+    checkpoint = write(tmp_path / "checkpoint", [mine])  # by the time that the thread reads it, the writer was told
+    told: queue.Queue[Alert] = queue.Queue()
+    alerts = _alerts(told, BROKEN, at=checkpoint)
+    alerts.triggered(Pending(0))
+    alerts.ended(mine)
+    alerts._flush()
+    assert told.empty()
 
 
 def test_a_channel_that_hangs_holds_up_neither_the_query_nor_the_others_nor_the_end(

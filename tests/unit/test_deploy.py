@@ -1,0 +1,139 @@
+"""The board and the alert rules in ``deploy/`` speak of metrics that the driver exports, and of all of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import promql_parser
+import pytest
+import yaml
+
+from integration.history import PrometheusMetrics
+from tests.unit.history_support import ended
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT: Final = Path(__file__).parents[2]
+PROMETHEUS: Final = ROOT / "deploy" / "prometheus"
+BOARD: Final[dict[str, Any]] = json.loads((ROOT / "deploy" / "grafana" / "twopc.json").read_text())
+RULES: Final[list[dict[str, Any]]] = yaml.safe_load((PROMETHEUS / "alerts.yml").read_text())["groups"][0]["rules"]
+PANELS: Final[list[dict[str, Any]]] = BOARD["panels"]
+ON_BOARD: Final = [target["expr"] for panel in PANELS for target in panel["targets"]]
+IN_RULES: Final = [rule["expr"] for rule in RULES]
+
+
+def _parsed(expression: str) -> promql_parser.Expr:
+    """As Grafana sends it."""
+    return promql_parser.parse(expression.replace("$__rate_interval", "1m").replace("$query", ".*"))
+
+
+def _selected(expression: str) -> Iterator[tuple[str, set[str]]]:
+    """Each metric that an expression reads, with the labels that it is chosen by."""
+    found: list[promql_parser.VectorSelector] = []
+
+    class Reader:
+        def pre_visit(self, node: promql_parser.Expr) -> bool:
+            if isinstance(node, promql_parser.VectorSelector):
+                found.append(node)
+            elif isinstance(node, promql_parser.MatrixSelector):
+                found.append(node.vector_selector)
+            return True
+
+    promql_parser.walk(_parsed(expression), Reader().pre_visit)
+    yield from ((str(one.name), {matcher.name for matcher in one.matchers.matchers}) for one in found)
+
+
+@pytest.fixture(scope="module")
+def exported() -> dict[str, set[str]]:
+    """The names of all samples, with their labels."""
+    registry = pytest.importorskip("prometheus_client").CollectorRegistry()
+    metrics = PrometheusMetrics("q", registry=registry)
+    metrics.ended(ended(0))
+    samples = [sample for family in registry.collect() for sample in family.samples]
+    return {sample.name: set(sample.labels) for sample in samples if not sample.name.endswith("_created")}
+
+
+@pytest.mark.parametrize("expression", [*ON_BOARD, *IN_RULES])
+def test_an_expression_is_promql_over_metrics_that_are_exported(expression: str, exported: dict[str, set[str]]) -> None:
+    selected = list(_selected(expression))
+    assert selected
+    for name, labels in selected:
+        assert name in exported
+        assert labels <= exported[name]
+    grouped = {label.strip() for labels in re.findall(r"\bby \((.*?)\)", expression) for label in labels.split(",")}
+    assert grouped <= set().union(*(exported[name] for name, _ in selected))
+
+
+def test_every_metric_that_is_exported_is_on_the_board(exported: dict[str, set[str]]) -> None:
+    shown = {name for expression in ON_BOARD for name, _ in _selected(expression)}
+    families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in exported}
+    assert families - {re.sub(r"_(bucket|sum|count)$", "", name) for name in shown} == set()
+
+
+def test_the_rules_read_what_somebody_must_be_woken_for() -> None:
+    read = {name for expression in IN_RULES for name, _ in _selected(expression)}
+    assert {
+        "twopc_checkpoints_total",
+        "twopc_in_doubt",
+        "twopc_last_completed_timestamp_seconds",
+        "twopc_transaction_age_ratio",
+    } <= read
+
+
+def test_every_rule_has_a_summary_an_entry_of_the_runbook_and_a_test_of_both_kinds() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text()
+    anchors = {line[4:].lower().replace(" ", "-") for line in text.splitlines() if line.startswith("### ")}
+    tests = [
+        test
+        for group in yaml.safe_load((PROMETHEUS / "alerts_test.yml").read_text())["tests"]
+        for test in group["alert_rule_test"]
+    ]
+    for rule in RULES:
+        assert rule["annotations"]["summary"]
+        assert rule["annotations"]["runbook"].removeprefix("docs/operations.md#") in anchors
+        assert rule["labels"]["severity"] in {"critical", "warning"}
+        of_it = [bool(test["exp_alerts"]) for test in tests if test["alertname"] == rule["alert"]]
+        assert set(of_it) == {True, False}, rule["alert"]
+
+
+def test_the_page_on_alerts_has_every_rule() -> None:
+    text = (ROOT / "docs" / "alerts.md").read_text()
+    assert {rule["alert"] for rule in RULES} <= set(re.findall(r"`(Twopc\w+)`", text))
+
+
+def test_the_board_is_one_that_grafana_can_import() -> None:
+    """The fields that its importer asks for; panels have ids, a place of their own, and say where their data is from."""
+    assert {"uid", "title", "schemaVersion", "panels", "templating", "time"} <= BOARD.keys()
+    assert "id" not in BOARD, "it is the database's"
+    variables = {variable["name"] for variable in BOARD["templating"]["list"]}
+    assert variables == {"datasource", "query"}
+    assert len({panel["id"] for panel in PANELS}) == len(PANELS)
+    taken: set[tuple[int, int]] = set()
+    for panel in PANELS:
+        place = panel["gridPos"]
+        cells = {(place["x"] + dx, place["y"] + dy) for dx in range(int(place["w"])) for dy in range(int(place["h"]))}
+        assert not cells & taken, panel["title"]
+        assert max(x for x, _ in cells) < 24
+        taken |= cells
+        assert panel["type"] in {"stat", "timeseries"}
+        assert panel["fieldConfig"]["defaults"]["unit"]
+        assert {target["refId"] for target in panel["targets"]} == set("ABC"[: len(panel["targets"])])
+        for one in (panel, *panel["targets"]):
+            assert one["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+    used = {name for text in ON_BOARD for name in re.findall(r"\$(?!__)(\w+)", text)}
+    assert used == {"query"}
+
+
+@pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is not installed; Debian's package prometheus has it"
+)
+@pytest.mark.parametrize("arguments", [("check", "rules", "alerts.yml"), ("test", "rules", "alerts_test.yml")])
+def test_prometheus_own_tool_agrees(arguments: tuple[str, ...]) -> None:
+    done = subprocess.run(["promtool", *arguments], cwd=PROMETHEUS, capture_output=True, text=True, check=False)  # noqa: S607
+    assert done.returncode == 0, done.stdout + done.stderr
