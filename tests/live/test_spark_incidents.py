@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 
+from integration.alerts import Alert, Alerts, ConsecutiveFailures
 from integration.history.diagnose import Diagnosis, diagnose
 from integration.history.reader import read
 from integration.services.kafka import LocalKafka
@@ -65,10 +67,19 @@ def _raise(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def test_user_code_that_raises_is_told_from_the_sinks_refusals(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
-    query = Query(spark, tmp_path, (kafka_sink(kafka.bootstrap_servers),), BY_TASKS)
+    told: SimpleQueue[Alert] = SimpleQueue()
+    place = tmp_path / "checkpoint"
+    settings = {
+        **BY_TASKS,
+        "listeners": [Alerts([ConsecutiveFailures("broken", 2)], [told.put], checkpoint_location=place)],
+    }
+    query = Query(spark, tmp_path, (kafka_sink(kafka.bootstrap_servers),), settings)
     query.plan = lambda frame: frame.mapInArrow(_raise, frame.schema)
     query.feed(*_rows(10))
     assert "no such country" in query.refused()
+    query.refused()
+    alert = told.get(timeout=60)
+    assert (alert.rule, alert.status, "2 checkpoints failed in a row" in alert.text) == ("broken", "firing", True)
     found = _found(query)
     assert [one.rule for one in found] == ["user code"], found
 
