@@ -8,6 +8,12 @@ import sqlite3
 from dataclasses import fields
 from pathlib import Path
 
+import typer
+import yaml
+
+from integration.cli import app
+from integration.history.diagnose import RULES
+from integration.history.failing import FAILING
 from sinks.kafka.java_options import ANSWERS, LOGIN_MODULES
 from tests.contract import guide
 from twopc import crash_points
@@ -79,8 +85,27 @@ def test_every_entry_of_the_runbook_says_what_to_do_and_is_provoked_by_a_test() 
     symptoms = entries[: [title for title, _ in entries].index("A bad record stops the query") + 1]
     assert len(symptoms) > 10
     for title, entry in symptoms:
-        assert all(f"**{part}:**" in entry for part in ("You see", "Risk", "Now")), title
+        assert all(f"**{part}:**" in entry for part in ("You see", "Risk", "Now", "Shown by")), title
         named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", entry)
         assert named, title
         for path, test in named:
             assert f"def {test}(" in (DOCS.parent / path).read_text(), (title, test)
+        assert set(re.findall(r"`twopc ([a-z]+)", entry)) & _commands(), title
+
+
+def test_the_runbook_names_commands_rules_and_alerts_that_exist() -> None:
+    text = (DOCS / "operations.md").read_text()
+    assert set(re.findall(r"`twopc ([a-z]+)", text)) <= _commands()
+    judged = {name for named in re.findall(r"rules? (`[^;.\n]+)", text) for name in re.findall(r"`([a-z ]+)`", named)}
+    assert (
+        {rule.name for rule in FAILING}
+        <= judged
+        <= {rule.name for rule in RULES} | {"failures", "consecutive", "stalled"}
+    )
+    alerts = yaml.safe_load((DOCS.parent / "deploy" / "prometheus" / "alerts.yml").read_text())["groups"][0]["rules"]
+    assert set(re.findall(r"`(Twopc\w+)`", text)) == {rule["alert"] for rule in alerts}
+
+
+def _commands() -> set[str]:
+    """The commands of ``twopc``, its groups among them."""
+    return set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
