@@ -30,6 +30,7 @@ app.command()(operate.status)
 app.command()(operate.resolve)
 app.add_typer(history)
 app.add_typer(alerts)
+app.command()(operate.report)
 
 
 def _parse(text: str) -> Any:

@@ -1,4 +1,4 @@
-"""``twopc history``, ``show``, ``report`` and ``diagnose`` behind their options: read, print, return the exit status."""
+"""``twopc history``, ``show`` and ``diagnose`` behind their options: read, print, return the exit status."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from rich.text import Text
 
 from integration.history.diagnose import diagnose
 from integration.history.reader import HistoryError, read
-from integration.history.report import page
 from integration.reported import reported
 from twopc.progress import describe, seconds, utc
 
@@ -70,21 +69,6 @@ def show_one(checkpoint: Path, batch_id: int, *, as_json: bool) -> int:
         return _DONE
 
     return _run("show", act)
-
-
-def write_report(checkpoint: Path, out: Path, *, last: int) -> int:
-    """One HTML page; return the exit status."""
-
-    def act() -> int:
-        history = read(checkpoint)
-        try:
-            out.write_text(page(history, diagnose(history), last=last), encoding="utf-8")
-        except OSError as error:
-            raise HistoryError(f"{out} cannot be written: {error.strerror or error}") from error
-        typer.echo(f"{out}: {min(last, len(history.checkpoints))} checkpoints")
-        return _DONE
-
-    return _run("report", act)
 
 
 def show_diagnosis(checkpoint: Path, *, last: int, as_json: bool) -> int:

@@ -1,4 +1,4 @@
-"""``twopc history``, ``show``, ``report``, ``diagnose``: options only, as in ``integration.cli``."""
+"""``twopc history``, ``show``, ``diagnose``: options only, as in ``integration.cli``."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from integration.command_line import Json  # noqa: TC001 - typer evaluates annot
 
 app = typer.Typer()
 
-_Checkpoint = Annotated[
+HistoryOf = Annotated[
     Path,
     typer.Argument(
         help="The query's checkpoint, a local directory; or a copy of its twopc/history.", show_default=False
     ),
 ]
-_Last = Annotated[int, typer.Option(min=1, help="How many of the newest checkpoints.")]
+Last = Annotated[int, typer.Option(min=1, help="How many of the newest checkpoints.")]
 
 
 @app.command()
 def history(
-    checkpoint: _Checkpoint,
+    checkpoint: HistoryOf,
     *,
-    last: _Last = 20,
+    last: Last = 20,
     only_failed: Annotated[bool, typer.Option("--failed", help="Only those that failed.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -39,7 +39,7 @@ def history(
 
 @app.command()
 def show(
-    checkpoint: _Checkpoint,
+    checkpoint: HistoryOf,
     batch: Annotated[int, typer.Argument(min=0, help="The checkpoint's id: the batch.", show_default=False)],
     *,
     as_json: Json = False,
@@ -54,25 +54,7 @@ def show(
 
 
 @app.command()
-def report(
-    checkpoint: _Checkpoint,
-    *,
-    out: Annotated[Path, typer.Option(dir_okay=False, help="The file to write.")] = Path("twopc-report.html"),
-    last: _Last = 200,
-) -> None:
-    """Write the history as one HTML page: a timeline with phases, failures with their causes, rows per second.
-
-    The page needs nothing else: no server, no network.
-
-    Exit status: 0 written, 2 not written.
-    """
-    from integration.history import command  # noqa: PLC0415 - slow imports that --help does not need
-
-    raise typer.Exit(command.write_report(checkpoint, out, last=last))
-
-
-@app.command()
-def diagnose(checkpoint: _Checkpoint, *, last: _Last = 50, as_json: Json = False) -> None:
+def diagnose(checkpoint: HistoryOf, *, last: Last = 50, as_json: Json = False) -> None:
     """What slows or fails a query's checkpoints, the likeliest cause first, and what to change.
 
     Exit status: 0 nothing found, 1 something found, 2 no history, or it cannot be read.

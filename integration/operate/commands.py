@@ -1,4 +1,4 @@
-"""``twopc status``, ``twopc resolve`` and ``twopc transactions …``: options only, as in ``integration.cli``."""
+"""``twopc status``, ``twopc report``, ``twopc resolve`` and ``twopc transactions …``: options only, as in ``integration.cli``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from integration.command_line import Config, ConfigFile, Json, Servers, Timeout, connection
+from integration.history.commands import HistoryOf, Last  # noqa: TC001 - typer evaluates annotations at run time
 
 if TYPE_CHECKING:
     from integration.operate.subject import Connection
@@ -81,6 +82,31 @@ def status(  # noqa: PLR0913 - options of a command line
     else:
         done = run("status", lambda: command.status(what, connection, checkpoint=checkpoint), as_json=as_json)
     raise typer.Exit(done)
+
+
+def report(  # noqa: PLR0913 - options of a command line
+    checkpoint: HistoryOf,
+    *,
+    out: Annotated[Path, typer.Option(dir_okay=False, help="The file to write.")] = Path("twopc-report.html"),
+    last: Last = 200,
+    bootstrap_servers: Annotated[
+        str | None,
+        connection(help="host:port of a broker: the page also has what is open now, and where readers stop."),
+    ] = None,
+    config: Config = None,
+    config_file: ConfigFile = None,
+    timeout: Timeout = 30,
+) -> None:
+    """Write the history as one HTML page: a timeline with phases, failures with their causes, rows per second, open transactions.
+
+    The page needs nothing else: no server, no network.
+
+    Exit status: 0 written, 1 written, but the cluster could not be asked, 2 not written.
+    """
+    from integration.operate import report as command  # noqa: PLC0415 - slow imports that --help does not need
+
+    connection = _connect(bootstrap_servers, None, config, config_file, timeout)
+    raise typer.Exit(command.write_report(checkpoint, out, connection, last=last))
 
 
 def resolve(  # noqa: PLR0913 - options of a command line

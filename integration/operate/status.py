@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from integration.operate.advice import Advice, Urgency, advise
 from integration.operate.observe import observe, observe_all
@@ -18,11 +18,25 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from integration.operate.checkpoint import CheckpointState
+    from integration.operate.observe import SinkState
     from integration.operate.subject import Connection
     from integration.verify.command import Pace
 
 
-def status(what: str | None, connection: Connection, *, checkpoint: Path | None = None) -> Answer:
+class Look(NamedTuple):
+    """What one look has found.
+
+    Attributes:
+        checkpoint: what it says, where one was named, and what follows from that alone.
+        sinks: each with what to do about it.
+    """
+
+    checkpoint: CheckpointState | None
+    own: list[Advice]
+    sinks: list[tuple[SinkState, list[Advice]]]
+
+
+def look(what: str | None, connection: Connection, *, checkpoint: Path | None = None) -> Look:
     """Look once.
 
     Raises:
@@ -32,23 +46,33 @@ def status(what: str | None, connection: Connection, *, checkpoint: Path | None 
     states = observe_all(subject.sinks) if what is None else [observe(sink) for sink in subject.sinks]
     found = [(state, advise(state, subject.checkpoint)) for state in states]
     own = [] if subject.checkpoint is None else _of_checkpoint(subject.checkpoint, has_sinks=bool(found))
+    return Look(subject.checkpoint, own, found)
+
+
+def status(what: str | None, connection: Connection, *, checkpoint: Path | None = None) -> Answer:
+    """Look once, and answer.
+
+    Raises:
+        TwoPhaseCommitError: there is no such checkpoint, or no broker answers.
+    """
+    seen, own, found = look(what, connection, checkpoint=checkpoint)
     everything = [*own, *(one for _, advice in found for one in advice)]
     is_quiet = all(one.urgency is not Urgency.ACT for one in everything)
     facts: dict[str, Any] = {
         "at_ms": int(time.time() * 1000),
         "ok": is_quiet,
-        "checkpoint": None if subject.checkpoint is None else subject.checkpoint.facts(),
+        "checkpoint": None if seen is None else seen.facts(),
         "advice": [one.facts() for one in own],
         "sinks": [{**state.facts(), "advice": [one.facts() for one in advice]} for state, advice in found],
     }
 
     def show(console: Console) -> None:
-        if subject.checkpoint is not None:
-            _show_checkpoint(subject.checkpoint, console)
+        if seen is not None:
+            _show_checkpoint(seen, console)
             show_advice(own, console)
         for state, advice in found:
             show_state(state, advice, console)
-        if not found and subject.checkpoint is None:
+        if not found and seen is None:
             console.print("No sink has a ledger or an open transaction on this cluster.")
 
     return Answer(DONE if is_quiet else ATTENTION, facts, show)
@@ -61,7 +85,7 @@ def watch(what: str | None, connection: Connection, pace: Pace, *, checkpoint: P
     """
     began, last = time.monotonic(), DONE
 
-    def look() -> Answer:
+    def again() -> Answer:
         try:
             answer = status(what, connection, checkpoint=checkpoint)
         except RetriableError as error:
@@ -80,7 +104,7 @@ def watch(what: str | None, connection: Connection, pace: Pace, *, checkpoint: P
 
     try:
         while True:
-            last = run("status", look, as_json=as_json)
+            last = run("status", again, as_json=as_json)
             if last > ATTENTION or (pace.for_s is not None and time.monotonic() - began + pace.every_s > pace.for_s):
                 return last
             time.sleep(pace.every_s)

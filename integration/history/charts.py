@@ -1,0 +1,141 @@
+"""The drawings of the page: durations by phase, and rows per second. SVG without a script; every text is escaped."""
+
+from __future__ import annotations
+
+from html import escape
+from math import floor, log10
+from typing import TYPE_CHECKING, Final
+
+from twopc.progress import seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from twopc.progress import Checkpoint
+
+#: The phases in their order, each with a colour of its own; recovery's four are one.
+PHASES: Final = ("recover", "prepare", "confirm", "decide", "commit", "evaluate", "finish")
+_RECOVERY: Final = frozenset({"connect", "inspect", "acquire", "recover"})
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 960, 260, 64, 24, 26
+_RATE_HEIGHT: Final = 140
+#: A bar is cut at so many times what nine of ten checkpoints stay below.
+_CUT: Final = 3
+_WIDEST_BAR: Final = 48
+#: Narrower places leave no room for a gap between two bars.
+_NARROW: Final = 3
+#: What the text above a cut bar needs.
+_LABEL: Final = 52
+#: So many points of a line can be told apart.
+_DOTS: Final = 60
+#: The end of an axis, but for the power of ten: half of it is a short number, too.
+_ENDS: Final = (1.0, 1.2, 1.6, 2.0, 2.4, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
+
+
+def timeline(shown: Sequence[Checkpoint]) -> str:
+    """A bar for each checkpoint: how long each phase took, and whether it failed."""
+    took = sorted(one.took_ms for one in shown) or [1.0]
+    # One that waited for ten minutes must not hide all others: it is cut, and says how long it took.
+    highest = _end(min(took[-1], _CUT * took[round(0.9 * (len(took) - 1))]))
+    parts = [_axis(_HEIGHT, highest, seconds)]
+    labels = _labelled(shown, highest)
+    for number, one in enumerate(shown):
+        middle, y = _middle(number, shown), float(_HEIGHT - _BOTTOM)
+        width = _each(shown) if _each(shown) < _NARROW else min(_WIDEST_BAR, 0.85 * _each(shown))
+        up = (_HEIGHT - _TOP - _BOTTOM) / max(highest, one.took_ms)
+        bars = []
+        for phase, ms in _stack(one):
+            y -= ms * up
+            place = f'x="{middle - width / 2:.2f}" y="{y:.2f}" width="{width:.2f}" height="{ms * up:.2f}"'
+            bars.append(f'<rect class="p-{phase}" {place}/>')
+        if one.cause is not None:
+            top = y - 2
+            points = f"{middle:.1f},{top:.1f} {middle - 5:.1f},{top - 9:.1f} {middle + 5:.1f},{top - 9:.1f}"
+            bars.append(f'<polygon class="mark" points="{points}"/>')
+        if number in labels:
+            bars.append(
+                f'<text x="{labels[number]:.1f}" y="12" text-anchor="middle">{escape(seconds(one.took_ms))}</text>'
+            )
+        parts.append(f"<g>{''.join(bars)}<title>{escape(_tip(one))}</title></g>")
+    return _svg(_HEIGHT, "Duration of each checkpoint, by phase", [*parts, *_ids(shown, _HEIGHT)])
+
+
+def rates(shown: Sequence[Checkpoint]) -> str:
+    """Rows by the time from a checkpoint's trigger to its end, with the pause before it."""
+    values = [
+        0.0 if one.cause is not None else one.rows * 1000 / max(1.0, one.took_ms + (one.pause_ms or 0.0))
+        for one in shown
+    ]
+    highest = _end(max(values, default=0.0))
+    up = (_RATE_HEIGHT - _TOP - _BOTTOM) / highest
+    points = [(_middle(number, shown), _RATE_HEIGHT - _BOTTOM - value * up) for number, value in enumerate(values)]
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    parts = [_axis(_RATE_HEIGHT, highest, lambda value: f"{value:,.0f}"), f'<polyline class="rate" points="{line}"/>']
+    if len(points) <= _DOTS:  # one alone is no line
+        parts += [f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in points]
+    return _svg(_RATE_HEIGHT, "Rows per second", [*parts, *_ids(shown, _RATE_HEIGHT)])
+
+
+def _stack(one: Checkpoint) -> list[tuple[str, float]]:
+    """Its phases in their order; recovery's steps as one."""
+    merged = dict.fromkeys(PHASES, 0.0)
+    for phase, ms in one.phases.items():
+        name = "recover" if phase in _RECOVERY else phase
+        merged[name if name in merged else "finish"] += ms
+    return [(phase, ms) for phase, ms in merged.items() if ms > 0]
+
+
+def _labelled(shown: Sequence[Checkpoint], highest: float) -> dict[int, float]:
+    """Which of the cut bars say how long they are, and where: the longest first, as far as there is room."""
+    cut = [number for number, one in enumerate(shown) if one.took_ms > highest]
+    found: dict[int, float] = {}
+    for number in sorted(cut, key=lambda number: -shown[number].took_ms):
+        x = min(_WIDTH - _LABEL / 2, max(_LEFT + _LABEL / 2, _middle(number, shown)))
+        if all(abs(x - other) >= _LABEL for other in found.values()):
+            found[number] = x
+    return found
+
+
+def _each(shown: Sequence[Checkpoint]) -> float:
+    return (_WIDTH - _LEFT) / max(1, len(shown))
+
+
+def _middle(number: int, shown: Sequence[Checkpoint]) -> float:
+    return _LEFT + (number + 0.5) * _each(shown)
+
+
+def _end(highest: float) -> float:
+    """Where an axis ends that has to show so much."""
+    if highest <= 1:
+        return 1.0
+    power = 10.0 ** floor(log10(highest))
+    return next((end * power for end in _ENDS if end * power >= highest), 10 * power)
+
+
+def _axis(height: int, highest: float, text: Callable[[float], str]) -> str:
+    lines = []
+    for share in (0.0, 0.5, 1.0):
+        y = height - _BOTTOM - share * (height - _TOP - _BOTTOM)
+        lines.append(f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        lines.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{escape(text(share * highest))}</text>')
+    return "".join(lines)
+
+
+def _ids(shown: Sequence[Checkpoint], height: int) -> list[str]:
+    step = max(1, -(-len(shown) // 10))
+    return [
+        f'<text x="{_middle(number, shown):.1f}" y="{height - 6}" text-anchor="middle">{shown[number].batch_id}</text>'
+        for number in range(0, len(shown), step)
+    ]
+
+
+def _svg(height: int, title: str, parts: Sequence[str]) -> str:
+    inner = "".join(parts)
+    drawing = f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(title)}">{inner}</svg>'
+    return f'<div class="scroll">{drawing}</div>'
+
+
+def _tip(one: Checkpoint) -> str:
+    phases = ", ".join(f"{phase} {seconds(ms)}" for phase, ms in one.phases.items())
+    cause = "" if one.cause is None else f": {one.cause.error}"
+    way = f", {one.way}" if one.way else ""
+    return f"{one.batch_id} {one.outcome}{cause}\n{seconds(one.took_ms)}, {one.rows:,} rows{way}\n{phases}"

@@ -1,0 +1,125 @@
+"""``twopc report``: the page of the history, with what the cluster says of the query's sinks at this moment."""
+
+from __future__ import annotations
+
+import time
+from html import escape
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from integration.history.diagnose import diagnose
+from integration.history.reader import HistoryError, read
+from integration.history.report import cards, none, page, table
+from integration.operate.advice import Urgency
+from integration.operate.status import look
+from integration.reported import reported
+from integration.signals import ended_by_signals
+from twopc.errors import TwoPhaseCommitError
+from twopc.progress import utc
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from integration.operate.advice import Advice
+    from integration.operate.held import HeldPartition
+    from integration.operate.observe import SinkState
+    from integration.operate.opened import OpenTransaction
+    from integration.operate.subject import Connection
+
+_WRITTEN: Final = 0
+_NOT_ASKED: Final = 1
+_NOT_WRITTEN: Final = 2
+_STYLES: Final = {Urgency.NONE: "", Urgency.WATCH: "watch", Urgency.ACT: "bad"}
+
+
+def write_report(checkpoint: Path, out: Path, connection: Connection, *, last: int) -> int:
+    """One HTML page; return the exit status. A cluster that does not answer is said on it: the history is worth reading then."""
+
+    def act() -> int:
+        history = read(checkpoint)
+        sinks, problem = none("The cluster was not asked: add --bootstrap-servers."), None
+        if connection.bootstrap_servers is not None:
+            try:
+                with ended_by_signals():
+                    sinks = sinks_section(look(f"{checkpoint}/", connection).sinks, int(time.time() * 1000))
+            except TwoPhaseCommitError as error:
+                problem = f"the cluster could not be asked: {error}"
+                sinks = f'<p class="bad">{escape(problem)}</p>'
+        try:
+            out.write_text(page(history, diagnose(history), sinks, last=last), encoding="utf-8")
+        except OSError as error:
+            raise HistoryError(f"{out} cannot be written: {error.strerror or error}") from error
+        count = min(last, len(history.checkpoints))
+        typer.echo(f"{out}: {count} checkpoint{'' if count == 1 else 's'}")
+        if problem is not None:
+            typer.echo(f"twopc report: {problem}. The page is written without it.", err=True)
+        return _WRITTEN if problem is None else _NOT_ASKED
+
+    return reported(
+        "report", act, not_done=_NOT_WRITTEN, expected={HistoryError: _NOT_WRITTEN}, interrupted="interrupted"
+    )
+
+
+def sinks_section(sinks: Sequence[tuple[SinkState, Sequence[Advice]]], at_ms: int) -> str:
+    """Each sink: how far it is, what is open, how far readers are behind, and what to do."""
+    if not sinks:
+        return none("The checkpoint is bound to no Kafka sink.")
+    return "\n".join([none(f"As the cluster showed it at {utc(at_ms)}."), *(_sink(*one) for one in sinks)])
+
+
+def _sink(state: SinkState, advice: Sequence[Advice]) -> str:
+    lag = sum(one.end - one.stable for one in state.held)
+    left = [one.expires_in_s for one in state.transactions if one.expires_in_s is not None]
+    facts = [("open transactions", f"{len(state.transactions):,}", "watch" if state.transactions else "")]
+    if state.problem is None:  # else nobody has looked
+        facts = [
+            ("last decided batch", _or_none(state.last_decided), ""),
+            ("last committed batch", _or_none(state.last_committed), ""),
+            *facts,
+            ("lag of the last stable offset", f"{lag:,}", "watch" if lag else ""),
+        ]
+    if left:
+        facts.append(("until the first expires", f"{max(0.0, min(left)):.0f} s", "watch"))
+    parts = [
+        f"<h3>Sink <code>{escape(state.sink)}</code>, ledger <code>{escape(state.ledger)}</code></h3>",
+        cards(facts),
+    ]
+    items = (
+        f'<li><b class="{_STYLES[one.urgency]}">{one.urgency.value}</b>: {escape(one.what)}.<br>'
+        f'{escape(one.action)} <span class="dim">{escape(one.link)}</span></li>'
+        for one in advice
+    )
+    parts.append(f"<ul>{''.join(items)}</ul>")
+    if state.transactions:
+        rows = [_opened(one) for one in state.transactions]
+        parts.append(table(("transaction", "decision", "age", "expires in", "batch", "rows"), rows))
+    if state.held:
+        rows = [_held(one) for one in state.held]
+        parts.append(table(("partition", "last stable offset", "end", "lag", "behind"), rows))
+    return "\n".join(parts)
+
+
+def _opened(one: OpenTransaction) -> list[tuple[str, str]]:
+    numbers = (
+        _or_unknown(one.age_s, " s"),
+        _or_unknown(one.expires_in_s, " s"),
+        _or_unknown(one.batch),
+        _or_unknown(one.rows),
+    )
+    return [("long", one.transactional_id), ("", one.standing.value), *(("n", number) for number in numbers)]
+
+
+def _held(one: HeldPartition) -> list[tuple[str, str]]:
+    numbers = (f"{one.stable:,}", f"{one.end:,}", f"{one.end - one.stable:,}")
+    by = one.transactional_id or "a transaction that is just ending"
+    return [("", f"{one.topic}[{one.partition}]"), *(("n", number) for number in numbers), ("long", by)]
+
+
+def _or_none(batch: int | None) -> str:
+    return "none" if batch is None or batch < 0 else f"{batch}"
+
+
+def _or_unknown(value: float | None, unit: str = "") -> str:
+    return "?" if value is None else f"{value:,.0f}{unit}"
