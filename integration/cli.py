@@ -18,7 +18,6 @@ from integration.operate.savepoint_commands import app as savepoint
 app = typer.Typer(
     name="twopc",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_show_locals=False,
     rich_markup_mode="rich",
 )
