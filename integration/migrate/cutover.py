@@ -73,6 +73,10 @@ def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
         kind=Kind.NOTHING if is_finished else Kind.REST,
     )
     planned_ms = _planned_ms(files, batch_id) if batch_id >= 0 else 0
+    if unnamed := wanted.starts.keys() - set(wanted.topics):
+        raise ConfigurationError(
+            f"--start-offsets names {', '.join(sorted(unnamed))}, which no --topic does: correct one of them"
+        )
     topics = {
         topic: bounds_of(sink, topic, planned_ms, wanted.clock_skew_ms, wanted.starts.get(topic))
         for topic in wanted.topics

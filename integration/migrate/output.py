@@ -81,6 +81,13 @@ def bounds_of(
             raise ConfigurationError(
                 f"--start-offsets must name each partition of {topic}: {', '.join(map(str, numbers))}"
             )
+        first = offsets(admin, topic, numbers, OffsetSpec.earliest(), timeout_ms=sink.timeout_ms)
+        for number in numbers:
+            if not first[number] <= starts[number] <= ends[number]:
+                raise ConfigurationError(
+                    f"--start-offsets: {topic}[{number}] has the offsets {first[number]} to {ends[number]}, and "
+                    f"{starts[number]} is outside. Give one of these"
+                )
         return {number: Bounds(start=starts[number], exact=starts[number], end=ends[number]) for number in numbers}
     exact = _at_time(admin, topic, ends, since_ms, sink.timeout_ms)
     before = _at_time(admin, topic, ends, max(0, since_ms - clock_skew_ms), sink.timeout_ms)
