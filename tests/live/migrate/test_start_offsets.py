@@ -26,7 +26,16 @@ def cutover(servers: str, checkpoint: Path, topic: str, starts: dict[str, dict[s
     (checkpoint / "offsets").mkdir(parents=True)
     (checkpoint / "metadata").write_text('{"id":"5f3c0a52-ea8b-4a5a-8a5e-0123456789ab"}')
     (checkpoint / "offsets" / "0").write_text(_OFFSETS)
-    words = ["--sink", "starts", "--topic", topic, "--checkpoint", str(checkpoint), "--start-offsets", json.dumps(starts)]
+    words = [
+        "--sink",
+        "starts",
+        "--topic",
+        topic,
+        "--checkpoint",
+        str(checkpoint),
+        "--start-offsets",
+        json.dumps(starts),
+    ]
     result = CliRunner().invoke(app, ["migrate", "cutover", "--bootstrap-servers", servers, *words])
     return result.exit_code, result.output
 
