@@ -7,13 +7,12 @@ import logging
 import time
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from integration.operate.checkpoint import read_checkpoint
 from integration.operate.manifest import Savepoint, open_savepoint
-from integration.operate.retention import keep_newest
 from integration.operate.savepoint import create_savepoint
 from twopc.errors import ConfigurationError, FatalError, RetriableError, TwoPhaseCommitError
 from twopc.files import LocalFiles
@@ -52,21 +51,12 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     problem: str | None = None
 
 
-class Periodic(NamedTuple):
-    """Savepoints that a query takes by itself: where, every so many batches, and how many are kept."""
-
-    directory: Path
-    every: int
-    num_retained: int
-
-
-def with_savepoints(  # noqa: PLR0913 - what a user may set
+def with_savepoints(
     function: Callable[[DataFrame, int], object],
     *,
     checkpoint_location: str,
     directory: str | None = None,
     every: int | None = None,
-    num_retained: int = 10,
     sinks: Sequence[KafkaSink] = (),
 ) -> WithSavepoints:
     """Make the callable for ``foreachBatch`` that takes savepoints between batches.
@@ -76,22 +66,17 @@ def with_savepoints(  # noqa: PLR0913 - what a user may set
         checkpoint_location: the query's, a local path.
         directory: where periodic savepoints are kept.
         every: after so many batches one is taken; None: on request only.
-        num_retained: how many of these are kept. Those that are taken on request are never deleted.
         sinks: Kafka sinks whose decision logs are noted in each savepoint.
 
     Raises:
-        ConfigurationError: ``every`` without ``directory``, or a number is less than 1.
+        ConfigurationError: ``every`` without ``directory``, or less than 1.
     """
     if every is not None and (every < 1 or directory is None):
         raise ConfigurationError(
             f"with_savepoints(every={every!r}, directory={directory!r}): every needs a directory, and 1 or more"
         )
-    if type(num_retained) is not int or num_retained < 1:
-        raise ConfigurationError(
-            f"with_savepoints(num_retained={num_retained!r}): give a number of savepoints from 1 on"
-        )
-    periodic = None if every is None or directory is None else Periodic(Path(directory), every, num_retained)
-    return WithSavepoints(function, Path(checkpoint_location), periodic, sinks)
+    kept = None if directory is None else Path(directory)
+    return WithSavepoints(function, Path(checkpoint_location), kept, every, sinks)
 
 
 class WithSavepoints:
@@ -101,13 +86,15 @@ class WithSavepoints:
         self,
         function: Callable[[DataFrame, int], object],
         checkpoint: Path,
-        periodic: Periodic | None,
+        directory: Path | None,
+        every: int | None,
         sinks: Sequence[KafkaSink],
     ) -> None:
         self._function = function
         self._checkpoint = checkpoint
         self._requests = LocalFiles(checkpoint / "twopc")
-        self._periodic = periodic
+        self._directory = directory
+        self._every = every
         self._sinks = sinks
         self._since = 0  # batches since the last periodic savepoint
         self._done: int | None = None  # the last batch that this run has written
@@ -147,18 +134,16 @@ class WithSavepoints:
                 )
 
     def _take_periodic(self) -> None:
-        periodic = self._periodic
-        if periodic is None or self._since < periodic.every:
+        if self._every is None or self._directory is None or self._since < self._every:
             return
         self._since = 0
         try:
-            taken = self._take(periodic.directory, is_periodic=True)
-            keep_newest(periodic.directory, taken.manifest.query_id, periodic.num_retained)
+            self._take(self._directory)
         except TwoPhaseCommitError as error:
             logger.warning("the periodic savepoint could not be taken; the query goes on: %s", error)
 
-    def _take(self, directory: Path, *, is_periodic: bool = False) -> Savepoint:
-        return create_savepoint(self._checkpoint, directory, sinks=self._sinks, is_periodic=is_periodic)
+    def _take(self, directory: Path) -> Savepoint:
+        return create_savepoint(self._checkpoint, directory, sinks=self._sinks)
 
 
 def request_savepoint(

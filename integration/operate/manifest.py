@@ -56,7 +56,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         sinks: that it was bound to.
         positions: by sink, where its log could be read.
         files: by their names below :data:`TREE`.
-        is_periodic: whether the query took it by itself, every so many batches. Then it may be deleted.
     """
 
     query_id: str
@@ -68,7 +67,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     sinks: dict[str, dict[str, str]]
     positions: dict[str, Position]
     files: dict[str, Copied]
-    is_periodic: bool = False
 
 
 class Savepoint(NamedTuple):

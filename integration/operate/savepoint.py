@@ -45,16 +45,13 @@ _SNAPSHOTS: Final = frozenset({"snapshot", "zip"})
 _LEFT_OUT: Final = re.compile(r"twopc/(staging/|savepoint-request)")
 
 
-def create_savepoint(
-    checkpoint: Path, directory: Path, *, sinks: Sequence[KafkaSink] = (), is_periodic: bool = False
-) -> Savepoint:
+def create_savepoint(checkpoint: Path, directory: Path, *, sinks: Sequence[KafkaSink] = ()) -> Savepoint:
     """Copy a checkpoint as it was at the end of its last finished batch.
 
     Args:
         checkpoint: the query's; the query may be running.
         directory: where savepoints are kept; the savepoint is a directory in it.
         sinks: Kafka sinks whose decision logs are noted, too. They are read only.
-        is_periodic: whether it is one of those that are deleted when there are newer ones.
 
     Raises:
         ConfigurationError: there is no checkpoint, it has no finished batch, or it cannot be read or written.
@@ -69,7 +66,7 @@ def create_savepoint(
         if finished is None:
             raise ConfigurationError(f"{checkpoint} has no finished batch yet: there is nothing to keep")
         try:
-            return _copy(checkpoint, directory, found, finished, positions, is_periodic=is_periodic)
+            return _copy(checkpoint, directory, found, finished, positions)
         except _VanishedError as error:
             logger.warning("batch %d is not copied: Spark has deleted %s meanwhile", finished, error)
         except OSError as error:
@@ -92,14 +89,8 @@ def _position(sink: KafkaSink) -> Position:
     return Position(log=ledgers.name, decided=view.highest_batch, end=end)
 
 
-def _copy(  # noqa: PLR0913 - what a savepoint consists of
-    checkpoint: Path,
-    directory: Path,
-    found: CheckpointState,
-    batch: int,
-    positions: dict[str, Position],
-    *,
-    is_periodic: bool,
+def _copy(
+    checkpoint: Path, directory: Path, found: CheckpointState, batch: int, positions: dict[str, Position]
 ) -> Savepoint:
     at_ms = int(time.time() * 1000)
     target = directory / directory_name(batch, at_ms)
@@ -127,7 +118,6 @@ def _copy(  # noqa: PLR0913 - what a savepoint consists of
             sinks={name: dict(facts) for name, facts in found.sinks.items()},
             positions=positions,
             files=copied,
-            is_periodic=is_periodic,
         )
         write(unfinished / NAME, pack(manifest))
     return Savepoint(target, manifest)
