@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from statistics import mean, median
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +12,7 @@ from twopc.progress import seconds
 
 if TYPE_CHECKING:
     from integration.history.window import Window
+    from twopc.progress import Checkpoint, StateSize
 
 #: A task is behind the others at so many times their median.
 _BEHIND: Final = 3.0
@@ -21,6 +23,8 @@ _MANY_TASKS: Final = 32
 _FEW_ROWS: Final = 1_000
 #: Of the limit.
 _NEAR: Final = 0.5
+#: Of the tasks' time, for the state.
+_STATE: Final = 0.3
 #: Checkpoints needed to speak of growth.
 _TREND: Final = 9
 _GROWTH: Final = 1.5
@@ -100,6 +104,35 @@ def _near(window: Window) -> Evidence | None:
     return Evidence(0.4 + share / 3, f"checkpoint {worst.batch_id} needed {share:.0%} of its limit of {limit}")
 
 
+def _large_state(window: Window) -> Evidence | None:
+    """What the state was when a batch had ended is in the record of the next one."""
+    judged = [
+        (one, after.state)
+        for one, after in pairwise(window.checkpoints)
+        if after.state and after.run_id == one.run_id and one in window.by_tasks
+    ]
+    if not judged:
+        return None
+    share = median([_state_share(one, state) for one, state in judged])
+    if share < _STATE or share * median([one.phases.get("prepare", 0.0) for one, _ in judged]) < LEAST_MS:
+        return None
+    largest = max(judged[-1][1], key=lambda size: size.commit_ms)
+    size = max(largest.memory_bytes, largest.sizes.get("rocksdbSstFileSize", 0))
+    held = f"{largest.operator} has {largest.rows:,} rows, {size / 1e6:,.0f} MB"
+    return Evidence(0.55 + 0.4 * share, f"committing it takes {share:.0%} of preparing; {held}")
+
+
+def _state_share(one: Checkpoint, state: tuple[StateSize, ...]) -> float:
+    """At least what it takes if all tasks run at once; or, if they take turns, what a task waits for its rows meanwhile.
+
+    A short commit is over before a task's Python process is ready, and the task sees nothing of it.
+    """
+    each = sum(size.commit_ms for size in state) / one.tasks
+    at_once = each / max(1.0, one.phases.get("prepare", 0.0))
+    in_turns = min(each, one.slowest[0].read_ms) / max(1.0, one.median_ms)
+    return min(1.0, max(at_once, in_turns))
+
+
 def _backpressure(window: Window) -> Evidence | None:
     """Batches follow each other without a pause, and each has more to do."""
     judged = [one for one in window.written if one.planned is not None and one.pause_ms is not None]
@@ -146,6 +179,14 @@ SLOW: Final = (
         "The time goes into the rows themselves: the source, a shuffle, or the query's own functions.",
         "The sink is not the cause. Look at the stage in Spark's own page; give the query more cores, or make it do less.",
         _reading,
+    ),
+    Rule(
+        "large state",
+        "A large state is written with every checkpoint.",
+        "Write its changes only: spark.sql.streaming.stateStore.providerClass for RocksDB (it is fixed once the checkpoint is "
+        "made), with spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled. Or keep less: a watermark, a "
+        "shorter window, fewer keys. Or put the checkpoint on a faster file system.",
+        _large_state,
     ),
     Rule(
         "skew",

@@ -10,7 +10,7 @@ import pytest
 from integration.history.diagnose import RULES, Diagnosis, diagnose
 from integration.history.reader import History
 from tests.unit.history_support import ended, failed, vote
-from twopc.progress import Cause
+from twopc.progress import Cause, StateSize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,8 +37,14 @@ def _tasks(count: int, rows: int, slowest: dict[str, Any], **changed: Any) -> di
     return {"tasks": count, "rows": rows, "slowest": (vote(**slowest),), **changed}
 
 
+def _state(commit_ms: int) -> StateSize:
+    return StateSize(operator="stateStoreSave", rows=5_000_000, memory_bytes=900_000_000, commit_ms=commit_ms)
+
+
 FLUSHING = {"took_ms": 4_000.0, "read_ms": 300.0, "flush_ms": 3_500.0}
 READING = {"took_ms": 4_000.0, "read_ms": 3_600.0, "flush_ms": 200.0}
+READS_SLOWLY: dict[str, Any] = {**_slow(prepare=4_100.0), "slowest": (vote(**READING),), "median_ms": 3_900.0}
+HIDDEN: dict[str, Any] = {"tasks": 2, "slowest": (vote(took_ms=57.8, read_ms=0.4, flush_ms=45.4),), "median_ms": 41.4}
 BEHIND = {"took_ms": 9_000.0, "read_ms": 2_000.0, "flush_ms": 2_000.0}
 
 
@@ -128,6 +134,22 @@ CASES = [
         ),
     ),
     Case(
+        "large state",
+        _many(**READS_SLOWLY, state=(_state(10_000),)),
+        (
+            _many(**READS_SLOWLY, state=(_state(400),)),
+            _many(**READS_SLOWLY, state=(_state(3_000),)),
+            _many(**READS_SLOWLY),
+            _many(median_ms=280.0, state=(_state(900),)),
+            _many(**_slow(prepare=4_100.0), way="direct", tasks=1, slowest=(vote(**READING),), state=(_state(10_000),)),
+            # As a real query had it: the commit was over before the tasks' Python processes were ready.
+            _many(**_slow(prepare=1_100.0), **HIDDEN, state=(_state(317),)),
+            # A record's state is what the batch before has left: this was slow in another run, or before the window.
+            [ended(0, **READS_SLOWLY, state=(_state(10_000),)), ended(1, **READS_SLOWLY, state=(_state(400),))],
+            [ended(0, **READS_SLOWLY), ended(1, **READS_SLOWLY, state=(_state(10_000),), run_id="another")],
+        ),
+    ),
+    Case(
         "skew",
         _many(**_slow(prepare=9_100.0), **_tasks(4, 40_000, {**BEHIND, "rows": 34_000})),
         (
@@ -208,3 +230,15 @@ def test_a_failure_that_is_long_over_weighs_less_than_what_is_slow_now() -> None
 
 def test_what_left_the_window_is_forgotten() -> None:
     assert _found([*_then("FencedError", "a newer driver"), *[ended(number) for number in range(6, 60)]]) == []
+
+
+def test_a_large_state_is_seen_where_many_tasks_take_turns_and_the_last_record_has_none() -> None:
+    turns = {"tasks": 200, "median_ms": 130.0, "slowest": (vote(took_ms=140.0, read_ms=110.0, flush_ms=10.0),)}
+    found = _found([*_many(9, **_slow(prepare=4_000.0), **turns, state=(_state(20_000),)), ended(9)])
+    assert "large state" in [one.rule for one in found]
+    assert "77% of preparing; stateStoreSave has 5,000,000 rows, 900 MB" in found[0].evidence
+
+
+def test_a_large_state_is_seen_where_the_tasks_see_nothing_of_it() -> None:
+    found = _found(_many(**_slow(prepare=3_500.0), **HIDDEN, state=(_state(6_000),)))
+    assert [one.rule for one in found] == ["large state"]
