@@ -9,12 +9,14 @@ import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from integration.alerts.channels import Post, to_log
 from integration.alerts.episodes import Episodes
 from integration.alerts.file import read_rules, require_names
 from integration.alerts.saved import load, save
 from integration.history.reader import HistoryError, read
+from twopc.errors import ConfigurationError
 from twopc.pending import Listener
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ class Alerts(Listener):
         clock: seconds since 1970.
 
     Raises:
-        ConfigurationError: two rules have the same name.
+        ConfigurationError: two rules have the same name, or the checkpoint is not local.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class Alerts(Listener):
         require_names(rules)
         self._rules, self._name, self._clock = tuple(rules), name, clock
         self._posts = [Post(channel) for channel in to]
-        self._checkpoint = None if checkpoint_location is None else Path(checkpoint_location)
+        self._checkpoint = None if checkpoint_location is None else _local(str(checkpoint_location))
         self._saved = None if self._checkpoint is None else self._checkpoint / "twopc" / "alerts.json"
         self._happened: queue.Queue[Callable[[Episodes], None]] = queue.Queue(_WAITING)
         self._thread: threading.Thread | None = None
@@ -168,3 +170,12 @@ class Alerts(Listener):
             self._happened.all_tasks_done.wait_for(lambda: not self._happened.unfinished_tasks, _LAST_S)
         for post in self._posts:
             post.flush(max(0.0, until - time.monotonic()))
+
+
+def _local(location: str) -> Path:
+    parts = urlsplit(location)
+    if parts.scheme not in {"", "file"}:
+        raise ConfigurationError(
+            f"Alerts(checkpoint_location={location!r}): it is not local; leave it out, and what this process sees counts"
+        )
+    return Path(parts.path if parts.scheme else location)

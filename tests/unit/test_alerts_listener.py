@@ -175,6 +175,12 @@ def test_rules_with_the_same_name_are_refused() -> None:
         Alerts([BROKEN, BROKEN])
 
 
+def test_a_checkpoint_that_is_not_local_is_refused_and_a_file_url_is_a_path(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"hdfs://n/c'.*: it is not local; leave it out"):
+        Alerts([BROKEN], checkpoint_location="hdfs://n/c")
+    assert Alerts([BROKEN], checkpoint_location=f"file://{tmp_path}")._checkpoint == tmp_path
+
+
 def test_a_process_that_ends_with_the_failure_tells_it_first(tmp_path: Path) -> None:
     rules = tmp_path / "alerts.properties"
     rules.write_text("consecutive.count=1")
