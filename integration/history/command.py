@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from integration.history.diagnose import diagnose
 from integration.history.reader import HistoryError, read
 from integration.reported import reported
+from integration.tables import show_table
 from twopc.progress import describe, seconds, utc
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ _DONE: Final = 0
 _FOUND: Final = 1
 _NOT_READ: Final = 2
 _PHASES: Final = ("prepare", "confirm", "decide", "commit", "finish")
-#: At least, of a table.
-_WIDTH: Final = 110
+#: `show` has all of them.
+_FIRST_TO_GO: Final = ("confirm", "finish", "decide", "MB", "tasks", "commit", "prepare", "rows")
 
 
 def show_history(checkpoint: Path, *, last: int, only_failed: bool, as_json: bool) -> int:
@@ -98,9 +98,7 @@ def _run(name: str, act: Callable[[], int]) -> int:
 
 
 def _console() -> Console:
-    return Console(
-        highlight=False, width=max(_WIDTH, Console().width)
-    )  # a terminal wraps a table better than rich cuts it
+    return Console(highlight=False)
 
 
 def counts(checkpoints: Sequence[Checkpoint]) -> dict[str, int]:
@@ -137,24 +135,24 @@ def _planned_line(history: History) -> str:
 
 def _print_history(history: History, chosen: Sequence[Checkpoint]) -> None:
     console = _console()
-    table = Table(box=None, pad_edge=False)
-    for title in ("id", "outcome", "way", "triggered", "took", *_PHASES, "tasks", "rows", "MB"):
-        table.add_column(title, justify="left" if title in {"outcome", "way", "triggered"} else "right", no_wrap=True)
+    titles = ("id", "outcome", "way", "triggered", "took", *_PHASES, "tasks", "rows", "MB")
+    rows: list[tuple[str | Text, ...]] = []
     for one in chosen:
         style = "red" if one.cause is not None else "yellow" if one.failed_attempts else ""
-        way = one.way or ("" if one.cause is not None else "replay")
-        table.add_row(
-            str(one.batch_id),
-            Text(one.outcome, style=style),
-            way,
-            utc(one.triggered_ms),
-            seconds(one.took_ms),
-            *(seconds(one.phases[phase]) if phase in one.phases else "" for phase in _PHASES),
-            f"{one.tasks:,}",
-            f"{one.rows:,}",
-            f"{one.size_bytes / 1e6:,.1f}",
+        rows.append(
+            (
+                str(one.batch_id),
+                Text(one.outcome, style=style),
+                one.way or ("" if one.cause is not None else "replay"),
+                utc(one.triggered_ms),
+                seconds(one.took_ms),
+                *(seconds(one.phases[phase]) if phase in one.phases else "" for phase in _PHASES),
+                f"{one.tasks:,}",
+                f"{one.rows:,}",
+                f"{one.size_bytes / 1e6:,.1f}",
+            )
         )
-    console.print(table)
+    show_table(console, titles, rows, left={"outcome", "way", "triggered"}, first_to_go=_FIRST_TO_GO)
     for one in chosen:
         if one.cause is not None:
             line = (one.cause.message.splitlines() or [""])[0]
@@ -195,17 +193,19 @@ def _print_one(one: Checkpoint) -> None:
     for fact in facts:
         console.print(Text(fact), soft_wrap=True)
     if one.slowest:
-        table = Table(
-            box=None, pad_edge=False, title=f"slowest tasks, median {seconds(one.median_ms)}", title_justify="left"
-        )
-        for title in ("task", "attempt", "host", "rows", "took", "for its rows", "flush"):
-            table.add_column(title, justify="left" if title == "host" else "right")
-        for vote in one.slowest:
-            durations = (seconds(ms) for ms in (vote.took_ms, vote.read_ms, vote.flush_ms))
-            table.add_row(
-                str(vote.partition), str(vote.attempt), Text(vote.host or "driver"), f"{vote.rows:,}", *durations
+        console.print(f"Slowest tasks; the median of all is {seconds(one.median_ms)}:", soft_wrap=True)
+        titles = ("task", "attempt", "host", "rows", "took", "for its rows", "flush")
+        rows = [
+            (
+                str(vote.partition),
+                str(vote.attempt),
+                vote.host or "driver",
+                f"{vote.rows:,}",
+                *(seconds(ms) for ms in (vote.took_ms, vote.read_ms, vote.flush_ms)),
             )
-        console.print(table)
+            for vote in one.slowest
+        ]
+        show_table(console, titles, rows, left={"host"})
 
 
 def _state_line(size: StateSize) -> str:

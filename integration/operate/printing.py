@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from integration.operate.acts import ForbiddenError
 from integration.operate.advice import Urgency
 from integration.reported import reported
 from integration.signals import ended_by_signals
+from integration.tables import show_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -58,20 +58,21 @@ def show_lines(lines: Iterable[str]) -> Callable[[Console], object]:
 
 def show_transactions(found: Sequence[OpenTransaction], console: Console) -> None:
     """A table of open transactions."""
-    table = Table(show_edge=False, pad_edge=False)
-    for name in ("transaction", "decision", "age", "expires in", "batch", "rows", "evidence"):
-        table.add_column(name, overflow="fold", justify="right" if name in {"age", "expires in", "rows"} else "left")
-    for one in found:
-        table.add_row(
-            escape(one.transactional_id),
+    titles = ("transaction", "decision", "age", "expires in", "batch", "rows", "evidence")
+    rows = [
+        (
+            one.transactional_id,
             one.standing.value,
             "?" if one.age_s is None else f"{one.age_s:.0f} s",
             "?" if one.expires_in_s is None else f"{one.expires_in_s:.0f} s",
             "?" if one.batch is None else str(one.batch),
             "?" if one.rows is None else f"{one.rows:,}",
-            escape(one.evidence),
+            one.evidence,
         )
-    console.print(table)
+        for one in found
+    ]
+    left = {"transaction", "decision", "evidence"}
+    show_table(console, titles, rows, left=left, first_to_go=("evidence", "rows", "batch"))
 
 
 def show_advice(found: Sequence[Advice], console: Console) -> None:

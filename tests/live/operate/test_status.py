@@ -147,6 +147,8 @@ def test_a_sink_is_watched(play: Play) -> None:
     found = ask(play, "status", play.name, "--watch", "--interval", "0.1", "--seconds", "0.1", "--json")
     looks = [json.loads(line) for line in found.out.splitlines()]
     assert looks and all(look["ok"] for look in looks)
+    shown = ask(play, "status", play.name, "--watch", "--interval", "0.1", "--seconds", "0.1")
+    assert "last decided batch 0" in shown.out and "\x1b" not in shown.out
 
 
 def test_every_sink_of_a_cluster_is_shown_and_one_that_cannot_be_read_does_not_hide_the_others(
