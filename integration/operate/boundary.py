@@ -7,12 +7,13 @@ import logging
 import time
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from integration.operate.checkpoint import read_checkpoint
 from integration.operate.manifest import Savepoint, open_savepoint
+from integration.operate.retention import Retention
 from integration.operate.savepoint import create_savepoint
 from twopc.errors import ConfigurationError, FatalError, RetriableError, TwoPhaseCommitError
 from twopc.files import LocalFiles
@@ -51,12 +52,13 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     problem: str | None = None
 
 
-def with_savepoints(
+def with_savepoints(  # noqa: PLR0913 - settings, each with a default
     function: Callable[[DataFrame, int], object],
     *,
     checkpoint_location: str,
     directory: str | None = None,
     every: int | None = None,
+    keep: int | None = 10,
     sinks: Sequence[KafkaSink] = (),
 ) -> WithSavepoints:
     """Make the callable for ``foreachBatch`` that takes savepoints between batches.
@@ -66,17 +68,31 @@ def with_savepoints(
         checkpoint_location: the query's, a local path.
         directory: where periodic savepoints are kept.
         every: after so many batches one is taken; None: on request only.
+        keep: so many good periodic ones of this query are kept, the newest; None: all. What somebody has asked for always stays.
         sinks: Kafka sinks whose decision logs are noted in each savepoint.
 
     Raises:
-        ConfigurationError: ``every`` without ``directory``, or less than 1.
+        ConfigurationError: ``every`` without ``directory``; ``every`` or ``keep`` less than 1.
     """
+    if keep is not None and keep < 1:
+        raise ConfigurationError(f"with_savepoints(keep={keep!r}): keep at least 1, or None for all")
     if every is not None and (every < 1 or directory is None):
         raise ConfigurationError(
             f"with_savepoints(every={every!r}, directory={directory!r}): every needs a directory, and 1 or more"
         )
-    kept = None if directory is None else Path(directory)
-    return WithSavepoints(function, Path(checkpoint_location), kept, every, sinks)
+    periodic = None
+    if every is not None and directory is not None:
+        kept = Path(directory)
+        periodic = Periodic(kept, every, None if keep is None else Retention(kept, keep))
+    return WithSavepoints(function, Path(checkpoint_location), periodic, sinks)
+
+
+class Periodic(NamedTuple):
+    """Savepoints that a query takes by itself."""
+
+    directory: Path
+    every: int  #: batches
+    retention: Retention | None  #: None: all are kept
 
 
 class WithSavepoints:
@@ -86,15 +102,13 @@ class WithSavepoints:
         self,
         function: Callable[[DataFrame, int], object],
         checkpoint: Path,
-        directory: Path | None,
-        every: int | None,
+        periodic: Periodic | None,
         sinks: Sequence[KafkaSink],
     ) -> None:
         self._function = function
         self._checkpoint = checkpoint
         self._requests = LocalFiles(checkpoint / "twopc")
-        self._directory = directory
-        self._every = every
+        self._periodic = periodic
         self._sinks = sinks
         self._since = 0  # batches since the last periodic savepoint
         self._done: int | None = None  # the last batch that this run has written
@@ -134,16 +148,21 @@ class WithSavepoints:
                 )
 
     def _take_periodic(self) -> None:
-        if self._every is None or self._directory is None or self._since < self._every:
+        if self._periodic is None or self._since < self._periodic.every:
             return
         self._since = 0
+        directory, _, retention = self._periodic
         try:
-            self._take(self._directory)
+            taken = self._take(directory, is_periodic=True)
+            if retention is not None:
+                retention.apply(taken.manifest.query_id)
         except TwoPhaseCommitError as error:
             logger.warning("the periodic savepoint could not be taken; the query goes on: %s", error)
+        except OSError as error:
+            logger.warning("old savepoints in %s could not be deleted; the query goes on: %s", directory, error)
 
-    def _take(self, directory: Path) -> Savepoint:
-        return create_savepoint(self._checkpoint, directory, sinks=self._sinks)
+    def _take(self, directory: Path, *, is_periodic: bool = False) -> Savepoint:
+        return create_savepoint(self._checkpoint, directory, sinks=self._sinks, is_periodic=is_periodic)
 
 
 def request_savepoint(

@@ -56,6 +56,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         sinks: that it was bound to.
         positions: by sink, where its log could be read.
         files: by their names below :data:`TREE`.
+        is_periodic: the query took it by itself, and deletes it when it has enough newer ones.
     """
 
     query_id: str
@@ -67,6 +68,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     sinks: dict[str, dict[str, str]]
     positions: dict[str, Position]
     files: dict[str, Copied]
+    is_periodic: bool = False
 
 
 class Savepoint(NamedTuple):

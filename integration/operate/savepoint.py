@@ -16,6 +16,7 @@ import re
 import time
 from collections import defaultdict
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from integration.operate.checkpoint import numbers, read_checkpoint
@@ -30,7 +31,6 @@ from twopc.files import LocalFiles
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from collections.abc import Set as AbstractSet
-    from pathlib import Path
 
     from integration.operate.checkpoint import CheckpointState
     from sinks.kafka import KafkaSink
@@ -45,13 +45,16 @@ _SNAPSHOTS: Final = frozenset({"snapshot", "zip"})
 _LEFT_OUT: Final = re.compile(r"twopc/(staging/|savepoint-request)")
 
 
-def create_savepoint(checkpoint: Path, directory: Path, *, sinks: Sequence[KafkaSink] = ()) -> Savepoint:
+def create_savepoint(
+    checkpoint: Path, directory: Path, *, sinks: Sequence[KafkaSink] = (), is_periodic: bool = False
+) -> Savepoint:
     """Copy a checkpoint as it was at the end of its last finished batch.
 
     Args:
         checkpoint: the query's; the query may be running.
         directory: where savepoints are kept; the savepoint is a directory in it.
         sinks: Kafka sinks whose decision logs are noted, too. They are read only.
+        is_periodic: nobody has asked for this one, and it may be deleted when there are newer ones.
 
     Raises:
         ConfigurationError: there is no checkpoint, it has no finished batch, or it cannot be read or written.
@@ -66,7 +69,7 @@ def create_savepoint(checkpoint: Path, directory: Path, *, sinks: Sequence[Kafka
         if finished is None:
             raise ConfigurationError(f"{checkpoint} has no finished batch yet: there is nothing to keep")
         try:
-            return _copy(checkpoint, directory, found, finished, positions)
+            return _copy(directory, found, finished, positions, is_periodic=is_periodic)
         except _VanishedError as error:
             logger.warning("batch %d is not copied: Spark has deleted %s meanwhile", finished, error)
         except OSError as error:
@@ -90,8 +93,9 @@ def _position(sink: KafkaSink) -> Position:
 
 
 def _copy(
-    checkpoint: Path, directory: Path, found: CheckpointState, batch: int, positions: dict[str, Position]
+    directory: Path, found: CheckpointState, batch: int, positions: dict[str, Position], *, is_periodic: bool
 ) -> Savepoint:
+    checkpoint = Path(found.location)
     at_ms = int(time.time() * 1000)
     target = directory / directory_name(batch, at_ms)
     files = LocalFiles(checkpoint)
@@ -118,6 +122,7 @@ def _copy(
             sinks={name: dict(facts) for name, facts in found.sinks.items()},
             positions=positions,
             files=copied,
+            is_periodic=is_periodic,
         )
         write(unfinished / NAME, pack(manifest))
     return Savepoint(target, manifest)

@@ -102,6 +102,7 @@ def _facts(found: Savepoint) -> dict[str, Any]:
         "bytes": found.size,
         "files": len(one.files),
         "taken_from": one.taken_from,
+        "is_periodic": one.is_periodic,
         "positions": positions,
     }
 

@@ -14,7 +14,7 @@ import pytest
 
 from integration.operate import create_savepoint, restore_savepoint
 from integration.operate import savepoint as savepoint_module
-from integration.operate.boundary import StoppedWithSavepointError, WithSavepoints, request_savepoint
+from integration.operate.boundary import Periodic, StoppedWithSavepointError, WithSavepoints, request_savepoint
 from integration.operate.manifest import check, newest_good, open_savepoint, savepoints_in
 from tests.live.operate.support import command
 from twopc.errors import ConfigurationError, RetriableError
@@ -273,7 +273,7 @@ def test_a_query_takes_savepoints_between_its_batches(checkpoint: Path, tmp_path
         written.append(batch)
         put(checkpoint / "commits" / str(batch), "v1\n{}")
 
-    each = WithSavepoints(function, checkpoint, kept, 2, ())
+    each = WithSavepoints(function, checkpoint, Periodic(kept, 2, None), ())
     for batch in range(4, 9):
         add_batch(checkpoint, batch, is_finished=False)
         each(None, batch)  # type: ignore[arg-type]
@@ -283,7 +283,7 @@ def test_a_query_takes_savepoints_between_its_batches(checkpoint: Path, tmp_path
 
 def test_a_query_stops_with_a_savepoint_when_it_is_asked(checkpoint: Path, tmp_path: Path) -> None:
     written = []
-    each = WithSavepoints(lambda _, batch: written.append(batch), checkpoint, None, None, ())
+    each = WithSavepoints(lambda _, batch: written.append(batch), checkpoint, None, ())
     put(checkpoint / "commits/4", "v1\n{}")
 
     def go_on() -> bool:

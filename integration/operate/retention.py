@@ -1,0 +1,63 @@
+"""How many periodic savepoints are kept: the newest good ones. One that is damaged does not count, and none of it is trusted."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Final
+
+from integration.operate.durable import sync
+from integration.operate.manifest import check, savepoints_in
+from twopc.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from integration.operate.manifest import Savepoint
+
+#: Of a savepoint that is being deleted; with the dot before its name, nothing reads it.
+_DELETED: Final = ".deleted"
+
+
+class Retention:
+    """Deletes a query's periodic savepoints but the newest good ones. It remembers which it has compared with their checksums."""
+
+    def __init__(self, directory: Path, keep: int) -> None:
+        self._directory = directory
+        self._keep = keep
+        self._good: set[Path] = set()
+
+    def apply(self, query_id: str) -> list[Path]:
+        """Delete what is older than the newest good ones; return what was deleted. A crash leaves every savepoint whole or gone.
+
+        Savepoints that somebody has asked for, those of other queries and those without a readable manifest stay.
+
+        Raises:
+            ConfigurationError: there is no such directory.
+            OSError: something cannot be deleted.
+        """
+        found, _ = savepoints_in(self._directory)
+        ours = [one for one in found if one.manifest.is_periodic and one.manifest.query_id == query_id]
+        good, deleted = 0, []
+        for one in ours:  # the newest first
+            if good == self._keep:
+                self._delete(one.path)
+                deleted.append(one.path)
+            elif self._is_good(one):
+                good += 1
+        for rest in self._directory.glob(f".*{_DELETED}"):
+            shutil.rmtree(rest)
+        return deleted
+
+    def _is_good(self, one: Savepoint) -> bool:
+        try:
+            if one.path not in self._good:
+                check(one)
+        except ConfigurationError:
+            return False
+        self._good.add(one.path)
+        return True
+
+    def _delete(self, path: Path) -> None:
+        """First it loses its name, durably: half a savepoint must never have one."""
+        path.rename(path.parent / f".{path.name}{_DELETED}")
+        sync(path.parent)

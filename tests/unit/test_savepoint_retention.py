@@ -1,0 +1,139 @@
+"""How many periodic savepoints stay; and a process that is killed at any step of deleting one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from integration.operate import create_savepoint, with_savepoints
+from integration.operate.manifest import check, newest_good, savepoints_in
+from integration.operate.retention import Retention
+from tests.live.operate.support import command
+from tests.unit.test_savepoint import add_batch, checkpoint, put
+from twopc.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from integration.operate.manifest import Savepoint
+
+__all__ = ["checkpoint"]
+
+_ROOT = Path(__file__).parents[2]
+
+
+def taken(source: Path, kept: Path, count: int) -> list[Savepoint]:
+    """So many periodic savepoints, each of a batch of its own; the newest first."""
+    for batch in range(4, 4 + count):
+        add_batch(source, batch)
+        create_savepoint(source, kept, is_periodic=True)
+    return savepoints_in(kept)[0]
+
+
+def batches(kept: Path) -> list[int]:
+    return [one.manifest.batch_id for one in savepoints_in(kept)[0]]
+
+
+def test_a_query_keeps_its_newest_ones(checkpoint: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    asked = create_savepoint(checkpoint, kept)
+    each = with_savepoints(
+        lambda _, batch: put(checkpoint / "commits" / str(batch), "v1\n{}"),
+        checkpoint_location=str(checkpoint), directory=str(kept), every=1, keep=3,
+    )  # fmt: skip
+    for batch in range(4, 12):
+        add_batch(checkpoint, batch, is_finished=False)
+        each(None, batch)  # type: ignore[arg-type]
+    assert batches(kept) == [10, 9, 8, asked.manifest.batch_id]  # somebody has asked for the last one
+    assert not list(kept.glob(".*"))
+    assert newest_good(kept).manifest.batch_id == 10
+
+
+def test_one_that_is_damaged_does_not_count(checkpoint: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    five = taken(checkpoint, kept, 5)
+    for one, text in ((five[0], "x"), (five[1], None), (five[2], "delta 4")):
+        file = one.path / "checkpoint/state/0/0/5.delta"
+        assert file.read_text() == "delta 4"
+        file.write_text(text) if text else file.unlink()
+    (five[2].path / "manifest.json").unlink()
+    assert Retention(kept, 1).apply("old") == [five[4].path]
+    assert newest_good(kept).path == five[3].path
+    assert {one.path.name for one in five[:4]} <= {path.name for path in kept.iterdir()}
+
+
+def test_the_last_good_one_stays_and_so_do_those_of_other_queries(checkpoint: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    three = taken(checkpoint, kept, 3)
+    assert Retention(kept, 1).apply("another") == []
+    for one in three[:2]:
+        (one.path / "checkpoint/metadata").write_text("torn")
+    assert Retention(kept, 1).apply("old") == []
+    assert newest_good(kept).path == three[2].path
+
+
+def test_what_cannot_be_kept_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="keep at least 1"):
+        with_savepoints(lambda _frame, _batch: None, checkpoint_location="c", keep=0)
+
+
+def test_the_list_says_which_are_periodic(checkpoint: Path, tmp_path: Path) -> None:
+    taken(checkpoint, tmp_path / "kept", 1)
+    listed = command("savepoint", "list", str(tmp_path / "kept"), "--json")
+    assert [one["is_periodic"] for one in listed.facts["savepoints"]] == [True]
+
+
+#: Deletes in a child of its own for each step at which it is killed: a call that changes the file system.
+_KILLED = """
+import os, shutil, signal, sys
+from pathlib import Path
+from integration.operate.retention import Retention
+
+source, root = Path(sys.argv[1]), Path(sys.argv[2])
+left = 10_000
+
+def counted(really):
+    def call(*arguments, **named):
+        global left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return really(*arguments, **named)
+    return call
+
+root.mkdir()
+shutil.copytree(source, root / "whole")
+os.fsync, os.rename, os.unlink, os.rmdir = map(counted, (os.fsync, os.rename, os.unlink, os.rmdir))
+Retention(root / "whole", 2).apply("old")
+steps = 10_000 - left
+for step in range(1, steps + 1):
+    shutil.copytree(source, root / f"at-{step}")
+    child = os.fork()
+    if child == 0:
+        left = step
+        Retention(root / f"at-{step}", 2).apply("old")
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    print(step, flush=True)
+"""
+
+
+def test_a_process_that_is_killed_while_it_deletes_leaves_good_ones_whole(checkpoint: Path, tmp_path: Path) -> None:
+    taken(checkpoint, tmp_path / "kept", 4)
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLED, tmp_path / "kept", tmp_path / "killed"],
+        cwd=_ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    steps = len(done.stdout.split())
+    assert steps > 20
+    for step in range(1, steps + 1):
+        directory = tmp_path / "killed" / f"at-{step}"
+        found, problems = savepoints_in(directory)
+        assert problems == [] and batches(directory)[:2] == [7, 6]
+        for one in found:
+            check(one)
+        Retention(directory, 2).apply("old")  # the next one ends it
+        assert [path.name for path in sorted(directory.iterdir())] == sorted(one.path.name for one in found[:2])
