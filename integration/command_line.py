@@ -14,7 +14,9 @@ _LARGEST_SEED: Final = 999_999
 connection = partial(typer.Option, rich_help_panel="Connection")
 
 Servers = Annotated[str, connection(help="host:port of a broker; several separated by commas.")]
-Config = Annotated[list[str] | None, connection(help="A librdkafka option, key=value. Repeatable.")]
+Config = Annotated[
+    list[str] | None, connection("--config", "--option", help="A librdkafka option, key=value. Repeatable.")
+]
 ConfigFile = Annotated[
     Path | None,
     connection(exists=True, dir_okay=False, help="A file of such options, one per line. Use it for passwords."),
