@@ -87,7 +87,9 @@ def _run(name: str, act: Callable[[], tuple[dict[str, Any], list[str]]], *, as_j
         typer.echo(json.dumps(facts) if as_json else "\n".join(lines))
         return _DONE
 
-    return reported(f"migrate {name}", answered, not_done=_NOT_DONE, expected={ExpressionError: _NOT_DONE})
+    return reported(
+        f"migrate {name}", answered, not_done=_NOT_DONE, expected={ExpressionError: _NOT_DONE, OSError: _NOT_DONE}
+    )
 
 
 def _lines(found: Found, file: str | None) -> list[str]:

@@ -64,7 +64,7 @@ def bounds_of(
         ConfigurationError: there is no such topic or partition, or a transaction is open in it.
         TwoPhaseCommitError: the brokers do not respond.
     """
-    admin = AdminClient(sink.connection_config())
+    admin = AdminClient({**sink.connection_config(), "log_level": 0})
     found = describe(admin, topic, timeout_ms=sink.timeout_ms)
     if found is None:
         raise ConfigurationError(f"there is no topic {topic} at {sink.bootstrap_servers}: correct --topic")
@@ -136,7 +136,7 @@ def written_since(sink: KafkaSink, handover: Handover) -> int:
     Raises:
         TwoPhaseCommitError: the brokers do not respond.
     """
-    admin = AdminClient(sink.connection_config())
+    admin = AdminClient({**sink.connection_config(), "log_level": 0})
     count = 0
     for topic, partitions in handover.topics.items():
         starts = {number: bounds.end for number, bounds in partitions.items()}

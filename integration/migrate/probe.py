@@ -83,7 +83,7 @@ def probe(wanted: Probe, sink: KafkaSink, say: Callable[[str], object]) -> Probe
             f"{sink.transaction_timeout_ms} ends it before: lower --wait or --hold, or raise that option"
         )
     own = f"probe-{uuid.uuid4().hex[:12]}"
-    admin = AdminClient(sink.connection_config())
+    admin = AdminClient({**sink.connection_config(), "log_level": 0})
     if wanted.topic is not None:
         found = describe(admin, wanted.topic, timeout_ms=sink.timeout_ms)
         if found is None:
