@@ -154,7 +154,9 @@ def check_quotas(target: Target) -> Iterator[Finding]:
         yield Finding("quotas", target.sink.bootstrap_servers, Result.WARN, why, "Allow DescribeConfigs on the cluster")
         return
     options = target.sink.client_options
-    ours = {"user": options.get("sasl.username"), "client-id": options.get("client.id", "rdkafka"), "ip": None}
+    # Without SASL and TLS the brokers take every client for this user.
+    nobody = "ANONYMOUS" if options.get("security.protocol", "plaintext").lower() == "plaintext" else None
+    ours = {"user": options.get("sasl.username", nobody), "client-id": options.get("client.id", "rdkafka"), "ip": None}
     found = [text for entry in answer.entries or () if (text := _quota(entry, ours))]
     if found:
         why = f"the brokers throttle the sink: {'; '.join(found)}. A transaction that is throttled for long expires"

@@ -123,15 +123,20 @@ def test_a_quota_that_concerns_the_sink_is_found(fresh_kafka: LocalKafka) -> Non
     entity, op = request.EntryData.EntityData, request.EntryData.OpData
     entries = [
         request.EntryData(
-            entity=[entity(entity_type="client-id", entity_name=name)], ops=[op(key=key, value=1e6, remove=False)]
+            entity=[entity(entity_type=kind, entity_name=name)], ops=[op(key=key, value=1e6, remove=False)]
         )
-        for name, key in ((None, "producer_byte_rate"), ("somebody-else", "consumer_byte_rate"))
+        for kind, name, key in (
+            ("client-id", None, "producer_byte_rate"),
+            ("client-id", "somebody-else", "consumer_byte_rate"),
+            ("user", "ANONYMOUS", "request_percentage"),  # whoever comes without SASL and TLS
+        )
     ]
     config = KafkaSink(name="quotas", bootstrap_servers=servers).committing_config()
     with closing(BrokerConnection(config)) as brokers:
         [answer] = brokers.send_all([(request(entries=entries, validate_only=False),)])
-    assert [entry.error_code for entry in answer.entries] == [0, 0]
+    assert [entry.error_code for entry in answer.entries] == [0, 0, 0]
     report = preflight(servers)
     assert findings(report, "quotas") == [(servers, "warn")]
     assert "client-id <default>: producer_byte_rate=1e+06" in why(report, "quotas")
+    assert "user ANONYMOUS: request_percentage=1e+06" in why(report, "quotas")
     assert "somebody-else" not in why(report, "quotas")
