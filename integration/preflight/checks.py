@@ -53,7 +53,9 @@ def findings_of(target: Target, further: Sequence[Check] = ()) -> tuple[Finding,
             try:
                 found.extend(check.run(target))
             except TwoPhaseCommitError as error:  # one check that cannot finish must not hide what the others find
-                found.append(failed(check.name, target.sink.name, error, "Allow the rights that the README lists"))
+                found.append(
+                    failed(check.name, target.sink.name, error, "Allow the rights that docs/security.md lists")
+                )
     if lacks:
         why = "the sink's start, its ledger and a two-phase commit: a broker lacks a request that they need"
         found.append(

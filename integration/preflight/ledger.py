@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Final
 
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import ConfigResource, ResourceType
+
 from integration.preflight.findings import Finding, Result, failed
 from integration.preflight.topics import check_durability, check_rights
 from sinks.kafka.ledger_topic import ABSENT, MARKER_PARTITIONS, TRANSACTION_LOG, describe, settings_of
@@ -16,6 +19,9 @@ if TYPE_CHECKING:
     from integration.preflight.target import Target
 
 _CHECK: Final = "ledger"
+_LOG: Final = "transaction log"
+_LOG_REPLICAS: Final = "transaction.state.log.replication.factor"
+_IDLE: Final = "transactional.id.expiration.ms"
 _RIGHTS: Final = ("READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS", "DELETE")
 
 
@@ -51,11 +57,37 @@ def check_ledger(target: Target) -> Iterator[Finding]:
 
 
 def check_transaction_log(target: Target) -> Iterator[Finding]:
-    """How many replicas Kafka's own log of transactions has; the sink itself looks at its settings."""
+    """How many replicas Kafka's own log of transactions has or can get; the sink itself looks at its settings."""
+    settings = _broker_settings(target)
     with contextlib.suppress(ConfigurationError):  # without the right to see it, the sink warns
         found = describe(target.admin, TRANSACTION_LOG, timeout_ms=target.sink.timeout_ms)
         if found is not None:
-            yield from check_durability("transaction log", found, _in_sync(target, TRANSACTION_LOG))
+            yield from check_durability(_LOG, found, _in_sync(target, TRANSACTION_LOG))
+        elif (wanted := settings.get(_LOG_REPLICAS, 0)) > len(target.brokers.nodes):
+            brokers = len(target.brokers.nodes)
+            why = f"{_LOG_REPLICAS}={wanted}, but only {brokers} broker(s) run: it cannot be created, so no transaction begins"
+            fix = f"Start the missing brokers, or set {_LOG_REPLICAS}={brokers} and transaction.state.log.min.isr=1"
+            yield Finding(_LOG, TRANSACTION_LOG, Result.FAIL, why, fix)
+    idle_ms, lives_ms = settings.get(_IDLE, 0), target.sink.transaction_timeout_ms
+    if 0 < idle_ms < lives_ms:
+        why = (
+            f"{_IDLE}={idle_ms}: brokers forget an id that rests so long, before the {lives_ms} ms are over "
+            "that a transaction may live. After a crash its commit cannot be repeated, and must be proven by markers"
+        )
+        yield Finding(
+            _LOG, TRANSACTION_LOG, Result.WARN, why, f"Set {_IDLE}=604800000 (7 days, the default) in the brokers"
+        )
+
+
+def _broker_settings(target: Target) -> dict[str, int]:
+    """Of one broker, as all have the same; nothing if the principal may not see them."""
+    broker = ConfigResource(ResourceType.BROKER, str(target.brokers.nodes[0]))
+    timeout_s = target.sink.timeout_ms / 1000
+    try:
+        found = target.admin.describe_configs([broker], request_timeout=timeout_s)[broker].result()
+    except KafkaException:
+        return {}
+    return {name: int(found[name].value) for name in (_LOG_REPLICAS, _IDLE) if name in found}
 
 
 def _in_sync(target: Target, topic: str) -> dict[str, str | None]:

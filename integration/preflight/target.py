@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from integration.preflight.stand_in import stand_in_for
 from sinks.kafka.broker_connection import BrokerConnection
+from twopc.errors import RetriableError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sinks.kafka import KafkaSink
+
+_ASKED_S: Final = 5.0
+_LOGGED: Final = 6  # a closed connection is an informational line
 
 
 class Target:
@@ -30,7 +39,12 @@ class Target:
         self.stand_in = stand_in_for(sink)
         self.topics = tuple(dict.fromkeys(topics))
         # This client first: it reports an unreachable broker in one line; librdkafka retries and logs every attempt.
-        self.brokers = BrokerConnection(sink.committing_config())
+        try:
+            self.brokers = BrokerConnection(sink.committing_config())
+        except RetriableError as error:
+            if reason := _reason(sink):
+                raise RetriableError(f"{error}. librdkafka says: {reason}") from error
+            raise
         self.committer = sink.create_committer()
         self.log = self.committer.decision_log()
         self.admin = self.log.admin
@@ -40,3 +54,21 @@ class Target:
         self.committer.close()
         self.brokers.close()
         del self.admin
+
+
+def _reason(sink: KafkaSink) -> str:
+    """Why no broker responds, as librdkafka logs it: it tells a wrong password from a wrong protocol. Empty if it cannot."""
+    said: list[str] = []
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.levelno >= logging.ERROR or "FAIL" in record.getMessage():
+                said.append(record.getMessage().rpartition("]: ")[2])
+
+    told: Any = {"logger": logging.Logger("asked"), "log_level": _LOGGED}  # noqa: LOG001 - of this call only
+    told["logger"].addHandler(Collector())
+    client = AdminClient({**sink.connection_config(), **told})
+    with contextlib.suppress(KafkaException):
+        client.list_topics(timeout=_ASKED_S)
+    client.poll(0)  # only this hands the lines over
+    return max(said, key=len, default="")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,6 +13,8 @@ from integration.services.kafka import LocalKafka
 from sinks.kafka import KafkaSink
 from sinks.kafka.ledger_topic import TRANSACTION_LOG
 from tests.live.pipeline import create_topic
+from tests.live.security_support import USER
+from twopc.errors import RetriableError
 
 if TYPE_CHECKING:
     from integration.preflight.findings import Finding
@@ -67,3 +69,30 @@ def test_a_transaction_log_that_refuses_every_record_is_named_with_its_remedy() 
     (line,) = [line for line in failed if line.subject == TRANSACTION_LOG]
     assert "min.insync.replicas=2 exceeds its 1 replica(s)" in line.why
     assert "Set min.insync.replicas=1" in line.fix
+
+
+def test_a_transaction_log_that_cannot_be_created_is_named_with_its_remedy() -> None:
+    """Kafka's default of three replicas on a single broker: every client sees only that no coordinator responds."""
+    with LocalKafka(properties={"transaction.state.log.replication.factor": "3"}) as kafka:
+        failed = worse(report_of(kafka.bootstrap_servers, "orders"), Result.FAIL)
+    (line,) = [line for line in failed if line.subject == TRANSACTION_LOG]
+    assert "transaction.state.log.replication.factor=3, but only 1 broker(s) run" in line.why
+    assert "set transaction.state.log.replication.factor=1" in line.fix
+
+
+def test_ids_that_brokers_forget_too_early_are_named_with_their_remedy() -> None:
+    with LocalKafka(properties={"transactional.id.expiration.ms": "60000"}) as kafka:
+        warned = worse(report_of(kafka.bootstrap_servers, "orders"), Result.WARN)
+    (line,) = [line for line in warned if "transactional.id.expiration.ms=60000" in line.why]
+    assert "transactional.id.expiration.ms=604800000" in line.fix
+
+
+def test_a_wrong_password_is_told_from_a_broker_that_is_down(
+    secured: LocalKafka, secure_options: dict[str, Any]
+) -> None:
+    """Both look the same to kafka-python."""
+    options = {**secure_options, "kafka.sasl.username": USER, "kafka.sasl.password": "wrong-91c4e7"}
+    sink = KafkaSink(name="orders", bootstrap_servers=secured.address("SECURE"), options=options, timeout_ms=15_000)
+    with pytest.raises(RetriableError, match=r"no Kafka broker responds.*invalid credentials") as raised:
+        run_preflight(sink, ())
+    assert "wrong-91c4e7" not in str(raised.value)
