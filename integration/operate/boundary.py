@@ -58,7 +58,7 @@ def with_savepoints(  # noqa: PLR0913 - settings, each with a default
     checkpoint_location: str,
     directory: str | None = None,
     every: int | None = None,
-    keep: int | None = 10,
+    num_retained: int | None = 10,
     sinks: Sequence[KafkaSink] = (),
 ) -> WithSavepoints:
     """Make the callable for ``foreachBatch`` that takes savepoints between batches.
@@ -68,14 +68,15 @@ def with_savepoints(  # noqa: PLR0913 - settings, each with a default
         checkpoint_location: the query's, a local path.
         directory: where periodic savepoints are kept.
         every: after so many batches one is taken; None: on request only.
-        keep: so many good periodic ones of this query are kept, the newest; None: all. What somebody has asked for always stays.
+        num_retained: so many good periodic ones of this query are kept, the newest; None: all. What somebody has asked for
+            always stays.
         sinks: Kafka sinks whose decision logs are noted in each savepoint.
 
     Raises:
-        ConfigurationError: ``every`` without ``directory``; ``every`` or ``keep`` less than 1.
+        ConfigurationError: ``every`` without ``directory``; ``every`` or ``num_retained`` less than 1.
     """
-    if keep is not None and keep < 1:
-        raise ConfigurationError(f"with_savepoints(keep={keep!r}): keep at least 1, or None for all")
+    if num_retained is not None and num_retained < 1:
+        raise ConfigurationError(f"with_savepoints(num_retained={num_retained!r}): keep at least 1, or None for all")
     if every is not None and (every < 1 or directory is None):
         raise ConfigurationError(
             f"with_savepoints(every={every!r}, directory={directory!r}): every needs a directory, and 1 or more"
@@ -83,7 +84,7 @@ def with_savepoints(  # noqa: PLR0913 - settings, each with a default
     periodic = None
     if every is not None and directory is not None:
         kept = Path(directory)
-        periodic = Periodic(kept, every, None if keep is None else Retention(kept, keep))
+        periodic = Periodic(kept, every, None if num_retained is None else Retention(kept, num_retained))
     return WithSavepoints(function, Path(checkpoint_location), periodic, sinks)
 
 

@@ -41,7 +41,7 @@ def test_a_query_keeps_its_newest_ones(checkpoint: Path, tmp_path: Path) -> None
     asked = create_savepoint(checkpoint, kept)
     each = with_savepoints(
         lambda _, batch: put(checkpoint / "commits" / str(batch), "v1\n{}"),
-        checkpoint_location=str(checkpoint), directory=str(kept), every=1, keep=3,
+        checkpoint_location=str(checkpoint), directory=str(kept), every=1, num_retained=3,
     )  # fmt: skip
     for batch in range(4, 12):
         add_batch(checkpoint, batch, is_finished=False)
@@ -76,7 +76,7 @@ def test_the_last_good_one_stays_and_so_do_those_of_other_queries(checkpoint: Pa
 
 def test_what_cannot_be_kept_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="keep at least 1"):
-        with_savepoints(lambda _frame, _batch: None, checkpoint_location="c", keep=0)
+        with_savepoints(lambda _frame, _batch: None, checkpoint_location="c", num_retained=0)
 
 
 def test_the_list_says_which_are_periodic(checkpoint: Path, tmp_path: Path) -> None:
