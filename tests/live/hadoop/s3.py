@@ -115,6 +115,7 @@ class LateListing(Startable):
             "AWS_DEFAULT_REGION": "us-east-1",
             "AWS_EC2_METADATA_DISABLED": "true",
             "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",  # S3Proxy 2.6 knows no trailers
+            "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required",  # else pyarrow can read none of its objects
         }
 
     def serve(self, request: BaseHTTPRequestHandler) -> None:

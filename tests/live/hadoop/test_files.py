@@ -6,16 +6,19 @@ import threading
 import uuid
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from integration.spark.hadoop_files import HadoopFiles, HadoopObjects
+from integration.spark.staging import SliceWriter, Staging, open_location
+from integration.spark.views import View
 from tests.live.hadoop.jars import s3_client_jars
 from tests.live.hadoop.s3 import BUCKET
 from tests.live.spark_support import spark
 from tests.unit.test_binding import BOUND, WITH_REDIS
 from tests.unit.test_binding_objects import OTHER_LOG
 from twopc.binding import Binding
-from twopc.errors import RefusedStartError
+from twopc.errors import FatalError, RefusedStartError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,3 +89,25 @@ def test_of_many_writers_on_hdfs_one_creates_the_file(spark: SparkSession, hdfs:
     files.remove("x/0")
     files.remove("x/0")
     assert files.put_if_absent("x/0", b"again")
+
+
+def test_a_slice_on_s3_is_read_as_it_was_written_and_not_at_all_if_it_was_altered_or_cut(
+    s3: LateListing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for setting, value in s3.environment().items():
+        monkeypatch.setenv(setting, value)
+    location = f"s3://{BUCKET}/{uuid.uuid4().hex}"
+    writer = SliceWriter(location, 0, 0, {"s": View(columns=(("value", 0),))})
+    writer.write(pa.record_batch({"0": ["one", "two"]}))
+    name, staging = writer.close() or "", Staging(location)
+    assert staging.has(name)
+    assert [rows.to_pylist() for rows in staging.read(name, "s")] == [[{"value": "one"}, {"value": "two"}]]
+    filesystem, root = open_location(location)
+    with filesystem.open_input_file(f"{root}/{name}") as source:
+        whole = source.read()
+    for data, is_staged in ((whole.replace(b"onetwo", b"onesix"), True), (whole[:-10], False)):
+        with filesystem.open_output_stream(f"{root}/{name}") as stream:
+            stream.write(data)
+        assert staging.has(name) is is_staged
+        with pytest.raises(FatalError, match="torn or was altered"):
+            list(staging.read(name, "s"))
