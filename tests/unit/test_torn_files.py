@@ -14,7 +14,7 @@ import pytest
 from integration.history.reader import read
 from integration.history.writer import AppendingWriter
 from integration.migrate.handover import Bounds, Handover, Handovers, Kind
-from integration.operate.boundary import Request, WithSavepoints
+from integration.operate.boundary import Request, with_savepoints
 from integration.operate.durable import write
 from integration.operate.journal import acts_in, write_down
 from integration.operate.manifest import Copied, Manifest, directory_name, newest_good, pack
@@ -231,7 +231,7 @@ def _savepoint(directory: Path, batch: int) -> Path:
 def test_a_request_for_a_savepoint_that_is_damaged_stops_no_query(tmp_path: Path) -> None:
     whole = msgspec.json.encode(Request(directory=str(tmp_path / "kept"), stop=False))
     written: list[int] = []
-    each = WithSavepoints(lambda _, batch: written.append(batch), tmp_path, None, ())
+    each = with_savepoints(lambda _, batch: written.append(batch), checkpoint_location=str(tmp_path))
     requests, frame = LocalFiles(tmp_path / "twopc"), cast("Any", None)
     each(frame, 0)
     for batch, data in enumerate(_damaged(whole), start=1):
