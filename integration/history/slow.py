@@ -30,6 +30,17 @@ _TREND: Final = 9
 _GROWTH: Final = 1.5
 
 
+def _between_phases(window: Window) -> Evidence | None:
+    """Outside the phases a batch reads files of the checkpoint. Former attempts are outside of them, too."""
+    judged = [one for one in window.written if not one.failed_attempts]
+    taken = [one.took_ms - sum(one.phases.values()) for one in judged]
+    shares = [lost / max(1.0, one.took_ms) for lost, one in zip(taken, judged, strict=True)]
+    if not taken or median(shares) < 0.3 or median(taken) < LEAST_MS:  # noqa: PLR2004 - a third of it
+        return None
+    share = median(shares)  # the first one of a run takes longer, for other reasons
+    return Evidence(0.7 * share, f"{share:.0%} of the time of a checkpoint, {seconds(median(taken))} in the median")
+
+
 def _flush(window: Window) -> Evidence | None:
     taken = [one.slowest[0].flush_ms for one in window.written if one.slowest]
     prepare = sum(one.phases.get("prepare", 0.0) for one in window.written if one.slowest)
@@ -153,6 +164,13 @@ SLOW: Final = (
         "Look at the disk and the replicas of the brokers that hold the ledger (its partition 0, and __transaction_state); or, "
         "where decisions are files in the checkpoint, at that file system.",
         slow_phase("decide", share=0.3),
+    ),
+    Rule(
+        "slow checkpoint directory",
+        "Reading the checkpoint directory is slow.",
+        "Look at the disk, or the file system, of checkpointLocation: how busy it is, and what else uses it. Spark writes there "
+        "for each batch, too. Move the checkpoint to a faster one while the query is stopped.",
+        _between_phases,
     ),
     Rule(
         "slow commit",

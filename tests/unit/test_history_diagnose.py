@@ -59,6 +59,15 @@ class Case:
 
 CASES = [
     Case(
+        "slow checkpoint directory",
+        _many(took_ms=2_600.0),
+        (  # quick enough; within a phase; other attempts
+            _many(took_ms=850.0),
+            _many(**_slow(prepare=2_500.0)),
+            _many(took_ms=2_600.0, failed_attempts=(Cause(reason="failed", phase="prepare", error="E", message="m"),)),
+        ),
+    ),
+    Case(
         "bad record",
         _then("BadRecordError", "task 1: a record is larger than the topic allows", "declined"),
         (_then("RetriableError", "task 1: the broker is full"),),
