@@ -44,6 +44,8 @@ def opened(location: str) -> Iterator[Place]:
         yield Place(LocalFiles(location), LocalFiles(Path(location) / "twopc"))
         return
     try:
+        from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - the same
+        from pyspark.errors import PySparkException  # noqa: PLC0415 - the same
         from pyspark.sql import SparkSession  # noqa: PLC0415 - local directories need no Spark
 
         from integration.spark.hadoop_files import open_files  # noqa: PLC0415 - the same
@@ -55,6 +57,10 @@ def opened(location: str) -> Iterator[Place]:
     try:
         context, root = session.sparkContext, location.rstrip("/")
         yield Place(open_files(context, root), open_files(context, f"{root}/twopc"))
+    except (Py4JJavaError, PySparkException) as error:
+        cause = getattr(error, "java_exception", None)
+        text = error if cause is None else cause.toString()
+        raise ConfigurationError(f"--checkpoint {location} cannot be read: {text}") from error
     finally:
         if running is None:
             session.stop()

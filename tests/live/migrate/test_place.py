@@ -53,6 +53,22 @@ def test_a_directory_that_is_not_there_is_named() -> None:
     assert "/no/such/place is no directory" in result.output
 
 
+def test_a_file_system_that_does_not_answer_is_a_line(spark: SparkSession) -> None:
+    assert spark.version  # without a session, the command would start one
+    words = [
+        "--bootstrap-servers",
+        "127.0.0.1:1",
+        "--sink",
+        "s",
+        "--checkpoint",
+        "hdfs://no.such.host.invalid:1/checkpoint",
+    ]
+    result = CliRunner().invoke(app, ["migrate", "rollback", *words])
+    assert result.exit_code == 2
+    assert "no.such.host.invalid" in result.output
+    assert "Traceback" not in result.output
+
+
 def test_a_checkpoint_with_a_url_is_handed_over_and_back(
     old_kafka: LocalOldKafka, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
