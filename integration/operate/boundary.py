@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from integration.local_paths import local_path
 from integration.operate.checkpoint import read_checkpoint
 from integration.operate.manifest import Savepoint, open_savepoint
 from integration.operate.retention import Retention
@@ -65,7 +66,7 @@ def with_savepoints(  # noqa: PLR0913 - settings, each with a default
 
     Args:
         function: what writes: ``exactly_once(…)``.
-        checkpoint_location: the query's, a local path.
+        checkpoint_location: the query's, a local path or a ``file:`` URL.
         directory: where periodic savepoints are kept.
         every: after so many batches one is taken; None: on request only.
         num_retained: so many good periodic ones of this query are kept, the newest; None: all. What somebody has asked for
@@ -83,9 +84,9 @@ def with_savepoints(  # noqa: PLR0913 - settings, each with a default
         )
     periodic = None
     if every is not None and directory is not None:
-        kept = Path(directory)
+        kept = local_path(directory)
         periodic = Periodic(kept, every, None if num_retained is None else Retention(kept, num_retained))
-    return WithSavepoints(function, Path(checkpoint_location), periodic, sinks)
+    return WithSavepoints(function, local_path(checkpoint_location), periodic, sinks)
 
 
 class Periodic(NamedTuple):
@@ -185,6 +186,7 @@ def request_savepoint(
         ConfigurationError: there is no such checkpoint, or the savepoint could not be taken.
         RetriableError: no answer; the request is withdrawn.
     """
+    checkpoint, directory = local_path(checkpoint), local_path(directory)
     read_checkpoint(checkpoint)
     files, name = LocalFiles(checkpoint / "twopc"), uuid.uuid4().hex
     files.put_if_absent(_REQUESTS + name, msgspec.json.encode(Request(directory=str(directory.resolve()), stop=stop)))
@@ -228,7 +230,7 @@ def stop_with_savepoint(
         ConfigurationError: the savepoint could not be taken.
         RetriableError: the query did not come to the end of a batch in time; it goes on.
     """
-    checkpoint = Path(checkpoint_location)
+    checkpoint, kept = local_path(checkpoint_location), local_path(directory)
 
     def is_over() -> bool:
         if not query.isActive:
@@ -236,10 +238,10 @@ def stop_with_savepoint(
         status = query.status
         return not status["isTriggerActive"] and not status["isDataAvailable"]
 
-    found = request_savepoint(checkpoint, Path(directory), stop=True, timeout_s=timeout_s, is_over=is_over)
+    found = request_savepoint(checkpoint, kept, stop=True, timeout_s=timeout_s, is_over=is_over)
     if found is None:
         query.stop()
-        return create_savepoint(checkpoint, Path(directory), sinks=sinks)
+        return create_savepoint(checkpoint, kept, sinks=sinks)
     with contextlib.suppress(Exception):  # it ends with StoppedWithSavepointError
         query.awaitTermination(timeout_s)  # type: ignore[arg-type]
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from integration.local_paths import local_path
 from integration.spark.checkpoint import query_id
 from twopc.binding import Binding
 from twopc.errors import ConfigurationError
@@ -59,6 +60,7 @@ def read_checkpoint(path: Path) -> CheckpointState:
         ConfigurationError: there is no such directory, or it holds no checkpoint, or a torn one.
         DecisionLogDamagedError, RefusedStartError: a file of ours in it is torn, altered, or of a newer version.
     """
+    path = local_path(path)
     if not path.is_dir():
         raise ConfigurationError(f"there is no directory {path}. Correct the path of the checkpoint, or name a sink")
     files = LocalFiles(path)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from integration.local_paths import local_path
 from twopc.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -154,6 +155,7 @@ def savepoints_in(directory: Path) -> tuple[list[Savepoint], list[str]]:
     Raises:
         ConfigurationError: there is no such directory.
     """
+    directory = local_path(directory)
     if not directory.is_dir():
         raise ConfigurationError(f"there is no directory {directory}")
     found, problems = [], []
@@ -171,6 +173,7 @@ def choose(path: Path) -> Savepoint:
     Raises:
         ConfigurationError: it is neither, or none of them is good.
     """
+    path = local_path(path)
     try:
         return open_savepoint(path)
     except ConfigurationError:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from integration.local_paths import local_path
 from integration.operate.durable import whole_directory, write
 from integration.operate.manifest import Savepoint, choose, contents
 from integration.operate.observe import observe
@@ -103,7 +104,7 @@ def restore_savepoint(savepoint: Path, checkpoint: Path, *, sinks: Sequence[Kafk
         ConfigurationError: there is no good savepoint, or the checkpoint is not empty, or cannot be written.
         TwoPhaseCommitError: no broker answers.
     """
-    found = choose(savepoint)
+    found, checkpoint = choose(savepoint), local_path(checkpoint)
     if checkpoint.exists() and (not checkpoint.is_dir() or any(checkpoint.iterdir())):
         raise ConfigurationError(
             f"{checkpoint} is not empty: a savepoint is restored to a new checkpoint. Nothing was written"

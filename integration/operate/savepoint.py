@@ -19,6 +19,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from integration.local_paths import local_path
 from integration.operate.checkpoint import numbers, read_checkpoint
 from integration.operate.durable import whole_directory, write
 from integration.operate.manifest import NAME, TREE, Copied, Manifest, Position, Savepoint, directory_name, pack
@@ -61,6 +62,7 @@ def create_savepoint(
         RetriableError: the query deletes its files faster than they are copied.
         TwoPhaseCommitError: no broker answers.
     """
+    checkpoint, directory = local_path(checkpoint), local_path(directory)
     found = read_checkpoint(checkpoint)
     for _ in range(_TRIES):
         # After the decisions: a batch that is finished by now is not beyond them.
