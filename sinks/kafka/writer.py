@@ -163,11 +163,12 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             BadRecordError, RetriableError: a record was not delivered.
         """
         with translated(self._doing(ready), translate_in_task):
-            left = ready.producer.flush(self._timeout_s)
+            left = ready.producer.flush(self._timeout_s)  # the marker counts, too
         self._serve(ready, 0)
         if left:
             raise RetriableError(
-                f"{ready.transactional_id}: {left} of {self._rows} records were not acknowledged within {self._timeout_s:.0f} s: "
+                f"{ready.transactional_id}: {min(left, self._rows)} of {self._rows} records were not acknowledged within "
+                f"{self._timeout_s:.0f} s: "
                 f"{SLOW_DELIVERY}"
             )
 

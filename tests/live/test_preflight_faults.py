@@ -71,6 +71,7 @@ def test_a_transaction_log_that_refuses_every_record_is_named_with_its_remedy() 
     assert "Set min.insync.replicas=1" in line.fix
 
 
+@pytest.mark.whole
 def test_a_transaction_log_that_cannot_be_created_is_named_with_its_remedy() -> None:
     """Kafka's default of three replicas on a single broker: every client sees only that no coordinator responds."""
     with LocalKafka(properties={"transaction.state.log.replication.factor": "3"}) as kafka:
