@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from integration.history.reader import HistoryError, read
 from integration.operate.advice import Advice, Urgency, advise
 from integration.operate.observe import observe, observe_all
 from integration.operate.printing import ATTENTION, DONE, Answer, run, show_advice, show_state
 from integration.operate.subject import subject_of
 from twopc.errors import RetriableError
+from twopc.progress import utc
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import Console
 
     from integration.operate.checkpoint import CheckpointState
@@ -46,6 +47,8 @@ def look(what: str | None, connection: Connection, *, checkpoint: Path | None = 
     states = observe_all(subject.sinks) if what is None else [observe(sink) for sink in subject.sinks]
     found = [(state, advise(state, subject.checkpoint)) for state in states]
     own = [] if subject.checkpoint is None else _of_checkpoint(subject.checkpoint, has_sinks=bool(found))
+    if subject.checkpoint is not None and (failure := _of_history(Path(subject.checkpoint.location))):
+        own = [failure, *(one for one in own if one.urgency is not Urgency.NONE)]
     return Look(subject.checkpoint, own, found)
 
 
@@ -110,6 +113,23 @@ def watch(what: str | None, connection: Connection, pace: Pace, *, checkpoint: P
             time.sleep(pace.every_s)
     except KeyboardInterrupt:
         return last
+
+
+def _of_history(checkpoint: Path) -> Advice | None:
+    """What to say of the last checkpoint that has ended, if it has failed."""
+    try:
+        last = read(checkpoint).checkpoints[-1]
+    except (HistoryError, IndexError):
+        return None
+    if last.cause is None:
+        return None
+    ended = utc(last.triggered_ms + last.took_ms)
+    what = f"the last checkpoint, {last.batch_id}, {last.outcome} at {ended}: {last.cause.error} in {last.cause.phase or 'start'}"
+    action = (
+        f"`twopc show {checkpoint} {last.batch_id}` says why, `twopc diagnose {checkpoint}` what to change. Then start the "
+        "query, if none runs."
+    )
+    return Advice(Urgency.WATCH, what, action, "checkpoints-fail-again-and-again")
 
 
 def _of_checkpoint(found: CheckpointState, *, has_sinks: bool) -> list[Advice]:

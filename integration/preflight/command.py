@@ -12,11 +12,12 @@ import typer
 from rich.console import Console
 
 from integration.preflight.checks import findings_of
-from integration.preflight.findings import Result
+from integration.preflight.findings import Finding, Result
 from integration.preflight.report import Report
 from integration.preflight.target import Target
 from integration.reported import reported
 from integration.signals import ended_by_signals
+from sinks.kafka.transactions import BrokersTooOldError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -58,7 +59,26 @@ def run_preflight(sink: KafkaSink, topics: Sequence[str], further: Sequence[Chec
         TwoPhaseCommitError: no broker responds.
     """
     began = time.monotonic()
-    with contextlib.closing(Target(sink, topics)) as target:
+    try:
+        opened = Target(sink, topics)
+    except BrokersTooOldError as error:
+        return Report(
+            sink=sink.name,
+            bootstrap_servers=sink.bootstrap_servers,
+            cluster="",
+            stand_in="",
+            topics=tuple(topics),
+            seconds=time.monotonic() - began,
+            findings=(
+                Finding(
+                    "requests", sink.bootstrap_servers, Result.FAIL, str(error), "Upgrade them, or write to others"
+                ),
+                Finding(
+                    "not tried", sink.name, Result.WARN, "all the rest", "Cure what 'requests' says, and run it again"
+                ),
+            ),
+        )
+    with contextlib.closing(opened) as target:
         findings = findings_of(target, further)
         return Report(
             sink=sink.name,

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from integration.preflight.stand_in import stand_in_for
 from sinks.kafka.broker_connection import BrokerConnection
+from sinks.kafka.transactions import BrokersTooOldError
 from twopc.errors import RetriableError
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Target:
 
         Raises:
             ConfigurationError: an argument is wrong.
+            BrokersTooOldError: nothing else can be tried.
             TwoPhaseCommitError: no broker responds.
         """
         for topic in topics:
@@ -45,7 +47,11 @@ class Target:
             if reason := _reason(sink):
                 raise RetriableError(f"{error}. librdkafka says: {reason}") from error
             raise
-        self.committer = sink.create_committer()
+        try:
+            self.committer = sink.create_committer()
+        except BrokersTooOldError:
+            self.brokers.close()
+            raise
         self.log = self.committer.decision_log()
         self.admin = self.log.admin
 

@@ -54,10 +54,14 @@ _MOVED: Final = frozenset(
 )
 
 
+class BrokersTooOldError(ConfigurationError):
+    """The brokers have no requests for what a sink must know of its transactions."""
+
+
 class TransactionClient:
     """A client of a cluster's transaction coordinators. Thread-safe.
 
-    Raises as :class:`BrokerConnection` does, and ConfigurationError for brokers that are too old.
+    Raises as :class:`BrokerConnection` does, and BrokersTooOldError.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -67,7 +71,7 @@ class TransactionClient:
         if missing:
             version = self._connection.broker_version
             self.close()
-            raise ConfigurationError(
+            raise BrokersTooOldError(
                 f"the brokers at {', '.join(config['bootstrap_servers'])} speak the protocol of Kafka {version}, which lacks "
                 f"{' and '.join(missing)} (KIP-664): a prepared transaction could not be confirmed, nor found after a crash. "
                 "Nothing was written. Upgrade the brokers: Kafka 3.0 is the oldest version that works"
