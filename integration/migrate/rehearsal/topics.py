@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from integration.services import ServiceError
@@ -82,8 +82,22 @@ class Output:
         """
         with _consumer(self.servers, isolation_level) as consumer:
             self._await_leaders(consumer)  # a broker that has just started knows its topics a little later
-            where = (TopicPartition(self.topic, number) for number in range(self.partitions))
-            return {each.partition: consumer.get_watermark_offsets(each, _TIMEOUT_S)[1] for each in where}
+            found: dict[int, int] = {}
+            if not wait_until(lambda: self._ask(consumer, found), _TIMEOUT_S):
+                raise ServiceError(
+                    f"{self.servers} has partitions of {self.topic} without a leader after {_TIMEOUT_S} s"
+                )
+            return found
+
+    def _ask(self, consumer: Consumer, found: dict[int, int]) -> bool:
+        """Fill in the ends that are missing; returns whether none is. The metadata may name a leader that is not one yet."""
+        for number in set(range(self.partitions)) - found.keys():
+            try:
+                found[number] = consumer.get_watermark_offsets(TopicPartition(self.topic, number), _TIMEOUT_S)[1]
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION:
+                    raise
+        return len(found) == self.partitions
 
     def records(self) -> list[Record]:
         """Every record that can be read.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import subprocess
@@ -11,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from rich.console import Console
 
+from integration.migrate.rehearsal import topics
 from integration.migrate.rehearsal.report import facts, is_passed, show
 from integration.migrate.rehearsal.steps import Rehearsal, Step, new_source
 from integration.migrate.rehearsal.topics import LiveReader, Output, Record, moved_keys
@@ -74,6 +76,28 @@ def test_the_whole_rehearsal(add_summary: Callable[[str], None]) -> None:
         require_exact(steps)
     versions = [step["name"] for step in report["ways"]["upgrade"] if step["name"].startswith("upgrade to ")]
     assert versions[-1] == "upgrade to 4.3.0, KRaft"
+
+
+class NotYetLeader:
+    """A consumer whose broker has just started: it is named as the leader, and is not one at the first question."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def get_watermark_offsets(self, where: TopicPartition, _timeout_s: float) -> tuple[int, int]:
+        self.asked.append(where.partition)
+        if self.asked.count(where.partition) == 1:
+            raise KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))
+        return 0, 10 + where.partition
+
+
+def test_a_partition_whose_leader_is_not_one_yet_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen in a rehearsal, with seed 96907: after an upgrade of its broker."""
+    consumer = NotYetLeader()
+    monkeypatch.setattr(topics, "_consumer", lambda *_: contextlib.nullcontext(consumer))
+    monkeypatch.setattr(Output, "_await_leaders", lambda *_: None)
+    assert Output("here", "topic", 2).ends() == {0: 10, 1: 11}
+    assert sorted(consumer.asked) == [0, 0, 1, 1]
 
 
 # -- the judge ---------------------------------------------------------------------------------------------------------
