@@ -9,13 +9,13 @@ import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from integration.alerts.channels import Post, to_log
 from integration.alerts.episodes import Episodes
 from integration.alerts.file import read_rules, require_names
 from integration.alerts.saved import load, save
 from integration.history.reader import HistoryError, read
+from integration.local_paths import local_path
 from twopc.errors import ConfigurationError
 from twopc.pending import Listener
 
@@ -173,9 +173,9 @@ class Alerts(Listener):
 
 
 def _local(location: str) -> Path:
-    parts = urlsplit(location)
-    if parts.scheme not in {"", "file"}:
+    try:
+        return local_path(location)
+    except ConfigurationError:
         raise ConfigurationError(
             f"Alerts(checkpoint_location={location!r}): it is not local; leave it out, and what this process sees counts"
-        )
-    return Path(parts.path if parts.scheme else location)
+        ) from None

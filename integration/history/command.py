@@ -14,7 +14,6 @@ from rich.text import Text
 
 from integration.history.diagnose import diagnose
 from integration.history.reader import HistoryError, read
-from integration.local_paths import local_path
 from integration.reported import reported
 from integration.tables import show_table
 from twopc.progress import describe, seconds, utc
@@ -38,7 +37,7 @@ def show_history(checkpoint: Path, *, last: int, only_failed: bool, as_json: boo
     """The newest checkpoints, one a line; return the exit status."""
 
     def act() -> int:
-        history = read(local_path(checkpoint))
+        history = read(checkpoint)
         chosen = [one for one in history.checkpoints if one.cause is not None or not only_failed][-last:]
         if as_json:
             typer.echo(json.dumps({**_summary(history), "checkpoints": msgspec.to_builtins(chosen)}))
@@ -53,7 +52,7 @@ def show_one(checkpoint: Path, batch_id: int, *, as_json: bool) -> int:
     """Everything that is known of one checkpoint; return the exit status."""
 
     def act() -> int:
-        history = read(local_path(checkpoint))
+        history = read(checkpoint)
         found = [one for one in history.checkpoints if one.batch_id == batch_id]
         planned = history.planned
         if not found and (planned is None or planned.batch_id != batch_id):
@@ -76,7 +75,7 @@ def show_diagnosis(checkpoint: Path, *, last: int, as_json: bool) -> int:
     """What slows or fails checkpoints; return the exit status."""
 
     def act() -> int:
-        history = read(local_path(checkpoint))
+        history = read(checkpoint)
         found = diagnose(history, last=last)
         if as_json:
             typer.echo(json.dumps({**_summary(history), "findings": [asdict(one) for one in found]}))

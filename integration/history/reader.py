@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from integration.history.writer import DIRECTORY, SUFFIX
+from integration.local_paths import local_path
 from twopc.progress import FORMAT, Checkpoint
 from twopc.sealed import AlteredError, unseal
 
@@ -60,13 +61,15 @@ def read(checkpoint: Path) -> History:
     """Read the history.
 
     Args:
-        checkpoint: the query's checkpoint; or a copy of its ``twopc/history``, as from a file system that is not mounted here.
+        checkpoint: the query's checkpoint, a path or a ``file:`` URL; or a copy of its ``twopc/history``, as from a file system
+            that is not mounted here.
 
     Raises:
         HistoryError: there is none, or a newer release has written it.
+        ConfigurationError: the checkpoint is not on this machine.
     """
     try:
-        return _read(checkpoint)
+        return _read(local_path(checkpoint))
     except OSError as error:
         raise HistoryError(f"{checkpoint} cannot be read: {error.strerror or error}") from error
 

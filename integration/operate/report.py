@@ -11,7 +11,6 @@ import typer
 from integration.history.diagnose import diagnose
 from integration.history.reader import HistoryError, read
 from integration.history.report import cards, none, page, table
-from integration.local_paths import local_path
 from integration.operate.advice import Urgency
 from integration.operate.status import look
 from integration.reported import reported
@@ -39,7 +38,7 @@ def write_report(checkpoint: Path, out: Path, connection: Connection, *, last: i
     """One HTML page; return the exit status. A cluster that does not answer is said on it: the history is worth reading then."""
 
     def act() -> int:
-        history = read(local_path(checkpoint))
+        history = read(checkpoint)
         sinks, problem = none("The cluster was not asked: add --bootstrap-servers."), None
         if connection.bootstrap_servers is not None:
             try:

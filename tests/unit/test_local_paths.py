@@ -39,6 +39,8 @@ def test_commands_take_file_urls(checkpoint: Path, tmp_path: Path) -> None:
     assert command("history", url).status == 0
     assert command("show", url, "3").status == 0
     assert command("report", url, "--out", str(tmp_path / "page.html")).status == 0
+    (tmp_path / "rules").write_text("consecutive.count=3\n")
+    assert command("alerts", url, "--rules", str(tmp_path / "rules")).status == 0
     assert command("status", url, "--json").facts["checkpoint"]["last_finished"] == 3
     assert command("savepoint", "create", url, kept).status == 0
     assert command("savepoint", "list", kept).status == 0
