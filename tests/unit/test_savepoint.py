@@ -204,37 +204,17 @@ def test_a_damaged_savepoint_is_named_and_the_one_before_is_taken(checkpoint: Pa
     assert str(newer.path) in listed.facts["problems"][0]
 
 
-#: Runs the act in a child of its own for each step at which it is killed: a call that changes the file system.
+#: Takes or restores a savepoint, is killed at each step, and does it again.
 _KILLED = """
-import os, signal, sys
+import sys
 from pathlib import Path
 from integration.operate import create_savepoint, restore_savepoint
+from tests.killed_steps import kill_at_each_step
 
 act = {"create": create_savepoint, "restore": restore_savepoint}[sys.argv[1]]
 source, root = Path(sys.argv[2]), Path(sys.argv[3])
-left = 10_000
-
-def counted(really):
-    def call(*arguments, **named):
-        global left
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return really(*arguments, **named)
-    return call
-
 root.mkdir()
-os.fsync, os.mkdir, os.rename = counted(os.fsync), counted(os.mkdir), counted(os.rename)
-act(source, root / "whole")
-steps = 10_000 - left
-for step in range(1, steps + 1):
-    child = os.fork()
-    if child == 0:
-        left = step
-        act(source, root / f"at-{step}")
-        os._exit(1)
-    assert os.waitpid(child, 0)[1] == signal.SIGKILL
-    left = 10_000
+for step in kill_at_each_step(("fsync", "mkdir", "rename"), lambda name: act(source, root / name)):
     act(source, root / (f"at-{step}" if act is create_savepoint else f"again-{step}"))
     print(step, flush=True)
 """

@@ -85,37 +85,21 @@ def test_the_list_says_which_are_periodic(checkpoint: Path, tmp_path: Path) -> N
     assert [one["is_periodic"] for one in listed.facts["savepoints"]] == [True]
 
 
-#: Deletes in a child of its own for each step at which it is killed: a call that changes the file system.
+#: Deletes, and is killed at each step.
 _KILLED = """
-import os, shutil, signal, sys
+import shutil, sys
 from pathlib import Path
 from integration.operate.retention import Retention
+from tests.killed_steps import kill_at_each_step
 
 source, root = Path(sys.argv[1]), Path(sys.argv[2])
-left = 10_000
-
-def counted(really):
-    def call(*arguments, **named):
-        global left
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return really(*arguments, **named)
-    return call
-
 root.mkdir()
-shutil.copytree(source, root / "whole")
-os.fsync, os.rename, os.unlink, os.rmdir = map(counted, (os.fsync, os.rename, os.unlink, os.rmdir))
-Retention(root / "whole", 2).apply("old")
-steps = 10_000 - left
-for step in range(1, steps + 1):
-    shutil.copytree(source, root / f"at-{step}")
-    child = os.fork()
-    if child == 0:
-        left = step
-        Retention(root / f"at-{step}", 2).apply("old")
-        os._exit(1)
-    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+
+def act(name):
+    shutil.copytree(source, root / name)
+    Retention(root / name, 2).apply("old")
+
+for step in kill_at_each_step(("fsync", "rename", "unlink", "rmdir"), act):
     print(step, flush=True)
 """
 
