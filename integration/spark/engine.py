@@ -134,7 +134,7 @@ class SparkEngine:
             wanted = replace(rows, is_hashed=is_divided)
             batches = collect(wanted, max_bytes=max_bytes, cancel=lambda: self._context.cancelJobsWithTag(tag))
             if batches is not None:
-                with self.shuffles.marking(tag):
+                with self.shuffles.looking(tag):
                     result = replace(task, is_direct=True).execute(0, batches)
                 self.way.learn(rows.name, result.size_bytes)
                 return [result]

@@ -22,9 +22,10 @@ from integration.spark.planned import require_as_planned
 from integration.spark.py4j_log import hide_functions
 from integration.spark.retention import decisions_kept
 from integration.spark.several import Call, by_frame, require_one_call
-from integration.spark.shuffles import Shuffles, StatusStore
+from integration.spark.shuffles import Shuffles
 from integration.spark.staging import Staging
 from integration.spark.state_sizes import StateSizes
+from integration.spark.status_store import StatusStore
 from twopc.batch import Overrides
 from twopc.checkpointing import PASSING
 from twopc.coordinator import Coordinator

@@ -7,22 +7,19 @@ rows that later stages have read before and those that they read afterwards belo
 from __future__ import annotations
 
 import contextlib
-import json
+import itertools
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
-from py4j.protocol import Py4JError
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from twopc.errors import FatalError, RetriableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from concurrent.futures import Future
 
-    from pyspark import SparkContext
+    from integration.spark.status_store import Job, StageAttempt, StatusStore
 
 #: How long Spark's listener bus, which reports jobs and stages, may lag behind the job.
 _STATUS_TIMEOUT_S: Final = 30.0
@@ -32,122 +29,23 @@ _MARK: Final = "-end"
 _IDLE: Final = frozenset({"PENDING", "SKIPPED"})
 
 
-class Job(msgspec.Struct, frozen=True):
-    """A Spark job, as the status store has it.
+@dataclass(frozen=True)
+class _Seen:
+    """What is reported of an attempt.
 
     Attributes:
-        is_over: whether the report of its end has arrived, and with it all that was reported before.
-        skipped: how many tasks belong to stages that it skipped: an earlier job wrote their shuffles.
-        missing: how many others did not run: an earlier job ran them, or it failed.
+        jobs: with its tag.
+        marks: the job behind them; none if nobody has looked beside.
+        ran_once: whether no stage of the jobs ran more than once.
     """
 
-    job_id: int
-    stages: tuple[int, ...]
-    is_over: bool
-    skipped: int = 0
-    missing: int = 0
+    jobs: Sequence[Job]
+    marks: Sequence[Job]
+    ran_once: bool
 
 
-class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
-    """An attempt at a stage: the fields of Spark's ``StageData`` (``status/api/v1/api.scala``) that count here."""
-
-    status: str
-    stage_id: int
-    rdd_ids: tuple[int, ...]
-    shuffle_read_records: int
-    shuffle_write_records: int
-
-
-class _JobData(msgspec.Struct, frozen=True, rename="camel"):
-    """The fields of Spark's ``JobData`` that count here."""
-
-    stage_ids: tuple[int, ...]
-    status: str
-    num_tasks: int
-    num_completed_indices: int
-    num_skipped_tasks: int
-
-
-class StatusStore:
-    """Spark's status store, which the listener bus feeds in order. Every method is some calls of the JVM."""
-
-    def __init__(self, context: SparkContext) -> None:
-        # PySpark's public StatusTracker knows neither tags nor what a stage read.
-        java: Any = context._jsc  # noqa: SLF001 - see above
-        gateway: Any = context._gateway  # noqa: SLF001 - the same
-        self._gateway = gateway
-        self._tracker, self._tags, self._store = (
-            java.statusTracker(),
-            java.sc().statusTracker(),
-            java.sc().statusStore(),
-        )
-        self._arrays = gateway.jvm.java.util.Arrays  # each look-up of a class is some calls
-        self._context, self._nothing = context, java.emptyRDD()
-
-    def mark(self, tag: str) -> None:
-        """Run a job without tasks under the tag. Its report follows those of all jobs that have ended before."""
-        self._context.addJobTag(tag)
-        try:
-            self._nothing.count()
-        finally:
-            self._context.removeJobTag(tag)
-
-    def jobs_with_tag(self, tag: str) -> list[Job]:
-        """The jobs that have the tag."""
-        return self._jobs(self._tags.getJobIdsForTag(tag))
-
-    def jobs_of_group(self, group: str | None, *, after: int) -> list[Job]:
-        """The jobs of a group with a higher number than ``after``."""
-        return self._jobs(self._tracker.getJobIdsForGroup(group), after=after)
-
-    def last_attempt(self, stage: int) -> int | None:
-        """The number of a stage's last attempt; None if the store does not have the stage."""
-        info = self._tracker.getStageInfo(stage)
-        return None if info is None else int(info.currentAttemptId())
-
-    def attempts(self, stage: int) -> list[StageAttempt]:
-        """All attempts at a stage; none if the store does not have them."""
-        jvm = self._gateway.jvm
-        no_tasks, no_quantiles = jvm.java.util.Collections.emptyList(), self._gateway.new_array(jvm.double, 0)
-        try:
-            found = self._store.stageData(stage, False, no_tasks, False, no_quantiles)  # noqa: FBT003 - Scala's
-            return msgspec.json.decode(self._json.writeValueAsString(found), type=list[StageAttempt])
-        except (Py4JError, msgspec.ValidationError):  # another release of Spark: the worst is assumed
-            return [StageAttempt("UNKNOWN", stage, (), 1, 1)] * (1 + (self.last_attempt(stage) or 0))
-
-    def shuffle_of(self, stage: int) -> frozenset[int]:
-        """The RDDs of a stage, the same in every job, if its last attempt wrote rows of a shuffle; else empty."""
-        data = self._store.lastStageAttempt(stage)
-        if data.shuffleWriteRecords() == 0:
-            return frozenset()
-        return frozenset(json.loads(data.rddIds().mkString("[", ",", "]")))
-
-    def cached_rdds(self) -> set[int]:
-        """The ids of the RDDs that are cached, or will be."""
-        found = self._store.rddList(False)  # noqa: FBT003 - not only those that are
-        return {found.apply(index).id() for index in range(found.size())}
-
-    @cached_property
-    def _json(self) -> Any:
-        jackson = self._gateway.jvm.com.fasterxml.jackson
-        mapper = jackson.databind.ObjectMapper()
-        mapper.registerModule(jackson.module.scala.DefaultScalaModule())
-        return mapper
-
-    def _jobs(self, ids: Any, *, after: int = -1) -> list[Job]:
-        # One call for all numbers: py4j reads an array with a call for each of its elements.
-        numbers: list[int] = json.loads(self._arrays.toString(ids))
-        return [self._job(number) for number in sorted(numbers) if number > after]
-
-    def _job(self, number: int) -> Job:
-        try:
-            data = self._store.job(number)
-        except Py4JError:
-            return Job(number, (), is_over=False, missing=1)
-        # As JSON: one call instead of one for each field.
-        job = msgspec.json.decode(self._json.writeValueAsString(data), type=_JobData)
-        missing = job.num_tasks - job.num_completed_indices - job.num_skipped_tasks
-        return Job(number, job.stage_ids, missing <= 0 or job.status != "RUNNING", job.num_skipped_tasks, missing)
+def _has_ended(jobs: Iterable[Job], results: Collection[int]) -> bool:
+    return set(results) <= {stage for job in jobs if job.is_over for stage in job.stages}
 
 
 class Shuffles:
@@ -162,7 +60,8 @@ class Shuffles:
         self.run_id = run_id
         self._store = store
         self._checked = -1
-        self._marks: Counter[str] = Counter()  # by tag, until they are checked
+        self._numbers = itertools.count()
+        self._looked: tuple[str, Future[_Seen] | None] = ("", None)  # of the last attempt with collected rows
         # One thread for all batches: PySpark keeps a connection to the JVM for each thread that calls it.
         self._beside = ThreadPoolExecutor(1, "twopc-marks")
         self._mixed: str | None = None
@@ -177,20 +76,15 @@ class Shuffles:
             raise FatalError(self._mixed)
 
     @contextlib.contextmanager
-    def marking(self, tag: str) -> Iterator[None]:
-        """Have it reported that everything up to now is reported: collected rows do not say which stage they are from.
-
-        The body need not wait for that: it runs beside.
+    def looking(self, tag: str) -> Iterator[None]:
+        """Look at the jobs up to now while the body runs: collected rows do not say which stage they are from.
 
         Args:
             tag: that of the attempt's jobs.
         """
-        self._marks[tag] += 1
-        marked = self._beside.submit(self._store.mark, f"{tag}{_MARK}")
-        try:
-            yield
-        finally:
-            marked.result()
+        looked = self._beside.submit(self._look, tag, f"{tag}{_MARK}{next(self._numbers)}")
+        yield
+        self._looked = (tag, looked)
 
     def check(self, tag: str, results: Collection[int]) -> None:
         """Check an attempt at a batch, after its jobs have succeeded.
@@ -203,30 +97,30 @@ class Shuffles:
             RetriableError: a stage that keeps nothing ran again; a retry reads its input anew.
             FatalError: rows of two shuffles may be mixed, and kept; or Spark has not reported enough to exclude it.
         """
-        marks = self._reported_marks(tag)
-        jobs = self._reported(tag, results)
-        if not self._ran_once(jobs) or self._may_read_what_is_kept(jobs):
+        of_tag, looked = self._looked
+        seen = looked.result() if looked is not None and of_tag == tag else None
+        if seen is None or not _has_ended(seen.jobs, results):
+            jobs = self._reported(tag, results)
+            seen = _Seen(jobs, () if seen is None else seen.marks, ran_once=self._ran_once(jobs))
+        if not seen.ran_once or self._may_read_what_is_kept(seen.jobs):
             since = self._store.jobs_of_group(self.run_id, after=self._checked)
             if self._ran_once(since):
                 self._require_written_once(since)
             else:
-                self._look_closer(since, {stage for job in jobs for stage in job.stages})
-        self._checked = max((job.job_id for job in (*jobs, *marks)), default=self._checked)
+                self._look_closer(since, {stage for job in seen.jobs for stage in job.stages})
+        self._checked = max((job.job_id for job in (*seen.jobs, *seen.marks)), default=self._checked)
 
-    def _reported_marks(self, tag: str) -> list[Job]:
-        """The marks of an attempt, once all are reported, and so all that came before."""
-        count = self._marks.pop(tag, 0)
-        if count == 0:
-            return []
-        what = "the end of the job that collected the batch"
-        return self._await(f"{tag}{_MARK}", lambda marks: len(marks) == count, what)
+    def _look(self, tag: str, mark: str) -> _Seen:
+        """The jobs with the tag, once a mark behind them is reported, and so all that came before it."""
+        self._store.mark(mark)
+        marks = self._await(mark, bool, "the end of the job that collected the batch")
+        jobs = self._store.jobs_with_tag(tag)
+        return _Seen(jobs, marks, ran_once=self._ran_once(jobs))
 
     def _reported(self, tag: str, results: Collection[int]) -> list[Job]:
         """The jobs with the tag, once the end of those with the ``results`` is reported, and so all that came before."""
         what = f"the end of the job of stage {', '.join(map(str, sorted(results)))}"
-        return self._await(
-            tag, lambda jobs: set(results) <= {stage for job in jobs if job.is_over for stage in job.stages}, what
-        )
+        return self._await(tag, lambda jobs: _has_ended(jobs, results), what)
 
     def _await(self, tag: str, is_enough: Callable[[list[Job]], bool], what: str) -> list[Job]:
         deadline = time.monotonic() + _STATUS_TIMEOUT_S

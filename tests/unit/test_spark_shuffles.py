@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from integration.spark import shuffles
-from integration.spark.shuffles import Job, Shuffles, StageAttempt
+from integration.spark.shuffles import Shuffles
+from integration.spark.status_store import Job, StageAttempt
 from twopc.errors import FatalError, RetriableError
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ ONE_JOB = {"a": [Job(0, (M1, M2, RESULT), is_over=True)]}
 
 def marked(store: Store) -> Shuffles:
     watched = watching(store)
-    with watched.marking("a"):
+    with watched.looking("a"):
         pass
     return watched
 
@@ -94,15 +95,37 @@ def test_a_job_whose_rows_were_collected_is_checked_once_a_mark_behind_it_is_rep
         marked(store).check("a", ())
 
 
-def test_every_mark_is_waited_for() -> None:
+def test_the_jobs_of_collected_rows_are_read_once_their_mark_is_reported() -> None:
+    """Whatever is read before it may lack a stage that ran again."""
+    store, asked = Store(dict(ONE_JOB)), list[str]()
+    reports = iter([False, False, True])
+    read = store.jobs_with_tag
+
+    def jobs_with_tag(tag: str) -> list[Job]:
+        asked.append(tag)
+        return read(tag) if tag == "a" or next(reports) else []
+
+    store.jobs_with_tag = jobs_with_tag  # type: ignore[method-assign]
+    marked(store).check("a", ())
+    assert asked == ["a-end0"] * 3 + ["a"]
+
+
+def test_what_was_seen_of_collected_rows_does_not_stand_for_a_job_of_tasks_that_followed() -> None:
+    """Two DataFrames: the driver collects one, tasks write the other, in a stage that ran again."""
+    store = Store(dict(ONE_JOB), {**plain(), 3: attempts_at(3, 2, of=M2), 4: attempts_at(4, of=RESULT)})
+    watched = marked(store)
+    store.jobs["a"] = [*ONE_JOB["a"], Job(91, (3, 4), is_over=True)]
+    with pytest.raises(FatalError, match="Spark ran stage"):
+        watched.check("a", {4})
+
+
+def test_what_was_seen_of_one_attempt_does_not_stand_for_the_next() -> None:
     store = Store(dict(ONE_JOB))
     watched = marked(store)
-    with watched.marking("a"):
-        pass
-    marks, asked = store.jobs["a-end"], list[list[Job]]()
-    store.unreported = (asked.append(jobs) or jobs for jobs in [marks[:1], marks])  # type: ignore[func-returns-value]
-    watched.check("a", {RESULT})
-    assert asked == [marks[:1], marks]
+    store.jobs["b"] = [Job(91, (3,), is_over=True)]
+    store.stages[3] = [StageAttempt("COMPLETE", 3, (9,), 0, 0)] * 2
+    with pytest.raises(RetriableError, match="stage 3 was run again"):
+        watched.check("b", ())
 
 
 def test_a_mark_that_is_never_reported_stops_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
