@@ -25,22 +25,30 @@ _SPARKS_LIMIT: Final = "spark.driver.maxResultSize"
 _TASK_FACTOR: Final = 2
 
 
-def collect(rows: Rows, *, max_bytes: int | None, cancel: Callable[[], None]) -> list[pa.RecordBatch] | None:
+def collect(
+    rows: Rows, *, max_bytes: int | None, is_bounded: bool, cancel: Callable[[], None]
+) -> list[pa.RecordBatch] | None:
     """Evaluate a DataFrame once and collect its rows, in the order of its partitions.
 
     Args:
         rows: the DataFrame.
         max_bytes: None takes whatever comes.
+        is_bounded: whether the tasks keep to a bound, too.
         cancel: ends the DataFrame's jobs; called once more has come.
 
     Returns:
-        None if there are more bytes than allowed. No process has held more than about twice the limit for each running task.
+        None if there are more bytes than allowed. With a bound, no process has held more than about twice the limit for each
+        running task; without, this one has dropped what is over the limit, and Spark's own limit holds for the others.
 
     Raises:
         Exception: the evaluation failed, as from any action.
     """
     stream = Stream(max_bytes, cancel)
-    frame = rows.frame() if max_bytes is None else rows.bounded(_TASK_FACTOR * max_bytes)
+    arranged: Callable[[list[pa.RecordBatch]], list[pa.RecordBatch] | None]
+    if max_bytes is not None and is_bounded:
+        frame, arranged = rows.bounded(_TASK_FACTOR * max_bytes), _within
+    else:
+        frame, arranged = rows.for_driver()
     dataset: Any = frame._jdf  # noqa: SLF001 - see above
     connection, secret, server = dataset.collectAsArrowToPython()
     load: Any = conversion._load_from_socket  # type: ignore[attr-defined] # noqa: SLF001 - the same
@@ -51,9 +59,7 @@ def collect(rows: Rows, *, max_bytes: int | None, cancel: Callable[[], None]) ->
     finally:
         with _unless(lambda error: max_bytes is not None and stream.is_void(error)), unwrap_spark_exception():
             server.getResult()  # raises what the evaluation raised
-    if stream.is_over:
-        return None
-    return stream.batches if max_bytes is None else _within(stream.batches)
+    return None if stream.is_over else arranged(stream.batches)
 
 
 class Stream:

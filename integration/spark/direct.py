@@ -19,6 +19,8 @@ WAYS: Final = ("auto", "always", "never")
 _FIRST_BYTES_PER_RECORD: Final = 1024
 #: One large batch in so many is enough to keep all of them away from the driver.
 _REMEMBERED: Final = 8
+#: By how much an estimate over Kafka records may be wrong until a batch that is collected without a bound is over the limit.
+_MARGIN: Final = 100
 
 
 class Direct:
@@ -57,9 +59,22 @@ class Way:
         """Whether the driver shall write a DataFrame. What cannot be estimated is left to the tasks, which measure it."""
         if self.direct.way != "auto":
             return self.direct.way == "always"
+        expected_bytes = self._expected_bytes(frame)
+        return expected_bytes is not None and expected_bytes <= self.direct.max_bytes
+
+    def needs_bound(self, frame: str) -> bool:
+        """Whether the tasks, too, have to bound what they give the driver. That costs Spark a larger plan.
+
+        Not where a batch of counted records fits even with a hundred times the bytes that are expected.
+        """
+        expected_bytes = self._expected_bytes(frame)
+        is_far_below = expected_bytes is not None and _MARGIN * expected_bytes <= self.direct.max_bytes
+        return not (self.planned.counts_records and is_far_below)
+
+    def _expected_bytes(self, frame: str) -> float | None:
         first = _FIRST_BYTES_PER_RECORD if self.planned.counts_records else None
         each = max(self.direct.seen[frame], default=first)
-        return each is not None and self.planned.size is not None and self.planned.size * each <= self.direct.max_bytes
+        return None if each is None or self.planned.size is None else self.planned.size * each
 
     def learn(self, frame: str, size_bytes: int) -> None:
         """Take note of what a DataFrame had."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -132,7 +133,9 @@ class SparkEngine:
             # With one transaction there is no loss in part, and so no replay to compare (rule 9).
             is_divided = len(self.batch) > 1 or len(rows.sinks) > 1
             wanted = replace(rows, is_hashed=is_divided)
-            batches = collect(wanted, max_bytes=max_bytes, cancel=lambda: self._context.cancelJobsWithTag(tag))
+            is_bounded = self.way.needs_bound(rows.name)
+            cancel = partial(self._context.cancelJobsWithTag, tag)
+            batches = collect(wanted, max_bytes=max_bytes, is_bounded=is_bounded, cancel=cancel)
             if batches is not None:
                 with self.shuffles.looking(tag):
                     result = replace(task, is_direct=True).execute(0, batches)

@@ -17,7 +17,7 @@ from twopc.errors import SchemaError
 from twopc.sink import TYPE_NAME, Form, SinkColumn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -52,6 +52,12 @@ class TakenColumn:
         if self.form is Form.BINARY:
             return f"CAST({self.sql} AS BINARY)"
         return f"unix_millis({self.sql})" if self.form is Form.EPOCH_MILLIS else self.sql
+
+    @property
+    def is_spark_needed(self) -> bool:
+        """Whether only Spark can bring what it is made from into its form."""
+        is_text = isinstance(self.kind, (st.BinaryType, st.StringType))
+        return not (self.form is Form.AS_IS or (self.form is Form.BINARY and is_text))
 
     @property
     def hashed(self) -> str:
@@ -99,6 +105,33 @@ class Rows:
             *(f"{column.in_form} AS `{index}`" for index, column in enumerate(self.columns)),
             f"{self._checksum} AS {CHECKSUM}",
         )
+
+    def for_driver(self) -> tuple[DataFrame, Callable[[list[pa.RecordBatch]], list[pa.RecordBatch]]]:
+        """What the driver collects, without a bound, and what makes the batches of :meth:`frame` of it.
+
+        The DataFrame itself where that is enough: another one costs Spark another plan.
+        """
+        order = self._order_of_own_columns()
+        if order is None:
+            return self.frame(), lambda batches: batches
+        return self.source, lambda batches: [self._arranged(batch, order) for batch in batches]
+
+    def _order_of_own_columns(self) -> list[int] | None:
+        """Which of its own columns each column of :meth:`frame` is; None if Spark has to make or to drop one."""
+        names, taken = self.source.columns, [column.sql for column in self.columns]
+        own = {quoted(name): index for index, name in enumerate(names)}
+        is_enough = len(own) == len(names) and own.keys() == set(taken)
+        if self.is_hashed or not is_enough or any(column.is_spark_needed for column in self.columns):
+            return None
+        return [own[sql] for sql in taken]
+
+    def _arranged(self, batch: pa.RecordBatch, order: Sequence[int]) -> pa.RecordBatch:
+        columns = [
+            _as_bytes(batch.column(index)) if column.form is Form.BINARY else batch.column(index)
+            for column, index in zip(self.columns, order, strict=True)
+        ]
+        names = [*map(str, range(len(columns))), CHECKSUM]
+        return pa.RecordBatch.from_arrays([*columns, pa.repeat(0, batch.num_rows)], names=names)
 
     def bounded(self, most_bytes: int) -> DataFrame:
         """The same as one struct a row: null beyond the bound, so that no task gives more than about ``most_bytes``.
@@ -170,6 +203,13 @@ def _arrow_field(field: st.StructField) -> pa.Field[Any]:
     except PySparkTypeError:
         kind = pa.null()  # PySpark cannot convert it; that must not stop a query whose sinks do not take the column
     return pa.field(field.name, kind, field.nullable, metadata={TYPE_NAME: field.dataType.simpleString()})
+
+
+def _as_bytes(texts: pa.Array[Any]) -> pa.Array[Any]:
+    """The same buffers as UTF-8 bytes: what Spark's ``CAST(… AS BINARY)`` gives."""
+    if pa.types.is_string(texts.type):
+        return texts.cast(pa.binary())
+    return texts.cast(pa.large_binary()) if pa.types.is_large_string(texts.type) else texts
 
 
 def quoted(name: str) -> str:

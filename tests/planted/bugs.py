@@ -433,6 +433,15 @@ BUGS: Final = (
         whole="tests/live/test_spark_direct.py -k hundred_times",
     ),
     _bug(
+        "the driver takes the columns in the DataFrame's order",
+        0,
+        "integration/spark/frame.py",
+        "        return [own[sql] for sql in taken]\n",
+        "        return list(range(len(taken)))\n",
+        model=False,
+        whole="tests/live/test_spark_direct_frame.py -k same_rows",
+    ),
+    _bug(
         "a repair goes another way than its decision",
         9,
         _TRANSACTION,

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 REFUSED = "Total size of serialized results of 3 tasks (2.9 MiB) is bigger than spark.driver.maxResultSize (1024.0 KiB)"
 
 
-def collected(error: str, max_bytes: int | None, monkeypatch: pytest.MonkeyPatch) -> list[pa.RecordBatch] | None:
+def collected(
+    error: str, max_bytes: int | None, monkeypatch: pytest.MonkeyPatch, *, is_bounded: bool = True
+) -> list[pa.RecordBatch] | None:
     """What comes of a DataFrame of which Spark has sent nothing when its job failed."""
 
     def fail() -> None:
@@ -26,14 +28,15 @@ def collected(error: str, max_bytes: int | None, monkeypatch: pytest.MonkeyPatch
     frame = SimpleNamespace(
         _jdf=SimpleNamespace(collectAsArrowToPython=lambda: (1, "", SimpleNamespace(getResult=fail)))
     )
-    rows: Any = SimpleNamespace(frame=lambda: frame, bounded=lambda _: frame)
+    rows: Any = SimpleNamespace(for_driver=lambda: (frame, list), bounded=lambda _: frame)
     monkeypatch.setattr("pyspark.sql.pandas.conversion._load_from_socket", lambda *_: None)
     monkeypatch.setattr(collecting, "unwrap_spark_exception", contextlib.nullcontext)  # it needs a session
-    return collect(rows, max_bytes=max_bytes, cancel=lambda: None)
+    return collect(rows, max_bytes=max_bytes, is_bounded=is_bounded, cancel=lambda: None)
 
 
 def test_what_spark_refuses_to_collect_is_left_to_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert collected(REFUSED, 10_000_000, monkeypatch) is None
+    assert collected(REFUSED, 10_000_000, monkeypatch, is_bounded=False) is None
 
 
 @pytest.mark.parametrize(("error", "max_bytes"), [("a task failed", 10_000_000), (REFUSED, None)])

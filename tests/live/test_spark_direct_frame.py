@@ -1,0 +1,131 @@
+"""A small batch is collected as it is: without a plan of our own, and so without the tasks' bound."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from integration.spark.collect import collect
+from integration.spark.frame import Rows, arrange
+from sinks.kafka import KafkaSink
+from tests.live.spark_support import Pipeline, spark
+from tests.live.test_spark_direct import sink_of, ways
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tests.live.services import KafkaService
+
+__all__ = ["spark"]
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
+HEADERS = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
+
+
+def sink(**settings: Any) -> KafkaSink:
+    """It connects nowhere."""
+    return KafkaSink(name="orders", bootstrap_servers="localhost:1", **settings)
+
+
+def arranged(frame: DataFrame, *sinks: KafkaSink, **select: list[str]) -> Rows:
+    return replace(arrange("", frame, sinks, select=select), is_hashed=False)
+
+
+def collected(rows: Rows) -> pa.Table:
+    batches = collect(rows, max_bytes=None, is_bounded=False, cancel=lambda: None)
+    assert batches is not None
+    return pa.Table.from_batches(batches)
+
+
+def made_by_spark(rows: Rows) -> pa.Table:
+    return rows.frame().toArrow()
+
+
+def test_the_driver_collects_the_dataframe_itself_and_writes_the_same_rows_as_a_plan_would_give(
+    spark: SparkSession,
+) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")  # noqa: T201 - to repeat it
+    chance = random.Random(seed)
+    headers = [None, [], [("h", b"1")], [("h", None), ("ключ", b"\0")]]
+    data = [
+        (
+            chance.choice(headers),
+            chance.choice([None, "", "a", "ключ", "\U0001f600"]),
+            chance.choice([None, 0, 1]),
+            chance.choice([None, b"", b"\xff\0", bytes(chance.randrange(300))]),
+            chance.choice(["t", "other"]),
+        )
+        for _ in range(500)
+    ]
+    schema = f"headers {HEADERS}, value STRING, partition INT, key BINARY, topic STRING"
+    frame = spark.createDataFrame(data, schema).repartition(3)
+    rows = arranged(frame, sink())
+    assert rows.for_driver()[0] is frame
+    found, expected = collected(rows), made_by_spark(rows)
+    assert found.schema.types == expected.schema.types
+    assert found.schema.names == expected.schema.names
+    assert found.to_pylist() == expected.to_pylist()
+
+
+def test_an_empty_dataframe_has_no_batch(spark: SparkSession) -> None:
+    rows = arranged(spark.createDataFrame([], "value STRING"), sink(topic="t"))
+    assert collect(rows, max_bytes=1024, is_bounded=False, cancel=lambda: None) == []
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        pytest.param(["value", "1 AS other"], id="a column that no sink takes"),
+        pytest.param(["value", "TIMESTAMP'2020-01-01' AS timestamp"], id="a form that Spark makes"),
+        pytest.param(["value", "'x' AS `a.b`", "1 AS `a``b`"], id="names with quotes"),
+    ],
+)
+def test_spark_makes_what_the_driver_cannot_make_of_the_dataframe(columns: list[str], spark: SparkSession) -> None:
+    frame = spark.createDataFrame([("v",), (None,)], "value STRING").selectExpr(*columns)
+    rows = arranged(frame, sink(topic="t"))
+    assert rows.for_driver()[0] is not frame
+    assert collected(rows).to_pylist() == made_by_spark(rows).to_pylist()
+
+
+def test_spark_makes_the_columns_of_expressions_and_every_checksum(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([("v",), (None,)], "value STRING")
+    selected = arranged(frame, sink(topic="t"), orders=["upper(value) AS value"])
+    hashed = replace(arranged(frame, sink(topic="t")), is_hashed=True)
+    for rows in (selected, hashed):
+        assert rows.for_driver()[0] is not frame
+        assert collected(rows).to_pylist() == made_by_spark(rows).to_pylist()
+    assert all(row["__twopc_checksum"] for row in collected(hashed).to_pylist())
+
+
+def test_large_types_become_bytes_too(spark: SparkSession) -> None:
+    setting = "spark.sql.execution.arrow.useLargeVarTypes"
+    spark.conf.set(setting, "true")
+    try:
+        rows = arranged(spark.createDataFrame([("v",)], "value STRING"), sink(topic="t"))
+        found, expected = collected(rows), made_by_spark(rows)
+    finally:
+        spark.conf.unset(setting)
+    assert found.schema.types == expected.schema.types == [pa.large_binary(), pa.int64()]
+    assert found.to_pylist() == expected.to_pylist()
+
+
+def test_a_batch_of_few_records_that_are_larger_than_ever_does_not_stay_in_the_driver(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, max_offsets=5, settings={"direct_max_bytes": 100_000})
+    for size in (10, 10, 60_000, 10):
+        for number in range(5):
+            value = f"{number}-{size}-" + "x" * size
+            pipeline.give(value.encode(), key=b"k")
+            pipeline.given[value] += 1
+    pipeline.run(spark)
+    pipeline.require_exactly_once()
+    assert [all(way) for way in ways(sink_of(pipeline))] == [True, True, False, False]
