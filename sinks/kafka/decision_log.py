@@ -93,7 +93,7 @@ class KafkaDecisionLog(DecisionLog):
             return self.driver_epoch
         self.topic.ensure()
         self.topic.require_safe()
-        self.delete_before({DRIVER_PARTITION: 0})  # deletes nothing: it warns of a right that is missing
+        self.delete_before({DRIVER_PARTITION: 0})
         self._frame_bytes = min(_FRAME_BYTES, self.topic.batch_limit() - _BATCH_OVERHEAD_BYTES)
         self._producer = DriverProducer(self._settings, self._silence)
         acquired = Acquired.by_this_process(claim, int(time.time() * 1000), sink=self._settings.name)
@@ -140,7 +140,10 @@ class KafkaDecisionLog(DecisionLog):
         return first
 
     def delete_before(self, starts: Mapping[int, int]) -> None:
-        """DeleteRecords below each partition's offset. Best effort: the next call repeats what failed."""
+        """DeleteRecords below each partition's offset. Best effort: the next call repeats what failed.
+
+        An offset of 0 deletes nothing. It only warns of what will be in the way later, such as a missing right.
+        """
         deleted = self.admin.delete_records(
             [TopicPartition(self.name, partition, offset) for partition, offset in starts.items()],
             request_timeout=self._timeout_ms / 1000,
@@ -149,9 +152,10 @@ class KafkaDecisionLog(DecisionLog):
             try:
                 future.result()
             except KafkaException as error:
-                doing = f"deleting old records of {where.topic}/{where.partition}, which needs the right Delete"
-                text = "%s. Until this succeeds the ledger grows"
-                logger.warning(text, translate(error, doing, on_topic("Delete", self.name)))
+                doing = f"deleting old records of {where.topic}/{where.partition}"
+                found = translate(error, doing, on_topic("Delete", self.name))
+                if starts[where.partition] or not is_retriable(found):  # a new topic's leader may not be one yet
+                    logger.warning("%s. Until this succeeds the ledger grows", found)
 
     def _read_back(self, offset: int, value: bytes) -> None:
         """Prove that the record was committed: wait until the last stable offset is above it, then read it."""

@@ -204,6 +204,6 @@ def test_without_the_rights_to_delete_or_to_see_the_transaction_log_a_start_warn
         assert any("settings of __transaction_state are not checked" in text for text in caplog.messages)
         grows = [text for text in caplog.messages if "Until this succeeds the ledger grows" in text]
         assert len(grows) == 1
-        assert "needs the right Delete" in grows[0]
+        assert f"Allow Delete on the topic {query.sink.ledger}" in grows[0]
         query.driver().process(query.batch(1), Tasks(query, [["d"]]))
     assert query.visible() == {"a": 1, "b": 1, "c": 1, "d": 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +13,19 @@ import pytest
 from integration.spark.collect import collect
 from integration.spark.frame import Rows, arrange
 from sinks.kafka import KafkaSink
+from sinks.kafka.writer import KafkaWriter
+from tests.live.file_query import Query, kafka_sink, values
 from tests.live.spark_support import Pipeline, spark
-from tests.live.test_spark_direct import sink_of, ways
+from tests.live.test_spark_direct import DIRECT, sink_of, ways
+from tests.live.test_spark_direct import rows as numbered
+from twopc.errors import RetriableError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from integration.spark import ExactlyOnce
     from tests.live.services import KafkaService
 
 __all__ = ["spark"]
@@ -129,3 +135,34 @@ def test_a_batch_of_few_records_that_are_larger_than_ever_does_not_stay_in_the_d
     pipeline.run(spark)
     pipeline.require_exactly_once()
     assert [all(way) for way in ways(sink_of(pipeline))] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("adaptive", ["true", "false"])
+def test_an_attempt_is_repeated_over_the_same_dataframe_and_its_shuffle(
+    adaptive: str, kafka: KafkaService, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second attempt skips what the first has shuffled, and is decided: the stages ran once."""
+    flush, errors = KafkaWriter.pre_commit, [RetriableError("once")]
+
+    def fail_once(writer: KafkaWriter) -> Any:
+        if errors:
+            raise errors.pop()
+        return flush(writer)
+
+    def summed(each: ExactlyOnce) -> Any:
+        return lambda frame, batch: each(
+            frame.groupBy("key").count().selectExpr("key", "CAST(count AS STRING) AS value"), batch
+        )
+
+    monkeypatch.setattr(KafkaWriter, "pre_commit", fail_once)
+    output = kafka_sink(kafka.bootstrap_servers)
+    query = Query(spark, tmp_path, (output,), DIRECT, function=summed)
+    query.feed(*numbered(40), *numbered(20))
+    spark.conf.set("spark.sql.adaptive.enabled", adaptive)
+    try:
+        query.run("id AS key")
+    finally:
+        spark.conf.unset("spark.sql.adaptive.enabled")
+    assert not errors
+    assert values(output) == Counter({"1": 20, "2": 20})
+    assert ways(output) == [[True]]
