@@ -117,6 +117,13 @@ class SinkCommitter(ABC, Generic[HandleT]):
         nothing: no decided batch depends on it.
         """
 
+    def orphans_ended(self) -> int:
+        """How many open transactions the sweeps of this committer have ended so far, each counted once: for metrics.
+
+        By default 0, so a sink need not count.
+        """
+        return 0
+
     def forget(self, kept_scan_start: JsonObject) -> None:
         """Drop evidence of decisions older than the one whose :meth:`begin_attempt` returned ``kept_scan_start``."""
         del kept_scan_start

@@ -85,6 +85,7 @@ class Coordinator:
             TwoPhaseCommitError: ``twopc.errors`` says what each kind means; nothing half-decided is left behind.
         """
         pending = pending or Pending()
+        pending.take_orphans_ended = self.participants.take_orphans_ended
         run = self._run or self.initialize_state(batch, pending)
         transaction = BatchTransaction(run, batch, engine, pending)
         while (step := transaction.next_step()) is not Step.FINISH:  # the recovery table; raises every refusal

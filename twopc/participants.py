@@ -36,6 +36,7 @@ class Participants:
         order = sorted(named, key=lambda name: (committers[name].decision_log() is None, name))
         self.sinks = {name: named[name] for name in order}
         self.committers = {name: committers[name] for name in order}
+        self._orphans_told = 0
 
     @property
     def prepare_timeout_ms(self) -> float | None:
@@ -127,6 +128,11 @@ class Participants:
     def blockers(self) -> list[str]:
         """What kept the last commit from being proven, sink by sink, for people."""
         return [reason for committer in self.committers.values() for reason in committer.blockers()]
+
+    def take_orphans_ended(self) -> int:
+        """How many open transactions the sinks' sweeps have ended since this was last asked. Asks no store."""
+        told, self._orphans_told = self._orphans_told, sum(one.orphans_ended() for one in self.committers.values())
+        return self._orphans_told - told
 
     def forget(self, oldest_kept: Mapping[str, Mapping[str, Any]]) -> None:
         """Drop evidence that only decisions older than the oldest kept one need."""

@@ -43,6 +43,7 @@ class Pending:
         transactions_live_ms: how long the sinks' transactions may be open until they must be decided; None: for ever.
         attempt_began: when its tasks, and so its transactions, began.
         is_declined: whether a task has said no to this attempt.
+        take_orphans_ended: counts what sweeps have ended since the checkpoint before; asked at the end.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Pending:
         self.is_declined = False
         self.transactions_live_ms: float | None = None
         self.attempt_began = self.began
+        self.take_orphans_ended: Callable[[], int] = int
         self._pause_ms = None if last_ended is None else (self.began - last_ended) * 1000
         self._entered: list[tuple[str, float]] = []
         self._steps: list[str] = []
@@ -124,6 +126,7 @@ class Pending:
             rows=sum([task.rows for task in tasks] or [vote.rows for vote in votes]),
             size_bytes=sum([vote.size_bytes for vote in votes]),
             planned=self.planned,
+            orphans_ended=self.take_orphans_ended(),
             limit_ms=self.limit_ms,
             limited_by=self.limited_by,
             median_ms=votes[len(votes) // 2].took_ms if votes else 0.0,

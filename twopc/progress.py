@@ -92,6 +92,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
         phases: ms by phase, in order. A phase that came twice counts once.
         tasks: how many acknowledged.
         transactions: how many were decided.
+        orphans_ended: open transactions that nobody had decided, ended by the sweeps since the checkpoint before; of those sinks
+            that count them.
         planned: how much input Spark had planned, in the source's own unit; None if it does not tell.
         limit_ms: how long preparing was allowed to take; None: without a limit.
         limited_by: the settings that change it.
@@ -118,6 +120,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     transactions: int = 0
     rows: int = 0
     size_bytes: int = 0
+    orphans_ended: int = 0
     planned: int | None = None
     limit_ms: float | None = None
     limited_by: str = ""

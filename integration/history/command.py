@@ -177,6 +177,8 @@ def _print_one(one: Checkpoint) -> None:
     wrote = f"{one.rows:,} rows, {one.size_bytes:,} bytes, {one.tasks} tasks, {one.transactions} transactions"
     steps = ", ".join(one.steps) or ("none" if one.cause is not None else "none, a replay")
     facts = [f"Steps: {steps}. Written by: {one.way or 'nobody'}. {wrote}."]
+    if one.orphans_ended:
+        facts.append(f"Orphans ended, of a dead driver or a failed attempt: {one.orphans_ended}.")
     facts += [_state_line(size) for size in one.state]
     facts += [
         f"Task {vote.partition}: Spark's attempt {vote.attempt} counts{f', on {vote.host}' if vote.host else ''}; those before "

@@ -70,6 +70,9 @@ class PrometheusMetrics(Listener):
         self._late = counter("late_acknowledgements", "Votes after the checkpoint had expired.").labels(name)
         self._rows = counter("rows", "Rows of completed checkpoints.").labels(name)
         self._bytes = counter("bytes", "Bytes of their rows, as Arrow has them.").labels(name)
+        self._orphans = counter("orphans_ended", "Open transactions that nobody had decided, ended by sweeps.").labels(
+            name
+        )
         self._took = prometheus.Histogram(
             "twopc_checkpoint_seconds", "From the trigger to the end.", _LABEL, registry=registry, buckets=_BUCKETS
         ).labels(name)
@@ -104,6 +107,7 @@ class PrometheusMetrics(Listener):
             self._phases.labels(name, phase).observe(ms / 1000)
         for failed in checkpoint.failed_attempts:
             self._attempts.labels(name, failed.reason).inc()
+        self._orphans.inc(checkpoint.orphans_ended)
         self._in_doubt.set(cause is not None and cause.error in _IN_DOUBT)
         if cause is not None:
             self._late.inc(cause.late)

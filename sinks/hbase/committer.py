@@ -107,9 +107,10 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         found = self._client.scan(self._table, staging.own_row(self.name, "slice/"), staging.STATE)
         return {staging.entry_of_row(result.cell[0].row): "" for result in found}
 
-    def _sweep(self, orphans: Mapping[str, str]) -> None:
+    def _sweep(self, orphans: Mapping[str, str]) -> int:
         # A task whose slice is removed can write no more: it finds the slice closed.
         self._remove(orphans)
+        return len(orphans)
 
     def _remove(self, entries: Iterable[str]) -> None:
         rows = [staging.slice_row(self.name, entry) for entry in entries]

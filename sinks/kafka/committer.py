@@ -51,6 +51,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         self._scan_start = ScanStart(self._log, settings.topic, timeout_ms=settings.timeout_ms)
         self._unread: list[str] = []  # why the last search of markers proved nothing
         self._blockers: list[str] = []
+        self._orphans_ended = 0
 
     def binding(self) -> Mapping[str, str]:
         """See :class:`SinkCommitter`: the cluster and the ledger, by their ids."""
@@ -134,7 +135,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         for _ in range(2):
             # Sweep first: a dead driver's orphan holds back the last stable offset until it times out. Only earlier
             # driver epochs: this driver's own transactions may still be decided.
-            sweep(self._client, self._settings, spared=handles, below=self._log.driver_epoch)
+            self._orphans_ended += sweep(self._client, self._settings, spared=handles, below=self._log.driver_epoch)
             found, self._unread = markers.search(self._log, handles, start, timeout_ms=self._timeout_ms / 2)
             if Evidence.UNKNOWN not in found.values():
                 break
@@ -142,8 +143,13 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
 
     def recover_and_abort(self, decided: Collection[KafkaHandle]) -> None:
         """See :class:`SinkCommitter`: rule 7. It is the last act of each batch."""
-        sweep(self._client, self._settings, spared=decided, below=self._log.driver_epoch + 1)
+        below = self._log.driver_epoch + 1
+        self._orphans_ended += sweep(self._client, self._settings, spared=decided, below=below)
         self._scan_start.request()
+
+    def orphans_ended(self) -> int:
+        """See :class:`SinkCommitter`."""
+        return self._orphans_ended
 
     def initialize_state(
         self, decided: Sequence[KafkaHandle], scan_start: Mapping[str, Any]

@@ -98,10 +98,10 @@ def _visibility(handle: KafkaHandle, found: Description) -> str:
     return CONCURRENT if found.is_of(handle) and found.state == "PrepareCommit" else found.error
 
 
-def sweep(client: TransactionClient, settings: KafkaSettings, *, spared: Collection[KafkaHandle], below: int) -> None:
+def sweep(client: TransactionClient, settings: KafkaSettings, *, spared: Collection[KafkaHandle], below: int) -> int:
     """Fence every open transaction of the sink's tasks of driver epochs under ``below``, except the ``spared``.
 
-    An incomplete sweep is logged.
+    An incomplete sweep is logged. Returns how many are proven ended.
     """
     listing = client.list_open(id_prefix(settings.name))
     candidates = [
@@ -123,6 +123,7 @@ def sweep(client: TransactionClient, settings: KafkaSettings, *, spared: Collect
     unfenced = fence(client, orphans, timeout_ms=settings.timeout_ms)
     if unfenced or len(opened) < len(candidates) or not listing.complete:
         logger.warning("the sweep of sink %r is incomplete; the next batch repeats it", settings.name)
+    return len(orphans) - len(unfenced)
 
 
 def fence(client: TransactionClient, identities: Sequence[ProducerIdentity], *, timeout_ms: float) -> list[str]:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: How long a swept slice stays listed, so that what its task writes after the sweep is swept too.
 _LISTED_MS: Final = 3_600_000
+#: In the list: what comes behind it is when the slice was swept.
+_SWEPT_AT: Final = "@"
 _CONTROL_FIELDS: Final[tuple[str, ...]] = (*Control.__struct_fields__, *FORMER_NAMES)
 
 
@@ -158,12 +160,13 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
         listed = self._client.execute_one(Call(keys.slot_of_control(self.name), ("HGETALL", keys.slices(self.name))))
         return {entry.decode(): value.decode() for entry, value in listed.items()}
 
-    def _sweep(self, orphans: Mapping[str, str]) -> None:
+    def _sweep(self, orphans: Mapping[str, str]) -> int:
         self._execute([call for entry, value in orphans.items() for call in self._sweep_one(entry, value)])
+        return sum(_SWEPT_AT not in value for value in orphans.values())
 
     def _sweep_one(self, entry: str, value: str) -> Iterator[Call]:
         """Remove an orphan's chunks now, and its entry an hour later."""
-        listed, _, swept_at_ms = value.partition("@")
+        listed, _, swept_at_ms = value.partition(_SWEPT_AT)
         now_ms = time.time_ns() // 1_000_000
         remove = keys.unstage(self.name, entry, [int(slot) for slot in listed.split(",") if slot])
         if swept_at_ms and int(swept_at_ms) < now_ms - _LISTED_MS:
@@ -171,7 +174,7 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
             return
         yield from remove[:-1]
         if not swept_at_ms:
-            words = ("HSET", keys.slices(self.name), entry, f"{listed}@{now_ms}")
+            words = ("HSET", keys.slices(self.name), entry, f"{listed}{_SWEPT_AT}{now_ms}")
             yield Call(keys.slot_of_control(self.name), words)
 
     def _execute(self, calls: Sequence[Call]) -> None:

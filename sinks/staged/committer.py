@@ -44,6 +44,7 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
         self._driver_epoch = -1
         self._highest_version = 0
         self._blockers: list[str] = []
+        self._orphans_ended = 0
 
     def binding(self) -> Mapping[str, str]:
         """See :class:`SinkCommitter`: the sink's id in the store, which moves with the store's data."""
@@ -136,6 +137,10 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
         """See :class:`SinkCommitter`: sweep the undecided slices of this and earlier driver epochs."""
         self._tidy("sweeping undecided slices", lambda: self._sweep_all({handle.entry for handle in decided}))
 
+    def orphans_ended(self) -> int:
+        """See :class:`SinkCommitter`."""
+        return self._orphans_ended
+
     def blockers(self) -> Sequence[str]:
         """See :class:`SinkCommitter`."""
         return self._blockers
@@ -193,7 +198,7 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
         }
         if orphans:
             crash_point("driver.sweeping")
-            self._sweep(orphans)
+            self._orphans_ended += self._sweep(orphans)
 
     def _try(self, what: str, step: Callable[[], T]) -> T:
         """Take a step before the decision; its failure ends the attempt."""
@@ -267,5 +272,5 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
         """Every listed slice: its entry, with what :meth:`_sweep` needs."""
 
     @abstractmethod
-    def _sweep(self, orphans: Mapping[str, str]) -> None:
-        """Remove slices that nobody decided; some of their tasks may still be writing."""
+    def _sweep(self, orphans: Mapping[str, str]) -> int:
+        """Remove slices that nobody decided; some of their tasks may still be writing. Returns how many no sweep had removed."""

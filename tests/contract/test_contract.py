@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.contract.cases import SINKS
-from twopc.testing.contract import Case, SinkContract
+from twopc.testing.contract import Case, Driver, SinkContract
 
 
 class TestEverySink(SinkContract):
@@ -13,3 +13,12 @@ class TestEverySink(SinkContract):
     def case(self, request: pytest.FixtureRequest) -> Case:
         made: Case = request.param(request)
         return made
+
+    def test_the_orphans_that_a_sweep_ends_are_counted(self, case: Case) -> None:
+        """A sink of somebody else need not."""
+        dead = Driver(case.sink)
+        dead.begin()
+        dead.prepare(case.rows([1, 2, 3]))
+        successor = Driver(case.sink)
+        successor.committer.recover_and_abort([])
+        assert successor.committer.orphans_ended() == 1

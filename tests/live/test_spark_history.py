@@ -87,6 +87,22 @@ def test_a_killed_driver_leaves_its_history_and_what_is_in_progress_and_a_restar
     assert "recover" in history.checkpoints[1].phases
 
 
+@pytest.mark.whole
+def test_the_transactions_that_a_killed_driver_leaves_open_are_counted_by_its_successor(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, partitions=2, settings={"direct": "never"})
+    try:
+        pipeline.feed(20)
+        assert pipeline.process("driver.confirmed=kill").ended() == KILLED
+        last = pipeline.process()
+        assert last.ended() == 0, last.text[-3000:]
+    finally:
+        pipeline.close()
+    pipeline.require_exactly_once()
+    assert [one.orphans_ended for one in _history(pipeline).checkpoints] == [2]
+
+
 def test_an_expired_checkpoint_says_when_how_long_and_which_setting(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -261,7 +261,7 @@ BUGS: Final = (
         7,
         _PREPARED,
         "    unfenced = fence(client, orphans, timeout_ms=settings.timeout_ms)\n",
-        "    unfenced = False\n",
+        "    unfenced: list[str] = []\n",
     ),
     _bug(
         "the sweep spares an id whatever it serves now",
@@ -274,8 +274,8 @@ BUGS: Final = (
         "the sweep ends decided transactions",
         7,
         _COMMITTER,
-        "        sweep(self._client, self._settings, spared=decided, below=self._log.driver_epoch + 1)\n",
-        "        sweep(self._client, self._settings, spared=(), below=self._log.driver_epoch + 1)\n",
+        "sweep(self._client, self._settings, spared=decided, below=below)\n",
+        "sweep(self._client, self._settings, spared=(), below=below)\n",
     ),
     _bug(
         "a repair is forgotten",

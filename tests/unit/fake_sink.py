@@ -134,6 +134,7 @@ class FakeCommitter(SinkCommitter[FakeHandle]):
         self._sink, self._run = sink, ""
         self._log = OwnLog(world.logs[sink]) if sink in world.logs else None
         self.driver_epoch = -1
+        self._orphans_ended = 0
 
     @property
     def _store(self) -> Store:
@@ -195,6 +196,10 @@ class FakeCommitter(SinkCommitter[FakeHandle]):
         for name in self._store.pending():
             if name not in spared and self._store.transactions[name].driver_epoch <= self.driver_epoch:
                 self._store.transactions[name].state = "aborted"
+                self._orphans_ended += 1
+
+    def orphans_ended(self) -> int:
+        return self._orphans_ended
 
     def close(self) -> None:
         """Holds no resources."""

@@ -47,18 +47,21 @@ def _json(*arguments: object) -> dict[str, Any]:
     return found
 
 
-def test_show_names_tasks_that_were_tried_again_and_how_large_the_state_was(tmp_path: Path) -> None:
+def test_show_names_tasks_that_were_tried_again_orphans_and_how_large_the_state_was(tmp_path: Path) -> None:
     sizes = {"rocksdbSstFileSize": 12_345}
     state = StateSize(operator="stateStoreSave", rows=1_000, memory_bytes=65_536, commit_ms=40, sizes=sizes)
-    write(tmp_path, [ended(0, retried=(vote(partition=3, attempt=2),), state=(state,)), ended(1)])
+    tried = vote(partition=3, attempt=2)
+    write(tmp_path, [ended(0, retried=(tried,), state=(state,), orphans_ended=3), ended(1)])
     shown = _run("show", tmp_path, 0).stdout
     assert "Task 3: Spark's attempt 2 counts, on a; those before it failed, and what they wrote is aborted." in shown
     assert (
         "State when it was triggered: stateStoreSave with 1,000 rows, 65,536 bytes in memory, rocksdbSstFileSize 12,345; "
         "committed in 40 ms." in shown
     )
+    assert "Orphans ended, of a dead driver or a failed attempt: 3." in shown
     assert _json("show", tmp_path, 0)["ended"][0]["state"][0]["sizes"] == sizes
     plain = _run("show", tmp_path, 1).stdout
+    assert "Orphans" not in plain
     assert "State" not in plain
     assert "counts" not in plain
 

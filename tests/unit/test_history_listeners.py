@@ -66,11 +66,14 @@ def test_metrics_count_outcomes_rows_and_durations_by_phase(registry: Any) -> No
     assert value("phase_seconds_sum", phase="decide") == pytest.approx(0.06)
     assert value("checkpoint_seconds_count") == 2
     assert value("last_completed_batch") == 4
+    assert value("orphans_ended_total") == 0
     assert value("in_doubt") == 0
     metrics.ended(failed(5, CommitBlockedError.__name__, "unproven"))
     assert (value("in_doubt"), value("checkpoints_total", outcome="failed"), value("rows_total")) == (1, 1, 80_000)
     late = Cause(reason="expired", phase="prepare", error="CheckpointExpiredError", message="late", late=2)
-    metrics.ended(failed(6, "", "", cause=late))
+    metrics.ended(failed(6, "", "", cause=late, orphans_ended=3))
+    metrics.ended(ended(6, orphans_ended=2))
+    assert value("orphans_ended_total") == 5
     assert (value("late_acknowledgements_total"), value("checkpoints_total", outcome="expired")) == (2, 1)
 
 

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.unit.coordinator_support import die_at
+from tests.unit.coordinator_support import die_at, fail
 from tests.unit.fake_sink import Cluster, Query, all_rows
 from twopc.errors import BadRecordError, CheckpointExpiredError, RetriableError
 from twopc.pending import Listener, Pending, explain
 from twopc.progress import Acknowledgement, Checkpoint, describe
 from twopc.settings import Settings
+from twopc.testing.crash_points import InjectedFault, arm
 
 if TYPE_CHECKING:
     from twopc.engine import Work
@@ -114,6 +115,20 @@ def test_a_failed_checkpoint_is_told_and_its_error_has_the_facts(query: Query, s
     assert message.startswith("row 7 is too large. Checkpoint 1 was triggered at 2")
     assert "and failed at" in message
     assert "(prepare " in message
+
+
+def test_the_orphans_that_sweeps_have_ended_are_counted_once(cluster: Cluster, seen: Recording) -> None:
+    """Those of a dead driver at the start, and those of an attempt that failed; also in two sinks."""
+    die_at(cluster, cluster.start("one", "two"), "driver.confirmed", 0)
+    query = cluster.start("one", "two", listeners=[seen])
+    query.run(0)
+    assert seen.last.orphans_ended == 6
+    query.run(1)
+    assert seen.last.orphans_ended == 0
+    arm("task.flushed", fail, passage=3)
+    with pytest.raises(InjectedFault):
+        query.run(2)
+    assert (seen.last.status, seen.last.orphans_ended) == ("failed", 2)  # the third task has ended its own
 
 
 class Declining:

@@ -28,6 +28,7 @@ from tests.live.rules.batches import ROWS, VISIBLE, WithOrphan
 from tests.live.rules.schedules import Play, at, crash, die, playing, work_of, writer_of
 from tests.live.services import KafkaService, chosen
 from twopc.errors import CommitBlockedError, ConfigurationError, RetriableError
+from twopc.pending import Pending
 from twopc.testing.crash_points import InjectedFault
 
 if TYPE_CHECKING:
@@ -89,6 +90,21 @@ def test_a_new_driver_sweeps_undecided_transactions_of_a_dead_one(play: Play) ->
     with at("driver.recovered", lambda: play.open_transactions() == () or pytest.fail("not swept")):
         play.driver().process(play.batch(0), Tasks(play, ROWS))
     assert play.visible() == VISIBLE
+
+
+def test_the_orphans_of_a_dead_driver_are_counted_by_the_next_one_and_not_again(play: Play) -> None:
+    """What a dead driver has decided is no orphan. Fails if a sweep is not counted, or is counted again."""
+    crash(play.driver(), play, 0, [["x"], ["y"], ["z"]], "driver.confirmed")
+    orphans, driver, counted = len(play.open_transactions()), play.driver(), []
+    for batch in (0, 1):
+        pending = Pending(batch)
+        driver.process(play.batch(batch), Tasks(play, ROWS), pending)
+        counted.append(pending.ended(None).orphans_ended)
+    assert (orphans, counted) == (3, [3, 0])
+    crash(driver, play, 2, ROWS, "driver.decided")
+    pending = Pending(2)
+    play.driver().process(play.batch(2), Tasks(play, ROWS), pending)
+    assert pending.ended(None).orphans_ended == 0
 
 
 def test_an_id_of_a_decided_batch_is_swept_when_it_serves_an_undecided_one(play: Play) -> None:

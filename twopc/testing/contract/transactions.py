@@ -140,6 +140,16 @@ class TransactionContract:
         assert found == {decided: Evidence.COMMITTED, orphan: Evidence.ABORTED}
         assert case.visible() == ROWS
 
+    def test_a_sink_that_counts_the_orphans_that_it_ends_counts_each_once(self, case: Case) -> None:
+        dead = Driver(case.sink)
+        dead.begin()
+        for partition in range(3):
+            dead.prepare(case.rows(ROWS), partition=partition)
+        successor = Driver(case.sink)
+        for _ in range(2):
+            successor.committer.recover_and_abort([])
+        assert successor.committer.orphans_ended() in {0, 3}, "0: it does not count"
+
     def test_a_fenced_driver_that_wakes_up_sweeps_nothing_of_its_successor(self, case: Case) -> None:
         loser, winner = Driver(case.sink), Driver(case.sink)
         scan_start = winner.begin()
