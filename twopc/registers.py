@@ -22,6 +22,7 @@ import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from twopc import register_id
 from twopc.codec import decode, encode
 from twopc.decision_log import DecisionLog
 from twopc.errors import (
@@ -44,10 +45,7 @@ logger = logging.getLogger(__name__)
 
 FORMAT: Final = "twopc-register/1"
 _DIRECTORY: Final = "registers"
-_IDENTITY: Final = f"{_DIRECTORY}/id"
 _NUMBER: Final = re.compile(r"[0-9]{20}")
-_ID: Final = re.compile(r"[0-9a-f]{32}")
-_CHECK_LENGTH: Final = 16
 #: How often a reader starts again because a driver appended or truncated meanwhile, and a claimant after a lost race.
 _TRIES: Final = 8
 
@@ -95,17 +93,7 @@ class RegisterLog(DecisionLog):
         Raises:
             DecisionLogDamagedError: it is torn or altered.
         """
-        data = self._files.read(_IDENTITY)
-        if data is None:
-            return ""
-        identity = data[:32].decode("ascii", "replace")
-        # Without a check it is of a former version.
-        if not _ID.fullmatch(identity) or data not in {identity.encode(), _checked(identity)}:
-            raise DecisionLogDamagedError(
-                f"{self._where()}/id is torn or was altered. Nothing was written, and the other registers have every decision. "
-                "The right id is the log_identity in the newest binding-*.json beside them: write its 32 digits into the file"
-            )
-        return identity
+        return register_id.read_id(self._files)
 
     def inspect(self) -> LogContents:
         """See :class:`DecisionLog`."""
@@ -125,7 +113,7 @@ class RegisterLog(DecisionLog):
                 raise RetriableError(f"acquiring the decision log failed: {error}") from error
             if won:
                 # After the register: an id without registers is damage, not a new log.
-                self._files.put_if_absent(_IDENTITY, _checked(uuid.uuid4().hex))
+                register_id.create_id(self._files)
                 self._own = _Own(claim.run, number, number)
                 return number
         raise RetriableError(
@@ -232,7 +220,7 @@ class RegisterLog(DecisionLog):
             except RetriableError:
                 continue  # a healthy driver may have truncated meanwhile
             missing = sorted(set(range(start, last + 1)).difference(numbers))
-            if not missing and (numbers or self._files.read(_IDENTITY) is None):
+            if not missing and (numbers or self._files.read(register_id.FILE) is None):
                 return LogContents(start, Entries(partial(self._entries, start, last)))
             # The listing may have been taken halfway through a truncation: look again.
         raise DecisionLogDamagedError(
@@ -272,10 +260,6 @@ class RegisterLog(DecisionLog):
 
     def _where(self, number: int | None = None) -> str:
         return f"{self._files.location}/{_DIRECTORY if number is None else _file(number)}"
-
-
-def _checked(identity: str) -> bytes:
-    return f"{identity} {hashlib.sha256(identity.encode()).hexdigest()[:_CHECK_LENGTH]}".encode()
 
 
 def _file(number: int) -> str:

@@ -1,0 +1,45 @@
+"""The id of a log of registers, in a file beside them: written once, with a check."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from typing import TYPE_CHECKING, Final
+
+from twopc.errors import DecisionLogDamagedError
+
+if TYPE_CHECKING:
+    from twopc.files import Files
+
+FILE: Final = "registers/id"
+_ID: Final = re.compile(r"[0-9a-f]{32}")
+_CHECK_LENGTH: Final = 16
+
+
+def read_id(files: Files) -> str:
+    """The id; empty without the file.
+
+    Raises:
+        DecisionLogDamagedError: it is torn or altered.
+    """
+    data = files.read(FILE)
+    if data is None:
+        return ""
+    identity = data[:32].decode("ascii", "replace")
+    # Without a check it is of a former version.
+    if not _ID.fullmatch(identity) or data not in {identity.encode(), _checked(identity)}:
+        raise DecisionLogDamagedError(
+            f"{files.location}/{FILE} is torn or was altered. Nothing was written, and the other registers have every decision. "
+            "The right id is the log_identity in the newest binding-*.json beside them: write its 32 digits into the file"
+        )
+    return identity
+
+
+def create_id(files: Files) -> None:
+    """Write a new id if there is none."""
+    files.put_if_absent(FILE, _checked(uuid.uuid4().hex))
+
+
+def _checked(identity: str) -> bytes:
+    return f"{identity} {hashlib.sha256(identity.encode()).hexdigest()[:_CHECK_LENGTH]}".encode()
