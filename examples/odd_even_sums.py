@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import pandas as pd
 import redis
 import typer
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -31,8 +32,9 @@ from hbasedriver.client.table import Table as HBaseTable
 from hbasedriver.master import MasterConnection
 from hbasedriver.operations.column_family_builder import ColumnFamilyDescriptorBuilder
 from hbasedriver.operations.get import Get
-from hbasedriver.operations.put import Put
+from hbasedriver.operations.put import Put as HBasePut
 from hbasedriver.zk import locate_master
+from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 
@@ -43,12 +45,15 @@ from integration.services.java import java_home
 from integration.services.kafka import LocalKafka
 from integration.services.query_processes import QueryProcesses
 from integration.services.redis import LocalRedis
+from integration.spark import exactly_once
+from sinks.hbase import HBaseSink, Put
+from sinks.kafka import KafkaSink
+from sinks.redis import HashIncrBy, HashSet, RedisSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    import pandas as pd
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.state import GroupState
 
 SOURCE = "numbers"
@@ -61,16 +66,19 @@ RUN_TIMEOUT_S = 300
 
 @dataclass(frozen=True)
 class Spec:
-    """One pipeline. ``name`` is the name of its output: a topic, the prefix of Redis keys, an HBase table."""
+    """One pipeline. ``name`` is how it writes, and its output: a topic, the prefix of Redis keys, an HBase table."""
 
     name: str
-    exactly_once: bool
     bootstrap_servers: str
     redis_url: str
     zookeeper: str
-    checkpoint: str
     scratch: str
     batch: int
+
+    @property
+    def checkpoint(self) -> str:
+        """Spark's checkpoint."""
+        return f"{self.scratch}/checkpoint"
 
 
 # -- the query: what a user would write --------------------------------------------------------------------------------
@@ -88,16 +96,12 @@ def running_sums(numbers: DataFrame) -> DataFrame:
 
 
 def _sums_of_batch(batches: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-    import pandas as pd  # noqa: PLC0415 - in the worker
-
     numbers = pd.concat([batch["number"] for batch in batches])
     kinds = numbers.groupby(numbers.mod(2).map(dict(enumerate(KINDS))))
     yield kinds.agg(["sum", "count"]).set_axis(["added", "numbers"], axis=1).rename_axis("kind").reset_index()
 
 
 def _add(key: tuple[str], batches: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-    import pandas as pd  # noqa: PLC0415 - in the worker
-
     total, count = state.get if state.exists else (0, 0)
     [batch] = batches
     added, numbers = int(batch["added"].iloc[0]), int(batch["numbers"].iloc[0])
@@ -107,11 +111,6 @@ def _add(key: tuple[str], batches: Iterable[pd.DataFrame], state: GroupState) ->
 
 def write_exactly_once(sums: DataFrame, spec: Spec) -> Any:
     """Write to Kafka, Redis and HBase by one decision."""
-    from integration.spark import exactly_once  # noqa: PLC0415 - only here
-    from sinks.hbase import HBaseSink, Put  # noqa: PLC0415 - the same
-    from sinks.kafka import KafkaSink  # noqa: PLC0415 - the same
-    from sinks.redis import HashIncrBy, HashSet, RedisSink  # noqa: PLC0415 - the same
-
     name, url = spec.name, spec.redis_url
     events = KafkaSink(name=f"{name}-events", bootstrap_servers=spec.bootstrap_servers, topic=name)
     totals = RedisSink(name=f"{name}-totals", url=url, mapping=HashSet(f"{name}:total:{{kind}}", ("total", "numbers")))
@@ -120,7 +119,7 @@ def write_exactly_once(sums: DataFrame, spec: Spec) -> Any:
     rows = HBaseSink(name=f"{name}-rows", zookeeper=spec.zookeeper, table=name, mapping=mapping)
     select = {events.name: ["kind AS key", "to_json(struct(*)) AS value"]}
     each = exactly_once(events, totals, rows, added, checkpoint_location=spec.checkpoint, select=select)
-    return sums.writeStream.outputMode("update").foreachBatch(each)
+    return sums.writeStream.foreachBatch(each)
 
 
 def write_as_usual(sums: DataFrame, spec: Spec) -> Any:
@@ -132,13 +131,16 @@ def write_as_usual(sums: DataFrame, spec: Spec) -> Any:
         batch.selectExpr("kind AS key", "to_json(struct(*)) AS value").write.format("kafka").options(**kafka).save()
         with contextlib.closing(redis.Redis.from_url(spec.redis_url)) as client, hbase_table(spec) as table:
             for row in batch.collect():
-                put = Put(row.kind.encode()).add_column(b"d", b"total", b"%d" % row.total)
+                put = HBasePut(row.kind.encode()).add_column(b"d", b"total", b"%d" % row.total)
                 table.put(put.add_column(b"d", b"numbers", b"%d" % row.numbers))
                 client.hset(f"{spec.name}:total:{row.kind}", mapping={"total": row.total, "numbers": row.numbers})
                 client.hincrby(f"{spec.name}:added:{row.kind}", "added", row.added)
         batch.unpersist()
 
-    return sums.writeStream.outputMode("update").foreachBatch(write)
+    return sums.writeStream.foreachBatch(write)
+
+
+WAYS = {"exactly-once": write_exactly_once, "as-usual": write_as_usual}
 
 
 def hbase_table(spec: Spec) -> Any:
@@ -150,37 +152,24 @@ def run_query(spec: Spec) -> None:
     """Process all numbers of the topic, then return."""
     spark = _session(spec)
     source = spark.readStream.format("kafka").option("kafka.bootstrap.servers", spec.bootstrap_servers)
-    source = source.option("subscribe", SOURCE).option("startingOffsets", "earliest")
-    numbers = (
-        source.option("maxOffsetsPerTrigger", spec.batch)
-        .load()
-        .selectExpr("CAST(CAST(value AS STRING) AS BIGINT) AS number")
-    )
-    write = write_exactly_once if spec.exactly_once else write_as_usual
-    writer = write(running_sums(numbers), spec).option("checkpointLocation", spec.checkpoint)
-    writer.trigger(availableNow=True).start().awaitTermination()
+    source = source.options(subscribe=SOURCE, startingOffsets="earliest", maxOffsetsPerTrigger=spec.batch)
+    numbers = source.load().selectExpr("CAST(CAST(value AS STRING) AS BIGINT) AS number")
+    writer = WAYS[spec.name](running_sums(numbers), spec).outputMode("update")
+    writer.option("checkpointLocation", spec.checkpoint).trigger(availableNow=True).start().awaitTermination()
     spark.stop()
 
 
 def _session(spec: Spec) -> SparkSession:
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - after the environment is set
-
-    settings = {
+    settings: dict[str, Any] = {
         "spark.jars": ",".join(map(str, spark_kafka_jars())),
         "spark.sql.streaming.stateStore.providerClass": f"{STATE_PACKAGE}.RocksDBStateStoreProvider",
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.shuffle.partitions": "2",
-        "spark.driver.host": "127.0.0.1",
         "spark.local.dir": spec.scratch,
-        "spark.sql.warehouse.dir": f"{spec.scratch}/warehouse",
         "spark.driver.extraJavaOptions": f"{driver_flags()} -Djava.io.tmpdir={spec.scratch}",
         "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
     }
-    builder = SparkSession.builder.master("local[2]").appName(spec.name)
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
+    return SparkSession.builder.master("local[2]").appName(spec.name).config(map=settings).getOrCreate()
 
 
 # -- around the query: services, kills, what readers see ------------------------------------------------------------------
@@ -214,12 +203,9 @@ def feed(bootstrap_servers: str, numbers: int) -> dict[str, int]:
 def seen(spec: Spec) -> dict[str, dict[str, int]]:
     """What readers of each sink see: kind -> sum, for the totals, the increments, and the events added up."""
     with contextlib.closing(redis.Redis.from_url(spec.redis_url)) as client:
-        found = {
-            "Redis, totals (upserts)": {
-                kind: int(client.hget(f"{spec.name}:total:{kind}", "total") or 0) for kind in KINDS
-            },
-            "Redis, increments": {kind: int(client.hget(f"{spec.name}:added:{kind}", "added") or 0) for kind in KINDS},
-        }
+        totals = {kind: int(client.hget(f"{spec.name}:total:{kind}", "total") or 0) for kind in KINDS}
+        added = {kind: int(client.hget(f"{spec.name}:added:{kind}", "added") or 0) for kind in KINDS}
+    found = {"Redis, totals (upserts)": totals, "Redis, increments": added}
     with hbase_table(spec) as table:
         rows = {kind: table.get(Get(kind.encode())) for kind in KINDS}
     found["HBase, totals (upserts)"] = {kind: int(row.get(b"d", b"total") or 0) for kind, row in rows.items()}
@@ -231,10 +217,8 @@ def seen(spec: Spec) -> dict[str, dict[str, int]]:
 
 def read(spec: Spec) -> Iterator[Any]:
     """Every committed event."""
-    position = {"group.id": "reader", "enable.partition.eof": True, "enable.auto.commit": False}
-    committed = {"bootstrap.servers": spec.bootstrap_servers, "isolation.level": "read_committed"}
-    consumer = Consumer({**committed, **position})
-    with contextlib.closing(consumer):
+    settings = {"bootstrap.servers": spec.bootstrap_servers, "group.id": "reader", "isolation.level": "read_committed"}
+    with contextlib.closing(Consumer({**settings, "enable.partition.eof": True})) as consumer:
         consumer.assign([TopicPartition(spec.name, 0, 0)])
         while (message := consumer.poll(30)) is not None and message.error() is None:
             yield json.loads(message.value() or b"")
@@ -243,8 +227,7 @@ def read(spec: Spec) -> Iterator[Any]:
 def play(spec: Spec, kills: int, chance: random.Random, console: Console) -> None:
     """Run the query until it has processed all numbers; kill it on the way, when its output has just moved."""
     make_outputs(spec)
-    environment = {"JAVA_HOME": str(java_home()), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    os.environ.update(environment)
+    os.environ.update(JAVA_HOME=str(java_home()), PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
     command = [sys.executable, __file__, "query", json.dumps(asdict(spec))]
     for run in range(kills + 1):
         moves = chance.randint(1, 2) if run < kills else 0
@@ -257,17 +240,15 @@ def play(spec: Spec, kills: int, chance: random.Random, console: Console) -> Non
 
 
 def _watch(processes: QueryProcesses, spec: Spec, moves: int) -> bool:
-    """Wait until it ends, or until Redis has changed so often; then kill it at once."""
-    deadline = time.monotonic() + RUN_TIMEOUT_S
+    """Wait until it ends, or until a sum in Redis has grown so often (0: never mind); then kill it at once."""
+    deadline, key = time.monotonic() + RUN_TIMEOUT_S, f"{spec.name}:added:odd"
     with contextlib.closing(redis.Redis.from_url(spec.redis_url)) as client:
-        before = client.hgetall(f"{spec.name}:added:odd")
+        sums = {client.hget(key, "added")}
         while processes.exit_code is None and time.monotonic() < deadline:
-            now = client.hgetall(f"{spec.name}:added:odd")
-            moves -= now != before
-            if moves == 0 and now != before:
+            sums.add(client.hget(key, "added"))
+            if moves and len(sums) > moves:
                 processes.kill()
                 return True
-            before = now
             time.sleep(0.002)
     return False
 
@@ -290,19 +271,11 @@ def main(
     ):
         truth = feed(kafka.bootstrap_servers, numbers)
         found = {}
-        for name in ("exactly-once", "as-usual")[: 1 if skip_usual else 2]:
+        for name in list(WAYS)[: 1 if skip_usual else 2]:
             scratch = Path(directory) / name
             scratch.mkdir()
-            spec = Spec(
-                name=name,
-                exactly_once=name == "exactly-once",
-                bootstrap_servers=kafka.bootstrap_servers,
-                redis_url=server.url,
-                zookeeper=hbase.zookeeper,
-                checkpoint=str(scratch / "checkpoint"),
-                scratch=str(scratch),
-                batch=max(1, numbers // (4 * (kills + 1))),
-            )
+            batch = max(1, numbers // (4 * (kills + 1)))
+            spec = Spec(name, kafka.bootstrap_servers, server.url, hbase.zookeeper, str(scratch), batch)
             play(spec, kills, random.Random(f"{name} {seed}"), console)
             found[name] = seen(spec)
     _show(truth, found, console)
