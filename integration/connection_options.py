@@ -1,4 +1,4 @@
-"""The connection options of a command: words of the command line, and a file for passwords."""
+"""How a command connects: by words of the command line, and a file for passwords."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from twopc.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    from confluent_kafka.admin import AdminClient
 
     from sinks.kafka import KafkaSink
 
@@ -54,3 +56,10 @@ def describing(  # noqa: PLR0913, PLR0917 - the options that describe a sink
         options=connection_options(options or (), options_file),
         timeout_ms=timeout_s * 1000,
     )
+
+
+def quiet_admin(sink: KafkaSink) -> AdminClient:
+    """A client of the sink's cluster whose own lines do not stand between a command's: its errors say the same."""
+    from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - as above
+
+    return AdminClient({**sink.connection_config(), "log_level": 0})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from integration.connection_options import quiet_admin
 from integration.migrate.handover import Bounds
 from integration.migrate.identity import identity_of
 from integration.topic_reader import read_topic
@@ -64,7 +65,7 @@ def bounds_of(
         ConfigurationError: there is no such topic or partition, or a transaction is open in it.
         TwoPhaseCommitError: the brokers do not respond.
     """
-    admin = AdminClient({**sink.connection_config(), "log_level": 0})
+    admin = quiet_admin(sink)
     found = describe(admin, topic, timeout_ms=sink.timeout_ms)
     if found is None:
         raise ConfigurationError(f"there is no topic {topic} at {sink.bootstrap_servers}: correct --topic")
@@ -136,7 +137,7 @@ def written_since(sink: KafkaSink, handover: Handover) -> int:
     Raises:
         TwoPhaseCommitError: the brokers do not respond.
     """
-    admin = AdminClient({**sink.connection_config(), "log_level": 0})
+    admin = quiet_admin(sink)
     count = 0
     for topic, partitions in handover.topics.items():
         starts = {number: bounds.end for number, bounds in partitions.items()}

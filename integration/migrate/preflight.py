@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import ConsumerGroupTopicPartitions
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import OffsetSpec
 from kafka.protocol.admin import DescribeClientQuotasRequest
 from kafka.protocol.metadata import MetadataRequest
 
+from integration.connection_options import quiet_admin
 from integration.migrate.clock import check_clock
 from integration.preflight.checks import Check
 from integration.preflight.findings import Finding, Result
@@ -76,7 +77,7 @@ def check_source(sink: KafkaSink, source: Source) -> Iterator[Finding]:
         yield Finding("source", source.bootstrap_servers, Result.WARN, why, f"Set {_FETCHING} in the Spark session")
     else:
         yield Finding("source", source.bootstrap_servers, Result.PASS, f"{text}, which Spark's connector reads")
-    admin = AdminClient({**there.connection_config(), "log_level": 0})
+    admin = quiet_admin(there)
     with translated(f"listing the topics of {source.bootstrap_servers}"):
         known = admin.list_topics(timeout=sink.timeout_ms / 1000).topics
     for topic in source.topics:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from integration.connection_options import quiet_admin
 from integration.preflight.findings import Finding, Result
 from sinks.kafka.errors import on_ids, on_topic, translated
 from sinks.kafka.ledger_topic import describe
@@ -83,7 +84,7 @@ def probe(wanted: Probe, sink: KafkaSink, say: Callable[[str], object]) -> Probe
             f"{sink.transaction_timeout_ms} ends it before: lower --wait or --hold, or raise that option"
         )
     own = f"probe-{uuid.uuid4().hex[:12]}"
-    admin = AdminClient({**sink.connection_config(), "log_level": 0})
+    admin = quiet_admin(sink)
     if wanted.topic is not None:
         found = describe(admin, wanted.topic, timeout_ms=sink.timeout_ms)
         if found is None:
