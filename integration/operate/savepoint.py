@@ -42,8 +42,8 @@ _TRIES: Final = 5
 #: A version of a state store, by either provider, with the unique id that Spark 4 may give it, or the checksum of its file.
 _VERSION: Final = re.compile(r"(\d+)(?:_[0-9a-f-]+)?\.(delta|snapshot|zip|changelog)(?:\.crc)?")
 _SNAPSHOTS: Final = frozenset({"snapshot", "zip"})
-#: Ours, and of no use elsewhere: rows of a batch in progress, and requests to a running query.
-_LEFT_OUT: Final = re.compile(r"twopc/(staging/|savepoint-request)")
+#: Ours, and of no use elsewhere: rows of a batch in progress, requests to a running query, and the alerts that it has told.
+_LEFT_OUT: Final = re.compile(r"twopc/(staging/|savepoint-request|alerts\.json$)")
 
 
 def create_savepoint(

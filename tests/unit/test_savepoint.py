@@ -52,6 +52,7 @@ def checkpoint(tmp_path: Path) -> Path:
     put(found / "state/0/0/.1.delta.crc", "x")
     put(found / "twopc/binding-000001.json", '{"format":1,"log":"l","log_identity":"i","sinks":{"s":{"ledger":"l"}}}')
     put(found / "twopc/staging/x", "rows")
+    put(found / "twopc/alerts.json", "{}")
     put(found / "twopc/registers/00000000000000000001", "truncated meanwhile")
     for batch in range(5):
         add_batch(found, batch, is_finished=batch < 4)
@@ -63,7 +64,8 @@ def test_a_savepoint_has_what_belongs_to_its_batch_and_nothing_else(checkpoint: 
     names = set(found.manifest.files)
     assert {"metadata", "offsets/3", "commits/3", "state/0/0/4.delta", "state/1/0/4_0a-1b.changelog"} <= names
     assert {"sources/0/0", "state/0/_metadata/metadata", "twopc/binding-000001.json"} <= names
-    assert not names & {"offsets/4", "state/0/0/5.delta", "state/1/0/5_0a-1b.changelog", "twopc/staging/x"}
+    ours = {"twopc/staging/x", "twopc/alerts.json"}
+    assert not names & {"offsets/4", "state/0/0/5.delta", "state/1/0/5_0a-1b.changelog", *ours}
     assert not any("/." in name for name in names)
     manifest = open_savepoint(found.path).manifest
     assert (manifest.query_id, manifest.batch_id, manifest.offsets) == ("old", 3, ('{"in":{"0":3}}',))
