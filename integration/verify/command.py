@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-import traceback
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -13,11 +12,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from integration.reported import reported
 from integration.verify.cluster import Cluster
 from integration.verify.findings import Kind
 from integration.verify.report import show_finding
 from integration.verify.verifier import Verifier
-from twopc.errors import RetriableError, TwoPhaseCommitError
+from twopc.errors import RetriableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,22 +50,13 @@ def main(sink: Callable[[], KafkaSink], options: VerifyOptions, pace: Pace, *, a
         pace: how often.
         as_json: print JSON objects to stdout, everything else to stderr.
     """
-    stderr = Console(stderr=True, highlight=False)
-    console = stderr if as_json else Console(highlight=False)
-    try:
+
+    def checked() -> int:
+        console = Console(stderr=as_json, highlight=False)
         is_ok = run_verify(sink(), options, pace, console, typer.echo if as_json else None)
-    except TwoPhaseCommitError as error:
-        problem = str(error)
-    except Exception as error:  # noqa: BLE001 - Python would exit with status 1, which means that the sink has errors
-        traceback.print_exc()
-        problem = (
-            f"unexpected {type(error).__name__} ({error}). The sink was not checked. Please report this with the traceback "
-            "above."
-        )
-    else:
         return _NO_ERRORS if is_ok else _ERRORS_FOUND
-    stderr.print(f"twopc verify: {problem}", style="red", markup=False, soft_wrap=True)
-    return _NOT_CHECKED
+
+    return reported("verify", checked, not_done=_NOT_CHECKED, interrupted="interrupted. The sink was not checked")
 
 
 def run_verify(

@@ -135,7 +135,19 @@ def test_an_unexpected_error_gives_no_verdict(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(command, "run_verify", fail)
     done = CliRunner().invoke(app, ["verify", "--bootstrap-servers", "b:1", "--sink", "s"])
     assert done.exit_code == 2
-    assert "unexpected ZeroDivisionError (a bug). The sink was not checked." in done.stderr
+    assert "unexpected ZeroDivisionError (a bug). Please report this" in done.stderr
+
+
+def test_an_interrupted_check_gives_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Status 1 would mean that the sink has errors."""
+
+    def interrupted(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "run_verify", interrupted)
+    done = CliRunner().invoke(app, ["verify", "--bootstrap-servers", "b:1", "--sink", "s"])
+    assert done.exit_code == 2
+    assert "twopc verify: interrupted. The sink was not checked" in done.stderr
 
 
 def test_no_check_starts_after_the_watch_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
