@@ -38,6 +38,16 @@ def line(alert: Alert) -> str:
     return f"{alert.status} {alert.rule}, query {alert.query}: {alert.text} See {alert.runbook}"
 
 
+class _NoRedirection(urllib.request.HTTPRedirectHandler):
+    """A redirected POST becomes a GET without the alert, and takes the headers to wherever it leads."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Follow none: then its status is the answer."""
+
+
+_OPENER: Final = urllib.request.build_opener(_NoRedirection)
+
+
 @dataclass(frozen=True)
 class Webhook:
     """POSTs each alert as JSON. What fails is tried again, ``attempts`` times in all; then the alert is given up and logged.
@@ -98,7 +108,7 @@ class Webhook:
         headers = {"Content-Type": "application/json", **self.headers}
         request = urllib.request.Request(self.url, body, headers, method="POST")  # noqa: S310 - see __post_init__
         try:
-            with urllib.request.urlopen(request, timeout=self.timeout_s):  # noqa: S310 - see __post_init__
+            with _OPENER.open(request, timeout=self.timeout_s):
                 pass
         except urllib.error.HTTPError as error:
             error.close()

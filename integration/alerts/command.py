@@ -59,7 +59,11 @@ class Watching:
 def main(watching: Watching, *, as_json: bool) -> int:
     """Look, and tell; return the exit status."""
     return reported(
-        "alerts", lambda: _watch(watching, as_json=as_json), not_done=_NOT_LOOKED, expected={HistoryError: _NOT_LOOKED}
+        "alerts",
+        lambda: _watch(watching, as_json=as_json),
+        not_done=_NOT_LOOKED,
+        expected={HistoryError: _NOT_LOOKED},
+        interrupted="interrupted before the first look was over",
     )
 
 
@@ -72,7 +76,7 @@ def _watch(watching: Watching, *, as_json: bool) -> int:
     seen_ms = state.seen_ms if watching.state is not None and state.seen_ms else _newest_ms(history)
     episodes = Episodes(found.rules, watching.name, int(began * 1000), state)
     episodes.learn(one for one in history.checkpoints if ended_ms(one) <= seen_ms)
-    status = _QUIET
+    status: int | None = None
     try:
         while True:
             status = _look(episodes, history, watching, channels, as_json=as_json)
@@ -83,7 +87,9 @@ def _watch(watching: Watching, *, as_json: bool) -> int:
                 return status
             watching.pause(watching.interval_s)
             history = _again(history, watching)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # the normal way to end a watch
+        if status is None:
+            raise
         return status
 
 
@@ -119,8 +125,9 @@ def _show(told: list[Alert], firing: list[Alert], watching: Watching, *, is_json
     for alert in told:
         typer.echo(f"{utc(alert.at_ms)} {line(alert)}")
     if watching.interval_s is None:
+        new = {alert.rule for alert in told}
         for alert in firing:
-            if alert not in told:
+            if alert.rule not in new:
                 typer.echo(f"{utc(alert.at_ms)} still {line(alert)}")
         if not firing:
             typer.echo("No rule holds.")

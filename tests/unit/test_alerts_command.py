@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
+from integration.alerts import command
 from integration.alerts.command import Watching, main
 from integration.cli import app
 from tests.unit.history_support import T0, ended, failed, write
@@ -99,6 +100,33 @@ def test_what_happened_before_the_watch_is_told_as_far_as_it_still_holds(
     checkpoint = write(tmp_path / "checkpoint", [_bad(0), _bad(0), ended(0), _bad(1), _bad(1)])
     assert _watch(checkpoint, rules) == 1
     assert _told(endpoint) == [("consecutive", "firing")]
+
+
+def test_one_look_shows_what_it_tells_once(tmp_path: Path, rules: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint, state = write(tmp_path / "checkpoint", [ended(0)]), tmp_path / "told.json"
+    watching = Watching(checkpoint, rules, state, clock=lambda: T0 / 1000 + 60)
+    assert main(watching, as_json=False) == 0
+    write(checkpoint, [ended(0), _bad(1), _bad(2)])
+    for shown in (" firing consecutive", " still firing consecutive"):
+        capsys.readouterr()
+        assert main(watching, as_json=False) == 1
+        (line,) = capsys.readouterr().out.splitlines()
+        assert shown in line
+
+
+@pytest.mark.parametrize("where", ["read", "deliver"])
+def test_an_interrupted_look_says_nothing_of_the_rules(
+    where: str, tmp_path: Path, rules: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Status 0 would mean that no rule holds."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    checkpoint = write(tmp_path / "checkpoint", [_bad(0), _bad(0)])
+    monkeypatch.setattr(command, where, interrupted)
+    assert main(Watching(checkpoint, rules), as_json=False) == 2
+    assert endpoint.bodies == []
 
 
 def test_runs_that_look_once_remember_what_they_told(tmp_path: Path, rules: Path, endpoint: Endpoint) -> None:

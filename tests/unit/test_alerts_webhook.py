@@ -25,6 +25,9 @@ ALERT = Alert(rule="broken", status="firing", query="orders", at_ms=2, since_ms=
 class Endpoint:
     """Answers with these statuses, one after the other, then with 204."""
 
+    location = ""
+    gets = 0
+
     def __init__(self, *answers: int) -> None:
         self.answers = list(answers)
         self.bodies: list[dict[str, Any]] = []
@@ -38,6 +41,13 @@ def serving(endpoint: Endpoint) -> Iterator[str]:
             endpoint.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             endpoint.headers.append(dict(self.headers))
             self.send_response(endpoint.answers.pop(0) if endpoint.answers else 204)
+            if endpoint.location:
+                self.send_header("Location", endpoint.location)
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            endpoint.gets += 1
+            self.send_response(200)
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
@@ -97,6 +107,17 @@ def test_a_refusal_is_not_repeated() -> None:
     with serving(endpoint) as url, pytest.raises(OSError, match="answers 404"):
         _webhook(url)(ALERT)
     assert len(endpoint.bodies) == 1
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirection_is_a_refusal(status: int) -> None:
+    """It may lead anywhere, and urllib follows it by a GET without the alert."""
+    elsewhere, endpoint = Endpoint(), Endpoint(status)
+    with serving(elsewhere) as other:
+        endpoint.location = other
+        with serving(endpoint) as url, pytest.raises(OSError, match=f"answers {status}"):
+            _webhook(url, headers={"Authorization": "Bearer x"})(ALERT)
+    assert (len(endpoint.bodies), elsewhere.gets) == (1, 0)
 
 
 def test_a_server_that_takes_the_request_and_is_silent_is_left_after_the_timeout() -> None:
