@@ -56,7 +56,7 @@ def held_back(cluster: Cluster, topics: Collection[str]) -> tuple[HeldPartition,
     if not behind:
         return ()
     oldest = _oldest_producers(cluster, behind)
-    names = _names(cluster)
+    names = _names(cluster, set(oldest.values()))
     return tuple(
         HeldPartition(topic, partition, stable, end, oldest.get((topic, partition), -1))
         if (topic, partition) not in oldest
@@ -101,7 +101,7 @@ def _oldest_producers(
     return oldest
 
 
-def _names(cluster: Cluster) -> dict[int, str]:
-    """The transactional ids of all open transactions on the cluster, by producer id."""
-    ids = cluster.transactions.list_open("").transactional_ids
+def _names(cluster: Cluster, producer_ids: Collection[int]) -> dict[int, str]:
+    """The transactional ids of these producers' open transactions, of any sink, by producer id."""
+    ids = cluster.transactions.list_open("", producer_ids=producer_ids).transactional_ids if producer_ids else ()
     return {found.producer_id: tid for tid, found in cluster.transactions.describe(ids).items()}

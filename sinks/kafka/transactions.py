@@ -9,6 +9,7 @@ Sources: Kafka ``TransactionCoordinator.scala``; KIP-98 (EndTxn, InitProducerId)
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +23,7 @@ from sinks.kafka.reports import NO_ANSWER, NONE, Description, Listing
 from twopc.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from sinks.kafka.handle import ProducerIdentity
 
@@ -41,6 +42,8 @@ _TRANSACTION_COORDINATOR: Final = 1
 _MANY_IDS_VERSION: Final = 4
 #: The first that a partition's leader sends to the coordinator itself, before it takes a record (KIP-890, Kafka 3.6).
 _VERIFYING_VERSION: Final = 4
+#: The first ListTransactions that takes a pattern of ids (KIP-1152, Kafka 4.1).
+_PATTERN_VERSION: Final = 2
 #: Requests that came with Kafka 3.0 (KIP-664).
 _NEEDED: Final = {"DescribeTransactions": DescribeTransactionsRequest, "ListTransactions": ListTransactionsRequest}
 #: Error codes of a broker that does not coordinate the id. NOT_COORDINATOR can follow a successful append, so none of them
@@ -131,17 +134,33 @@ class TransactionClient:
             ),
         )
 
-    def list_open(self, prefix: str) -> Listing:
+    def list_open(self, prefix: str, *, producer_ids: Collection[int] = ()) -> Listing:
         """Transactional ids that start with ``prefix`` and have an open transaction, from all brokers.
 
-        A broker leaves out ids without the Describe right and reports no error: check the right beforehand.
+        With ``producer_ids`` those of these producers only. A broker leaves out ids without the Describe right and reports no
+        error: check the right beforehand.
         """
-        nodes = self._connection.nodes
-        outcomes = self._connection.send_all([(ListTransactionsRequest(state_filters=["Ongoing"]), n) for n in nodes])
+        nodes, pattern = self._connection.nodes, self.pattern_of(prefix)
+        wanted = {
+            "producer_id_filters": list(producer_ids),
+            **({"transactional_id_pattern": pattern} if pattern else {}),
+        }
+        outcomes = self._connection.send_all(
+            [(ListTransactionsRequest(state_filters=["Ongoing"], **wanted), node) for node in nodes]
+        )
         listed = [outcome for outcome in outcomes if not isinstance(outcome, Exception) and not outcome.error_code]
         found = {row.transactional_id for response in listed for row in response.transaction_states}
         ids = tuple(sorted(tid for tid in found if tid.startswith(prefix)))
         return Listing(ids, complete=bool(nodes) and len(listed) == len(nodes))
+
+    def pattern_of(self, prefix: str) -> str | None:
+        """What makes brokers list the ids with ``prefix`` only; None if all are meant, or to brokers that list all.
+
+        Without it each sink gets the open transactions of all sinks with each batch.
+        """
+        if not prefix or self._connection.does_not_know(ListTransactionsRequest, min_version=_PATTERN_VERSION):
+            return None
+        return f"{re.escape(prefix)}.*"
 
     def _each(self, identities: Sequence[ProducerIdentity], build: Callable[[ProducerIdentity], Any]) -> dict[str, str]:
         by_id = {identity.transactional_id: identity for identity in identities}

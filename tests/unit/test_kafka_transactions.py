@@ -91,3 +91,25 @@ def test_a_broker_that_is_too_old_is_refused(version: tuple[int, int], monkeypat
 @pytest.mark.parametrize("version", [(3, 0), (4, 3)])
 def test_a_broker_that_has_the_requests_is_accepted(version: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     connect_to(version, monkeypatch)
+
+
+@pytest.mark.parametrize(("version", "pattern"), [((4, 0), None), ((4, 1), r"a\-b\..*")])
+def test_brokers_are_asked_for_the_ids_of_one_sink_if_they_can_choose(
+    version: tuple[int, int], pattern: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older one lists all; the client drops what is not the sink's. Real ones: `tests/live/operate/test_many_sinks.py`."""
+    client = connect_to(version, monkeypatch)
+    asked = []
+
+    async def answer(request: Any, _node: int) -> Any:
+        asked.append(getattr(request, "transactional_id_pattern", None))
+        rows = [SimpleNamespace(transactional_id=tid) for tid in ("a-b.0.w.0", "a-bc.0.w.0", "c.0.w.0")]
+        return SimpleNamespace(error_code=0, transaction_states=rows)
+
+    manager = client._connection._manager
+    manager.run = lambda exchange: asyncio.run(exchange())
+    manager.send = answer
+    manager.cluster = SimpleNamespace(brokers=lambda: [SimpleNamespace(node_id=1)])
+    assert client.list_open("a-b.").transactional_ids == ("a-b.0.w.0",)
+    assert client.pattern_of("") is None
+    assert asked == [pattern]

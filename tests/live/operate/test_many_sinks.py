@@ -1,0 +1,65 @@
+"""A sink among many on one cluster: what is asked about it does not grow with the others' open transactions."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from integration.operate.observe import observe
+from sinks.kafka.transactions import TransactionClient
+from tests.live.pipeline import Tasks
+from tests.live.rules.batches import ROWS
+from tests.live.rules.schedules import crash, playing
+from tests.nemesis.proxy import Api, KafkaProxy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.live.rules.schedules import Play
+    from tests.live.services import KafkaService
+
+
+@pytest.fixture
+def other(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
+    """Another sink on the same cluster, whose driver has died behind a decision."""
+    with playing(kafka, tmp_path / "other") as other:
+        crash(other.driver(), other, 0, ROWS, "driver.decided")
+        yield other
+        other.driver().process(other.batch(0), Tasks(other, ROWS))
+
+
+def test_a_batch_is_not_sent_the_open_transactions_of_other_sinks(kafka: KafkaService, play: Play, other: Play) -> None:
+    with KafkaProxy(kafka.bootstrap_servers) as proxy:
+        with closing(TransactionClient({"bootstrap_servers": [proxy.bootstrap_servers]})) as client:
+            if client.pattern_of("s.") is None:
+                pytest.skip("these brokers list all (before Kafka 4.1)")
+            assert len(client.list_open(f"{other.name}.").transactional_ids) == len(
+                ROWS
+            )  # a pattern that fits nothing is no cure
+        play.sink = dataclasses.replace(play.sink, bootstrap_servers=proxy.bootstrap_servers)
+        play.driver().process(play.batch(0), Tasks(play, ROWS))
+        sent = [exchange.wait().body.transaction_states for exchange in proxy.recorded(Api.LIST_TRANSACTIONS)]
+    assert len(sent) > 1
+    listed = {row.transactional_id for rows in sent[1:] for row in rows}
+    assert not [tid for tid in listed if not tid.startswith(f"{play.name}.")]
+
+
+def test_a_look_at_a_sink_does_not_ask_about_the_transactions_of_others(
+    kafka: KafkaService, play: Play, other: Play
+) -> None:
+    crash(play.driver(), play, 0, ROWS, "driver.decided")
+    with KafkaProxy(kafka.bootstrap_servers) as proxy:
+        state = observe(dataclasses.replace(play.sink, bootstrap_servers=proxy.bootstrap_servers))
+        asked = {
+            tid for exchange in proxy.recorded(Api.DESCRIBE_TRANSACTIONS) for tid in exchange.request.transactional_ids
+        }
+    assert asked and not [tid for tid in asked if not tid.startswith(f"{play.name}.")]
+    assert (
+        all(one.transactional_id for one in state.held) and state.held
+    )  # those who hold readers back are named all the same
+    assert other.open_transactions()
+    play.driver().process(play.batch(0), Tasks(play, ROWS))

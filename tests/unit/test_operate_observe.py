@@ -1,0 +1,41 @@
+"""A look at all sinks of a cluster; what it finds in each: ``tests/live/operate``."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from integration.operate import observe as observe_module
+from integration.operate.observe import SinkState, observe_all
+from sinks.kafka import KafkaSink
+from twopc.errors import ConfigurationError, RetriableError
+
+SINKS = [KafkaSink(name=name, bootstrap_servers="localhost:1", topic="t") for name in ("a", "b", "c")]
+
+
+def test_sinks_are_looked_at_together_and_answered_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that waits for a driver to commit must not keep a thousand others waiting."""
+    together = threading.Barrier(len(SINKS), timeout=30)
+
+    def look(sink: KafkaSink) -> SinkState:
+        together.wait()
+        if sink.name == "b":
+            raise ConfigurationError("no right")
+        return SinkState(sink=sink.name, ledger=sink.ledger)
+
+    monkeypatch.setattr(observe_module, "observe", look)
+    assert [(state.sink, state.problem) for state in observe_all(SINKS)] == [
+        ("a", None),
+        ("b", "no right"),
+        ("c", None),
+    ]
+
+
+def test_a_cluster_that_does_not_answer_is_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(_: KafkaSink) -> SinkState:
+        raise RetriableError("no broker")
+
+    monkeypatch.setattr(observe_module, "observe", look)
+    with pytest.raises(RetriableError, match="no broker"):
+        observe_all(SINKS)
