@@ -6,6 +6,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import psutil
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from integration.services.ivy import pyspark_jars
@@ -78,6 +79,26 @@ class Broker:
         sockets = list(self._named(_SOCKETS))
         moved = sum(self._number(name, f"{way}-byte-total") for name in sockets for way in ("incoming", "outgoing"))
         return Counts(requests, moved, int(sum(self._number(name, "connection-count") for name in sockets)))
+
+    def resources(self) -> dict[str, float]:
+        """What the broker's process has, by what it is. Collects its garbage first, so that the heap is what it needs."""
+        memory = self._jvm.javax.management.ObjectName("java.lang:type=Memory")
+        self._connection.invoke(memory, "gc", None, None)
+        system = self._jvm.javax.management.ObjectName("java.lang:type=OperatingSystem")
+        process = psutil.Process(self.kafka.pid)
+        return {
+            "MiB of the broker's heap": int(self._connection.getAttribute(memory, "HeapMemoryUsage").get("used"))
+            / 2**20,
+            "MiB of the broker, resident": process.memory_info().rss / 2**20,
+            "memory maps of the broker": float(len(process.memory_maps(grouped=False))),
+            "open files of the broker": self._number(system, "OpenFileDescriptorCount"),
+        }
+
+    def disk_mib(self, prefix: str) -> float:
+        """How much of the disk all topics take whose names begin so, with indexes and checkpoints."""
+        logs = self.kafka.data_dir / "logs"
+        files = (file for part in logs.glob(f"{prefix}*-[0-9]*") for file in part.iterdir())
+        return sum(512 * file.stat().st_blocks for file in files) / 2**20
 
     def disk_bytes(self, *topics: str) -> int:
         """How many bytes the logs of these topics have, without their indexes."""

@@ -40,11 +40,14 @@ class Query:
         bootstrap_servers: of the broker.
         topic: its output.
         directory: for its checkpoint.
+        sink_type: the class of its sink.
     """
 
-    def __init__(self, bootstrap_servers: str, topic: str, directory: Path) -> None:
+    def __init__(
+        self, bootstrap_servers: str, topic: str, directory: Path, *, sink_type: type[KafkaSink] = KafkaSink
+    ) -> None:
         name = f"b{uuid.uuid4().hex[:8]}"
-        self.sink = KafkaSink(name=name, bootstrap_servers=bootstrap_servers, topic=topic, timeout_ms=120_000)
+        self.sink = sink_type(name=name, bootstrap_servers=bootstrap_servers, topic=topic, timeout_ms=120_000)
         self._id = str(uuid.uuid4())
         self._files = LocalFiles(directory / name)
 

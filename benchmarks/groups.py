@@ -60,4 +60,5 @@ GROUPS: tuple[Group, ...] = (
     Group(name="decision", module="benchmarks.decision", rounds=3),
     Group(name="past", module="benchmarks.past", rounds=3),
     Group(name="many", module="benchmarks.many", rounds=3),
+    Group(name="sinks", module="benchmarks.many_sinks", rounds=3, by_default=False),
 )

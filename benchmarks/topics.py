@@ -53,6 +53,11 @@ class Topics:
         found = self._admin.list_topics(timeout=_TIMEOUT_S).topics.get(name)
         return len(found.partitions) if found else 0
 
+    def partition_counts(self, prefix: str) -> dict[str, int]:
+        """How many partitions each topic has whose name begins so."""
+        found = self._admin.list_topics(timeout=_TIMEOUT_S).topics
+        return {name: len(topic.partitions) for name, topic in found.items() if name.startswith(prefix)}
+
     def delete(self, *names: str) -> None:
         """Delete topics, so that a long run does not fill the disk."""
         for future in self._admin.delete_topics(list(names)).values():
