@@ -83,6 +83,23 @@ def _count_commands(client: Any, thread: int, counted: Counter[str], stack: cont
     stack.callback(setattr, client, "send_command", send)
 
 
+@contextlib.contextmanager
+def counting_method(owner: Any, name: str) -> Iterator[list[str]]:
+    """Note each call of a method, by any thread: what it sends is a round trip."""
+    calls: list[str] = []
+    really = getattr(owner, name)
+
+    def counting(*arguments: Any, **named: Any) -> Any:
+        calls.append(name)
+        return really(*arguments, **named)
+
+    setattr(owner, name, counting)
+    try:
+        yield calls
+    finally:
+        setattr(owner, name, really)
+
+
 def least(batches: Sequence[Mapping[str, int]]) -> dict[str, int]:
     """What a batch costs: of each thing, the least that one of the batches took."""
     kinds = sorted({kind for batch in batches for kind in batch})
