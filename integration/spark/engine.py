@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from integration.spark.collect import collect
 from integration.spark.jobs import cancelled_after, named_error, translated
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from twopc.records import TaskReport
     from twopc.sink import TwoPhaseCommitSink
 
-_RESULT: Final = "result binary"
+#: As an object: Spark's JVM would have to parse ``result binary`` with every batch.
+_RESULT: Final = StructType([StructField("result", BinaryType())])
 _SETTING: Final = "prepare_timeout_ms"
 _EXPIRY: Final = "kafka.transaction.timeout.ms and the brokers' transaction.max.timeout.ms"
 
