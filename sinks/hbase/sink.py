@@ -50,8 +50,9 @@ class HBaseSink(HBaseSettings, TwoPhaseCommitSink[HBaseHandle]):
 
     def check(self, rows: pa.RecordBatch) -> None:
         """See :class:`TwoPhaseCommitSink`. What a counter's cell holds, the task checks before the decision."""
-        for mutation in self.mapping.mutations(self.mapping.encode(rows).items()):
-            require_fits(pack([mutation]), mutation.row, self.max_cell_bytes)
+        encoded = self.mapping.encode(rows)
+        for row, action in zip(encoded, self.mapping.actions(encoded.items()), strict=True):
+            require_fits(pack([action]), row, self.max_cell_bytes)
 
     def create_writer(self, task: TaskAttempt) -> HBaseWriter:
         """See :class:`TwoPhaseCommitSink`."""

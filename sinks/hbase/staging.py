@@ -26,6 +26,8 @@ STATE: Final = b"t"
 DATA: Final = b"d"
 _SLICE_AT: Final = 1
 _OPEN: Final[Column] = (STATE, b"open")
+#: A chunk without mutations; the region comes when it is applied.
+_CHUNK: Final[bytes] = client_pb.RegionAction(region=region(b"")).SerializeToString()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,12 +107,9 @@ def fold(digests: Iterable[bytes]) -> str:
     return hashlib.sha256(b"".join(digests)).hexdigest()
 
 
-def pack(mutations: Iterable[Message]) -> bytes:
+def pack(actions: Iterable[bytes]) -> bytes:
     """A chunk's data: HBase's own message, which names the operation, so that later code applies it as it was meant."""
-    chunk = client_pb.RegionAction(region=region(b""))
-    for mutation in mutations:
-        chunk.action.add().mutation.CopyFrom(mutation)
-    return bytes(chunk.SerializeToString())
+    return _CHUNK + b"".join(actions)
 
 
 def unpack(data: bytes) -> list[Message]:

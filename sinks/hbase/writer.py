@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from sinks.hbase.mappings import Values
-    from sinks.hbase.messages import Message
     from sinks.hbase.settings import HBaseSettings
     from twopc.attempt import TaskAttempt
 
@@ -47,7 +46,7 @@ class HBaseWriter(StagedWriter[HBaseHandle]):
             self._watch(encoded)
             if isinstance(mapping, Increment):
                 self._require_counters(encoded)
-            self._add(list(mapping.mutations(encoded.items())))
+            self._add(list(encoded), list(mapping.actions(encoded.items())))
 
     def _handle(self) -> HBaseHandle:
         return HBaseHandle(
@@ -74,12 +73,12 @@ class HBaseWriter(StagedWriter[HBaseHandle]):
             if len(self._seen) < before + len(fresh) or len(self._seen) > _WATCHED_KEYS:
                 self._seen = None
 
-    def _add(self, mutations: Sequence[Message]) -> None:
+    def _add(self, keys: Sequence[bytes], actions: Sequence[bytes]) -> None:
         def pack(part: range) -> bytes:
-            return staging.pack(mutations[part.start : part.stop])
+            return staging.pack(actions[part.start : part.stop])
 
-        for part, data in halve(range(len(mutations)), pack, max_bytes=self._settings.chunk_bytes):
-            require_fits(data, mutations[part.start].row, self._settings.max_cell_bytes)
+        for part, data in halve(range(len(actions)), pack, max_bytes=self._settings.chunk_bytes):
+            require_fits(data, keys[part.start], self._settings.max_cell_bytes)
             [is_open] = self._execute([staging.add_chunk(self._table, self._row, len(self._digests), data)], "writing")
             if not is_open:
                 raise RetriableError(

@@ -1,0 +1,96 @@
+"""What a task stages, in HBase's wire format: the same bytes as its messages have, without a message for each row.
+
+A message of Python takes two thirds of the time of staging. Of a mutation, only the row key and the values change from row to
+row, and the lengths before them, which repeat.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from sinks.hbase.messages import client_pb
+from sinks.hbase.row_ops import DURABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sinks.hbase.row_ops import Column
+
+_MUTATION: Final = client_pb.MutationProto
+_FAMILY: Final = _MUTATION.ColumnValue
+_CELL: Final = _FAMILY.QualifierValue
+_ACTIONS: Final = client_pb.RegionAction.ACTION_FIELD_NUMBER
+_MUTATIONS: Final = client_pb.Action.MUTATION_FIELD_NUMBER
+#: The lengths that are kept ready; values of many different lengths take little memory, too.
+_LENGTHS: Final = 4_096
+#: The highest bit of a byte.
+_MORE: Final = 0x80
+
+
+class Encoder:
+    """Encodes the mutations of one mapping, without a timestamp, which comes with the decision.
+
+    Args:
+        operation: HBase's name of what becomes of a row.
+        places: the cells that it changes; a row has a value for each.
+        delete_type: how each cell is deleted; then no row has values.
+    """
+
+    def __init__(self, operation: str, places: Sequence[Column], *, delete_type: Any = None) -> None:
+        self._kind: bytes = _MUTATION(mutate_type=getattr(_MUTATION, operation)).SerializeToString()
+        self._durability: bytes = _MUTATION(durability=DURABLE).SerializeToString()
+        cells: dict[bytes, list[tuple[int, bytes]]] = {}
+        for number, (family, qualifier) in enumerate(places):
+            cell = _CELL(qualifier=qualifier, delete_type=delete_type).SerializeToString()
+            cells.setdefault(family, []).append((number, cell))
+        self._families: list[tuple[bytes, list[tuple[int, bytes]]]] = []
+        for family, found in cells.items():
+            head: bytes = _FAMILY(family=family).SerializeToString()
+            if delete_type is not None:  # nothing of it changes from row to row
+                head += b"".join(_start(_FAMILY.QUALIFIER_VALUE_FIELD_NUMBER, len(cell)) + cell for _, cell in found)
+                found = []  # noqa: PLW2901 - what is left to fill in
+            self._families.append((head, found))
+
+    def action(self, row: bytes, values: Sequence[bytes]) -> bytes:
+        """A row's part of a chunk: a ``RegionAction``'s field ``action``, with its tag and length."""
+        parts = [b"", row, self._kind]
+        size = len(row) + len(self._kind) + len(self._durability)
+        for family, cells in self._families:
+            at, family_size = len(parts), len(family)
+            parts += b"", family
+            for number, cell in cells:
+                value = values[number]
+                start = _start_of_cell(cell, len(value))
+                parts += start, value
+                family_size += len(start) + len(value)
+            parts[at] = _start(_MUTATION.COLUMN_VALUE_FIELD_NUMBER, family_size)
+            size += len(parts[at]) + family_size
+        parts.append(self._durability)
+        row_start = _start(_MUTATION.ROW_FIELD_NUMBER, len(row))
+        start = _start(_MUTATIONS, size + len(row_start)) + row_start
+        parts[0] = _start(_ACTIONS, size + len(start)) + start
+        return b"".join(parts)
+
+
+@lru_cache(_LENGTHS)
+def _start(field: int, size: int) -> bytes:
+    """What comes before the ``size`` bytes of a field."""
+    return bytes([field << 3 | 2]) + _varint(size)
+
+
+@lru_cache(_LENGTHS)
+def _start_of_cell(cell: bytes, size: int) -> bytes:
+    """What comes before the ``size`` bytes of a cell's value."""
+    start = cell + _start(_CELL.VALUE_FIELD_NUMBER, size)
+    return _start(_FAMILY.QUALIFIER_VALUE_FIELD_NUMBER, len(start) + size) + start
+
+
+def _varint(number: int) -> bytes:
+    """Seven bits in a byte, the lowest first; all but the last byte have the highest bit set."""
+    found = bytearray()
+    while number >= _MORE:
+        found.append(number % _MORE | _MORE)
+        number //= _MORE
+    found.append(number)
+    return bytes(found)
