@@ -73,7 +73,8 @@ class Episodes:
     state: State
 
     def __post_init__(self) -> None:
-        self.is_in_progress = False
+        self.planned_ms: int | None = None  # see Facts
+        self._began_again_ms = 0
         self._failures: list[int] = []
         self._in_a_row = 0
         self._last_failure = ""
@@ -87,6 +88,10 @@ class Episodes:
         """Take in what happened before anybody watched. Nobody is told of it."""
         for one in history:
             self._take(one)
+
+    def begins_again(self, now_ms: int) -> None:
+        """The query was closed in good order, and begins again: nobody has missed it meanwhile."""
+        self._began_again_ms = now_ms
 
     def ended(self, checkpoint: Checkpoint) -> list[Alert]:
         """A checkpoint has ended: whom to tell of what."""
@@ -120,11 +125,12 @@ class Episodes:
         self._last_failure = f"The last one: {name}: {checkpoint.cause.error}: {line}"
 
     def _facts(self) -> Facts:
+        completed_ms = self.watched_ms if self._completed_ms is None else self._completed_ms
         return Facts(
             failures_ms=self._failures,
             in_a_row=self._in_a_row,
-            quiet_since_ms=self.watched_ms if self._completed_ms is None else self._completed_ms,
-            is_in_progress=self.is_in_progress,
+            quiet_since_ms=max(completed_ms, self._began_again_ms),
+            planned_ms=self.planned_ms,
             last_failure=self._last_failure,
         )
 

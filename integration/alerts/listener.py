@@ -89,12 +89,13 @@ class Alerts(Listener):
 
     def triggered(self, pending: Pending) -> None:  # noqa: ARG002 - see Listener
         """See :class:`twopc.Listener`."""
+        now_ms = int(self._clock() * 1000)
         if self._thread is None:
-            self._began_ms = int(self._clock() * 1000)
+            self._began_ms = now_ms
             self._thread = threading.Thread(target=self._watch, name="twopc-alerts", daemon=True)
             self._thread.start()
             atexit.register(self._flush)  # a failure often ends the process, and somebody is to hear of it
-        self._tell(self._begins)
+        self._tell(lambda episodes: self._begins(episodes, now_ms))
 
     def ended(self, checkpoint: Checkpoint) -> None:
         """See :class:`twopc.Listener`."""
@@ -140,17 +141,23 @@ class Alerts(Listener):
         except HistoryError:
             return  # the query's first start
         episodes.learn(one for one in history.checkpoints if one.triggered_ms < self._began_ms)
+        if history.planned is not None:
+            episodes.planned_ms = history.planned.since_ms  # a dead process may have tried it before
 
-    def _begins(self, episodes: Episodes) -> None:
-        self._is_paused = False
-        episodes.is_in_progress = True
+    def _begins(self, episodes: Episodes, now_ms: int) -> None:
+        if self._is_paused:
+            episodes.begins_again(now_ms)
+            self._is_paused = False
+        if episodes.planned_ms is None:
+            episodes.planned_ms = now_ms
 
     def _ends(self, episodes: Episodes, checkpoint: Checkpoint) -> None:
-        episodes.is_in_progress = checkpoint.cause is not None  # a failed one is still planned
+        if checkpoint.cause is None:  # a failed one is still planned
+            episodes.planned_ms = None
         self._send(episodes, checkpoint)
 
     def _closes(self, episodes: Episodes) -> None:
-        self._is_paused = not episodes.is_in_progress
+        self._is_paused = episodes.planned_ms is None
 
     def _checks(self, episodes: Episodes) -> None:
         if not self._is_paused:

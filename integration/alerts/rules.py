@@ -18,15 +18,16 @@ class Facts:
     Attributes:
         failures_ms: when checkpoints failed, in order, as far back as any rule looks.
         in_a_row: how many failed since the last completed one.
-        quiet_since_ms: when one was completed last; before the first one, since when it is watched.
-        is_in_progress: Spark has planned a checkpoint that is not done.
+        quiet_since_ms: when one was completed last; before the first one, since when it is watched; later, if the query was
+            closed in good order and has begun again.
+        planned_ms: since when Spark has planned a checkpoint that is not done; None if there is none.
         last_failure: the newest one, in a line; empty if none is known.
     """
 
     failures_ms: Sequence[int]
     in_a_row: int
     quiet_since_ms: int
-    is_in_progress: bool = False
+    planned_ms: int | None = None
     last_failure: str = ""
 
 
@@ -148,8 +149,8 @@ class NoCheckpoint:
     Attributes:
         name: of the rule.
         for_s: that time. Spark makes no checkpoint without new input, so take more than the longest pause of the source.
-        is_of_planned: judge only while Spark has planned a checkpoint that is not done. A source may then pause for any
-            time; a driver that died between two checkpoints is not noticed.
+        is_of_planned: judge only while Spark has planned a checkpoint that is not done, and count from there. A source may then
+            pause for any time; a driver that died between two checkpoints is not noticed.
 
     Raises:
         ConfigurationError: a value is out of range.
@@ -167,8 +168,13 @@ class NoCheckpoint:
 
     def holds(self, facts: Facts, now_ms: int) -> str | None:
         """See :class:`Rule`."""
-        quiet_s = (now_ms - facts.quiet_since_ms) / 1000
-        if quiet_s <= self.for_s or (self.is_of_planned and not facts.is_in_progress):
+        since_ms = facts.quiet_since_ms
+        if self.is_of_planned:
+            if facts.planned_ms is None:
+                return None
+            since_ms = max(since_ms, facts.planned_ms)  # until then nobody expected one
+        quiet_s = (now_ms - since_ms) / 1000
+        if quiet_s <= self.for_s:
             return None
         known = f" {facts.last_failure}" if facts.in_a_row else ""
         return f"No checkpoint was completed for {duration(quiet_s)}, longer than {duration(self.for_s)}.{known}"

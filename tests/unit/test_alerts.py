@@ -109,8 +109,19 @@ def test_no_completed_checkpoint_for_a_time_counts_from_the_last_one_or_from_the
 def test_a_source_that_pauses_is_no_trouble_if_only_planned_checkpoints_are_judged() -> None:
     episodes = _episodes(NoCheckpoint("stalled", for_s=600, is_of_planned=True))
     assert _at(episodes, 60) == []
-    episodes.is_in_progress = True
-    assert _at(episodes, 61) == [("stalled", "firing")]
+    episodes.planned_ms = T0 + 60 * MINUTE
+    assert _at(episodes, 61) == [], "it is a minute old"
+    assert _at(episodes, 70.1) == [("stalled", "firing")]
+    episodes.planned_ms = None
+    assert _said(episodes.ended(_good(71))) == [("stalled", "over")]
+
+
+def test_a_query_that_was_closed_and_begins_again_was_not_missed_meanwhile() -> None:
+    episodes = _episodes(STALLED)
+    episodes.ended(_good(1))
+    episodes.begins_again(T0 + 60 * MINUTE)
+    assert _at(episodes, 70) == []
+    assert _at(episodes, 70.1) == [("stalled", "firing")]
 
 
 def test_what_was_told_before_a_restart_is_not_told_again_and_its_end_is() -> None:

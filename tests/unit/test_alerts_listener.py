@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import subprocess
 import sys
@@ -83,9 +84,35 @@ def test_a_query_that_was_closed_in_good_order_is_not_missed() -> None:
     clock.now += 3_600
     alerts.close()  # a look at the clock
     alerts._flush()
-    assert told.empty()
     alerts.triggered(Pending(1))
+    alerts._flush()
+    assert told.empty()
+    clock.now += 61
+    alerts.close()  # a look at the clock
     assert told.get(timeout=WAIT_S).rule == "stalled"
+
+
+def test_a_checkpoint_after_a_long_pause_of_the_source_is_not_late_when_it_begins(tmp_path: Path) -> None:
+    told: queue.Queue[Alert] = queue.Queue()
+    clock = Clock()
+    checkpoint = write(tmp_path / "checkpoint", [ended(0)])
+    clock.now += 3_600
+    alerts = _alerts(told, NoCheckpoint("stalled", for_s=60, is_of_planned=True), at=checkpoint, clock=clock)
+    alerts.triggered(Pending(1))
+    alerts.ended(ended(1, triggered_ms=int(clock.now * 1000)))
+    alerts._flush()
+    clock.now += 3_600
+    alerts.triggered(Pending(2))
+    alerts._flush()
+    assert told.empty()
+    clock.now += 50
+    alerts.ended(failed(2, "RetriableError", "away", triggered_ms=int(clock.now * 1000)))
+    alerts.triggered(Pending(2))
+    alerts._flush()
+    assert told.empty()
+    clock.now += 11
+    alerts.close()  # a look at the clock
+    assert told.get(timeout=WAIT_S).rule == "stalled", "it counts from its first try"
 
 
 def test_a_query_that_failed_and_was_closed_is_missed() -> None:
@@ -98,6 +125,21 @@ def test_a_query_that_failed_and_was_closed_is_missed() -> None:
     alerts._flush()
     clock.now += 3_600
     alerts.close()  # a look at the clock
+    assert told.get(timeout=WAIT_S).rule == "stalled"
+
+
+def test_a_checkpoint_that_a_dead_process_has_planned_is_late_from_then_on(tmp_path: Path) -> None:
+    told: queue.Queue[Alert] = queue.Queue()
+    checkpoint = write(tmp_path / "checkpoint", [ended(0)])
+    (checkpoint / "offsets").mkdir()
+    (checkpoint / "commits").mkdir()
+    for name in ("offsets/0", "commits/0", "offsets/1"):
+        (checkpoint / name).touch()
+        os.utime(checkpoint / name, (T0 / 1000, T0 / 1000))
+    clock = Clock()
+    clock.now += 3_600
+    alerts = _alerts(told, NoCheckpoint("stalled", for_s=60, is_of_planned=True), at=checkpoint, clock=clock)
+    alerts.triggered(Pending(1))
     assert told.get(timeout=WAIT_S).rule == "stalled"
 
 
