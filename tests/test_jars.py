@@ -10,7 +10,15 @@ import tenacity
 
 from integration.services import ServiceError, ivy, jar_lock, jars
 from integration.services.ivy import ivy_file
-from integration.services.jars import LOCKED_KAFKA_VERSIONS, JarSet, fetch, hbase_set, old_kafka_set, spark_kafka_set
+from integration.services.jars import (
+    LOCKED_KAFKA_VERSIONS,
+    JarSet,
+    fetch,
+    hbase_set,
+    mirror_set,
+    old_kafka_set,
+    spark_kafka_set,
+)
 
 CONTENT = {"org.a/one/1/one-1.jar": b"first", "org.b/two/2/two-2.jar": b"second"}
 WANTED = JarSet("set-1", "Set 1", ("org.a:one:1",))
@@ -133,7 +141,8 @@ def test_the_spark_jars_leave_out_what_pyspark_ships() -> None:
 def test_the_default_sets_are_locked() -> None:
     lock = json.loads(jar_lock.LOCK_FILE.read_text())
     kafka = (f"kafka-{version}" for version in LOCKED_KAFKA_VERSIONS)
-    assert {*kafka, old_kafka_set().name, spark_kafka_set().name, hbase_set().name} == set(lock)
+    others = (old_kafka_set(), mirror_set(), spark_kafka_set(), hbase_set())
+    assert {*kafka, *(one.name for one in others)} == set(lock)
     for files in lock.values():
         assert all(entry["size"] > 0 and len(entry["sha256"]) == 64 for entry in files.values())
 

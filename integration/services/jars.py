@@ -89,6 +89,16 @@ def hbase_set() -> JarSet:
     return JarSet(f"hbase-{HBASE_VERSION}", f"HBase {HBASE_VERSION}", roots, transitive=False)
 
 
+def mirror_set() -> JarSet:
+    """Return the class path of MirrorMaker 2."""
+    roots = (
+        f"org.apache.kafka:connect-mirror:{DEFAULT_KAFKA_VERSION}",
+        f"org.apache.kafka:connect-runtime:{DEFAULT_KAFKA_VERSION}",
+        "org.slf4j:slf4j-reload4j:1.7.36",
+    )
+    return JarSet(f"mirror-{DEFAULT_KAFKA_VERSION}", f"Kafka {DEFAULT_KAFKA_VERSION} MirrorMaker", roots)
+
+
 def old_kafka_set() -> JarSet:
     """Return the class path of Kafka 0.10 and of its ZooKeeper. Their own binding of SLF4J is among the dependencies."""
     # 0.10 was made for Java 8, which had this package.
@@ -103,6 +113,11 @@ def kafka_jars(version: str = DEFAULT_KAFKA_VERSION) -> list[Path]:
         ServiceError: no Java, no Maven repository, no such version, or files that differ from the lock.
     """
     return fetch(kafka_set(version))
+
+
+def mirror_jars() -> list[Path]:
+    """Return the class path of MirrorMaker 2; see `mirror_set` and `kafka_jars`."""
+    return fetch(mirror_set())
 
 
 def old_kafka_jars() -> list[Path]:
@@ -214,7 +229,13 @@ def _resolve(wanted: JarSet, work: Path, locked: jar_lock.Sums | None) -> None:
 def write_lock() -> None:
     """Resolve the default sets from their roots, ignoring cache and lock, and replace `jars.lock.json`."""
     lock: dict[str, jar_lock.Sums] = {}
-    for wanted in (*map(kafka_set, LOCKED_KAFKA_VERSIONS), old_kafka_set(), spark_kafka_set(), hbase_set()):
+    for wanted in (
+        *map(kafka_set, LOCKED_KAFKA_VERSIONS),
+        old_kafka_set(),
+        mirror_set(),
+        spark_kafka_set(),
+        hbase_set(),
+    ):
         _say(f"locking {wanted.title}: " + ", ".join(wanted.coordinates))
         with tempfile.TemporaryDirectory() as work:
             _download(wanted, Path(work), locked=None)

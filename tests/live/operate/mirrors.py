@@ -1,0 +1,73 @@
+"""A second cluster to which MirrorMaker 2 copies topics, and questions about what has arrived there."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from confluent_kafka.admin import AdminClient
+
+from integration.services.mirror_maker2 import MirrorMaker2
+from tests.live.rules.schedules import until
+from tests.reader import records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from integration.services.kafka import LocalKafka
+
+#: MirrorMaker 2 looks for new topics and partitions first; two cores do it beside two brokers.
+_COPIED_S = 60
+
+
+def contents(servers: str, topic: str, *, isolation: str = "read_committed") -> Counter[tuple[int, bytes | None]]:
+    """What a reader sees of a topic, by partition; nothing where there is no topic."""
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    if topic not in admin.list_topics(timeout=30).topics:
+        return Counter()
+    return Counter((one.partition() or 0, one.value()) for one in records(servers, topic, isolation=isolation))
+
+
+def positions(servers: str, topic: str) -> list[tuple[int, int, bytes | None]]:
+    """Partition, offset and value of every record that a reader sees."""
+    found = [(one.partition() or 0, one.offset() or 0, one.value()) for one in records(servers, topic)]
+    return sorted(found, key=lambda one: one[:2])
+
+
+class Mirrored:
+    """Two clusters, and what copies topics from the first to the second.
+
+    Attributes:
+        former: `host:port` of the first.
+        mirror: the second.
+        maker: copies while it runs.
+    """
+
+    def __init__(self, former: str, mirror: LocalKafka, topics: Sequence[str], *, exactly_once: bool = False) -> None:
+        self.former, self.mirror, self.topics = former, mirror, tuple(topics)
+        self.maker = MirrorMaker2(former, mirror.bootstrap_servers, topics, exactly_once=exactly_once)
+
+    @property
+    def servers(self) -> str:
+        return self.mirror.bootstrap_servers
+
+    def await_copied(self, *topics: str) -> None:
+        """Wait until the mirror has every committed record of these topics, by default of all."""
+        for topic in topics or self.topics:
+            wanted = contents(self.former, topic)
+
+            def has_come(topic: str = topic, wanted: Counter[tuple[int, bytes | None]] = wanted) -> bool:
+                return not wanted - contents(self.servers, topic)
+
+            assert until(has_come, _COPIED_S), f"{topic} is not copied: {self.maker.log_path.read_text()[-3000:]}"
+
+
+@contextlib.contextmanager
+def mirroring(
+    former: str, mirror: LocalKafka, topics: Sequence[str], *, exactly_once: bool = False
+) -> Iterator[Mirrored]:
+    """Copy topics until the body ends; it may stop and start the copy."""
+    found = Mirrored(former, mirror, topics, exactly_once=exactly_once)
+    with found.maker:
+        yield found
