@@ -18,6 +18,7 @@ import msgspec
 
 from twopc.crash_points import crash_point
 from twopc.errors import DecisionLogDamagedError, RefusedStartError
+from twopc.refusals import FAILOVER
 from twopc.sealed import seal, unseal
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class Binding:
             if facts != current.sinks[name]:
                 raise self._refused(
                     f"sink {name!r} was {facts} and is now {current.sinks[name]}",
-                    "Point it back to where it was, or start with a new checkpoint",
+                    f"Point it back to where it was. If that is lost, or was copied to another place, {FAILOVER}",
                 )
         if _log(bound) != _log(current):
             raise self._refused(

@@ -33,6 +33,11 @@ DEADLINE: Final = (
     "Act soon: decided transactions that are not committed yet expire meanwhile (kafka.transaction.timeout.ms), and their "
     "rows are lost with them"
 )
+#: What helps where the place of a sink or a log is gone, and perhaps a copy is there.
+FAILOVER: Final = (
+    "start with a new checkpoint and a new sink name, and do not write again what the output has: "
+    "docs/operations.md#cluster-failover-and-mirrored-topics"
+)
 
 
 def refused(case: Case, position: Position, view: LogView, batch: Batch, log: str) -> Exception:

@@ -29,6 +29,7 @@ from twopc.errors import (
     RetriableError,
 )
 from twopc.records import Acquired, Decision, Entries, LogContents, Record, truncated_to
+from twopc.refusals import FAILOVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
@@ -207,7 +208,10 @@ class KafkaDecisionLog(DecisionLog):
 
     def _entries(self, start: int, until: int | None, *, whoever: bool) -> Iterator[LogEntry]:
         is_known = whoever
+        acquired = -2
         for entry in decoding(self._frames(start, until)):
+            self._require_original(acquired, entry)
+            acquired = entry.offset if isinstance(entry.record, Acquired) else -2
             if not is_known and (owners := _owners(entry.record)):
                 is_known = True
                 self._require_own(owners)
@@ -228,6 +232,18 @@ class KafkaDecisionLog(DecisionLog):
 
     def _rows(self, start: int, last: Callable[[Row], bool] | None) -> Generator[Row]:
         return self.reader.rows(self.name, DRIVER_PARTITION, start, last, timeout_ms=self._timeout_ms)
+
+    def _require_original(self, acquired: int, entry: LogEntry) -> None:
+        """Raises a DecisionLogDamagedError if a mirror wrote the record; ``acquired``: where the one before acquires the ledger.
+
+        A driver acquires in a transaction of its own, so a control record follows. A mirror copies no control records. Offsets in
+        its copy are not those that the records speak of, and evidence would be searched for where it is not.
+        """
+        if entry.offset == acquired + 1 and not isinstance(entry.record, Acquired):
+            raise DecisionLogDamagedError(
+                f"{self.name} on this cluster is a mirror's copy of a ledger: its offsets and transactions are those of another "
+                f"cluster, so it proves nothing here. After a failover, {FAILOVER}"
+            )
 
     def _require_own(self, owners: Collection[str]) -> None:
         """Raises a ConfigurationError if the ledger belongs to another sink."""

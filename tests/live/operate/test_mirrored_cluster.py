@@ -1,0 +1,327 @@
+"""Disaster recovery: MirrorMaker 2 copies source, output and ledger to a second cluster, and the first one is lost.
+
+`docs/operations.md`, "Cluster failover and mirrored topics", says what to do then. Each of its statements is held here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import time
+from collections import Counter
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from integration.services.kafka import LocalKafka
+from integration.spark import exactly_once
+from sinks.kafka import KafkaSink
+from tests.live.operate.mirrors import mirroring, positions
+from tests.live.operate.support import command
+from tests.live.pipeline import Tasks, create_topic
+from tests.live.rules.batches import rows_of, seen
+from tests.live.rules.schedules import Play, crash, until
+from tests.live.spark_support import Pipeline, spark
+from tests.reader import committed, consumer_of, partitions_of
+from twopc.batch import Overrides
+from twopc.errors import DecisionLogDamagedError, RefusedStartError
+from twopc.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+
+__all__ = ["spark"]
+
+_ENTRY = "docs/operations.md#cluster-failover-and-mirrored-topics"
+_BATCH = 20
+
+
+@pytest.fixture
+def mirror() -> Iterator[LocalKafka]:
+    """A second cluster."""
+    with LocalKafka() as kafka:
+        yield kafka
+
+
+@pytest.mark.parametrize("is_decided", [False, pytest.param(True, marks=pytest.mark.whole)])
+def test_a_mirrors_copy_of_the_ledger_is_refused_and_nothing_is_written(
+    play: Play, fresh_kafka: LocalKafka, *, is_decided: bool
+) -> None:
+    """With the binding and without it.
+
+    Fails if a copy is read as a ledger: the driver acquires it, searches a visible batch at another cluster's offsets, and is
+    blocked with advice that cannot help.
+    """
+    for batch in range(3):
+        play.driver().process(play.batch(batch), Tasks(play, rows_of(batch)))
+    if is_decided:
+        crash(play.driver(), play, 3, rows_of(3), "driver.decided")
+    last = 3 if is_decided else 2
+    source = play.sink
+    with mirroring(play.bootstrap_servers, fresh_kafka, [play.topic, source.ledger]) as two:
+        two.await_copied()
+        ledger = positions(two.servers, source.ledger)
+        assert [one[2] for one in ledger] == [one[2] for one in positions(two.former, source.ledger)]
+        assert ledger != positions(two.former, source.ledger)  # the same records at other offsets
+        play.sink = dataclasses.replace(source, bootstrap_servers=two.servers)
+
+        again = Tasks(play, rows_of(last))
+        with pytest.raises(RefusedStartError, match=_ENTRY) as refused:
+            play.driver().process(play.batch(last), again)
+        assert refused.value.case == "binding"
+
+        kept = play.root.with_name("kept")
+        shutil.move(play.root, kept)  # as if it were a new checkpoint, or somebody had removed the binding
+        with pytest.raises(DecisionLogDamagedError, match=_ENTRY):
+            play.driver().process(play.batch(last), again)
+        ended = Settings(overrides=Overrides(end_query_id=play.query_id))
+        with pytest.raises(DecisionLogDamagedError, match="a mirror's copy"):
+            play.driver(ended).process(play.batch(0, query_id="another"), again)
+        shutil.rmtree(play.root, ignore_errors=True)
+        for words in (("status",), ("resolve",), ("transactions", "prove")):
+            said = command(*words, play.name, "--bootstrap-servers", two.servers, "--timeout", "20")
+            assert said.status != 0 and "a mirror's copy" in " ".join((said.out + said.error).split()), said
+
+        assert (again.prepared, again.evaluated) == (0, 0)
+        assert positions(two.servers, source.ledger) == ledger
+        assert committed(two.servers, play.topic) == seen(3)
+        shutil.move(kept, play.root)
+        play.sink = source  # the query itself is not harmed
+        play.driver().process(play.batch(last), Tasks(play, rows_of(last)))
+        assert play.visible() == seen(last + 1)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_a_mirror_that_is_killed_repeats_records_unless_it_copies_in_transactions(
+    fresh_kafka: LocalKafka, mirror: LocalKafka, *, exactly_once: bool
+) -> None:
+    """Transactions of the mirror have control records: offsets move, as they do behind those of the source."""
+    servers = fresh_kafka.bootstrap_servers
+    topic = create_topic(servers, "copied", 1)
+    producer = Producer({"bootstrap.servers": servers})
+    with mirroring(servers, mirror, [topic], exactly_once=exactly_once) as two:
+        two.maker.stop()
+        two.maker.properties["offset.flush.interval.ms"] = "3600000"  # a kill before it notes what it has copied
+        two.maker.start()
+        for number in range(50):
+            producer.produce(topic, f"{number}".encode())
+        producer.flush()
+        two.await_copied()
+        two.maker.kill()
+        producer.produce(topic, b"last")
+        producer.flush()
+        two.maker.start()
+        two.await_copied()
+        found = committed(two.servers, topic)
+        repeated = found - committed(servers, topic)
+        assert repeated.total() == (0 if exactly_once else 50)
+        assert positions(two.servers, topic) != positions(servers, topic)
+
+
+class Failover:
+    """A query on the first cluster, and what is left of it on the mirror."""
+
+    def __init__(self, former: LocalKafka, mirror: LocalKafka, root: Path, spark: SparkSession) -> None:
+        self.former, self.mirror, self.root, self._spark = former, mirror, root, spark
+        self.pipeline = Pipeline(former.bootstrap_servers, root, max_offsets=_BATCH)
+        options = self.pipeline.options
+        self.source, self.output = options.sources[0], str(options.topic)
+        self.topics = [self.source, self.output, f"twopc-ledger-{options.name}"]
+
+    @property
+    def servers(self) -> str:
+        return self.mirror.bootstrap_servers
+
+    def run(self, count: int) -> None:
+        """Feed and process some records on the first cluster."""
+        self.pipeline.feed(count)
+        self.pipeline.run(self._spark)
+
+    def decide_only(self, count: int) -> None:
+        """Feed one batch and stop the driver between its decision and the commit."""
+        self.pipeline.feed(count)
+        self.pipeline.fail_at(self._spark, "driver.decided")
+
+    def require_refused(self) -> None:
+        """The query itself does not start on the mirror, and says where to read on."""
+        assert _ENTRY in self.pipeline.fail(self._spark, bootstrap_servers=self.servers)
+
+    def missing(self) -> int:
+        """How many records have no output on the mirror. What is there is there once."""
+        found = committed(self.servers, self.output)
+        assert not found - self.pipeline.given
+        return (self.pipeline.given - found).total()
+
+    def doubled(self) -> int:
+        """How many records too many the mirror's output has."""
+        return (committed(self.servers, self.output) - self.pipeline.given).total()
+
+    def require_exactly_once(self) -> None:
+        assert committed(self.servers, self.output) == self.pipeline.given
+
+    def ends(self, topic: str) -> str:
+        """The end of each partition on the mirror, as Spark's options take it."""
+        found = Counter(dict.fromkeys(self._partitions(topic), 0))
+        for partition, offset, _ in positions(self.servers, topic):
+            found[partition] = max(found[partition], offset + 1)
+        return json.dumps({topic: {str(partition): end for partition, end in found.items()}})
+
+    def _partitions(self, topic: str) -> list[int]:
+        with closing(consumer_of(self.servers)) as consumer:
+            return partitions_of(consumer, topic)
+
+    def reader(self, topic: str) -> dict[str, str]:
+        return {"kafka.bootstrap.servers": self.servers, "subscribe": topic}
+
+    def feed_mirror(self, count: int) -> None:
+        """The producers have moved, too."""
+        producer = Producer({"bootstrap.servers": self.servers})
+        start = len(self.pipeline.given)
+        for number in range(count):
+            value = f"moved-{start + number}"
+            producer.produce(self.source, value.encode(), b"moved")
+            self.pipeline.given[value] += 1
+        producer.flush()
+
+    def written_since(self, since_ms: int, ends: str) -> DataFrame:
+        """What the mirror's output has from a time on, up to where it ended at the failover."""
+        options = {"startingTimestamp": str(since_ms), "startingOffsetsByTimestampStrategy": "latest"}
+        reader = self._spark.read.format("kafka").options(**self.reader(self.output), **options)
+        return reader.option("endingOffsets", ends).load().select("value").distinct()
+
+    def go_on(
+        self,
+        start: dict[str, str],
+        *,
+        without: DataFrame | None = None,
+        checkpoint: str | None = None,
+        adopted: str | None = None,
+    ) -> None:
+        """Run a new query on the mirror: another name, another checkpoint, and perhaps without rows that are there."""
+        checkpoint = checkpoint or str(self.root / "after")
+        frame = self._spark.readStream.format("kafka").options(**self.reader(self.source), **start).load()
+        rows = frame.select("key", "value")
+        if without is not None:
+            rows = rows.join(without, "value", "left_anti")
+        sink = KafkaSink(name="after", topic=self.output, bootstrap_servers=self.servers, timeout_ms=20_000)
+        each = exactly_once(sink, checkpoint_location=checkpoint, adopt_query_id=adopted)
+        writer = rows.writeStream.foreachBatch(each).option("checkpointLocation", checkpoint)
+        query = writer.trigger(availableNow=True).start()
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+            each.close()
+
+
+@pytest.fixture
+def failover(fresh_kafka: LocalKafka, mirror: LocalKafka, tmp_path: Path, spark: SparkSession) -> Iterator[Failover]:
+    found = Failover(fresh_kafka, mirror, tmp_path, spark)
+    yield found
+    found.pipeline.close()
+
+
+@pytest.mark.whole
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("is_behind", [False, True], ids=["decided and not committed", "the mirror is behind"])
+def test_a_new_query_that_leaves_out_what_the_mirror_has_loses_and_doubles_nothing(
+    failover: Failover, *, is_behind: bool
+) -> None:
+    """The first cluster dies with a decided batch, or with batches whose output was not copied yet."""
+    former, pipeline = failover.former, failover.pipeline
+    with mirroring(former.bootstrap_servers, failover.mirror, failover.topics) as two:
+        failover.run(2 * _BATCH)
+        since_ms = int(time.time() * 1000)
+        if is_behind:
+            two.await_copied()
+            pipeline.feed(3 * _BATCH)
+            pipeline.flush()
+            two.await_copied(failover.source)
+            two.maker.stop()
+            failover.run(0)
+        else:
+            failover.run(2 * _BATCH)
+            failover.decide_only(_BATCH)
+            two.await_copied()
+            two.maker.stop()
+        former.kill()
+        assert failover.missing() == (3 * _BATCH if is_behind else _BATCH)
+        failover.feed_mirror(1)  # of a checkpoint without anything to do, nothing is started, and so nothing is refused
+        failover.require_refused()
+
+        ends = failover.ends(failover.output)
+        there = failover.written_since(since_ms, ends)
+        start = {"startingTimestamp": str(since_ms), "startingOffsetsByTimestampStrategy": "latest"}
+        failover.go_on(start, without=there)
+        failover.require_exactly_once()
+        failover.feed_mirror(_BATCH)
+        failover.go_on(start)  # behind the failover there is nothing to leave out
+        failover.require_exactly_once()
+
+        if not is_behind:
+            # The first cluster comes back, its query commits what it had decided, and somebody starts the mirror again.
+            former.start()
+            failover.run(0)
+            two.maker.start()
+            assert until(lambda: failover.doubled() == _BATCH, 60)
+
+
+@pytest.mark.whole
+@pytest.mark.timeout(600)
+def test_a_planned_failover_goes_on_at_the_ends_of_the_mirror(failover: Failover) -> None:
+    with mirroring(failover.former.bootstrap_servers, failover.mirror, failover.topics) as two:
+        failover.run(3 * _BATCH)  # producers are stopped, everything is processed
+        said = command("status", failover.pipeline.options.name, "--bootstrap-servers", two.former)
+        assert said.status == 0, said
+        two.await_copied()
+        two.maker.stop()
+        failover.former.stop()
+    ends = failover.ends(failover.source)
+    failover.feed_mirror(_BATCH)
+    failover.go_on({"startingOffsets": ends})
+    failover.require_exactly_once()
+
+
+@pytest.mark.whole
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_a_savepoint_repeats_what_came_after_it_and_loses_what_the_mirror_lacked_before_it(
+    failover: Failover, *, is_behind: bool
+) -> None:
+    """It goes on only where the mirror's source has the offsets of the former one. It keeps the state of a query."""
+    pipeline, directory = failover.pipeline, failover.root / "savepoints"
+    with mirroring(failover.former.bootstrap_servers, failover.mirror, failover.topics) as two:
+        failover.run(2 * _BATCH)
+        two.await_copied()
+        if is_behind:
+            pipeline.feed(2 * _BATCH)
+            pipeline.flush()
+            two.await_copied(failover.source)
+            two.maker.stop()
+            failover.run(0)
+        taken = command("savepoint", "create", pipeline.options.checkpoint, str(directory), "--json")
+        assert taken.status == 0, taken
+        if not is_behind:
+            failover.run(2 * _BATCH)
+            failover.decide_only(_BATCH)
+            two.await_copied()
+            two.maker.stop()
+        assert positions(two.former, failover.source) == positions(two.servers, failover.source)
+        failover.former.kill()
+    new = str(failover.root / "restored")
+    asked = command("savepoint", "restore", str(directory), new, "--bootstrap-servers", two.servers)
+    assert asked.status != 0 and "a mirror's copy" in " ".join(asked.error.split()), asked
+    restored = command("savepoint", "restore", str(directory), new, "--json")
+    assert restored.status == 0, restored
+    failover.go_on({}, checkpoint=new, adopted=restored.facts["query_id"])
+    assert failover.doubled() == (0 if is_behind else 2 * _BATCH)
+    lost = pipeline.given - committed(two.servers, failover.output)
+    assert lost.total() == (2 * _BATCH if is_behind else 0)
