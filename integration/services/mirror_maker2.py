@@ -79,7 +79,7 @@ class MirrorMaker2(LocalServer):
         """
         super().__init__("MirrorMaker 2", [_REST], data_dir)
         flow = f"{_SOURCE}->{_TARGET}"
-        self.properties = {
+        self.properties: dict[str, str] = {
             **_PROPERTIES,
             f"{_SOURCE}.bootstrap.servers": source,
             f"{_TARGET}.bootstrap.servers": target,

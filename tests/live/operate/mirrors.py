@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 _COPIED_S = 60
 
 
-def contents(servers: str, topic: str, *, isolation: str = "read_committed") -> Counter[tuple[int, bytes | None]]:
+def contents(servers: str, topic: str) -> Counter[tuple[int, bytes | None]]:
     """What a reader sees of a topic, by partition; nothing where there is no topic."""
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
     if topic not in admin.list_topics(timeout=30).topics:
         return Counter()
-    return Counter((one.partition() or 0, one.value()) for one in records(servers, topic, isolation=isolation))
+    return Counter((one.partition() or 0, one.value()) for one in records(servers, topic))
 
 
 def positions(servers: str, topic: str) -> list[tuple[int, int, bytes | None]]:
@@ -51,6 +51,13 @@ class Mirrored:
     @property
     def servers(self) -> str:
         return self.mirror.bootstrap_servers
+
+    def only(self, *topics: str) -> None:
+        """Copy these topics from now on, and no others."""
+        self.maker.stop()
+        [name] = [name for name in self.maker.properties if name.endswith(".topics")]
+        self.maker.properties[name] = ",".join(topics)
+        self.maker.start()
 
     def await_copied(self, *topics: str) -> None:
         """Wait until the mirror has every committed record of these topics, by default of all."""

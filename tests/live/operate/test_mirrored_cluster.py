@@ -14,12 +14,13 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from integration.services.kafka import LocalKafka
 from integration.spark import exactly_once
 from sinks.kafka import KafkaSink
-from tests.live.operate.mirrors import mirroring, positions
+from tests.live.operate.mirrors import Mirrored, mirroring, positions
 from tests.live.operate.support import command
 from tests.live.pipeline import Tasks, create_topic
 from tests.live.rules.batches import rows_of, seen
@@ -31,7 +32,7 @@ from twopc.errors import DecisionLogDamagedError, RefusedStartError
 from twopc.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -85,7 +86,7 @@ def test_a_mirrors_copy_of_the_ledger_is_refused_and_nothing_is_written(
         with pytest.raises(DecisionLogDamagedError, match="a mirror's copy"):
             play.driver(ended).process(play.batch(0, query_id="another"), again)
         shutil.rmtree(play.root, ignore_errors=True)
-        for words in (("status",), ("resolve",), ("transactions", "prove")):
+        for words in (("status",), ("resolve",), ("transactions", "prove"))[: 3 if is_decided else 1]:
             said = command(*words, play.name, "--bootstrap-servers", two.servers, "--timeout", "20")
             assert said.status != 0 and "a mirror's copy" in " ".join((said.out + said.error).split()), said
 
@@ -126,6 +127,36 @@ def test_a_mirror_that_is_killed_repeats_records_unless_it_copies_in_transaction
         assert positions(two.servers, topic) != positions(servers, topic)
 
 
+@pytest.mark.whole
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_offsets_move_and_only_a_mirror_that_reads_committed_leaves_out_what_was_aborted(
+    fresh_kafka: LocalKafka, mirror: LocalKafka, isolation: str
+) -> None:
+    """Behind a transaction, and behind what was deleted before the mirror began."""
+    servers = fresh_kafka.bootstrap_servers
+    transactional, deleted = create_topic(servers, "transactional", 1), create_topic(servers, "deleted", 1)
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": "outsider"})
+    producer.init_transactions(30)
+    for end, value in ((producer.abort_transaction, b"aborted"), (producer.commit_transaction, b"committed")):
+        producer.begin_transaction()
+        producer.produce(transactional, value)
+        producer.produce(deleted, value)
+        producer.flush()
+        end()
+    admin = AdminClient({"bootstrap.servers": servers})
+    [done] = admin.delete_records([TopicPartition(deleted, 0, 1)]).values()
+    done.result()
+    found = Mirrored(servers, mirror, [transactional, deleted])
+    found.maker.properties["former.consumer.isolation.level"] = isolation
+    with found.maker:
+        found.await_copied()
+        expected = {"committed": 1} if isolation == "read_committed" else {"aborted": 1, "committed": 1}
+        assert committed(found.servers, transactional) == Counter(expected)
+        for topic in (transactional, deleted):
+            former, copied = (positions(where, topic)[-1] for where in (servers, found.servers))
+            assert former[2] == copied[2] == b"committed" and former[1] > copied[1]
+
+
 class Failover:
     """A query on the first cluster, and what is left of it on the mirror."""
 
@@ -151,8 +182,29 @@ class Failover:
         self.pipeline.fail_at(self._spark, "driver.decided")
 
     def require_refused(self) -> None:
-        """The query itself does not start on the mirror, and says where to read on."""
-        assert _ENTRY in self.pipeline.fail(self._spark, bootstrap_servers=self.servers)
+        """The query itself does not write to the mirror, and says where to read on."""
+        output = positions(self.servers, self.output)
+        checkpoint = self.root / "tried"
+        shutil.copytree(self.pipeline.options.checkpoint, checkpoint)
+        settings = {"checkpoint_location": str(checkpoint)}
+        tried = {"bootstrap_servers": self.servers, "checkpoint": str(checkpoint), "settings": settings}
+        finished, planned = (self._last(checkpoint / name) for name in ("commits", "offsets"))
+        if planned == finished:
+            self.pipeline.run(
+                self._spark, **tried
+            )  # nothing is to be done: nothing is started, and so nothing is refused
+            self.feed_more(1)
+        assert _ENTRY in self.pipeline.fail(self._spark, **tried)
+        assert self._last(checkpoint / "offsets") == finished + 1  # Spark has planned a batch
+        assert positions(self.servers, self.output) == output
+
+    def run_on_mirror(self) -> None:
+        """Run the query itself on the mirror."""
+        self.pipeline.run(self._spark, bootstrap_servers=self.servers)
+
+    @staticmethod
+    def _last(directory: Path) -> int:
+        return max(int(path.name) for path in directory.iterdir() if path.name.isdigit())
 
     def missing(self) -> int:
         """How many records have no output on the mirror. What is there is there once."""
@@ -181,15 +233,18 @@ class Failover:
     def reader(self, topic: str) -> dict[str, str]:
         return {"kafka.bootstrap.servers": self.servers, "subscribe": topic}
 
-    def feed_mirror(self, count: int) -> None:
-        """The producers have moved, too."""
+    def feed_mirror(self, values: Sequence[str]) -> None:
+        """Producers send to the mirror what it lacks."""
         producer = Producer({"bootstrap.servers": self.servers})
-        start = len(self.pipeline.given)
-        for number in range(count):
-            value = f"moved-{start + number}"
+        for value in values:
             producer.produce(self.source, value.encode(), b"moved")
-            self.pipeline.given[value] += 1
         producer.flush()
+
+    def feed_more(self, count: int) -> None:
+        """Producers have moved to the mirror."""
+        values = [f"moved-{len(self.pipeline.given)}-{number}" for number in range(count)]
+        self.pipeline.given.update(values)
+        self.feed_mirror(values)
 
     def written_since(self, since_ms: int, ends: str) -> DataFrame:
         """What the mirror's output has from a time on, up to where it ended at the failover."""
@@ -231,42 +286,50 @@ def failover(fresh_kafka: LocalKafka, mirror: LocalKafka, tmp_path: Path, spark:
 
 @pytest.mark.whole
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("is_behind", [False, True], ids=["decided and not committed", "the mirror is behind"])
+@pytest.mark.parametrize("case", ["decided", "output behind", "source behind"])
 def test_a_new_query_that_leaves_out_what_the_mirror_has_loses_and_doubles_nothing(
-    failover: Failover, *, is_behind: bool
+    failover: Failover, case: str
 ) -> None:
-    """The first cluster dies with a decided batch, or with batches whose output was not copied yet."""
+    """The first cluster dies with a decided batch, or before the mirror has copied some output, or some of its source."""
     former, pipeline = failover.former, failover.pipeline
+    again: list[str] = []
     with mirroring(former.bootstrap_servers, failover.mirror, failover.topics) as two:
         failover.run(2 * _BATCH)
         since_ms = int(time.time() * 1000)
-        if is_behind:
-            two.await_copied()
-            pipeline.feed(3 * _BATCH)
-            pipeline.flush()
-            two.await_copied(failover.source)
-            two.maker.stop()
-            failover.run(0)
-        else:
+        if case == "decided":
             failover.run(2 * _BATCH)
             failover.decide_only(_BATCH)
             two.await_copied()
-            two.maker.stop()
+        elif case == "output behind":
+            pipeline.feed(3 * _BATCH)
+            pipeline.flush()
+            two.await_copied()
+        else:
+            two.await_copied()
+            two.only(failover.output)
+            again = pipeline.feed(3 * _BATCH)
+            failover.run(0)
+            two.await_copied(failover.output)
+        two.maker.stop()
+        if case == "output behind":
+            failover.run(0)
         former.kill()
-        assert failover.missing() == (3 * _BATCH if is_behind else _BATCH)
-        failover.feed_mirror(1)  # of a checkpoint without anything to do, nothing is started, and so nothing is refused
-        failover.require_refused()
+        assert failover.missing() == {"decided": _BATCH, "output behind": 3 * _BATCH, "source behind": 0}[case]
+        if case == "source behind":
+            failover.run_on_mirror()  # Spark does not notice that the checkpoint is ahead of the source
+        else:
+            failover.require_refused()
 
-        ends = failover.ends(failover.output)
-        there = failover.written_since(since_ms, ends)
+        there = failover.written_since(since_ms, failover.ends(failover.output))
         start = {"startingTimestamp": str(since_ms), "startingOffsetsByTimestampStrategy": "latest"}
+        failover.feed_mirror(again)
         failover.go_on(start, without=there)
         failover.require_exactly_once()
-        failover.feed_mirror(_BATCH)
+        failover.feed_more(_BATCH)
         failover.go_on(start)  # behind the failover there is nothing to leave out
         failover.require_exactly_once()
 
-        if not is_behind:
+        if case == "decided":
             # The first cluster comes back, its query commits what it had decided, and somebody starts the mirror again.
             former.start()
             failover.run(0)
@@ -285,7 +348,7 @@ def test_a_planned_failover_goes_on_at_the_ends_of_the_mirror(failover: Failover
         two.maker.stop()
         failover.former.stop()
     ends = failover.ends(failover.source)
-    failover.feed_mirror(_BATCH)
+    failover.feed_more(_BATCH)
     failover.go_on({"startingOffsets": ends})
     failover.require_exactly_once()
 
