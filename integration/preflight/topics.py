@@ -22,6 +22,14 @@ _RIGHTS: Final = ("WRITE", "DESCRIBE")
 _REPLICAS: Final = 3
 _IN_SYNC: Final = 2
 _MESSAGE_MAX_BYTES: Final = 1_000_000  # librdkafka's default
+_UNLIMITED: Final = 2**63 - 1
+#: Limits of a row's own time: the setting, the value from which it is not worth a word, on which side of the broker's clock. One
+#: hour ahead is Kafka's default.
+_TIME_LIMITS: Final = (
+    ("message.timestamp.before.max.ms", _UNLIMITED, "before"),
+    ("message.timestamp.after.max.ms", 3_600_000, "after"),
+    ("message.timestamp.difference.max.ms", _UNLIMITED, "before or after"),  # of brokers up to 3.9
+)
 
 
 def check_outputs(target: Target) -> Iterator[Finding]:
@@ -108,3 +116,10 @@ def _check_rows(target: Target, topic: str, settings: Settings) -> Iterator[Find
         )
         fix = "Set message.timestamp.type=CreateTime, if readers need the rows' own time"
         yield Finding(_CHECK, topic, Result.WARN, why, fix)
+        return
+    for name, usual, side in _TIME_LIMITS:
+        limit_ms = int(settings.get(name) or usual)
+        if limit_ms < usual:
+            why = f"{name}={limit_ms}: a row whose column timestamp is more than that {side} the broker's clock is refused"
+            fix = f"Raise {name}, or leave such rows out; rows without that column have the time at which they are sent"
+            yield Finding(_CHECK, topic, Result.WARN, why, fix)

@@ -9,6 +9,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+import pyarrow as pa
 import pytest
 from confluent_kafka.admin import (
     AclBinding,
@@ -32,8 +33,10 @@ from integration.services.ports import free_ports
 from sinks.kafka import KafkaSink
 from sinks.kafka.ledger_topic import TRANSACTION_LOG, LedgerTopic, settings_of
 from tests.live.cluster_support import cluster, replicated_topic, three_brokers
-from tests.live.pipeline import Tasks, create_topic
-from tests.live.rules.schedules import at, playing, until
+from tests.live.pipeline import Tasks, create_topic, record_batch
+from tests.live.rules.schedules import at, playing, until, work_of
+from tests.tasks import attempt_of, prepare
+from twopc.errors import BadRecordError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -195,6 +198,8 @@ OUTPUTS = {
         Result.WARN,
         "the column timestamp of the rows is replaced",
     ),
+    "young": ({"message.timestamp.before.max.ms": "86400000"}, Result.WARN, "more than that before the broker's clock"),
+    "punctual": ({"message.timestamp.after.max.ms": "60000"}, Result.WARN, "more than that after the broker's clock"),
     "unclean": ({"unclean.leader.election.enable": "true"}, Result.WARN, "unclean.leader.election.enable=true"),
     "absent": (None, Result.FAIL, "the topic does not exist"),
 }
@@ -211,6 +216,19 @@ def test_each_fault_of_an_output_topic_has_its_line(kafka: KafkaService) -> None
     for topic, (_, result, why) in topics.items():
         lines = of(report, "output topic", topic)
         assert [line for line in lines if line.result is result and why in line.why and line.fix], lines
+
+
+def test_a_row_whose_time_the_topic_refuses_is_a_bad_record_that_names_the_setting(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
+    """What the finding warns of. Fails if the refusal is taken for a fault that passes: the batch would be repeated."""
+    with playing(kafka, tmp_path) as play:
+        topic = f"{play.name}-young"
+        known_topic(kafka.bootstrap_servers, topic, {"message.timestamp.before.max.ms": "86400000"})
+        rows = record_batch(["a"]).append_column("timestamp", pa.array([1_000], pa.int64()))
+        sink = dataclasses.replace(play.sink, topic=topic)
+        with pytest.raises(BadRecordError, match=r"message\.timestamp\.before\.max\.ms"):
+            prepare(sink, attempt_of(work_of(play, 0, driver_epoch=0), play.name, 0), [rows])
 
 
 def test_an_unreachable_broker_is_one_line_and_no_traceback() -> None:
