@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -56,9 +57,9 @@ class SliceWriter:
 
     def __init__(self, location: str, driver_epoch: int, batch_id: int, views: Mapping[str, View]) -> None:
         self._views = views
-        self._filesystem, root = open_location(location)
+        self._filesystem, self._root = open_location(location)
         self.name = f"{driver_epoch}/{batch_id}/{uuid.uuid4().hex}.arrow"
-        self._path = f"{root}/{self.name}"
+        self._path = f"{self._root}/{self.name}"
         self._sink: Summed | None = None
         self._writer: pa.RecordBatchFileWriter | None = None
 
@@ -77,7 +78,7 @@ class SliceWriter:
         self._writer.close()
         self._sink.finish()
         if isinstance(self._filesystem, fs.LocalFileSystem):
-            _fsync(self._path)
+            _fsync(self._path, self._root)
         crash_point("task.staged")
         return self.name
 
@@ -172,10 +173,19 @@ class Staging:
         return [int(info.base_name) for info in found if info.base_name.isdigit()]
 
 
-def _fsync(path: str) -> None:
-    for name in (path, os.path.dirname(path)):  # noqa: PTH120 - names of a pyarrow file system
-        descriptor = os.open(name, os.O_RDONLY)
+def _fsync(path: str, root: str) -> None:
+    """Make a file durable, and its entry in each directory that a slice may have created, up to the root's own."""
+    above = Path(root).parent
+    for name in (Path(path), *Path(path).parents):
+        try:
+            descriptor = os.open(name, os.O_RDONLY)
+        except PermissionError:
+            if name == above:  # somebody else's directory: so the root was there before
+                return
+            raise
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+        if name == above:
+            return

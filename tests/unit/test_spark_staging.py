@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -10,9 +11,6 @@ import pytest
 from integration.spark.staging import SliceWriter, Staging, open_location
 from integration.spark.views import View
 from twopc.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ROWS = pa.record_batch({"0": [1]})
 VIEWS = {"s": View(columns=(("value", 0),))}
@@ -33,6 +31,15 @@ def test_release_deletes_proven_slices_and_keeps_those_of_a_newer_driver(tmp_pat
     staging.release(4, 7)
     left = {place for place, name in written.items() if staging.has(name)}
     assert left == {(4, 8), (5, 6), (5, 7), (5, 8)}
+
+
+def test_a_slice_is_durable_with_every_directory_that_it_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(Path(f"/proc/self/fd/{descriptor}").readlink()))
+    name = staged(str(tmp_path / "staging"), 3, 7)
+    slice_file = tmp_path / "staging" / name
+    assert synced == [slice_file, *list(slice_file.parents)[:4]]
+    assert synced[-1] == tmp_path
 
 
 def test_releasing_a_location_without_slices_does_nothing(tmp_path: Path) -> None:
