@@ -58,6 +58,32 @@ class HBaseClient(StoreClient[Op]):
                 return
             start = next_start
 
+    def send_whole(self, table: str, chunk: Message) -> bool:
+        """Send a chunk's mutations in one call, without an operation for each row, if one region has all of them.
+
+        They must be for different rows, without a condition, and may be repeated.
+
+        Returns:
+            whether all of them happened. If not, some may have: execute them.
+        """
+        most_rows, most_bytes = self.limits
+        if not 0 < len(chunk.action) <= most_rows or chunk.ByteSize() > most_bytes:
+            return False
+        rows = [action.mutation.row for action in chunk.action]
+        for index, action in enumerate(chunk.action):
+            action.index = index
+        try:
+            where = self.cluster.region_of(table, min(rows))
+            if where.end and max(rows) >= where.end:
+                return False
+            chunk.region.value = where.name
+            answer = self.cluster.call(where.server, "Multi", client_pb.MultiRequest(regionAction=[chunk]))
+        except FAILURES:
+            return False
+        [result] = answer.regionActionResult
+        done = {one.index for one in result.resultOrException if not one.HasField("exception")}
+        return not result.HasField("exception") and len(done) == len(rows)
+
     def close(self) -> None:
         """See :class:`StoreClient`."""
         self.cluster.close()

@@ -112,9 +112,9 @@ def pack(actions: Iterable[bytes]) -> bytes:
     return _CHUNK + b"".join(actions)
 
 
-def unpack(data: bytes) -> list[Message]:
-    """The mutations of a chunk."""
-    return [action.mutation for action in client_pb.RegionAction.FromString(data).action]
+def unpack(data: bytes) -> Message:
+    """A chunk: its ``action`` has the mutations."""
+    return client_pb.RegionAction.FromString(data)
 
 
 def families() -> list[Message]:

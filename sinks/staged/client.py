@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from abc import ABC, abstractmethod
+from operator import add, gt
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from sinks.retry import repeating
@@ -95,13 +96,13 @@ class StoreClient(ABC, Generic[CallT]):
     def _windows(self, calls: Sequence[CallT], places: Sequence[int]) -> Iterator[list[int]]:
         """What is sent together: up to each of ``limits``; a call beyond one of them alone."""
         window: list[int] = []
-        used: Sequence[int] = [0] * len(self.limits)
+        used: tuple[int, ...] = (0,) * len(self.limits)
         for place in places:
             size = self._sizes(calls[place])
-            grown = [before + more for before, more in zip(used, size, strict=True)]
-            if window and any(total > limit for total, limit in zip(grown, self.limits, strict=True)):
+            grown = tuple(map(add, used, size))
+            if window and any(map(gt, grown, self.limits)):
                 yield window
-                window, grown = [], list(size)
+                window, grown = [], tuple(size)
             window.append(place)
             used = grown
         if window:

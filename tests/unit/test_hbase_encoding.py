@@ -62,7 +62,7 @@ def staged(mapping: Mapping, rows: pa.RecordBatch) -> bytes:
 def test_what_former_versions_staged_is_what_this_one_stages(name: str) -> None:
     mapping, stored = MAPPINGS[name], bytes.fromhex(STORED[name])
     assert staged(mapping, ROWS) == stored
-    assert [mutation.row for mutation in unpack(stored)] == [b"r:1", b"r:2"]
+    assert [action.mutation.row for action in unpack(stored).action] == [b"r:1", b"r:2"]
 
 
 @pytest.mark.parametrize("size", SIZES)
