@@ -10,8 +10,8 @@ import pytest
 
 from integration.operate.observe import observe
 from sinks.kafka.transactions import TransactionClient
-from tests.live.pipeline import Tasks
-from tests.live.rules.batches import ROWS
+from tests.live.pipeline import Tasks, create_topic
+from tests.live.rules.batches import ROWS, VISIBLE
 from tests.live.rules.schedules import crash, playing
 from tests.nemesis.proxy import Api, KafkaProxy
 
@@ -63,3 +63,16 @@ def test_a_look_at_a_sink_does_not_ask_about_the_transactions_of_others(
     )  # those who hold readers back are named all the same
     assert other.open_transactions()
     play.driver().process(play.batch(0), Tasks(play, ROWS))
+
+
+def test_a_ledger_made_by_hand_may_have_two_partitions(kafka: KafkaService, play: Play) -> None:
+    """As ``docs/performance.md`` advises where a cluster has many small sinks."""
+    create_topic(kafka.bootstrap_servers, play.sink.ledger, 2, {"retention.ms": "-1", "retention.bytes": "-1"})
+    crash(play.driver(), play, 0, ROWS, "driver.committing")
+    play.forget_worker()
+    driver = play.driver()
+    driver.process(play.batch(0), Tasks(play, ROWS))
+    driver.process(play.batch(1), Tasks(play, ROWS))
+    assert play.visible() == VISIBLE + VISIBLE
+    with closing(play.sink.create_decision_log()) as log:
+        assert log.topic.marker_partitions() == [1]
