@@ -55,28 +55,27 @@ def _name(api_key: int) -> str:
 
 @contextlib.contextmanager
 def counting_calls() -> Iterator[Counter[str]]:
-    """Count this thread's calls of Python functions and of the JVM. Python calls are not part of a count around this one."""
+    """Count this thread's calls of Python functions, which are not part of a count around this one; and all calls of the JVM."""
     counted: Counter[str] = Counter()
-    me = threading.get_ident()
 
     def on_event(_frame: FrameType, event: str, _argument: object) -> None:
         counted[PYTHON] += event == "call"
 
     with contextlib.ExitStack() as stack:
         for client in (GatewayClient, JavaClient):
-            _count_commands(client, me, counted, stack)
+            _count_commands(client, counted, stack)
         stack.callback(sys.setprofile, sys.getprofile())
         sys.setprofile(on_event)
         yield counted
 
 
-def _count_commands(client: Any, thread: int, counted: Counter[str], stack: contextlib.ExitStack) -> None:
+def _count_commands(client: Any, counted: Counter[str], stack: contextlib.ExitStack) -> None:
     send = client.__dict__.get("send_command")
     if send is None:
         return
 
     def counting(self: Any, *arguments: Any, **named: Any) -> Any:
-        counted[JVM] += threading.get_ident() == thread
+        counted[JVM] += 1
         return send(self, *arguments, **named)
 
     client.send_command = counting
