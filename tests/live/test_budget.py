@@ -59,10 +59,10 @@ TASK = {
 #: What ``exactly_once`` costs in the driver, for a batch that the tasks write and for one that the driver writes, with so many
 #: DataFrames in one decision, each for a sink of its own.
 SPARK = {
-    ("never", 1): {JVM: 66, PYTHON: 5_700},
-    ("never", 2): {JVM: 142, PYTHON: 11_000},
-    ("always", 1): {JVM: 33, PYTHON: 2_700},
-    ("always", 2): {JVM: 96, PYTHON: 6_000},
+    ("never", 1): {JVM: 63, PYTHON: 5_700},
+    ("never", 2): {JVM: 133, PYTHON: 11_000},
+    ("always", 1): {JVM: 32, PYTHON: 2_700},
+    ("always", 2): {JVM: 94, PYTHON: 6_000},
 }
 
 
