@@ -137,7 +137,7 @@ def test_a_batch_of_few_records_that_are_larger_than_ever_does_not_stay_in_the_d
     assert [all(way) for way in ways(sink_of(pipeline))] == [True, True, False, False]
 
 
-@pytest.mark.parametrize("adaptive", ["true", "false"])
+@pytest.mark.parametrize("adaptive", ["true", pytest.param("false", marks=pytest.mark.whole)])
 def test_an_attempt_is_repeated_over_the_same_dataframe_and_its_shuffle(
     adaptive: str, kafka: KafkaService, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

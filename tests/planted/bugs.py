@@ -433,6 +433,15 @@ BUGS: Final = (
         whole="tests/live/test_spark_direct.py -k hundred_times",
     ),
     _bug(
+        "a mirror's copy of a ledger is read as the ledger",
+        11,
+        "sinks/kafka/decision_log.py",
+        "            self._require_original(acquired, entry)\n",
+        "",
+        model=False,
+        whole="tests/live/operate/test_mirrored_cluster.py -k copy_of",
+    ),
+    _bug(
         "the driver takes the columns in the DataFrame's order",
         0,
         "integration/spark/frame.py",

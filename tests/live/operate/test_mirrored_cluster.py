@@ -51,7 +51,8 @@ def mirror() -> Iterator[LocalKafka]:
         yield kafka
 
 
-@pytest.mark.parametrize("is_decided", [False, pytest.param(True, marks=pytest.mark.whole)])
+@pytest.mark.whole
+@pytest.mark.parametrize("is_decided", [False, True])
 def test_a_mirrors_copy_of_the_ledger_is_refused_and_nothing_is_written(
     play: Play, fresh_kafka: LocalKafka, *, is_decided: bool
 ) -> None:
