@@ -52,7 +52,7 @@ class Held:
 
     def facts(self) -> dict[str, float]:
         """While the query's connections are open."""
-        found = {"connections": float(self._connections() - self._before)}
+        found = {"connections it opened": float(len(self._connections() - self._before))}
         driver = peak_mib()
         if driver is not None:
             found["peak MiB of the driver's Python"] = driver
@@ -61,17 +61,21 @@ class Held:
             found["peak MiB of a Python worker"] = max(peaks)
         return found
 
-    def _connections(self) -> int:
-        """Of this process, the JVM under it, and this query's workers; not of workers of earlier queries."""
-        mine = [psutil.Process(), *(one for one in psutil.Process().children(recursive=True) if not _is_worker(one))]
-        return sum(self._of(process) for process in (*mine, *self._workers()))
+    def _connections(self) -> set[tuple[int, int]]:
+        """Of this process, the JVM under it, and this query's workers, not those of earlier queries: by process and own port.
 
-    def _of(self, process: psutil.Process) -> int:
+        As a set: connections of earlier queries may end meanwhile.
+        """
+        mine = [psutil.Process(), *(one for one in psutil.Process().children(recursive=True) if not _is_worker(one))]
+        return {(process.pid, port) for process in (*mine, *self._workers()) for port in self._of(process)}
+
+    def _of(self, process: psutil.Process) -> list[int]:
         try:
             found = process.net_connections(kind="tcp")
         except psutil.Error:
-            return 0
-        return sum(1 for one in found if one.raddr and one.raddr.port == self._port and one.status == "ESTABLISHED")
+            return []
+        to_broker = [one for one in found if one.raddr and one.raddr.port == self._port]
+        return [one.laddr.port for one in to_broker if one.status == "ESTABLISHED"]
 
     def _workers(self) -> Iterator[psutil.Process]:
         for process in psutil.Process().children(recursive=True):

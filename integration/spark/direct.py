@@ -45,10 +45,12 @@ class Way:
     Attributes:
         direct: of the run.
         planned: the batch's input.
+        is_stateless: whether the query is known to keep no state. One that does may give much for little input.
     """
 
     direct: Direct
     planned: Planned
+    is_stateless: bool = False
 
     @property
     def max_bytes(self) -> int | None:
@@ -65,11 +67,11 @@ class Way:
     def needs_bound(self, frame: str) -> bool:
         """Whether the tasks, too, have to bound what they give the driver. That costs Spark a larger plan.
 
-        Not where a batch of counted records fits even with a hundred times the bytes that are expected.
+        Not where all rows come of counted records, and fit even with a hundred times the bytes that are expected.
         """
         expected_bytes = self._expected_bytes(frame)
         is_far_below = expected_bytes is not None and _MARGIN * expected_bytes <= self.direct.max_bytes
-        return not (self.planned.counts_records and is_far_below)
+        return not (self.planned.counts_records and self.is_stateless and is_far_below)
 
     def _expected_bytes(self, frame: str) -> float | None:
         first = _FIRST_BYTES_PER_RECORD if self.planned.counts_records else None

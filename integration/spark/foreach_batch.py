@@ -162,7 +162,7 @@ class ExactlyOnce:
             sinks=self._participants,
             shuffles=shuffles,
             staging=staging,
-            way=Way(self._direct, self._planned(batch)),
+            way=Way(self._direct, self._planned(batch), self._state.is_stateless),
             timeout_ms=self._options.prepare_timeout_ms,
         )
         try:

@@ -20,24 +20,31 @@ _SIZE: Final = re.compile(r"Size|Bytes|Memory")
 
 
 class StateSizes:
-    """The state of one run of a query. A query that has none is asked once."""
+    """The state of one run of a query. A query that has none is asked once.
+
+    Attributes:
+        is_stateless: whether Spark has said so; not in the first batch of a run.
+    """
 
     def __init__(self) -> None:
-        self._is_stateful = True
+        self.is_stateless = False
+        self._is_asked = True
 
     def before(self, session: SparkSession, query_id: str) -> tuple[StateSize, ...]:
         """By operator, what the last batch of the run has left; empty in its first one."""
-        if not self._is_stateful:
+        if not self._is_asked:
             return ()
         try:
             progress = running_query(session, query_id).lastProgress()
             if progress is None:
                 return ()
-            found = tuple(_size(json.loads(one.json())) for one in progress.stateOperators())
-        except Exception as error:  # noqa: BLE001 - whatever another Spark answers: it is for people only
+            operators = [json.loads(one.json()) for one in progress.stateOperators()]
+            self.is_stateless = not operators
+            found = tuple(map(_size, operators))
+        except Exception as error:  # noqa: BLE001 - whatever another Spark answers: the sizes are for people only
             logger.warning("the sizes of the state are not in the history: %s", error)
             found = ()
-        self._is_stateful = bool(found)
+        self._is_asked = bool(found)
         return found
 
 

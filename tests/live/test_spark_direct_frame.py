@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from integration.spark import engine
 from integration.spark.collect import collect
 from integration.spark.frame import Rows, arrange
 from sinks.kafka import KafkaSink
@@ -121,6 +122,29 @@ def test_large_types_become_bytes_too(spark: SparkSession) -> None:
         spark.conf.unset(setting)
     assert found.schema.types == expected.schema.types == [pa.large_binary(), pa.int64()]
     assert found.to_pylist() == expected.to_pylist()
+
+
+@pytest.mark.parametrize(("plan", "expected"), [("rows", [True, False, False]), ("update", [True, True, True])])
+def test_the_tasks_bound_what_a_query_with_state_gives_and_the_first_batch_of_a_run(
+    plan: str,
+    expected: list[bool],
+    kafka: KafkaService,
+    tmp_path: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a state gives has little to do with the records that come: one may end a thousand windows."""
+    bounded: list[bool] = []
+
+    def noting(rows: Rows, *, is_bounded: bool, **others: Any) -> Any:
+        bounded.append(is_bounded)
+        return collect(rows, is_bounded=is_bounded, **others)
+
+    monkeypatch.setattr(engine, "collect", noting)
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, max_offsets=20, plan=plan)
+    pipeline.feed(60)
+    pipeline.run(spark)
+    assert bounded == expected
 
 
 def test_a_batch_of_few_records_that_are_larger_than_ever_does_not_stay_in_the_driver(

@@ -81,17 +81,20 @@ def test_a_batch_that_did_not_fit_counts_as_too_large_although_its_tasks_had_few
 
 def test_a_bound_is_needed_unless_counted_records_fit_with_a_hundred_times_their_bytes() -> None:
     direct = Direct("auto", LIMIT)
-    assert Way(direct, records(10)).needs_bound("")  # a KiB each, until a batch has told
+
+    def needs_bound(planned: Planned, frame: str = "", *, is_stateless: bool = True) -> bool:
+        return Way(direct, planned, is_stateless).needs_bound(frame)
+
+    assert needs_bound(records(10))  # a KiB each, until a batch has told
     Way(direct, records(10)).learn("", 10 * 100)
-    assert not Way(direct, records(10)).needs_bound("")
-    assert Way(direct, records(11)).needs_bound("")
-    assert Way(direct, records(1)).needs_bound("other") == (LIMIT < 100 * 1024)
-    assert Way(direct, Planned(('{"logOffset":3}',), ('{"logOffset":4}',))).needs_bound(
-        ""
-    )  # one file may be of any size
-    assert Way(direct, Planned(("opaque",), ("token",))).needs_bound("")
+    assert not needs_bound(records(10))
+    assert needs_bound(records(11))
+    assert needs_bound(records(1), "other")  # it has not told yet
+    assert needs_bound(records(10), is_stateless=False)  # one record may end a thousand windows
+    assert needs_bound(Planned(('{"logOffset":3}',), ('{"logOffset":4}',)))  # one file may be of any size
+    assert needs_bound(Planned(("opaque",), ("token",)))
     Way(direct, records(10)).learn_over("")
-    assert Way(direct, records(1)).needs_bound("")
+    assert needs_bound(records(1))
 
 
 @pytest.mark.parametrize(("way", "is_direct", "max_bytes"), [("always", True, None), ("never", False, LIMIT)])

@@ -101,7 +101,7 @@ def new_query(pipeline: OldPipeline, direct: str) -> Callable[[DataFrame, str], 
 @pytest.mark.parametrize(
     ("direct", "points"),
     [
-        ("never", ["task.flushed", "driver.committing"]),
+        ("never", ["task.flushed"]),
         pytest.param("never", UP_TO_THE_DECISION, marks=pytest.mark.whole),
         pytest.param("always", [point for point in UP_TO_THE_DECISION if "task" not in point], marks=pytest.mark.whole),
         # Behind the decision a restart completes the batch by itself, and Spark notes it.
