@@ -27,6 +27,7 @@ from sinks.kafka import KafkaSink
 from sinks.kafka.committer import KafkaCommitter
 from sinks.kafka.handle import ProducerIdentity
 from sinks.kafka.reports import NONE
+from sinks.kafka.settings import LEDGERS
 from sinks.kafka.transactions import TransactionClient
 from twopc.testing.crash_points import InjectedFault
 
@@ -47,7 +48,6 @@ _AT_ONCE: Final = 6
 _HEAP: Final = "2g"
 #: Batches before those that count, of one more sink: the JVM has then compiled what a broker in service runs.
 _WARM_UP: Final = 60
-_LEDGER: Final = "twopc-ledger-"
 
 
 def case_name(sinks: int) -> str:
@@ -156,13 +156,13 @@ class _Cluster:
             ended = client.end([ProducerIdentity(tid, one.producer_id, one.producer_epoch) for tid, one in described])
         if set(ended.values()) != {NONE}:
             raise WrongCountError(f"not every open transaction could be committed: {ended}")
-        partitions = self._topics.partition_counts(_LEDGER)
+        partitions = self._topics.partition_counts(LEDGERS)
         return {
             **found,
             "ledger partitions": float(sum(partitions.values())),
             "transactional ids": float(len(transactional_ids(self._servers))),
             **self._broker.resources(),
-            "MiB of the ledgers on disk": self._broker.disk_mib(_LEDGER),
+            "MiB of the ledgers on disk": self._broker.disk_mib(LEDGERS),
             "KiB of their records": self._broker.disk_bytes(*partitions) / 1024,
             "KiB in __transaction_state": self._broker.disk_bytes("__transaction_state") / 1024,
             "KiB in __cluster_metadata": self._broker.disk_bytes("__cluster_metadata") / 1024,

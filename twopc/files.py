@@ -85,7 +85,7 @@ class LocalFiles:
                 return False
         finally:
             temporary.unlink(missing_ok=True)
-        _fsync_directory(target.parent)
+        sync(target.parent)
         return True
 
     def remove(self, name: str) -> None:
@@ -151,11 +151,12 @@ def _make_directory(directory: Path) -> None:
     if not directory.is_dir():
         _make_directory(directory.parent)
         directory.mkdir(exist_ok=True)
-        _fsync_directory(directory.parent)
+        sync(directory.parent)
 
 
-def _fsync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
+def sync(path: str | os.PathLike[str]) -> None:
+    """Make what is written durable: the content of a file, or the names in a directory."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Final
 
-from integration.operate.durable import sync
 from integration.operate.manifest import check, savepoints_in
 from twopc.errors import ConfigurationError
+from twopc.files import sync
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,6 +13,7 @@ from integration.connection_options import describing
 from integration.operate.checkpoint import CheckpointState, read_checkpoint
 from sinks.kafka.errors import translated
 from sinks.kafka.handle import driver_epoch_of
+from sinks.kafka.settings import LEDGERS
 from sinks.kafka.transactions import TransactionClient
 from twopc.errors import ConfigurationError
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from sinks.kafka import KafkaSink
 
-_LEDGERS: Final = "twopc-ledger-"
 #: A name for the questions that concern no sink.
 _NOBODY: Final = "twopc-operate"
 
@@ -102,6 +102,6 @@ def _all_sinks(connection: Connection) -> tuple[KafkaSink, ...]:
     admin = AdminClient(nobody.connection_config())
     with translated("listing the topics of the cluster"):
         topics = admin.list_topics(timeout=connection.timeout_s).topics
-    names = {topic.removeprefix(_LEDGERS) for topic in topics if topic.startswith(_LEDGERS)}
+    names = {topic.removeprefix(LEDGERS) for topic in topics if topic.startswith(LEDGERS)}
     names |= {tid.partition(".")[0] for tid in ids if driver_epoch_of(tid) is not None}
     return tuple(connection.sink(name) for name in sorted(names))

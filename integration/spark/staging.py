@@ -8,7 +8,6 @@ it, never renamed. Queries that share it have a directory each: the query's id.
 from __future__ import annotations
 
 import logging
-import os
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from integration.spark.slice_file import Summed, arrow_size, is_whole
 from integration.spark.views import View, views_in, with_views
 from twopc.crash_points import crash_point
 from twopc.errors import ConfigurationError, FatalError
+from twopc.files import sync
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -178,14 +178,9 @@ def _fsync(path: str, root: str) -> None:
     above = Path(root).parent
     for name in (Path(path), *Path(path).parents):
         try:
-            descriptor = os.open(name, os.O_RDONLY)
+            sync(name)
         except PermissionError:
-            if name == above:  # somebody else's directory: so the root was there before
-                return
-            raise
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+            if name != above:  # somebody else's directory: so the root was there before
+                raise
         if name == above:
             return

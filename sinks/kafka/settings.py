@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 # No dot: transactional ids are found by the prefix "<name>.".
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_LEDGERS: Final = "twopc-ledger-"
+#: What the name of every ledger begins with, unless its user names it.
+LEDGERS: Final = "twopc-ledger-"
 #: Kafka's own topics. It refuses their records, too, but only when they are sent.
 _INTERNAL: Final = frozenset({"__transaction_state", "__consumer_offsets"})
 #: The brokers' default maximum (transaction.max.timeout.ms). With librdkafka's default of 60 s more transactions are lost
@@ -90,7 +91,7 @@ class KafkaSettings:
     @property
     def ledger(self) -> str:
         """The topic of decisions and markers."""
-        return self.ledger_topic or f"{_LEDGERS}{self.name}"
+        return self.ledger_topic or f"{LEDGERS}{self.name}"
 
     def require_topics(self, topics: Iterable[str | None]) -> None:
         """Check the column ``topic`` of rows. A row in a ledger would be read as a damaged decision.
@@ -108,7 +109,7 @@ class KafkaSettings:
                 )
 
     def _is_reserved(self, topic: str) -> bool:
-        return topic in _INTERNAL | self.other_ledgers | {self.ledger} or topic.startswith(_LEDGERS)
+        return topic in _INTERNAL | self.other_ledgers | {self.ledger} or topic.startswith(LEDGERS)
 
     @property
     def client_options(self) -> dict[str, Any]:

@@ -273,4 +273,4 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
 
     @abstractmethod
     def _sweep(self, orphans: Mapping[str, str]) -> int:
-        """Remove slices that nobody decided; some of their tasks may still be writing. Returns how many no sweep had removed."""
+        """Remove slices that nobody decided; some of their tasks may still be writing. Returns how many are new to the sweep."""

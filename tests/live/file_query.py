@@ -18,7 +18,7 @@ from sinks.kafka import KafkaSink
 from sinks.redis import RedisSink
 from sinks.redis.mappings import IncrBy
 from tests.live.pipeline import create_topic
-from tests.live.spark_support import message_of
+from tests.live.spark_support import finish, message_of
 from tests.reader import committed
 from twopc.testing import crash_points
 
@@ -71,11 +71,7 @@ class Query:
             self.plan(selected).writeStream.foreachBatch(self.function(each)).option("checkpointLocation", checkpoint)
         )
         query = writer.trigger(availableNow=True).start()
-        try:
-            query.awaitTermination()
-        finally:
-            query.stop()
-            each.close()
+        finish(query, each)
 
     def fail_at(self, point: str) -> None:
         """Stop the query by an error at a crash point; this leaves the same state as a crash there."""

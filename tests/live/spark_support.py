@@ -63,6 +63,15 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = _TIM
         time.sleep(_POLL_S)
 
 
+def finish(query: StreamingQuery, each: ExactlyOnce) -> None:
+    """Let a query process all its input, and close what it wrote with. Raises the error that stops it."""
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+        each.close()
+
+
 def processes_of(*sessions: int) -> list[psutil.Process]:
     """All processes of these sessions."""
 
@@ -196,11 +205,7 @@ class Pipeline:
     def run(self, spark: SparkSession, **options: Any) -> None:
         """Process all input in this process. Raises the error that stops the query."""
         query, each = self.start(spark, **options)
-        try:
-            query.awaitTermination()
-        finally:
-            query.stop()
-            each.close()
+        finish(query, each)
 
     def fail(self, spark: SparkSession, **options: Any) -> str:
         """The message of the error that stops the query, without the traces around it."""

@@ -12,7 +12,7 @@ from sinks.kafka import KafkaSink, producer_pool
 from tests.budget import BYTES, JVM, PYTHON, CountingProxy, counting_calls, least, require_within
 from tests.live.pipeline import Query, Tasks, create_topic, opened
 from tests.live.spark_query import planned, source
-from tests.live.spark_support import Pipeline, spark
+from tests.live.spark_support import Pipeline, finish, spark
 from tests.reader import committed
 from twopc.coordinator import Coordinator
 from twopc.files import LocalFiles
@@ -142,11 +142,7 @@ def test_a_batch_costs_spark_no_more_than_it_did(
 
         writer = planned(source(spark, options), options).writeStream.foreachBatch(counted)
         query: Any = writer.option("checkpointLocation", options.checkpoint).trigger(availableNow=True).start()
-        try:
-            query.awaitTermination()
-        finally:
-            query.stop()
-            each.close()
+        finish(query, each)
     assert len(batches) >= WARM_UP + BATCHES
     assert all(committed(kafka.bootstrap_servers, topic) == pipeline.given for topic in topics)
     bounds = {**SPARK[direct, frames], **(of_direct(frames) if direct == "always" else {})}

@@ -94,7 +94,7 @@ PROOF_BUGS: Final[tuple[Bug, ...]] = (
         "a row may go to a ledger",
         14,
         "sinks/kafka/settings.py",
-        "        return topic in _INTERNAL | self.other_ledgers | {self.ledger} or topic.startswith(_LEDGERS)\n",
+        "        return topic in _INTERNAL | self.other_ledgers | {self.ledger} or topic.startswith(LEDGERS)\n",
         "        return topic in _INTERNAL\n",
         protocol="tests/unit/test_kafka_columns.py tests/live/rules/test_rule_14_topics.py",
         model=False,

@@ -25,7 +25,7 @@ from tests.live.operate.support import command
 from tests.live.pipeline import Tasks, create_topic
 from tests.live.rules.batches import rows_of, seen
 from tests.live.rules.schedules import Play, crash, until
-from tests.live.spark_support import Pipeline, spark
+from tests.live.spark_support import Pipeline, finish, spark
 from tests.reader import committed, consumer_of, partitions_of
 from twopc.batch import Overrides
 from twopc.errors import DecisionLogDamagedError, RefusedStartError
@@ -271,11 +271,7 @@ class Failover:
         each = exactly_once(sink, checkpoint_location=checkpoint, adopt_query_id=adopted)
         writer = rows.writeStream.foreachBatch(each).option("checkpointLocation", checkpoint)
         query = writer.trigger(availableNow=True).start()
-        try:
-            query.awaitTermination()
-        finally:
-            query.stop()
-            each.close()
+        finish(query, each)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from integration.operate.progress import kafka_offsets
 from integration.spark import exactly_once
 from sinks.kafka import KafkaSink
 from tests.live import spark_query
-from tests.live.spark_support import Pipeline, spark, wait_until
+from tests.live.spark_support import Pipeline, finish, spark, wait_until
 from twopc.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -50,11 +50,7 @@ def run(spark: SparkSession, pipeline: Pipeline, group: str, *, servers: str | N
     )
     writer = spark_query.source(spark, options).select("key", "value").writeStream.foreachBatch(function)
     query = writer.option("checkpointLocation", options.checkpoint).trigger(availableNow=True).start()
-    try:
-        query.awaitTermination()
-    finally:
-        query.stop()
-        each.close()
+    finish(query, each)
 
 
 def test_a_consumer_group_shows_what_is_visible_and_is_never_read(
