@@ -28,13 +28,13 @@ def kafka() -> Iterator[KafkaService]:
 
 @pytest.fixture
 def local_kafka(kafka: KafkaService) -> Iterator[LocalKafka]:
-    """The shared broker, for a test that kills or pauses it; it is running again when the test ends."""
+    """The shared broker, for a test that pauses it; it runs again when the test ends. Do not kill it: its session is long."""
     yield from lent(kafka.local, f"TWOPC_SERVICES={chosen()}")
 
 
 @pytest.fixture
 def fresh_kafka() -> Iterator[LocalKafka]:
-    """A broker of the test's own, to kill. The shared one would have to recover the topics of all tests."""
+    """A broker of the test's own, to kill. Do not pause it: its session is short, see `KEEPS_ITS_SESSION`."""
     if chosen() != "local":
         pytest.skip(f"needs a broker that it may kill, but TWOPC_SERVICES is {chosen()}, not 'local'")
     with LocalKafka() as kafka:

@@ -1,6 +1,6 @@
 """The Kafka that live tests use, chosen by the environment variable `TWOPC_SERVICES`.
 
-- `local` (default): `LocalKafka`, needs no Docker; the only one that tests can kill and pause.
+- `local` (default): `LocalKafka`, needs no Docker; the only one that tests can pause.
 - `docker`: a container of the image in docker-compose.yml, through testcontainers.
 - `HOST:PORT[,HOST:PORT…]`: a running Kafka.
 """
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 COMPOSE_FILE = Path(__file__).parents[2] / "docker-compose.yml"
 _CONTAINER_START_TIMEOUT_S = 120
+#: Longer than any pause of a test, so that a paused broker stays registered. While the only broker is not, its metadata names
+#: topics and no broker, and a librdkafka client that reads this never connects again (confluentinc/librdkafka#5301).
+KEEPS_ITS_SESSION = {"broker.session.timeout.ms": "120000"}
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ def chosen() -> str:
 def kafka_service(choice: str) -> Iterator[KafkaService]:
     """Yield the chosen Kafka; starts and ends it unless it was already running."""
     if choice == "local":
-        with LocalKafka() as kafka:
+        with LocalKafka(properties=KEEPS_ITS_SESSION) as kafka:
             yield KafkaService(kafka.bootstrap_servers, kafka)
     elif choice == "docker":
         with _kafka_container() as address:

@@ -210,21 +210,20 @@ def test_a_small_queue_bounds_the_task_and_loses_nothing(
 
 @BOTH
 def test_a_broker_that_takes_nothing_ends_the_wait_for_the_queue(
-    fresh_kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch, *, native: bool
+    local_kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
-    """A broker of its own: paused for so long, it may lose its session, and then it knows no controller for a while."""
     monkeypatch.setattr("sinks.kafka.writer._ABORT_TIMEOUT_MS", 100)
     options = {"kafka.queue.buffering.max.messages": "70"}
     way = Way(
-        KafkaService(fresh_kafka.bootstrap_servers), monkeypatch, native=native, options=options, timeout_ms=10_000
+        KafkaService(local_kafka.bootstrap_servers), monkeypatch, native=native, options=options, timeout_ms=10_000
     )
     rows = pa.record_batch({"value": pa.array([b"v"] * 500, pa.binary())})
     writer = way.writer()
-    fresh_kafka.pause()
+    local_kafka.pause()
     try:
         with pytest.raises(RetriableError, match=rf"the topic {way.topics[0]} took no record for 10 s"):
             writer.write(rows)
     finally:
-        fresh_kafka.resume()
+        local_kafka.resume()
     writer.close()
     producer_pool._pools.clear()
