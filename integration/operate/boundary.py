@@ -142,7 +142,15 @@ class WithSavepoints:
             except (TwoPhaseCommitError, msgspec.DecodeError) as error:
                 logger.warning("a savepoint that was asked for could not be taken: %s", error)
                 answer = Answer(problem=str(error))
-            self._requests.put_if_absent(_ANSWERS + name.removeprefix(_REQUESTS), msgspec.json.encode(answer))
+            told = _ANSWERS + name.removeprefix(_REQUESTS)
+            self._requests.put_if_absent(told, msgspec.json.encode(answer))
+            # Who withdraws a request removes it first, and then looks for an answer once more.
+            if self._requests.read(name) is None:
+                self._requests.remove(told)
+                logger.warning(
+                    "the request was withdrawn meanwhile, the query goes on: %s", answer.path or answer.problem
+                )
+                continue
             self._requests.remove(name)
             if stop and answer.path is not None:
                 raise StoppedWithSavepointError(
@@ -190,23 +198,21 @@ def request_savepoint(
     read_checkpoint(checkpoint)
     files, name = LocalFiles(checkpoint / "twopc"), uuid.uuid4().hex
     files.put_if_absent(_REQUESTS + name, msgspec.json.encode(Request(directory=str(directory.resolve()), stop=stop)))
-    deadline = time.monotonic() + timeout_s
+    deadline, ended = time.monotonic() + timeout_s, False
     try:
-        while (data := files.read(_ANSWERS + name)) is None:
-            if is_over():
-                break
-            if time.monotonic() > deadline:
-                raise RetriableError(
-                    f"the query of {checkpoint} did not answer within {timeout_s:.0f} s: it has no new input, has ended, or was "
-                    "not made with with_savepoints(…). The request is withdrawn. End the query, then `twopc savepoint create`"
-                )
+        while files.read(_ANSWERS + name) is None and time.monotonic() < deadline and not (ended := is_over()):
             time.sleep(_POLL_S)
-        data = files.read(_ANSWERS + name)
     finally:
-        files.remove(_REQUESTS + name)
+        files.remove(_REQUESTS + name)  # the query has answered by now, or does not answer any more: see `_serve`
+        data = files.read(_ANSWERS + name)
         files.remove(_ANSWERS + name)
     if data is None:
-        return None
+        if ended:
+            return None
+        raise RetriableError(
+            f"the query of {checkpoint} did not answer within {timeout_s:.0f} s: it has no new input, has ended, or was not made "
+            "with with_savepoints(…). The request is withdrawn. End the query, then `twopc savepoint create`"
+        )
     answer = msgspec.json.decode(data, type=Answer)
     if answer.path is None:
         raise ConfigurationError(f"the query goes on, the savepoint was not taken: {answer.problem}")

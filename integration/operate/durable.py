@@ -27,14 +27,15 @@ def whole_directory(target: Path) -> Iterator[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.parent / f".{target.name}.{uuid.uuid4().hex}.tmp"
     unfinished.mkdir()
+    made = unfinished
     try:
         yield unfinished
         for directory, _, _ in os.walk(unfinished):
             sync(directory)
-        unfinished.rename(target)
+        made = unfinished.rename(target)
         sync(target.parent)
     except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.rmtree(made, ignore_errors=True)
         raise
 
 

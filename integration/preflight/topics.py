@@ -26,9 +26,9 @@ _UNLIMITED: Final = 2**63 - 1
 #: Limits of a row's own time: the setting, the value from which it is not worth a word, on which side of the broker's clock. One
 #: hour ahead is Kafka's default.
 _TIME_LIMITS: Final = (
-    ("message.timestamp.before.max.ms", _UNLIMITED, "before"),
-    ("message.timestamp.after.max.ms", 3_600_000, "after"),
-    ("message.timestamp.difference.max.ms", _UNLIMITED, "before or after"),  # of brokers up to 3.9
+    ("message.timestamp.before.max.ms", _UNLIMITED, "behind"),
+    ("message.timestamp.after.max.ms", 3_600_000, "ahead of"),
+    ("message.timestamp.difference.max.ms", _UNLIMITED, "behind or ahead of"),  # of brokers up to 3.9
 )
 
 
@@ -120,6 +120,6 @@ def _check_rows(target: Target, topic: str, settings: Settings) -> Iterator[Find
     for name, usual, side in _TIME_LIMITS:
         limit_ms = int(settings.get(name) or usual)
         if limit_ms < usual:
-            why = f"{name}={limit_ms}: a row whose column timestamp is more than that {side} the broker's clock is refused"
+            why = f"{name}={limit_ms}: rows are refused whose column timestamp is over {limit_ms} ms {side} the broker's clock"
             fix = f"Raise {name}, or leave such rows out; rows without that column have the time at which they are sent"
             yield Finding(_CHECK, topic, Result.WARN, why, fix)

@@ -198,8 +198,12 @@ OUTPUTS = {
         Result.WARN,
         "the column timestamp of the rows is replaced",
     ),
-    "young": ({"message.timestamp.before.max.ms": "86400000"}, Result.WARN, "more than that before the broker's clock"),
-    "punctual": ({"message.timestamp.after.max.ms": "60000"}, Result.WARN, "more than that after the broker's clock"),
+    "young": (
+        {"message.timestamp.before.max.ms": "86400000"},
+        Result.WARN,
+        "over 86400000 ms behind the broker's clock",
+    ),
+    "punctual": ({"message.timestamp.after.max.ms": "60000"}, Result.WARN, "over 60000 ms ahead of the broker's clock"),
     "unclean": ({"unclean.leader.election.enable": "true"}, Result.WARN, "unclean.leader.election.enable=true"),
     "absent": (None, Result.FAIL, "the topic does not exist"),
 }

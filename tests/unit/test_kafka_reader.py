@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from sinks.kafka import reader as kafka_reader
@@ -33,6 +33,10 @@ class Consumer:
     def __init__(self, config: dict[str, Any]) -> None:
         type(self).config = config
         self._left = list(self.messages)
+
+    def list_topics(self, _topic: str, timeout: float) -> None:
+        del timeout
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
     def assign(self, _: object) -> None: ...
 

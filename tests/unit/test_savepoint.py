@@ -7,21 +7,25 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from integration.operate import create_savepoint, restore_savepoint
+from integration.operate import create_savepoint, durable, restore_savepoint
 from integration.operate import savepoint as savepoint_module
 from integration.operate.boundary import Periodic, StoppedWithSavepointError, WithSavepoints, request_savepoint
 from integration.operate.manifest import check, newest_good, open_savepoint, savepoints_in
+from integration.services.server import wait_until
 from tests.live.operate.support import command
 from twopc.errors import ConfigurationError, RetriableError
 from twopc.files import LocalFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from integration.operate.manifest import Savepoint
 
 _ROOT = Path(__file__).parents[2]
 
@@ -286,6 +290,61 @@ def test_a_request_that_nobody_answers_is_withdrawn(checkpoint: Path, tmp_path: 
     done = command("savepoint", "stop-with-savepoint", str(checkpoint), str(tmp_path / "kept"), "--wait", "0")
     assert done.status == 2 and "did not answer" in done.error
     assert not list((checkpoint / "twopc").glob("savepoint-request*"))
+
+
+def test_a_request_that_is_withdrawn_while_it_is_served_stops_nothing_and_leaves_nothing(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = []
+    each = WithSavepoints(lambda _, batch: written.append(batch), checkpoint, None, ())
+    put(checkpoint / "commits/4", "v1\n{}")
+    take = WithSavepoints._take
+
+    def take_for_long(query: WithSavepoints, directory: Path) -> Savepoint:
+        (request,) = (checkpoint / "twopc").glob("savepoint-request-*")
+        request.unlink()  # the command gives up
+        return take(query, directory)
+
+    def go_on() -> bool:
+        """The query, while the command waits."""
+        each(None, 4)  # type: ignore[arg-type]
+        each(None, 5)  # type: ignore[arg-type]
+        return True
+
+    monkeypatch.setattr(WithSavepoints, "_take", take_for_long)
+    assert request_savepoint(checkpoint, tmp_path / "kept", stop=True, timeout_s=10, is_over=go_on) is None
+    assert written == [4, 5]
+    assert not list((checkpoint / "twopc").glob("savepoint-request*"))
+
+
+def test_an_answer_that_comes_with_the_end_of_the_wait_counts(checkpoint: Path, tmp_path: Path) -> None:
+    """The query has stopped, so the command must not say that it goes on."""
+    each = WithSavepoints(lambda *_: None, checkpoint, None, ())
+    put(checkpoint / "commits/4", "v1\n{}")
+
+    def go_on() -> bool:
+        each(None, 4)  # type: ignore[arg-type]
+        with pytest.raises(StoppedWithSavepointError):
+            each(None, 5)  # type: ignore[arg-type]
+        return not wait_until(lambda: time.monotonic() > deadline, 10)
+
+    deadline = time.monotonic() + 1
+    assert request_savepoint(checkpoint, tmp_path / "kept", stop=True, timeout_s=1, is_over=go_on) is not None
+
+
+def test_a_savepoint_whose_last_sync_fails_is_not_there(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "kept"
+
+    def sync(path: Path) -> None:
+        if Path(path) == kept:
+            raise OSError("the disk is gone")
+
+    monkeypatch.setattr(durable, "sync", sync)
+    with pytest.raises(ConfigurationError, match=r"the disk is gone\. Nothing is left of it"):
+        create_savepoint(checkpoint, kept)
+    assert list(kept.iterdir()) == []
 
 
 def test_the_commands_take_and_restore(checkpoint: Path, tmp_path: Path) -> None:

@@ -1,0 +1,33 @@
+"""A reader of committed records and a broker."""
+
+from __future__ import annotations
+
+import statistics
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Producer
+
+from sinks.kafka.reader import CommittedReader
+from tests.live.pipeline import create_topic
+
+if TYPE_CHECKING:
+    from tests.live.services import KafkaService
+
+
+def test_a_reader_that_was_idle_reads_at_once(kafka: KafkaService) -> None:
+    """Without a request of its own first, most of them wait for librdkafka's timer, which goes off once a second."""
+    topic = create_topic(kafka.bootstrap_servers, f"idle-{uuid.uuid4().hex[:12]}")
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    producer.produce(topic, b"record", partition=0)
+    assert producer.flush(30) == 0
+    readers = [CommittedReader({"bootstrap.servers": kafka.bootstrap_servers}) for _ in range(9)]
+    time.sleep(0.5)  # as long as a query may be idle before its first batch
+    took_s = []
+    for reader in readers:
+        began = time.monotonic()
+        assert [row.value for row in reader.rows(topic, 0, 0, None, timeout_ms=30_000)] == [b"record"]
+        took_s.append(time.monotonic() - began)
+        reader.close()
+    assert statistics.median(took_s) < 0.25, took_s
