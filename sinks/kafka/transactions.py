@@ -19,6 +19,7 @@ from kafka.protocol.metadata import FindCoordinatorRequest
 from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
 
 from sinks.kafka.broker_connection import BrokerConnection
+from sinks.kafka.lanes import Lanes
 from sinks.kafka.reports import NO_ANSWER, NONE, Description, Listing
 from twopc.errors import ConfigurationError
 
@@ -69,6 +70,7 @@ class TransactionClient:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._connection = BrokerConnection(config)
+        self._lanes = Lanes(self._connection, lambda: BrokerConnection(config))
         self._nodes: dict[str, int] = {}  # the known coordinators, by transactional id
         missing = [name for name, request in _NEEDED.items() if self._connection.does_not_know(request)]
         if missing:
@@ -82,6 +84,7 @@ class TransactionClient:
 
     def close(self) -> None:
         """Close the connections."""
+        self._lanes.close()
         self._connection.close()
 
     @property
@@ -187,7 +190,7 @@ class TransactionClient:
                 break
             reports.update(self._look_up(waiting))
             groups = list(self._groups(waiting, one_by_one=one_by_one))
-            responses = self._connection.send_all([(build(ids), node) for node, ids in groups])
+            responses = self._lanes.send_all([(build(ids), node) for node, ids in groups])
             waiting = []
             for (_, ids), response in zip(groups, responses, strict=True):
                 rows = {} if isinstance(response, Exception) else read(response)

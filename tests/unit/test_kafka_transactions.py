@@ -13,6 +13,7 @@ from kafka.protocol.broker_version_data import BrokerVersionData
 from sinks.kafka import transactions
 from sinks.kafka.broker_connection import BrokerConnection
 from sinks.kafka.handle import ProducerIdentity
+from sinks.kafka.lanes import Lanes
 from sinks.kafka.reports import NO_ANSWER, NONE
 from sinks.kafka.transactions import TransactionClient
 from twopc.errors import ConfigurationError
@@ -51,6 +52,7 @@ def client_that_knows(coordinators: dict[str, int]) -> tuple[TransactionClient, 
     client, connection, manager = object.__new__(TransactionClient), object.__new__(BrokerConnection), Manager()
     connection._manager = manager
     client._connection, client._nodes = connection, dict(coordinators)
+    client._lanes = Lanes(connection, lambda: connection)
     return client, manager
 
 

@@ -1,0 +1,90 @@
+"""Several connections to the same brokers, for many requests at a time.
+
+A broker works on one request of a connection at a time: it reads the next one when the response is sent (``processNewResponses``
+and ``mute`` in Kafka's ``SocketServer.scala``). An EndTxn is answered when the replicas of ``__transaction_state`` have it, so on
+one connection each waits for the replication of all before it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
+
+from twopc.errors import TwoPhaseCommitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sinks.kafka.broker_connection import BrokerConnection
+
+logger = logging.getLogger(__name__)
+
+#: From so many requests on. Fewer are answered before the others have been shared out.
+_MANY: Final = 32
+_LANES: Final = 4
+
+
+class Lanes:
+    """One connection, and more beside it once there is much to send. Thread-safe.
+
+    The further ones are opened in the background and used when they are open: a commit never waits for them.
+
+    Args:
+        first: belongs to the caller, who closes it.
+        connect: opens another one; raises a TwoPhaseCommitError if it cannot.
+    """
+
+    def __init__(self, first: BrokerConnection, connect: Callable[[], BrokerConnection]) -> None:
+        self._first = first
+        self._connect = connect
+        self._further: list[BrokerConnection] = []
+        self._opening: threading.Thread | None = None
+        self._is_closed = False
+        self._lock = threading.Lock()
+
+    def send_all(self, requests: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """See :meth:`BrokerConnection.send_all`."""
+        if len(requests) < _MANY:
+            return self._first.send_all(requests)
+        lanes = [self._first, *self._further]
+        if len(lanes) < _LANES:
+            self._open_more()
+        count = len(lanes)
+        outcomes: list[Any] = [None] * len(requests)
+        with ThreadPoolExecutor(count) as pool:
+            for number, part in enumerate(
+                pool.map(lambda lane, share: lane.send_all(share), lanes, [requests[n::count] for n in range(count)])
+            ):
+                outcomes[number::count] = part
+        return outcomes
+
+    def close(self) -> None:
+        """Close the further connections."""
+        with self._lock:
+            self._is_closed = True
+            opened, self._further = self._further, []
+        for lane in opened:
+            lane.close()
+
+    def _open_more(self) -> None:
+        with self._lock:
+            if self._is_closed or (self._opening is not None and self._opening.is_alive()):
+                return
+            self._opening = threading.Thread(target=self._open, name="twopc-lanes", daemon=True)
+            self._opening.start()
+
+    def _open(self) -> None:
+        for _ in range(_LANES - 1 - len(self._further)):
+            try:
+                lane = self._connect()
+            except TwoPhaseCommitError as error:
+                logger.warning("no further connection for a large commit; it takes longer, and is as safe: %s", error)
+                return
+            with self._lock:
+                if not self._is_closed:
+                    self._further = [*self._further, lane]
+                    continue
+            lane.close()
+            return

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sinks.kafka.lanes import _LANES, _MANY, Lanes
+from tests.live.rules.schedules import until
+from twopc.errors import RetriableError
+
+if TYPE_CHECKING:
+    import pytest
+
+MANY = [(number,) for number in range(3 * _MANY + 1)]
+ANSWERS = [number for (number,) in MANY]
+
+
+@dataclass
+class Connection:
+    """Answers each request with its number."""
+
+    sent: list[int] = field(default_factory=list)
+    is_closed: bool = False
+
+    def send_all(self, requests: list[tuple[int]]) -> list[int]:
+        self.sent += [number for (number,) in requests]
+        return [number for (number,) in requests]
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Opened:
+    """Opens further connections, when it may."""
+
+    def __init__(self) -> None:
+        self.connections: list[Connection] = []
+        self.may = threading.Event()
+        self.may.set()
+
+    def __call__(self) -> Any:
+        assert self.may.wait(30)
+        self.connections.append(Connection())
+        return self.connections[-1]
+
+
+def test_few_requests_need_one_connection() -> None:
+    first, opened = Connection(), Opened()
+    lanes = Lanes(first, opened)  # type: ignore[arg-type]
+    assert lanes.send_all(MANY[: _MANY - 1]) == ANSWERS[: _MANY - 1]
+    assert lanes._opening is None
+    assert first.sent == ANSWERS[: _MANY - 1]
+
+
+def test_many_requests_are_shared_out_once_there_are_more_connections() -> None:
+    """Fails if the answers come in another order than the requests."""
+    first, opened = Connection(), Opened()
+    lanes = Lanes(first, opened)  # type: ignore[arg-type]
+    assert lanes.send_all(MANY) == ANSWERS  # over the one that there is
+    assert first.sent == ANSWERS
+    assert until(lambda: len(lanes._further) == _LANES - 1)
+    first.sent.clear()
+    assert lanes.send_all(MANY) == ANSWERS
+    shares = [len(one.sent) for one in (first, *opened.connections)]
+    assert sum(shares) == len(MANY) and max(shares) - min(shares) <= 1
+    assert lanes.send_all(MANY) == ANSWERS
+    assert len(opened.connections) == _LANES - 1
+    lanes.close()
+    assert all(one.is_closed for one in opened.connections) and not first.is_closed
+
+
+def test_a_commit_waits_for_no_further_connection() -> None:
+    opened = Opened()
+    opened.may.clear()
+    lanes = Lanes(Connection(), opened)  # type: ignore[arg-type]
+    assert lanes.send_all(MANY) == ANSWERS
+    assert lanes.send_all(MANY) == ANSWERS
+    lanes.close()
+    opened.may.set()
+    assert lanes._opening is not None
+    lanes._opening.join(30)
+    assert [one.is_closed for one in opened.connections] == [True], "it was closed meanwhile"
+    assert lanes.send_all(MANY) == ANSWERS
+    assert len(opened.connections) == 1
+
+
+def test_without_further_connections_it_goes_on_with_one(caplog: pytest.LogCaptureFixture) -> None:
+    def refuse() -> Any:
+        raise RetriableError("too many connections")
+
+    lanes = Lanes(Connection(), refuse)  # type: ignore[arg-type]
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            assert lanes.send_all(MANY) == ANSWERS
+            assert lanes._opening is not None
+            lanes._opening.join(30)
+    assert [record.message for record in caplog.records] == 2 * [
+        "no further connection for a large commit; it takes longer, and is as safe: too many connections"
+    ]
