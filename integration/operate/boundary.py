@@ -147,9 +147,10 @@ class WithSavepoints:
             # Who withdraws a request removes it first, and then looks for an answer once more.
             if self._requests.read(name) is None:
                 self._requests.remove(told)
-                logger.warning(
-                    "the request was withdrawn meanwhile, the query goes on: %s", answer.path or answer.problem
+                text = (
+                    "a savepoint's request was withdrawn while it was served, so the query goes on. The answer was: %s"
                 )
+                logger.warning(text, answer.path or answer.problem)
                 continue
             self._requests.remove(name)
             if stop and answer.path is not None:
@@ -211,7 +212,7 @@ def request_savepoint(
             return None
         raise RetriableError(
             f"the query of {checkpoint} did not answer within {timeout_s:.0f} s: it has no new input, has ended, or was not made "
-            "with with_savepoints(…). The request is withdrawn. End the query, then `twopc savepoint create`"
+            "with with_savepoints(…). The request is withdrawn; nothing has changed. End the query, then `twopc savepoint create`"
         )
     answer = msgspec.json.decode(data, type=Answer)
     if answer.path is None:

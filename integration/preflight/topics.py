@@ -120,6 +120,6 @@ def _check_rows(target: Target, topic: str, settings: Settings) -> Iterator[Find
     for name, usual, side in _TIME_LIMITS:
         limit_ms = int(settings.get(name) or usual)
         if limit_ms < usual:
-            why = f"{name}={limit_ms}: rows are refused whose column timestamp is over {limit_ms} ms {side} the broker's clock"
+            why = f"{name}={limit_ms}: it refuses rows whose timestamp is more than {limit_ms} ms {side} the broker's clock"
             fix = f"Raise {name}, or leave such rows out; rows without that column have the time at which they are sent"
             yield Finding(_CHECK, topic, Result.WARN, why, fix)

@@ -52,11 +52,10 @@ class Lanes:
         if len(lanes) < _LANES:
             self._open_more()
         count = len(lanes)
+        shares = [requests[number::count] for number in range(count)]
         outcomes: list[Any] = [None] * len(requests)
         with ThreadPoolExecutor(count) as pool:
-            for number, part in enumerate(
-                pool.map(lambda lane, share: lane.send_all(share), lanes, [requests[n::count] for n in range(count)])
-            ):
+            for number, part in enumerate(pool.map(lambda lane, share: lane.send_all(share), lanes, shares)):
                 outcomes[number::count] = part
         return outcomes
 
@@ -80,7 +79,9 @@ class Lanes:
             try:
                 lane = self._connect()
             except TwoPhaseCommitError as error:
-                logger.warning("no further connection for a large commit; it takes longer, and is as safe: %s", error)
+                logger.warning(
+                    "no further connection could be opened. Large commits take longer; no data is at risk: %s", error
+                )
                 return
             with self._lock:
                 if not self._is_closed:

@@ -173,7 +173,7 @@ class CommittedReader:
     def _connect(self, topic: str, timeout_s: float) -> None:
         """Ask for something at once. A new consumer that has been idle looks for a broker once a second only.
 
-        A query's consumer is made some 300 ms before its first batch, and half of them then waited for 0.5 to 0.9 s.
+        A query's consumer is idle from its start to its first batch (``tests/live/test_kafka_reader.py``).
         """
         if not self._is_connected:
             with contextlib.suppress(KafkaException):  # what follows finds out, and says it better

@@ -47,7 +47,7 @@ PROOF_BUGS: Final[tuple[Bug, ...]] = (
         _READER,
         "self._connect(topic, timeout_ms / 1000)",
         "pass",
-        protocol="tests/live/test_kafka_reader.py",
+        protocol="tests/unit/test_kafka_reader.py",
         model=False,
     ),
     one_edit(

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sinks.kafka.lanes import _LANES, _MANY, Lanes
-from tests.live.rules.schedules import until
 from twopc.errors import RetriableError
 
 if TYPE_CHECKING:
@@ -45,9 +44,21 @@ class Opened:
         return self.connections[-1]
 
 
+def lanes_over(first: Any, connect: Any) -> Lanes:
+    """Over connections that are none of Kafka's."""
+    return Lanes(first, connect)
+
+
+def opened_all(lanes: Lanes) -> None:
+    """Wait until nothing is being opened."""
+    assert lanes._opening is not None
+    lanes._opening.join(30)
+    assert not lanes._opening.is_alive()
+
+
 def test_few_requests_need_one_connection() -> None:
     first, opened = Connection(), Opened()
-    lanes = Lanes(first, opened)  # type: ignore[arg-type]
+    lanes = lanes_over(first, opened)
     assert lanes.send_all(MANY[: _MANY - 1]) == ANSWERS[: _MANY - 1]
     assert lanes._opening is None
     assert first.sent == ANSWERS[: _MANY - 1]
@@ -56,10 +67,11 @@ def test_few_requests_need_one_connection() -> None:
 def test_many_requests_are_shared_out_once_there_are_more_connections() -> None:
     """Fails if the answers come in another order than the requests."""
     first, opened = Connection(), Opened()
-    lanes = Lanes(first, opened)  # type: ignore[arg-type]
+    lanes = lanes_over(first, opened)
     assert lanes.send_all(MANY) == ANSWERS  # over the one that there is
     assert first.sent == ANSWERS
-    assert until(lambda: len(lanes._further) == _LANES - 1)
+    opened_all(lanes)
+    assert len(lanes._further) == _LANES - 1
     first.sent.clear()
     assert lanes.send_all(MANY) == ANSWERS
     shares = [len(one.sent) for one in (first, *opened.connections)]
@@ -73,13 +85,12 @@ def test_many_requests_are_shared_out_once_there_are_more_connections() -> None:
 def test_a_commit_waits_for_no_further_connection() -> None:
     opened = Opened()
     opened.may.clear()
-    lanes = Lanes(Connection(), opened)  # type: ignore[arg-type]
+    lanes = lanes_over(Connection(), opened)
     assert lanes.send_all(MANY) == ANSWERS
     assert lanes.send_all(MANY) == ANSWERS
     lanes.close()
     opened.may.set()
-    assert lanes._opening is not None
-    lanes._opening.join(30)
+    opened_all(lanes)
     assert [one.is_closed for one in opened.connections] == [True], "it was closed meanwhile"
     assert lanes.send_all(MANY) == ANSWERS
     assert len(opened.connections) == 1
@@ -89,12 +100,11 @@ def test_without_further_connections_it_goes_on_with_one(caplog: pytest.LogCaptu
     def refuse() -> Any:
         raise RetriableError("too many connections")
 
-    lanes = Lanes(Connection(), refuse)  # type: ignore[arg-type]
+    lanes = lanes_over(Connection(), refuse)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             assert lanes.send_all(MANY) == ANSWERS
-            assert lanes._opening is not None
-            lanes._opening.join(30)
+            opened_all(lanes)
     assert [record.message for record in caplog.records] == 2 * [
-        "no further connection for a large commit; it takes longer, and is as safe: too many connections"
+        "no further connection could be opened. Large commits take longer; no data is at risk: too many connections"
     ]

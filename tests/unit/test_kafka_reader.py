@@ -67,6 +67,18 @@ def read(*messages: Row | int, up_to: Row | None = BARRIER, end: int = 0) -> lis
     return list(CommittedReader({}).rows("t", 1, 3, last, timeout_ms=TIMEOUT_MS, end=end))
 
 
+def test_a_reader_asks_for_its_topic_once_and_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a consumer that was idle waits for its timer (`tests/live/test_kafka_reader.py`, where not all of them do)."""
+    calls: list[str] = []
+    monkeypatch.setattr(Consumer, "list_topics", lambda *_, **_timeout: calls.append("list_topics"))
+    monkeypatch.setattr(Consumer, "assign", lambda *_: calls.append("assign"))
+    Consumer.messages = (BARRIER, BARRIER)
+    reader = CommittedReader({})
+    for _ in range(2):
+        assert list(reader.rows("t", 1, 3, lambda row: row == BARRIER, timeout_ms=TIMEOUT_MS)) == [BARRIER]
+    assert calls == ["list_topics", "assign", "assign"]
+
+
 def test_a_reader_reads_committed_records_and_never_skips_deleted_ones() -> None:
     read(BARRIER)
     assert Consumer.config["isolation.level"] == "read_committed"
