@@ -57,7 +57,7 @@ GROUPS: tuple[Group, ...] = (
     Group(name="rows", module="benchmarks.scale_rows", rounds=1),
     Group(name="tasks", module="benchmarks.scale_tasks", rounds=1),
     Group(name="values", module="benchmarks.scale_values", rounds=1, by_default=False),
-    Group(name="decision", module="benchmarks.decision", rounds=3),
+    Group(name="decision", module="benchmarks.decision", rounds=7),
     Group(name="past", module="benchmarks.past", rounds=3),
     Group(name="many", module="benchmarks.many", rounds=3),
     Group(name="sinks", module="benchmarks.many_sinks", rounds=3, by_default=False),

@@ -24,8 +24,9 @@ NOT_FINAL: Final = frozenset({CONCURRENT, NO_ANSWER})
 FENCED: Final = frozenset({"ProducerFencedError", "InvalidProducerEpochError"})
 NOT_FOUND: Final = "TransactionalIdNotFoundError"
 NOT_AUTHORIZED: Final = "TransactionalIdAuthorizationFailedError"
-#: The first pause is about as long as a commit needs to reach its partitions.
-_BACKOFF: Final = wait_exponential(0.001, max=0.5)
+#: The first pause is about as long as a commit needs to reach its partitions. Longer ones grow slowly: what takes 40 ms is not
+#: found after 64.
+_BACKOFF: Final = wait_exponential(0.001, exp_base=1.3, max=0.5)
 
 
 @dataclass(frozen=True)
