@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from benchmarks.broker import counting_broker
 from benchmarks.queries import WARM_UP_BATCHES, Queries
 from benchmarks.session import spark_session
-from benchmarks.streaming import case_of, sides_of
+from benchmarks.streaming import case_of, sides_of, warm_up
 from benchmarks.topics import Topics
 from benchmarks.turns import in_turn
 
@@ -20,18 +20,20 @@ if TYPE_CHECKING:
     from benchmarks.measured import Case
     from benchmarks.settings import Settings
 
-_BATCHES = 2
+_BATCHES = 5
 
 
 @contextlib.contextmanager
-def counted_queries() -> Iterator[Queries]:
+def counted_queries(settings: Settings) -> Iterator[Queries]:
     """A broker that is read and a session, and queries over them; both are warm."""
     with (
         counting_broker() as broker,
         tempfile.TemporaryDirectory(prefix="twopc-bench-", ignore_cleanup_errors=True) as name,
         spark_session(Path(name)) as spark,
     ):
-        yield Queries(spark, Topics(broker.bootstrap_servers, 2), Path(name), broker)
+        bench = Queries(spark, Topics(broker.bootstrap_servers, 2), Path(name), broker)
+        warm_up(bench, settings)
+        yield bench
 
 
 def point(bench: Queries, settings: Settings, name: str, x: float, *, rows: int, value_bytes: int, tasks: int) -> Case:  # noqa: PLR0913 - of one point

@@ -24,7 +24,7 @@ _GROWTH: Final = "MiB of a worker above 100 000 rows"
 def measure(settings: Settings) -> Iterator[Case]:
     """A case for each number of rows; the largest one shows how a worker's memory has grown, too."""
     base: dict[str, float] = {}
-    with counted_queries() as bench:
+    with counted_queries(settings) as bench:
         for rows in _ROWS:
             if not settings.wants(case_name(rows)):
                 continue

@@ -22,7 +22,7 @@ _ROWS: Final = 6_400
 
 def measure(settings: Settings) -> Iterator[Case]:
     """A case for each number of tasks."""
-    with counted_queries() as bench:
+    with counted_queries(settings) as bench:
         for tasks in _ALL_TASKS if settings.whole else _TASKS:
             name = some(tasks, "task", "tasks")
             if settings.wants(name):

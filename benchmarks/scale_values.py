@@ -22,7 +22,7 @@ _MOST_BYTES: Final = 10_000_000
 
 def measure(settings: Settings) -> Iterator[Case]:
     """A case for each size."""
-    with counted_queries() as bench:
+    with counted_queries(settings) as bench:
         for size in _BYTES:
             rows = min(_MOST_ROWS, _MOST_BYTES // size)
             name = some(size, "byte", "bytes")

@@ -85,13 +85,18 @@ def sides_of(
     return sides
 
 
+def warm_up(bench: Queries, settings: Settings) -> None:
+    """Run each side once, so that the first case finds JVMs that have compiled what they run."""
+    source = bench.source(_WARM_UP_ROWS, WARM_UP_BATCHES + 2)
+    in_turn(1, sides_of(bench, source, settings, two_phases=True))
+    bench.drop(source)
+
+
 def measure(settings: Settings) -> Iterator[Case]:
     """The sizes of the goals."""
     sizes = [(rows, batches) for rows, batches in SIZES if settings.wants(case_name(rows))]
     with queries() as bench:
-        warm_up = bench.source(_WARM_UP_ROWS, WARM_UP_BATCHES + 2)
-        in_turn(1, sides_of(bench, warm_up, settings))
-        bench.drop(warm_up)
+        warm_up(bench, settings)
         for rows, batches in sizes:
             source = bench.source(settings.rows(rows), WARM_UP_BATCHES + (1 if settings.quick else batches))
             sides = sides_of(bench, source, settings, two_phases=rows in _TWO_PHASE_SIZES)
