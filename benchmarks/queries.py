@@ -39,11 +39,14 @@ class Source:
         topic: its name.
         rows: how many records it has.
         batch_rows: how many a batch takes.
+        most_offsets: what makes Spark take so many: it rounds the share of each partition down, and what is left would be a last
+            batch of a few records.
     """
 
     topic: str
     rows: int
     batch_rows: int
+    most_offsets: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +90,8 @@ class Queries:
         """Fill a topic for so many batches."""
         rows = batch_rows * batches
         topic = self.topics.fill(rows, value_bytes=value_bytes, partitions=partitions)
-        return Source(topic=topic, rows=rows, batch_rows=batch_rows)
+        most = batch_rows + self.topics.partition_count(topic)
+        return Source(topic=topic, rows=rows, batch_rows=batch_rows, most_offsets=most)
 
     def drop(self, source: Source) -> None:
         """Delete a source."""
@@ -123,7 +127,7 @@ class Queries:
         stream = self._spark.readStream.format("kafka").option("kafka.bootstrap.servers", self._servers)
         stream = stream.option("subscribe", source.topic).option("startingOffsets", "earliest")
         stream = stream.option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
-        return stream.option("maxOffsetsPerTrigger", source.batch_rows).load().select("key", "value")
+        return stream.option("maxOffsetsPerTrigger", source.most_offsets).load().select("key", "value")
 
     def _run(self, writer: DataStreamWriter, checkpoint: str, source: Source, output: str) -> Ran:
         held = Held(self._spark.sparkContext, self._servers) if self._broker else None
