@@ -7,6 +7,7 @@ it, never renamed. Queries that share it have a directory each: the query's id.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import uuid
 from pathlib import Path
@@ -102,10 +103,10 @@ class Staging:
 
     def has(self, name: str) -> bool:
         """See :class:`StagedRows`. A slice that is cut short does not count; :meth:`read` sees what else is wrong with it."""
-        path = self._found(name)
-        if path is None:
+        opened = self._opened(name)
+        if opened is None:
             return False
-        with self._filesystem.open_input_file(path) as source:
+        with opened as source:
             is_there = arrow_size(source) is not None
         if not is_there:
             logger.warning("the staged rows in %s/%s do not count: the file is torn", self.location, name)
@@ -134,10 +135,17 @@ class Staging:
         """The rows of a slice, as that sink's writer takes them. Memory does not grow with the slice.
 
         Raises:
-            FatalError: the slice is torn or was altered. No row of it has been given.
+            FatalError: the slice is gone, is torn, or was altered. No row of it has been given.
         """
-        path = self._found(name) or f"{self._root}/{name}"
-        with self._filesystem.open_input_file(path) as source:
+        opened = self._opened(name)
+        if opened is None:  # it was there when the driver looked
+            raise FatalError(
+                f"the staged rows in {self.location}/{name} are gone; none of them was written. If a newer driver has proven "
+                "their batch and deleted them while this one was paused, no data is at risk: stop this query. If somebody else "
+                "has deleted them, the batch stays decided: restart the query, which reads what became of it and evaluates the "
+                "batch again, if Spark still can"
+            )
+        with opened as source:
             if not is_whole(source):
                 raise FatalError(
                     f"the staged rows in {self.location}/{name} cannot be read: the file is torn or was altered. None of them "
@@ -160,11 +168,13 @@ class Staging:
             text = "staged rows of batch %d in %s could not be deleted, the next batch retries: %s"
             logger.warning(text, batch, self.location, error)
 
-    def _found(self, name: str) -> str | None:
-        """The path of a slice; None if it is absent."""
+    def _opened(self, name: str) -> pa.NativeFile | None:
+        """A slice, open; None if it is absent."""
         for root in (self._root, self._former):
-            if root is not None and self._filesystem.get_file_info(f"{root}/{name}").type == fs.FileType.File:
-                return f"{root}/{name}"
+            if root is None or self._filesystem.get_file_info(f"{root}/{name}").type != fs.FileType.File:
+                continue
+            with contextlib.suppress(FileNotFoundError):  # a newer driver has just deleted it
+                return self._filesystem.open_input_file(f"{root}/{name}")
         return None
 
     def _numbered(self, directory: str) -> list[int]:

@@ -256,9 +256,7 @@ class Engine:
         states.add(self._batch)
 
     def prepare(self, work: Work) -> list[TaskReport]:
-        kept = self._query.kept.staged
-        staged = {task.partition: str(task.staged) for task in work.slices}
-        rows = self._simulation.request("file", lambda: {place: kept[name] for place, name in staged.items()})
+        rows = self._simulation.request("file", lambda: self._staged(work.slices))
         if not rows and (self._draws_direct() if work.direct is None else "" in work.direct):
             return self._prepare_direct(work)
         rows = rows or dict(enumerate(self._query.split(self._batch)))
@@ -275,6 +273,12 @@ class Engine:
         if not work.slices:
             self._write_state()
         return [job.accepted[partition] for partition in sorted(job.accepted, reverse=True)]
+
+    def _staged(self, slices: tuple[TaskReport, ...]) -> dict[int, list[int]]:
+        kept = self._query.kept.staged
+        if {str(task.staged) for task in slices} - kept.keys():
+            raise FatalError("staged rows are gone: a newer driver has proven their batch")
+        return {task.partition: kept[str(task.staged)] for task in slices}
 
     def _draws_direct(self) -> bool:
         return self._simulation.chance.random() < _DIRECT

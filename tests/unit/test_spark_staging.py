@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyarrow import fs
 
 from integration.spark.staging import SliceWriter, Staging, open_location
 from integration.spark.views import View
-from twopc.errors import ConfigurationError
+from twopc.errors import ConfigurationError, FatalError
 
 ROWS = pa.record_batch({"0": [1]})
 VIEWS = {"s": View(columns=(("value", 0),))}
@@ -53,6 +54,39 @@ def test_what_the_former_version_staged_for_all_queries_together_is_still_read(t
     staging = Staging(str(tmp_path / "query"), former=str(tmp_path))
     assert staging.has(name)
     assert [rows.to_pylist() for rows in staging.read(name, "s")] == [[{"value": 1}]]
+
+
+def test_a_slice_that_is_deleted_before_it_is_read_says_who_may_have_deleted_it(tmp_path: Path) -> None:
+    """As by a newer driver, while one that has found the slice is paused."""
+    name = staged(str(tmp_path), 3, 6)
+    staging = Staging(str(tmp_path))
+    assert staging.has(name)
+    Staging(str(tmp_path)).release(4, 6)
+    with pytest.raises(FatalError, match=f"{name} are gone.*a newer driver has proven their batch.*restart the query"):
+        next(staging.read(name, "s"))
+
+
+def test_a_slice_that_is_deleted_while_it_is_looked_for_is_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging = Staging(str(tmp_path))
+    info = fs.FileInfo(f"{tmp_path}/3/6/x.arrow", fs.FileType.File)
+    monkeypatch.setattr(staging, "_filesystem", Deleted(info))
+    assert not staging.has("3/6/x.arrow")
+
+
+class Deleted:
+    """A file system whose only file is deleted once somebody has looked."""
+
+    def __init__(self, info: fs.FileInfo) -> None:
+        self._info = info
+
+    def get_file_info(self, path: str) -> fs.FileInfo:
+        assert path == self._info.path
+        return self._info
+
+    def open_input_file(self, path: str) -> None:
+        raise FileNotFoundError(path)
 
 
 def test_slices_that_the_driver_does_not_see_are_an_error_that_names_one(tmp_path: Path) -> None:
