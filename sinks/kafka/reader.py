@@ -139,7 +139,7 @@ class CommittedReader:
         """
         self._walk = walk = object()
         deadline = time.monotonic() + timeout_ms / 1000
-        self._connect(topic, timeout_ms / 1000)
+        self._connect(topic, timeout_ms)
         self._consumer.assign([TopicPartition(topic, partition, start)])
         try:
             # Not a retry: poll() waits, and each call gives the next record.
@@ -170,15 +170,16 @@ class CommittedReader:
             if self._walk is walk:  # an abandoned walk may end after the next one has begun
                 self._consumer.unassign()
 
-    def _connect(self, topic: str, timeout_s: float) -> None:
+    def _connect(self, topic: str, timeout_ms: float) -> None:
         """Ask for something at once. A new consumer that has been idle looks for a broker once a second only.
 
-        A query's consumer is idle from its start to its first batch (``tests/live/test_kafka_reader.py``).
+        A query's consumer is idle from its start to its first batch (``tests/live/test_kafka_reader.py``). It asks again at
+        each read until it had an answer, and takes a part of the time at most: the read itself needs the rest.
         """
         if not self._is_connected:
             with contextlib.suppress(KafkaException):  # what follows finds out, and says it better
-                self._consumer.list_topics(topic, timeout=timeout_s)
-            self._is_connected = True
+                self._consumer.list_topics(topic, timeout=_request_s(timeout_ms))
+                self._is_connected = True
 
     def close(self) -> None:
         """Close the consumer."""

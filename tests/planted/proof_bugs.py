@@ -45,7 +45,7 @@ PROOF_BUGS: Final[tuple[Bug, ...]] = (
         "a reader waits for the client's timer",
         4,
         _READER,
-        "self._connect(topic, timeout_ms / 1000)",
+        "self._connect(topic, timeout_ms)",
         "pass",
         protocol="tests/unit/test_kafka_reader.py",
         model=False,

@@ -79,6 +79,22 @@ def test_a_reader_asks_for_its_topic_once_and_first(monkeypatch: pytest.MonkeyPa
     assert calls == ["list_topics", "assign", "assign"]
 
 
+def test_a_reader_whose_first_request_fails_asks_again_and_leaves_time_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    def silent(_: Consumer, _topic: str, timeout: float) -> None:
+        asked.append(timeout)
+        if len(asked) == 1:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    monkeypatch.setattr(Consumer, "list_topics", silent)
+    Consumer.messages = (BARRIER, BARRIER, BARRIER)
+    reader = CommittedReader({})
+    for _ in range(3):
+        assert list(reader.rows("t", 1, 3, lambda row: row == BARRIER, timeout_ms=16_000)) == [BARRIER]
+    assert asked == [2.0, 2.0]
+
+
 def test_a_reader_reads_committed_records_and_never_skips_deleted_ones() -> None:
     read(BARRIER)
     assert Consumer.config["isolation.level"] == "read_committed"
