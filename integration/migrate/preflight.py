@@ -32,12 +32,14 @@ _SAMPLE: Final = 500
 #: The request with which Spark's connector describes topics since 3.0; before version 4 it may create them.
 _DESCRIBES_SINCE: Final = 4
 _FETCHING: Final = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching=true"
-_MURMUR2, _CRC32 = "murmur2_random", "consistent_random"
+_MURMUR2, _CRC32, _FNV1A = "murmur2_random", "consistent_random", "fnv1a_random"
 _UNASSIGNED: Final = {
     "murmur2": _MURMUR2,
     "murmur2_random": _MURMUR2,
     "consistent": _CRC32,
     "consistent_random": _CRC32,
+    "fnv1a": _FNV1A,
+    "fnv1a_random": _FNV1A,
 }
 _RATES: Final = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
 
@@ -203,4 +205,12 @@ def murmur2(data: bytes) -> int:
     return (found ^ found >> 15) & 0x7FFFFFFF
 
 
-_PARTITIONERS: Final[dict[str, Callable[[bytes], int]]] = {_MURMUR2: murmur2, _CRC32: zlib.crc32}
+def fnv1a(data: bytes) -> int:
+    """The hash of Sarama's default partitioner (Go), as librdkafka has it: the absolute value of 32 bits with a sign."""
+    found = 0x811C9DC5
+    for byte in data:
+        found = (found ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return min(found, 2**32 - found)
+
+
+_PARTITIONERS: Final[dict[str, Callable[[bytes], int]]] = {_MURMUR2: murmur2, _CRC32: zlib.crc32, _FNV1A: fnv1a}
