@@ -123,7 +123,11 @@ class BrokerConnection:
     def _send(self, request: Any, *node: int) -> Any:
         try:
             return self._manager.send(request, *node)
-        except kafka_errors.KafkaError as error:  # such as a node that has left the cluster
+        except kafka_errors.UnknownBrokerIdError as error:
+            # It has left, or joined after the metadata was read: kafka-python does so once in 5 minutes. The caller retries.
+            self._manager.cluster.request_update()
+            return error
+        except kafka_errors.KafkaError as error:  # such as a node that is not ready
             return error
 
 

@@ -29,6 +29,8 @@ class Manager:
 
     broker_version_data = BrokerVersionData((4, 0))
 
+    cluster = SimpleNamespace(request_update=lambda: None)
+
     def __init__(self) -> None:
         self.sent: list[int | None] = []
 
