@@ -28,7 +28,7 @@ WARM_UP_BATCHES = 3
 #: Spark's source fetches ahead. Near the topic's end a batch, whoever writes it, waits for a fetch of records that never come,
 #: half a second by default.
 _FETCH_WAIT_MS = 20
-WHOLE_TRIGGER = "ms of the whole trigger: plan, batch, and Spark's own checkpoint files"
+WHOLE_TRIGGER = "ms of the whole trigger"
 
 
 @dataclass(frozen=True, kw_only=True)

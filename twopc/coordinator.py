@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from twopc.batch_transaction import BatchTransaction
@@ -46,12 +47,15 @@ class Coordinator:
         settings: Settings | None = None,
         staging: StagedRows | None = None,
     ) -> None:
+        binding, own_log = Binding(files), RegisterLog(files)
         self.participants = Participants(sinks)
-        binding = Binding(files)
-        logs = [*self.participants.decision_logs(), RegisterLog(files)]
-        self.log = next((log for log in logs if log.name == binding.log), logs[0])
-        if self.log is logs[-1]:
-            require_atomic(files)
+        with ExitStack() as opened:
+            opened.callback(self.participants.close)
+            logs = [*self.participants.decision_logs(), own_log]
+            self.log = next((log for log in logs if log.name == binding.log), logs[0])
+            if self.log is own_log:
+                require_atomic(files)
+            opened.pop_all()
         self._setup = Setup(
             participants=self.participants,
             log=self.log,
@@ -123,5 +127,6 @@ class Coordinator:
 
     def close(self) -> None:
         """Release connections. Ends no transaction."""
-        self.participants.close()
-        self.log.close()
+        with ExitStack() as closing:
+            closing.callback(self.log.close)
+            closing.callback(self.participants.close)

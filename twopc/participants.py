@@ -6,6 +6,7 @@ decoded once.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +32,14 @@ class Participants:
 
     def __init__(self, sinks: Iterable[TwoPhaseCommitSink[Any]]) -> None:
         named = {sink.name: sink for sink in sinks}
-        committers: dict[str, SinkCommitter[Any]] = {name: sink.create_committer() for name, sink in named.items()}
-        # Sinks with a log first, in the same order every run: a marker that another sink shows must be in the log by then.
-        order = sorted(named, key=lambda name: (committers[name].decision_log() is None, name))
+        committers: dict[str, SinkCommitter[Any]] = {}
+        with ExitStack() as opened:
+            for name, sink in named.items():
+                committers[name] = sink.create_committer()
+                opened.callback(committers[name].close)
+            # Sinks with a log first, in the same order every run: a marker that another sink shows must be in the log by then.
+            order = sorted(named, key=lambda name: (committers[name].decision_log() is None, name))
+            opened.pop_all()  # every sink responds: close() has them now
         self.sinks = {name: named[name] for name in order}
         self.committers = {name: committers[name] for name in order}
         self._orphans_told = 0
@@ -140,9 +146,10 @@ class Participants:
             committer.forget(oldest_kept.get(name, {}))
 
     def close(self) -> None:
-        """Release connections. Ends no transaction."""
-        for committer in self.committers.values():
-            committer.close()
+        """Release the connections of every sink, also after an error of one. Ends no transaction."""
+        with ExitStack() as closing:
+            for committer in self.committers.values():
+                closing.callback(committer.close)
 
     def _each(self, handles: Handles) -> Iterator[tuple[str, SinkCommitter[Any], Handles]]:
         for name, committer in self.committers.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from sinks.kafka import markers
@@ -47,7 +48,10 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
             logger.warning(text, settings.name, settings.guarantee, what)
         self._timeout_ms = settings.timeout_ms
         self._client = TransactionClient(settings.committing_config())
-        self._log = KafkaDecisionLog(settings, verified=self._client.verifies)
+        with ExitStack() as opened:
+            opened.callback(self._client.close)
+            self._log = KafkaDecisionLog(settings, verified=self._client.verifies)
+            opened.pop_all()
         self._scan_start = ScanStart(self._log, settings.topic, timeout_ms=settings.timeout_ms)
         self._unread: list[str] = []  # why the last search of markers proved nothing
         self._blockers: list[str] = []

@@ -1,0 +1,61 @@
+"""The client that commits, and a coordinator on a broker that was not there when the client connected."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import ElectionType, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from sinks.kafka.reports import NOT_FOUND, until_final
+from sinks.kafka.transactions import TransactionClient
+from tests.live.cluster_support import cluster, coordinator, three_brokers
+from tests.live.rules.schedules import until
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from integration.services.kafka_cluster import LocalKafkaCluster
+
+#: Three brokers on two cores are slow: `make whole` runs it.
+pytestmark = pytest.mark.whole
+
+__all__ = ["cluster", "three_brokers"]
+
+_STATE = "__transaction_state"
+_TIMEOUT_S = 120
+
+
+def test_a_coordinator_on_a_broker_that_came_back_later_is_found(cluster: LocalKafkaCluster) -> None:
+    """As in a rolling restart: kafka-python would read the metadata again after five minutes."""
+    tid = uuid.uuid4().hex
+    late = coordinator(cluster, tid)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    cluster[late].kill()
+    others = [cluster[node].bootstrap_servers for node in cluster if node != late]
+    assert until(lambda: late not in admin.list_topics(timeout=_TIMEOUT_S).brokers, _TIMEOUT_S)
+    client = TransactionClient({"bootstrap_servers": others})
+    try:
+        assert late not in client._connection.nodes
+        cluster[late].restart()
+        assert until(lambda: _leads_again(admin, cluster, tid, late), _TIMEOUT_S)
+
+        def describe(some: Sequence[str]) -> dict[str, str]:
+            return {one: found.error for one, found in client.describe(some).items()}
+
+        assert until_final([tid], describe, timeout_ms=60_000) == {tid: NOT_FOUND}
+        assert client.coordinator_of(tid) == f"broker {late}"
+    finally:
+        client.close()
+
+
+def _leads_again(admin: AdminClient, cluster: LocalKafkaCluster, tid: str, node: int) -> bool:
+    """Ask the controller to give each partition to its first replica, as it does by itself now and then."""
+    count = len(admin.list_topics(_STATE, timeout=_TIMEOUT_S).topics[_STATE].partitions)
+    try:
+        admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(_STATE, one) for one in range(count)]).result()
+    except KafkaException:
+        return False
+    return coordinator(cluster, tid) == node
