@@ -28,7 +28,7 @@ WARM_UP_BATCHES = 3
 #: Spark's source fetches ahead. Near the topic's end a batch, whoever writes it, waits for a fetch of records that never come,
 #: half a second by default.
 _FETCH_WAIT_MS = 20
-WHOLE_TRIGGER = "ms of the whole trigger"
+_WHOLE_TRIGGER = "ms of the whole trigger"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +134,7 @@ class Queries:
         before = self._broker.read() if self._broker else None
         query = _ended(writer, checkpoint)
         times_ms = _durations_ms(query, "addBatch")
-        facts = {WHOLE_TRIGGER: statistics.median(_durations_ms(query, "triggerExecution"))}
+        facts = {_WHOLE_TRIGGER: statistics.median(_durations_ms(query, "triggerExecution"))}
         if before and held:
             facts |= self._wire_facts(before, WARM_UP_BATCHES + len(times_ms)) | held.facts()
         counted = count(self._servers, output, expected=source.rows)

@@ -39,7 +39,7 @@ class Participants:
                 opened.callback(committers[name].close)
             # Sinks with a log first, in the same order every run: a marker that another sink shows must be in the log by then.
             order = sorted(named, key=lambda name: (committers[name].decision_log() is None, name))
-            opened.pop_all()  # every sink responds: close() has them now
+            opened.pop_all()  # from now on close() does it
         self.sinks = {name: named[name] for name in order}
         self.committers = {name: committers[name] for name in order}
         self._orphans_told = 0

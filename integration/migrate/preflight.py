@@ -206,7 +206,7 @@ def murmur2(data: bytes) -> int:
 
 
 def fnv1a(data: bytes) -> int:
-    """The hash of Sarama's default partitioner (Go), as librdkafka has it: the absolute value of 32 bits with a sign."""
+    """FNV-1a, as Sarama (Go) has it by default, and librdkafka: 32 bits, taken as a number with a sign, and then without it."""
     found = 0x811C9DC5
     for byte in data:
         found = (found ^ byte) * 0x01000193 & 0xFFFFFFFF

@@ -140,10 +140,10 @@ class Staging:
         opened = self._opened(name)
         if opened is None:  # it was there when the driver looked
             raise FatalError(
-                f"the staged rows in {self.location}/{name} are gone; none of them was written. If a newer driver has proven "
-                "their batch and deleted them while this one was paused, no data is at risk: stop this query. If somebody else "
-                "has deleted them, the batch stays decided: restart the query, which reads what became of it and evaluates the "
-                "batch again, if Spark still can"
+                f"the staged rows in {self.location}/{name} are gone; none of them was written. Either this driver was paused, "
+                "and a newer driver has proven their batch and deleted them: no data is at risk, and the newer one goes on. Or "
+                "somebody else has deleted them: the batch is decided and not whole, so restart the query. Spark then evaluates "
+                "the batch again; if it cannot, the query says so and stops"
             )
         with opened as source:
             if not is_whole(source):

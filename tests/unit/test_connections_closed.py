@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -12,9 +12,6 @@ from twopc.coordinator import Coordinator
 from twopc.errors import ConfigurationError
 from twopc.files import MemoryFiles
 from twopc.participants import Participants
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Connected:
@@ -34,36 +31,40 @@ class Connected:
 
 
 class Sink:
-    def __init__(self, name: str, connect: Callable[[], Connected]) -> None:
+    """A sink with this committer; None: it cannot connect."""
+
+    def __init__(self, name: str, committer: Connected | None) -> None:
         self.name = name
-        self.create_committer = connect
+        self._committer = committer
+
+    def create_committer(self) -> Connected:
+        if self._committer is None:
+            raise ConfigurationError("no such server")
+        return self._committer
 
 
-def cannot_connect() -> Connected:
-    raise ConfigurationError("no such server")
+def sinks(*committers: Connected | None) -> list[Any]:
+    return [Sink(str(number), committer) for number, committer in enumerate(committers)]
 
 
 def test_a_sink_that_cannot_connect_closes_those_before_it() -> None:
     first = Connected()
-    sinks: list[Any] = [Sink("a", lambda: first), Sink("b", cannot_connect)]
     with pytest.raises(ConfigurationError, match="no such server"):
-        Participants(sinks)
+        Participants(sinks(first, None))
     assert not first.is_open
 
 
 def test_a_place_that_cannot_hold_decisions_closes_every_sink() -> None:
     only = Connected()
-    sinks: list[Any] = [Sink("a", lambda: only)]
-    with pytest.raises(ConfigurationError):
-        Coordinator(sinks, Objects())
+    with pytest.raises(ConfigurationError, match="no sink of this query keeps the decisions"):
+        Coordinator(sinks(only), Objects())
     assert not only.is_open
 
 
 def test_an_error_of_one_close_closes_the_others_all_the_same() -> None:
     connected = [Connected(), Connected(OSError("reset")), Connected()]
-    sinks: list[Any] = [Sink(str(number), lambda one=one: one) for number, one in enumerate(connected)]  # type: ignore[misc]
     with pytest.raises(OSError, match="reset"):
-        Coordinator(sinks, MemoryFiles()).close()
+        Coordinator(sinks(*connected), MemoryFiles()).close()
     assert not any(one.is_open for one in connected)
 
 

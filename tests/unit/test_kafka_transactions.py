@@ -29,10 +29,11 @@ class Manager:
 
     broker_version_data = BrokerVersionData((4, 0))
 
-    cluster = SimpleNamespace(request_update=lambda: None)
-
     def __init__(self) -> None:
         self.sent: list[int | None] = []
+        self.refreshed: list[bool] = []  #: for each request for newer metadata
+        self.cluster = SimpleNamespace(request_update=lambda: self.refreshed.append(True))
+        self.error: kafka_errors.KafkaError = kafka_errors.UnknownBrokerIdError(DEAD)  #: of node 1
 
     def run(self, ask: Callable[[], Any]) -> Any:
         return asyncio.run(ask())
@@ -40,7 +41,7 @@ class Manager:
     def send(self, request: Any, node: int | None = None) -> Any:
         self.sent.append(node)
         if node == DEAD:
-            raise kafka_errors.UnknownBrokerIdError(f"broker {node} not found")
+            raise self.error
         return self._answer(request)
 
     async def _answer(self, request: Any) -> Any:
@@ -64,6 +65,20 @@ def test_a_coordinator_that_left_the_cluster_is_looked_up_again_without_delaying
     assert client.end(asked) == {"s.0.a.0": NONE, "s.0.b.0": NONE}
     assert client._nodes == {"s.0.a.0": ALIVE, "s.0.b.0": ALIVE}
     assert manager.sent == [DEAD, ALIVE, None, ALIVE]
+
+
+def test_a_broker_that_joined_later_is_looked_for_at_once() -> None:
+    """Else a coordinator that moves there does not answer for 5 minutes, and the query stops with a decided batch."""
+    client, manager = client_that_knows({})
+    assert client._connection.send_all([("request", DEAD)]) == [manager.error]
+    assert len(manager.refreshed) == 1
+
+
+def test_a_broker_that_is_known_and_not_ready_is_only_reported() -> None:
+    client, manager = client_that_knows({})
+    manager.error = kafka_errors.NodeNotReadyError(DEAD)
+    assert client._connection.send_all([("request", DEAD)]) == [manager.error]
+    assert not manager.refreshed
 
 
 def test_a_coordinator_without_a_successor_is_no_answer() -> None:
