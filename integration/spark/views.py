@@ -104,9 +104,13 @@ def bad_rows(rows: pa.RecordBatch, check: Callable[[pa.RecordBatch], None]) -> d
 def _letters(rows: pa.RecordBatch, causes: pa.Array[Any]) -> pa.RecordBatch:
     """One record for each bad row: ``value`` is the row as JSON, the header ``twopc.cause`` says why it is bad.
 
-    Bytes become text where they are UTF-8, else ``{"base64": …}``.
+    Bytes become text where they are UTF-8, else ``{"base64": …}``; so does text, since Spark's strings may hold any bytes.
     """
-    values = [msgspec.json.encode({name: _readable(value) for name, value in row.items()}) for row in rows.to_pylist()]
+    try:
+        found = rows.to_pylist()
+    except UnicodeDecodeError:
+        found = rows.cast(pa.schema([field.with_type(_without_text(field.type)) for field in rows.schema])).to_pylist()
+    values = [msgspec.json.encode({name: _readable(value) for name, value in row.items()}) for row in found]
     headers = [[{"key": "twopc.cause", "value": str(cause).encode()}] for cause in causes.to_pylist()]
     return pa.RecordBatch.from_arrays(
         [pa.array(values, pa.binary()), pa.array(headers, _HEADERS)], names=["value", "headers"]
@@ -124,3 +128,18 @@ def _readable(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_readable(inner) for inner in value]
     return value
+
+
+def _without_text(kind: pa.DataType) -> pa.DataType:
+    """A type of Spark's columns with bytes instead of text."""
+    if pa.types.is_string(kind):
+        return pa.binary()
+    if pa.types.is_large_string(kind):
+        return pa.large_binary()
+    if isinstance(kind, pa.StructType):
+        return pa.struct([field.with_type(_without_text(field.type)) for field in kind])
+    if isinstance(kind, pa.MapType):
+        return pa.map_(_without_text(kind.key_type), _without_text(kind.item_type))
+    if isinstance(kind, pa.ListType):
+        return pa.list_(_without_text(kind.value_type))
+    return kind

@@ -15,7 +15,7 @@ from twopc.errors import BadRecordError, SchemaError
 from twopc.sink import Form, SinkColumn, names_in, type_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 HEADER_WITHOUT_KEY: Final = "a header without a key in the column 'headers'"
 _STRING: Final = (pa.string(), pa.large_string())
@@ -51,10 +51,58 @@ def require_writable(rows: pa.RecordBatch, *, max_bytes: int) -> None:
     Raises:
         BadRecordError: no producer could ever send at least one of the rows; the message has the reason.
     """
+    require_exact(rows)
+    size = _bytes_of(rows.column("value"))
+    if "key" in rows.schema.names:
+        size = pc.add(size, _bytes_of(rows.column("key")))
+    if (pc.max(size).as_py() or 0) > max_bytes:
+        raise BadRecordError(f"key and value have more than kafka.message.max.bytes={max_bytes} bytes")
+
+
+def require_exact(rows: pa.RecordBatch) -> None:
+    """Check what librdkafka would write without an error, and as something else than the row.
+
+    It takes a time of 0 as "now", a partition of -1 as "any", and a header's name up to its first NUL byte. Kafka's Java
+    producer, and so Spark's own sink, refuses negative partitions and times (``ProducerRecord.java``).
+
+    Args:
+        rows: as :func:`require_writable` takes them. Without ``partition``, ``timestamp`` and ``headers`` there is nothing to do.
+
+    Raises:
+        BadRecordError: at least one of the rows cannot be written as it is; the message has the reason.
+    """
     columns = {name: rows.column(name) for name in rows.schema.names}
-    for is_bad, why in _objections(columns, max_bytes=max_bytes):
-        if pc.any(is_bad, min_count=0).as_py():
-            raise BadRecordError(why)
+    # Python compares: a scalar made by ``pa.scalar`` imports pandas, a second of work in every new Python worker.
+    if "partition" in columns and (pc.min(columns["partition"]).as_py() or 0) < 0:
+        raise BadRecordError("a negative number in the column 'partition': use null to let the client choose")
+    earliest_ms = pc.min(columns["timestamp"]).as_py() if "timestamp" in columns else None
+    if earliest_ms is not None and earliest_ms <= 0:
+        raise BadRecordError(
+            "a time at or before 1970-01-01 00:00:00.000 UTC in the column 'timestamp', which Kafka's client cannot write: "
+            "use null for the time of writing"
+        )
+    if "headers" in columns:
+        _require_names(columns["headers"])
+
+
+def texts_of(column: Any) -> list[str]:
+    """The elements of a column of text without nulls. Spark's may hold any bytes: those that are not UTF-8 are escaped."""
+    return [element.as_buffer().to_pybytes().decode(errors="backslashreplace") for element in column]
+
+
+def _require_names(headers: Any) -> None:
+    pairs = headers.flatten()
+    names = pairs.field("key")
+    if pairs.null_count or names.null_count:
+        raise BadRecordError(HEADER_WITHOUT_KEY)
+    try:
+        names.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise BadRecordError(f"a header's key in the column 'headers' is not UTF-8: {error}") from error
+    if pc.any(pc.match_substring(names, "\0"), min_count=0).as_py():
+        raise BadRecordError(
+            "a header's key in the column 'headers' has a NUL character, where Kafka's client would end it"
+        )
 
 
 def _column(name: str, field: pa.Field[Any]) -> SinkColumn:
@@ -89,22 +137,6 @@ _RULES: Final[dict[str, tuple[Callable[[Any], bool], str, Form]]] = {
     "headers": (_is_headers, "array<struct<key:string,value:binary>>", Form.AS_IS),
     "timestamp": (_is_instant, "timestamp", Form.EPOCH_MILLIS),
 }
-
-
-def _objections(columns: dict[str, Any], *, max_bytes: int) -> Iterator[tuple[Any, str]]:
-    if "partition" in columns:
-        yield pc.less(columns["partition"], pa.scalar(0)), "a negative number in the column 'partition'"
-    if "timestamp" in columns:
-        yield pc.less(columns["timestamp"], pa.scalar(0)), "a time before 1970 in the column 'timestamp'"
-    if "headers" in columns:
-        yield columns["headers"].flatten().field("key").is_null(), HEADER_WITHOUT_KEY
-    size = _bytes_of(columns["value"])
-    if "key" in columns:
-        size = pc.add(size, _bytes_of(columns["key"]))
-    yield (
-        pc.greater(size, pa.scalar(max_bytes)),
-        f"key and value have more than kafka.message.max.bytes={max_bytes} bytes",
-    )
 
 
 def _bytes_of(column: Any) -> Any:

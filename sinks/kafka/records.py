@@ -6,9 +6,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from confluent_kafka import KafkaError, KafkaException
 
-from sinks.kafka.columns import HEADER_WITHOUT_KEY
-from twopc.errors import BadRecordError
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -73,7 +70,7 @@ def messages_of(rows: pa.RecordBatch, topics: Sequence[str], which: Any) -> list
     """The rows as ``produce`` takes them: topic, value, key, and then partition, two callbacks, timestamp, headers.
 
     Args:
-        rows: with the columns of :class:`sinks.kafka.writer.KafkaWriter`.
+        rows: with the columns of :class:`sinks.kafka.writer.KafkaWriter`, and exact, see :mod:`sinks.kafka.columns`.
         topics: the topics of these rows.
         which: an array of the place in ``topics`` of each row's topic; None if there is only one.
     """
@@ -91,9 +88,7 @@ def messages_of(rows: pa.RecordBatch, topics: Sequence[str], which: Any) -> list
 _COLUMNS: Final = ("value", "key", "partition", "timestamp", "headers")
 
 
-def _pairs(headers: list[dict[str, Any] | None] | None) -> list[tuple[str, bytes]] | None:
+def _pairs(headers: list[dict[str, Any]] | None) -> list[tuple[str, bytes]] | None:
     if headers is None:
         return None
-    if any(header is None or header["key"] is None for header in headers):
-        raise BadRecordError(HEADER_WITHOUT_KEY)
-    return [(header["key"], header["value"]) for header in headers if header is not None]
+    return [(header["key"], header["value"]) for header in headers]

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 # No dot: transactional ids are found by the prefix "<name>.".
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
-_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_TOPIC_RULE: Final = "Use 1 to 249 letters, digits, '.', '_' or '-', and not '.' or '..' alone"
+#: Source: Kafka's ``Topic.java``.
+_TOPIC: Final = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,249}")
 #: What the name of every ledger begins with, unless its user names it.
 LEDGERS: Final = "twopc-ledger-"
 #: Kafka's own topics. It refuses their records, too, but only when they are sent.
@@ -54,9 +56,7 @@ class KafkaSettings:
             raise ConfigurationError("KafkaSink(bootstrap_servers='') names no broker. Set host:port of at least one")
         for argument, topic in (("topic", self.topic), ("ledger_topic", self.ledger_topic)):
             if topic is not None and not _TOPIC.fullmatch(topic):
-                raise ConfigurationError(
-                    f"KafkaSink({argument}={topic!r}) is not a valid topic name. Use 1 to 249 letters, digits, '.', '_' or '-'"
-                )
+                raise ConfigurationError(f"KafkaSink({argument}={topic!r}) is not a valid topic name. {_TOPIC_RULE}")
         if self.topic is not None and self._is_reserved(self.topic):
             raise ConfigurationError(
                 f"KafkaSink(topic={self.topic!r}) is a ledger or a topic of Kafka itself. Set another topic for the rows"
@@ -102,6 +102,8 @@ class KafkaSettings:
         for topic in topics:
             if topic is None:
                 raise BadRecordError("null in the column 'topic', and the sink has no topic of its own")
+            if not _TOPIC.fullmatch(topic):  # librdkafka would end it at a NUL character, and write elsewhere
+                raise BadRecordError(f"{topic!r} in the column 'topic' is not a valid topic name. {_TOPIC_RULE}")
             if self._is_reserved(topic):
                 raise BadRecordError(
                     f"{topic!r} in the column 'topic' is a ledger or a topic of Kafka itself, where a row would do damage. "

@@ -74,8 +74,11 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
 
     def check(self, rows: pa.RecordBatch) -> None:
         """See :class:`TwoPhaseCommitSink`. Ignores what only brokers know: a topic's own limits and partitions."""
-        from sinks.kafka.columns import require_writable  # noqa: PLC0415 - only where bad records become dead letters
+        from sinks.kafka.columns import require_writable, texts_of  # noqa: PLC0415 - only for dead letters
 
+        if self.topic is None:
+            topics = rows.column("topic")
+            self.require_topics([*texts_of(topics.drop_null().unique()), *([None] if topics.null_count else [])])
         max_bytes = int(self.client_options.get("message.max.bytes", _MESSAGE_MAX_BYTES))
         require_writable(rows, max_bytes=max_bytes)
         if self.topic is None:

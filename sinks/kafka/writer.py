@@ -7,6 +7,7 @@ import uuid
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
+from sinks.kafka.columns import require_exact, texts_of
 from sinks.kafka.errors import SLOW_DELIVERY, on_ids, on_topic, translate_in_task, translated
 from sinks.kafka.handle import KafkaHandle
 from sinks.kafka.markers import encode_marker
@@ -39,7 +40,8 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
     """See :class:`SinkWriter`. Rows have the columns of Spark's own Kafka writer, in the engine's types.
 
     ``key``, ``value`` (binary, may be null), ``topic`` (string), ``partition`` (int32), ``headers``
-    (list of struct ``key``, ``value``), ``timestamp`` (int64, ms since the epoch); only ``value`` is required.
+    (list of struct ``key``, ``value``), ``timestamp`` (int64, ms since the epoch); only ``value`` is required. A row that
+    librdkafka would write as something else is refused, see :func:`sinks.kafka.columns.require_exact`.
     """
 
     def __init__(self, task: TaskAttempt, pool: ProducerPool | None, settings: KafkaSettings) -> None:
@@ -75,6 +77,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
     def write(self, rows: pa.RecordBatch) -> None:
         """See :class:`SinkWriter`. Memory is bounded by librdkafka's queue."""
         ready = self._begun
+        require_exact(rows)
         self._rows += rows.num_rows
         at_once = _OBJECTS if ready.native is None else _STRUCTURES
         for start in range(0, rows.num_rows, at_once):
@@ -127,7 +130,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         which = None
         if self._topic is None:
             encoded = rows.column("topic").dictionary_encode()
-            topics, which = encoded.dictionary.to_pylist(), encoded.indices
+            topics, which = texts_of(encoded.dictionary), encoded.indices
             self._require_topics([*topics, *([None] if encoded.null_count else [])])
         if ready.native is None:
             return OneByOne(ready.producer, messages_of(rows, topics, which))

@@ -91,6 +91,20 @@ def test_good_rows_become_no_dead_letters() -> None:
     assert screened.column(CAUSE).null_count == 1
 
 
+def test_a_letter_shows_text_that_is_not_utf8_as_base64() -> None:
+    """Spark's strings may hold any bytes, at any depth."""
+    column = pa.array([b"\xff"], pa.binary())
+    text = pa.Array.from_buffers(pa.string(), 1, column.buffers())
+    one: Any = pa.array([0, 1], pa.int32())
+    lists: Any = pa.ListArray.from_arrays(one, pa.StructArray.from_arrays([text], ["t"]))
+    deep = pa.MapArray.from_arrays(one, pa.array(["k"]), lists)
+    rows = pa.record_batch({"value": text, "deep": deep, "other": pa.array(["ö"]), CAUSE: pa.array(["bad"])})
+    view = View(columns=(("value", 0), ("deep", 1), ("other", 2)), of_bad_rows=True)
+    (letter,) = view.of(rows).column("value").to_pylist()
+    bad = {"base64": "/w=="}
+    assert json.loads(letter or b"") == {"value": bad, "deep": [["k", [{"t": bad}]]], "other": "ö"}
+
+
 @given(st.lists(st.booleans(), max_size=60))
 def test_exactly_the_bad_rows_are_found(is_bad: list[bool]) -> None:
     rows = pa.record_batch({"bad": pa.array(is_bad, pa.bool_())})
@@ -140,7 +154,13 @@ def test_a_task_stages_screened_rows(tmp_path: Path) -> None:
     ("column", "why"),
     [
         ({"partition": pa.array([1, -1], pa.int32())}, "negative number in the column 'partition'"),
-        ({"timestamp": pa.array([None, -5], pa.int64())}, "before 1970"),
+        ({"timestamp": pa.array([None, -5], pa.int64())}, "at or before 1970"),
+        ({"timestamp": pa.array([1, 0], pa.int64())}, "at or before 1970"),
+        (
+            {"headers": pa.array([[{"key": "", "value": None}], [{"key": "a\0b", "value": b""}]], HEADERS)},
+            "NUL character",
+        ),
+        ({"headers": pa.array([[], [None]], HEADERS)}, "header without a key"),
         (
             {"headers": pa.array([None, [{"key": None, "value": b""}]], HEADERS)},
             "header without a key",
