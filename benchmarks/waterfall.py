@@ -37,7 +37,7 @@ X_LABEL: Final = ""
 NOTHING: Final = "a function that does nothing"
 COLLECTS: Final = "a function that collects the rows (toArrow)"
 #: Rows a batch, and how many batches count.
-_SIZES: Final = ((2_000, 12), (400_000, 3))
+_SIZES: Final = ((2_000, 12), (20_000, 8), (400_000, 3))
 #: What a step is called, and the function that takes its time: those of the driver, in their order.
 _STEPS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("collect: plan, read, bring the rows to the driver", engine, "collect"),
