@@ -16,7 +16,8 @@ from twopc.sink import TwoPhaseCommitSink
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_LEAST_DIRECT_BYTES: Final = 1024
+#: The least and the most. What bounds the tasks is twice the number in Spark's SQL, which has no longer ones.
+_DIRECT_BYTES: Final = (1024, 1 << 62)
 _ON_BAD_RECORD: Final = ("stop", "dead_letter")
 
 
@@ -78,10 +79,12 @@ class Options:
     def __post_init__(self) -> None:
         if self.direct not in WAYS:
             raise ConfigurationError(f"exactly_once(direct={self.direct!r}): give one of {', '.join(map(repr, WAYS))}")
-        if not isinstance(self.direct_max_bytes, int) or self.direct_max_bytes < _LEAST_DIRECT_BYTES:
+        most, (low, high) = self.direct_max_bytes, _DIRECT_BYTES
+        if not isinstance(most, int) or not low <= most <= high:
             raise ConfigurationError(
-                f"exactly_once(direct_max_bytes={self.direct_max_bytes!r}): give a number of bytes from {_LEAST_DIRECT_BYTES} on"
+                f"exactly_once(direct_max_bytes={most!r}): give a number of bytes from {low} to {high}"
             )
+        self._check_attempts()
         retained = self.num_retained
         if retained is not None and (type(retained) is not int or retained < 1):
             raise ConfigurationError(f"exactly_once(num_retained={retained!r}): give a number of decisions from 1 on")
@@ -116,6 +119,19 @@ class Options:
         return Checkpointing(
             tolerable_failed_checkpoints=self.tolerable_failed_checkpoints, min_pause_ms=self.min_pause_ms
         )
+
+    def _check_attempts(self) -> None:
+        if type(self.max_attempts) is not int or self.max_attempts < 1:
+            raise ConfigurationError(
+                f"exactly_once(max_attempts={self.max_attempts!r}): give a number of attempts from 1 on"
+            )
+        limit = self.prepare_timeout_ms
+        if limit is not None and (
+            isinstance(limit, bool) or not isinstance(limit, (int, float)) or not 0 < limit < float("inf")
+        ):
+            raise ConfigurationError(
+                f"exactly_once(prepare_timeout_ms={limit!r}): give a number of milliseconds above 0, or None"
+            )
 
     def _check_watching(self) -> None:
         if not isinstance(self.history, bool | None):

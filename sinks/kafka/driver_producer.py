@@ -43,6 +43,7 @@ class DriverProducer:
         self._ledger = settings.ledger
         self._timeout_s = settings.timeout_ms / 1000
         self._transactional_id = driver_id(settings.name)
+        silence_ms = {**defaults, **settings.producer_config()}.get("socket.timeout.ms", self._lives_ms)
         self._producer = Producer(
             {
                 **defaults,
@@ -50,6 +51,8 @@ class DriverProducer:
                 "transactional.id": self._transactional_id,
                 "transaction.timeout.ms": str(self._lives_ms),
                 "message.timeout.ms": str(self._lives_ms),
+                # librdkafka refuses to wait longer than the transaction lives.
+                "socket.timeout.ms": str(min(int(silence_ms), self._lives_ms)),
                 "retry.backoff.ms": str(RETRY_BACKOFF_MS),
                 "retry.backoff.max.ms": str(10 * RETRY_BACKOFF_MS),
                 "linger.ms": "0",
@@ -57,6 +60,7 @@ class DriverProducer:
                 "batch.num.messages": "1",
                 "message.max.bytes": "1000000",
                 "queue.buffering.max.kbytes": "1048576",
+                "queue.buffering.max.messages": "100000",
             },
             logger=client_logger,
         )

@@ -61,9 +61,14 @@ class KafkaSettings:
             raise ConfigurationError(
                 f"KafkaSink(topic={self.topic!r}) is a ledger or a topic of Kafka itself. Set another topic for the rows"
             )
-        if self.timeout_ms <= 0:
+        timeout_ms = self.timeout_ms
+        if (
+            isinstance(timeout_ms, bool)
+            or not isinstance(timeout_ms, (int, float))
+            or not 0 < timeout_ms < float("inf")
+        ):
             raise ConfigurationError(
-                f"KafkaSink(timeout_ms={self.timeout_ms}) is too short. Set a positive number of milliseconds"
+                f"KafkaSink(timeout_ms={timeout_ms!r}) is no time. Set a positive number of milliseconds"
             )
         if self.guarantee not in _GUARANTEES:
             raise ConfigurationError(f"KafkaSink(guarantee={self.guarantee!r}): give one of {', '.join(_GUARANTEES)}")

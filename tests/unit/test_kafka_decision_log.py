@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import tracemalloc
 import weakref
 from types import SimpleNamespace
@@ -13,7 +12,7 @@ import msgspec
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from sinks.kafka import decision_log, driver_producer
+from sinks.kafka import decision_log
 from sinks.kafka.decision_log import KafkaDecisionLog
 from sinks.kafka.driver_producer import DriverProducer
 from sinks.kafka.reader import Row
@@ -259,23 +258,3 @@ def test_a_start_holds_one_decision_and_not_the_log(log: KafkaDecisionLog, monke
         tracemalloc.stop()
     assert (view.highest_batch, len(view.kept)) == (99, 100)
     assert peak_bytes < 20 * one_bytes
-
-
-@pytest.mark.parametrize(("theirs", "lives_ms"), [({}, "60000"), ({"kafka.transaction.timeout.ms": "20000"}, "20000")])
-def test_what_the_rule_for_slow_commits_assumes_is_set_whatever_the_user_sets(
-    theirs: dict[str, str], lives_ms: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A retry that comes sooner would pass for a first request. The driver's transaction lives no longer than a task's."""
-    given: dict[str, str] = {}
-
-    def producer(config: dict[str, str], **_: object) -> Any:
-        given.update(config)
-        return SimpleNamespace(init_transactions=lambda _: None)
-
-    monkeypatch.setattr(driver_producer, "Producer", producer)
-    monkeypatch.setattr(driver_producer, "connect", lambda *_, **__: 1)
-    options = {"kafka.retry.backoff.ms": "1", "kafka.retry.backoff.max.ms": "2", **theirs}
-    DriverProducer(dataclasses.replace(SETTINGS, options=options), {})
-    assert int(given["retry.backoff.ms"]) * 0.8 > decision_log._SLOW_COMMIT_S * 1000
-    assert int(given["retry.backoff.max.ms"]) >= int(given["retry.backoff.ms"])
-    assert given["transaction.timeout.ms"] == given["message.timeout.ms"] == lives_ms

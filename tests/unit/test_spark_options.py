@@ -42,6 +42,19 @@ def test_an_unknown_setting_is_named_with_the_known_ones() -> None:
             ({"num_retained": wrong}, rf"num_retained={wrong!r}\): give a number of decisions from 1 on")
             for wrong in (0, -1, True, 2.5, "10")
         ),
+        *(({"direct": wrong}, "give one of 'auto', 'always', 'never'") for wrong in ("sometimes", None, True)),
+        *(
+            ({"direct_max_bytes": wrong}, r"direct_max_bytes=.*\): give a number of bytes from 1024 to")
+            for wrong in (0, -1, True, None, 1e6, "10 MB", 10**40)
+        ),
+        *(
+            ({"max_attempts": wrong}, rf"max_attempts={wrong!r}\): give a number of attempts from 1 on")
+            for wrong in (0, -1, True, None, "3")
+        ),
+        *(
+            ({"prepare_timeout_ms": wrong}, rf"prepare_timeout_ms={wrong!r}\): give a number of milliseconds above 0")
+            for wrong in (0, -5, True, "1s", float("nan"), float("inf"))
+        ),
         ({"listeners": [print]}, "inherit from twopc.Listener"),
         ({"resume_at_batch": "17"}, "resume_at_batch='17'"),
     ],
