@@ -42,6 +42,10 @@ SLOW_DELIVERY: Final = (
     "kafka.batch.size, kafka.linger.ms, kafka.compression.type. A record may wait for kafka.transaction.timeout.ms: the sink's "
     "delivery.timeout.ms (message.timeout.ms) is the same"
 )
+_SLOW: Final = {
+    KafkaError._MSG_TIMED_OUT: SLOW_DELIVERY,
+    KafkaError._TIMED_OUT: "look at the brokers and the network; if they are only slow, raise timeout_ms of the sink",
+}
 _CREDENTIALS: Final = "the broker refused the credentials: check kafka.sasl.*"
 #: What to do, by error, as a user of the sink can do it.
 _BAD_RECORD: Final = {
@@ -130,7 +134,7 @@ def translate(error: KafkaException | SystemError | KafkaError, doing: str, righ
         return BadRecordError(f"{text}: {_BAD_RECORD[inner.code()]}")
     if inner.code() in _CONFIGURATION:
         return ConfigurationError(f"{text}: {_CONFIGURATION[inner.code()]}")
-    return RetriableError(f"{text}: {SLOW_DELIVERY}" if inner.code() == KafkaError._MSG_TIMED_OUT else text)
+    return RetriableError(f"{text}: {_SLOW[inner.code()]}" if inner.code() in _SLOW else text)
 
 
 def translate_in_task(
