@@ -152,7 +152,7 @@ class ExactlyOnce:
             require_as_planned(frames[0].frame.sparkSession, files, batch.query_id, batch.batch_id)
         pending.state = self._state.before(frames[0].frame.sparkSession, batch.query_id)
         staging = self._open_staging(files, batch.query_id)
-        rows = [self._arrange(one) for one in frames]
+        rows = [self._arrange(one, is_repeated=pending.failed_before > 0) for one in frames]
         if self._coordinator is None:
             pending.enter("connect")
             self._coordinator = self._connect(context, frames[0].frame.sparkSession, staging, batch)
@@ -218,11 +218,12 @@ class ExactlyOnce:
             return Staging(f"{files.location}/twopc/staging")
         return Staging(f"{shared.rstrip('/')}/{query_id}", former=shared)
 
-    def _arrange(self, one: SinkFrame) -> Rows:
+    def _arrange(self, one: SinkFrame, *, is_repeated: bool) -> Rows:
         letters = self._options.dead_letter
         return arrange(
             one.name,
-            one.frame,
+            # With another plan: Spark keeps a failed broadcast in the plan that it was for, and gives its error again.
+            one.frame.select("*") if is_repeated else one.frame,
             participants(one.sinks, self._options),
             select=self._options.select,
             dead_letter=None if letters is None else letters.name,

@@ -202,7 +202,7 @@ def _arrow_field(field: st.StructField) -> pa.Field[Any]:
         kind = to_arrow_type(field.dataType, **_ZONE)
     except PySparkTypeError:
         kind = pa.null()  # PySpark cannot convert it; that must not stop a query whose sinks do not take the column
-    return pa.field(field.name, kind, field.nullable, metadata={TYPE_NAME: field.dataType.simpleString()})
+    return pa.field(field.name, kind, metadata={TYPE_NAME: field.dataType.simpleString()})
 
 
 def _as_bytes(texts: pa.Array[Any]) -> pa.Array[Any]:

@@ -93,6 +93,7 @@ def test_an_empty_dataframe_has_no_batch(spark: SparkSession) -> None:
         pytest.param(["value", "1 AS other"], id="a column that no sink takes"),
         pytest.param(["value", "TIMESTAMP'2020-01-01' AS timestamp"], id="a form that Spark makes"),
         pytest.param(["value", "'x' AS `a.b`", "1 AS `a``b`"], id="names with quotes"),
+        pytest.param(["value", "INTERVAL '1' YEAR AS other"], id="never null, and of a type that Arrow does not have"),
     ],
 )
 def test_spark_makes_what_the_driver_cannot_make_of_the_dataframe(columns: list[str], spark: SparkSession) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import functions as sf
 
 from integration.history.reader import read
 from tests.live import spark_query
+from tests.live.file_query import Query, kafka_sink, values
 from tests.live.spark_support import BY_TASKS, Pipeline, spark, wait_until
 from tests.live.test_spark_kills import TASK, worker_faults
 from twopc import Checkpoint, Listener
@@ -19,8 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
+    from integration.spark import ExactlyOnce
     from tests.live.services import KafkaService
 
 __all__ = ["spark"]
@@ -71,6 +76,38 @@ def test_a_loss_at_each_point_before_the_decision_costs_a_checkpoint_and_no_reco
     failed = [(0, "declined" if point in TASK else "failed", number) for number, point in enumerate(points)]
     assert outcomes(pipeline) == [*failed, (0, "completed", len(points))]
     pipeline.require_exactly_once()
+
+
+def _dying_while(path: str) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+    def die(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        if Path(path).exists():
+            os._exit(1)
+        yield from batches
+
+    return die
+
+
+def test_a_broadcast_that_failed_is_made_anew_for_the_next_checkpoint(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    """Seen: Spark gave the error of the first one again, without a job, until the query was restarted."""
+    broken = tmp_path / "broken"
+    broken.touch()
+    die = _dying_while(str(broken))
+    output = kafka_sink(kafka.bootstrap_servers)
+
+    def joined(each: ExactlyOnce) -> Any:
+        def function(batch: DataFrame, batch_id: int) -> None:
+            small = batch.select("key", "value").mapInArrow(die, "key string, value string")
+            each(batch.select("key").join(sf.broadcast(small), "key"), batch_id)
+
+        return function
+
+    settings = tolerating(1, direct="always", listeners=[AtFirstFailure(broken.unlink)])
+    query = Query(spark, tmp_path, (output,), settings, function=joined)
+    query.feed({"id": "a", "n": 1}, {"id": "b", "n": 2})
+    query.run()
+    assert values(output) == Counter(["1", "2"])
 
 
 @pytest.mark.whole
