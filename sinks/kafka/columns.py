@@ -29,6 +29,9 @@ def kafka_columns(schema: pa.Schema, *, has_topic: bool) -> tuple[SinkColumn, ..
         SchemaError: a column is missing or has a type that cannot be written; the message names it.
     """
     fields = {field.name.lower(): field for field in schema}
+    fields |= {
+        field.name: field for field in schema if field.name in _RULES
+    }  # the only ones that Spark's own writer takes
     if "value" not in fields:
         raise SchemaError(
             f"the DataFrame has no column 'value' (it has {names_in(schema)}): select the record's value AS value"

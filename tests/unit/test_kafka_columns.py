@@ -1,4 +1,4 @@
-"""The columns of a Kafka record are found in any letter case, as Spark's own writer finds them."""
+"""The columns of a Kafka record are found in any letter case. Spark's own writer knows the lower case only, so that one wins."""
 
 from __future__ import annotations
 
@@ -22,6 +22,12 @@ def test_a_columns_name_may_have_any_letter_case() -> None:
         ("value", "VALUE"),
         ("topic", "Topic"),
     ]
+
+
+def test_of_two_columns_that_differ_in_letter_case_the_one_of_sparks_own_writer_counts() -> None:
+    for names in (("value", "Value"), ("VALUE", "value")):
+        chosen = WITH_TOPIC.choose_columns(pa.schema([(name, pa.binary()) for name in names]))
+        assert [column.source for column in chosen] == ["value"]
 
 
 def test_a_missing_topic_is_an_error() -> None:
