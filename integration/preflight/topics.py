@@ -21,7 +21,6 @@ _CHECK: Final = "output topic"
 _RIGHTS: Final = ("WRITE", "DESCRIBE")
 _REPLICAS: Final = 3
 _IN_SYNC: Final = 2
-_MESSAGE_MAX_BYTES: Final = 1_000_000  # librdkafka's default
 _UNLIMITED: Final = 2**63 - 1
 #: Limits of a row's own time: the setting, the value from which it is not worth a word, on which side of the broker's clock. One
 #: hour ahead is Kafka's default.
@@ -101,7 +100,7 @@ def check_durability(check: str, found: TopicDescription, settings: Settings) ->
 def _check_rows(target: Target, topic: str, settings: Settings) -> Iterator[Finding]:
     """Which rows the topic would refuse, change or drop."""
     limit = int(settings.get("max.message.bytes") or 0)
-    largest = int(target.sink.client_options.get("message.max.bytes", _MESSAGE_MAX_BYTES))
+    largest = target.sink.message_max_bytes
     if 0 < limit < largest:
         why = f"max.message.bytes={limit} is less than the {largest} bytes that the client may send, so it refuses such rows"
         fix = f"Set max.message.bytes={largest} or more there, or kafka.message.max.bytes={limit} in the sink's options"

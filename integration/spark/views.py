@@ -24,6 +24,10 @@ CHECKSUM: Final = "__twopc_checksum"
 #: Why a row is bad; null where it is not. Present only where bad rows become dead letters.
 CAUSE: Final = "__twopc_cause"
 _KEY: Final = b"twopc.views"
+#: Less than the limits that clients, brokers and topics have by default, so that no letter stops the query.
+_LETTER_MAX_BYTES: Final = 900_000
+#: What is left of a long text, in characters, or of long bytes, if the letter would be over the limit.
+_CUT_AT: Final = 10_000
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
@@ -104,29 +108,45 @@ def bad_rows(rows: pa.RecordBatch, check: Callable[[pa.RecordBatch], None]) -> d
 def _letters(rows: pa.RecordBatch, causes: pa.Array[Any]) -> pa.RecordBatch:
     """One record for each bad row: ``value`` is the row as JSON, the header ``twopc.cause`` says why it is bad.
 
-    Bytes become text where they are UTF-8, else ``{"base64": …}``; so does text, since Spark's strings may hold any bytes.
+    Bytes become text where they are UTF-8, else ``{"base64": …}``; so does text, since Spark's strings may hold any bytes. Where
+    the letter would be too large, long values are cut.
     """
     try:
         found = rows.to_pylist()
     except UnicodeDecodeError:
         found = rows.cast(pa.schema([field.with_type(_without_text(field.type)) for field in rows.schema])).to_pylist()
-    values = [msgspec.json.encode({name: _readable(value) for name, value in row.items()}) for row in found]
+    values = list(map(_letter, found))
     headers = [[{"key": "twopc.cause", "value": str(cause).encode()}] for cause in causes.to_pylist()]
     return pa.RecordBatch.from_arrays(
         [pa.array(values, pa.binary()), pa.array(headers, _HEADERS)], names=["value", "headers"]
     )
 
 
-def _readable(value: Any) -> Any:
+def _letter(row: dict[str, Any]) -> bytes:
+    """The row as JSON, or as much of it as every broker takes: a row may be bad because it is too large."""
+    whole = msgspec.json.encode(_readable(row))
+    if len(whole) <= _LETTER_MAX_BYTES:
+        return whole
+    cut = msgspec.json.encode(_readable(row, _CUT_AT))
+    if len(cut) <= _LETTER_MAX_BYTES:
+        return cut
+    return msgspec.json.encode(_readable({"row": whole}, _CUT_AT))
+
+
+def _readable(value: Any, most: int | None = None) -> Any:
+    """A value that JSON can hold; with ``most``, of longer text and bytes only so many at the beginning, and their number."""
     if isinstance(value, bytes):
         try:
-            return value.decode()
+            return _readable(value.decode(), most)
         except UnicodeDecodeError:
-            return {"base64": value}
+            is_whole = most is None or len(value) <= most
+            return {"base64": value} if is_whole else {"base64": value[:most], "cut": True, "bytes": len(value)}
+    if isinstance(value, str) and most is not None and len(value) > most:
+        return {"text": value[:most], "cut": True, "characters": len(value)}
     if isinstance(value, dict):
-        return {name: _readable(inner) for name, inner in value.items()}
+        return {name: _readable(inner, most) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_readable(inner) for inner in value]
+        return [_readable(inner, most) for inner in value]
     return value
 
 

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HEADER_WITHOUT_KEY: Final = "a header without a key in the column 'headers'"
+#: What librdkafka counts besides key, value and headers (``RD_KAFKAP_MESSAGE_V2_MAX_OVERHEAD``).
+_RECORD_OVERHEAD_BYTES: Final = 36
+#: From these lengths on a length takes another byte: it is a zigzag varint.
+_LONGER: Final = (1 << 6, 1 << 13, 1 << 20, 1 << 27)
 _STRING: Final = (pa.string(), pa.large_string())
 _BINARY: Final = (pa.binary(), pa.large_binary())
 
@@ -49,17 +53,22 @@ def require_writable(rows: pa.RecordBatch, *, max_bytes: int) -> None:
 
     Args:
         rows: the rows; may be empty.
-        max_bytes: the largest key and value together, in bytes: ``message.max.bytes``, as librdkafka measures it.
+        max_bytes: the largest record: ``message.max.bytes``, as librdkafka counts it.
 
     Raises:
         BadRecordError: no producer could ever send at least one of the rows; the message has the reason.
     """
     require_exact(rows)
-    size = _bytes_of(rows.column("value"))
-    if "key" in rows.schema.names:
-        size = pc.add(size, _bytes_of(rows.column("key")))
+    columns = {name: rows.column(name) for name in rows.schema.names}
+    size = pc.add(_bytes_of(columns["value"]), _RECORD_OVERHEAD_BYTES)
+    if "key" in columns:
+        size = pc.add(size, _bytes_of(columns["key"]))
+    if "headers" in columns:
+        size = pc.add(size, _header_bytes(columns["headers"]))
     if (pc.max(size).as_py() or 0) > max_bytes:
-        raise BadRecordError(f"key and value have more than kafka.message.max.bytes={max_bytes} bytes")
+        raise BadRecordError(
+            f"the record has more than kafka.message.max.bytes={max_bytes} bytes: key, value and headers"
+        )
 
 
 def require_exact(rows: pa.RecordBatch) -> None:
@@ -144,3 +153,17 @@ _RULES: Final[dict[str, tuple[Callable[[Any], bool], str, Form]]] = {
 
 def _bytes_of(column: Any) -> Any:
     return pc.fill_null(pc.binary_length(column), 0)
+
+
+def _header_bytes(headers: Any) -> Any:
+    """Of each row's headers, as they are sent: each key and value, and the lengths of both."""
+    pairs = headers.flatten()
+    sizes = pa.repeat(pa.scalar(2, pa.int64()), len(pairs))  # a byte for each length, of null, too
+    for length in (_bytes_of(pairs.field("key")), _bytes_of(pairs.field("value"))):
+        for longer in _LONGER:
+            sizes = pc.add(sizes, pc.greater_equal(length, pa.scalar(longer)).cast(pa.int64()))
+        sizes = pc.add(sizes, length)
+    counts = pc.fill_null(pc.list_value_length(headers), 0)
+    ends = pc.cumulative_sum(counts.cast(pa.int64()))
+    sums = pa.concat_arrays([pa.repeat(pa.scalar(0, pa.int64()), 1), pc.cumulative_sum(sizes)])
+    return pc.subtract(sums.take(ends), sums.take(pc.subtract(ends, counts)))

@@ -23,6 +23,9 @@ _TOPIC: Final = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,249}")
 LEDGERS: Final = "twopc-ledger-"
 #: Kafka's own topics. It refuses their records, too, but only when they are sent.
 _INTERNAL: Final = frozenset({"__transaction_state", "__consumer_offsets"})
+#: Takes what Spark's own sink takes: Java's producer sends key and value of up to 1048494 bytes (max.request.size=1048576, of
+#: which it counts 82 for itself), and brokers accept that by default. librdkafka's default is 1000000.
+_MESSAGE_MAX_BYTES: Final = 1_048_494 + 36
 #: The brokers' default maximum (transaction.max.timeout.ms). With librdkafka's default of 60 s more transactions are lost
 #: (rule 9).
 _TRANSACTION_TIMEOUT_MS: Final = 900_000
@@ -129,6 +132,11 @@ class KafkaSettings:
         return int(self.client_options.get("transaction.timeout.ms", _TRANSACTION_TIMEOUT_MS))
 
     @property
+    def message_max_bytes(self) -> int:
+        """The largest record: key, value, headers, and 36 bytes, as librdkafka counts."""
+        return int(self.client_options.get("message.max.bytes", _MESSAGE_MAX_BYTES))
+
+    @property
     def reserve_ms(self) -> float:
         """How much of that time must be left when the batch is decided."""
         return min(_RESERVE_MAX_MS, self.transaction_timeout_ms / 4)
@@ -144,6 +152,7 @@ class KafkaSettings:
             "queue.buffering.max.messages": "200000",
             # How long an unknown topic may take to appear before its records fail; librdkafka's default is 30 s.
             "topic.metadata.propagation.max.ms": "10000",
+            "message.max.bytes": str(self.message_max_bytes),
             **self.client_options,
             "bootstrap.servers": self.bootstrap_servers,
             "transaction.timeout.ms": str(self.transaction_timeout_ms),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from sinks.kafka.handle import KafkaHandle
 from sinks.kafka.producer_pool import PoolKey, pool_for
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from sinks.kafka.decision_log import KafkaDecisionLog
     from twopc.attempt import TaskAttempt
     from twopc.sink import SinkColumn
-
-_MESSAGE_MAX_BYTES: Final = 1_000_000  # librdkafka's default
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +77,7 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
         if self.topic is None:
             topics = rows.column("topic")
             self.require_topics([*texts_of(topics.drop_null().unique()), *([None] if topics.null_count else [])])
-        max_bytes = int(self.client_options.get("message.max.bytes", _MESSAGE_MAX_BYTES))
-        require_writable(rows, max_bytes=max_bytes)
+        require_writable(rows, max_bytes=self.message_max_bytes)
         if self.topic is None:
             self.require_topics(rows.column("topic").unique().to_pylist())
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import random
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaException, Producer
 
 from sinks.kafka import KafkaSink
 from sinks.kafka.columns import require_exact
@@ -13,6 +16,10 @@ from sinks.kafka.settings import KafkaSettings
 from tests.arrow_rows import HEADERS
 from twopc.errors import BadRecordError, ConfigurationError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SEED = int(os.environ.get("TWOPC_SEED", "0")) or random.randrange(1, 10**9)
 BY_ROW = KafkaSink(name="orders", bootstrap_servers="broker:9092")
 VALUES = pa.array([b"1", b"2"], pa.binary())
 
@@ -65,3 +72,56 @@ def test_a_topic_of_the_sink_makes_the_column_meaningless() -> None:
 def test_a_sinks_topic_is_one_that_kafka_allows(name: str) -> None:
     with pytest.raises(ConfigurationError, match="is not a valid topic name"):
         KafkaSettings(name="orders", bootstrap_servers="broker:9092", topic=name)
+
+
+def test_what_is_too_large_is_what_librdkafka_refuses(add_summary: Callable[[str], None]) -> None:
+    """Caught mutations: the record's own bytes, its headers or their lengths are left out: such a row would stop the query."""
+    add_summary(f"seed {SEED}")
+    chance = random.Random(SEED)
+    sink = KafkaSink(name="orders", bootstrap_servers="broker:9092", topic="out")
+    config = {**sink.producer_config(), "bootstrap.servers": "", "log_level": 0}
+    most = int(config["message.max.bytes"])
+    for key, longest in ((None, 0), (b"k" * 100, 10), (b"", 10_000), (b"key", 300_000)):
+        lengths = [
+            (chance.randrange(1, 70), chance.choice([None, chance.randrange(longest)]))
+            for _ in range(3 if longest else 0)
+        ]
+        headers = [("h" * name, None if value is None else b"v" * value) for name, value in lengths]
+        producer = Producer(config)
+
+        def is_refused(size: int, *, key: Any = key, headers: Any = headers, producer: Any = producer) -> bool:
+            try:
+                producer.produce("out", b"v" * size, key, headers=headers)
+            except KafkaException:
+                return True
+            producer.purge()
+            return False
+
+        def is_bad(size: int, *, key: Any = key, headers: Any = headers) -> bool:
+            pairs = [{"key": name, "value": value} for name, value in headers]
+            small = [{"key": "other", "value": b"x" * 100}]
+            columns = {
+                "value": pa.array([b"", b"v" * size, b""], pa.binary()),
+                "key": pa.array([None, key, b"k"], pa.binary()),
+                "headers": pa.array([small, pairs, None], HEADERS),
+            }
+            try:
+                sink.check(pa.record_batch(columns))
+            except BadRecordError:
+                return True
+            return False
+
+        low, high = 0, most + 1  # the first size that librdkafka refuses is in (low, high]
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if is_refused(middle) else (middle, high)
+        assert (is_bad(low), is_bad(high)) == (False, True), (key, lengths, low)
+
+
+def test_a_record_of_the_size_that_sparks_own_sink_takes_is_taken() -> None:
+    """Java's producer counts 61 bytes for a batch and 21 for a record, within max.request.size=1048576."""
+    sink = KafkaSink(name="orders", bootstrap_servers="broker:9092", topic="out")
+    largest = 1_048_576 - 61 - 21
+    sink.check(pa.record_batch({"value": pa.array([b"v" * largest], pa.binary())}))
+    with pytest.raises(BadRecordError, match=r"more than kafka\.message\.max\.bytes=1048530 bytes"):
+        sink.check(pa.record_batch({"value": pa.array([b"v" * (largest + 1)], pa.binary())}))

@@ -62,7 +62,7 @@ def test_a_row_that_one_sink_cannot_store_goes_to_no_sink_and_becomes_a_dead_let
     }
     assert b"sink 'totals': column 'id' is null" in null["headers"][0]["value"]
     assert json.loads(large["value"])["count"] == 3
-    assert b"sink 'events': key and value have more than kafka.message.max.bytes=1000" in large["headers"][0]["value"]
+    assert b"sink 'events': the record has more than kafka.message.max.bytes=1000" in large["headers"][0]["value"]
 
 
 def test_a_row_that_several_sinks_cannot_store_has_the_first_sinks_reason() -> None:
@@ -103,6 +103,28 @@ def test_a_letter_shows_text_that_is_not_utf8_as_base64() -> None:
     (letter,) = view.of(rows).column("value").to_pylist()
     bad = {"base64": "/w=="}
     assert json.loads(letter or b"") == {"value": bad, "deep": [["k", [{"t": bad}]]], "other": "ö"}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("ä" * 600_000, {"text": "ä" * 10_000, "cut": True, "characters": 600_000}),
+        (b"\xff" * 700_000, {"base64": base64.b64encode(b"\xff" * 10_000).decode(), "cut": True, "bytes": 700_000}),
+    ],
+    ids=["text", "bytes"],
+)
+def test_a_letter_about_a_row_that_is_too_large_is_not(value: Any, expected: Any) -> None:
+    """It would be refused as the row is, and stop the query at every start."""
+    rows = pa.record_batch({"value": pa.array([value]), "id": pa.array([7]), CAUSE: pa.array(["it is large"])})
+    (letter,) = View(columns=(("value", 0), ("id", 1)), of_bad_rows=True).of(rows).column("value").to_pylist()
+    assert json.loads(letter or b"") == {"value": expected, "id": 7}
+
+
+def test_of_a_row_with_too_many_values_the_letter_has_the_beginning() -> None:
+    rows = pa.record_batch({"many": pa.array([[1234] * 300_000]), CAUSE: pa.array(["it is large"])})
+    (letter,) = View(columns=(("many", 0),), of_bad_rows=True).of(rows).column("value").to_pylist()
+    text = json.loads(letter or b"")["row"]
+    assert (text["text"][:20], len(text["text"]), text["cut"]) == ('{"many":[1234,1234,1', 10_000, True)
 
 
 @given(st.lists(st.booleans(), max_size=60))
@@ -165,11 +187,11 @@ def test_a_task_stages_screened_rows(tmp_path: Path) -> None:
             {"headers": pa.array([None, [{"key": None, "value": b""}]], HEADERS)},
             "header without a key",
         ),
-        ({"key": pa.array([b"", b"1234567"])}, "more than kafka.message.max.bytes=10"),
+        ({"key": pa.array([b"", b"1234567"])}, "more than kafka.message.max.bytes=46"),
     ],
 )
 def test_a_row_that_no_producer_can_send_is_rejected_with_the_reason(column: dict[str, Any], why: str) -> None:
     rows = pa.record_batch({"value": pa.array([b"1234", b"5678"]), **column})
     with pytest.raises(BadRecordError, match=why):
-        require_writable(rows, max_bytes=10)
-    require_writable(rows.slice(0, 1), max_bytes=10)
+        require_writable(rows, max_bytes=46)
+    require_writable(rows.slice(0, 1), max_bytes=46)
