@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BOOTSTRAP_TIMEOUT_MS: Final = 30_000
+#: How long a broker that joins (a rolling restart) may be left out of a question to all brokers; kafka-python has 5 minutes.
+_METADATA_MAX_AGE_MS: Final = 30_000
 _SASL: Final = (SaslAuthenticateRequest, SaslAuthenticateResponse, SaslBytesRequest, SaslBytesResponse)
 
 
@@ -124,7 +126,7 @@ class BrokerConnection:
         try:
             return self._manager.send(request, *node)
         except kafka_errors.UnknownBrokerIdError as error:
-            # It has left, or joined after the metadata was read: kafka-python does so once in 5 minutes. The caller retries.
+            # It has left, or joined after the metadata was read. The caller retries.
             self._manager.cluster.request_update()
             return error
         except kafka_errors.KafkaError as error:  # such as a node that is not ready
@@ -160,7 +162,12 @@ def _open(config: Mapping[str, Any]) -> KafkaAdminClient:
         return opened[-1]
 
     try:
-        return KafkaAdminClient(**config, max_in_flight_requests_per_connection=10_000, kafka_client=open_client)
+        return KafkaAdminClient(
+            **config,
+            max_in_flight_requests_per_connection=10_000,
+            metadata_max_age_ms=_METADATA_MAX_AGE_MS,
+            kafka_client=open_client,
+        )
     except (kafka_errors.KafkaError, ValueError, OSError):
         for client in opened:  # a constructor that fails leaves its thread and sockets behind
             client.close()

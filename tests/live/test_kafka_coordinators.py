@@ -51,6 +51,22 @@ def test_a_coordinator_on_a_broker_that_came_back_later_is_found(cluster: LocalK
         client.close()
 
 
+def test_a_broker_that_came_back_later_is_asked_for_its_open_transactions(cluster: LocalKafkaCluster) -> None:
+    """A sweep that believes to have asked all brokers would leave its transactions open until they run out."""
+    late, *others = cluster
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    cluster[late].kill()
+    assert until(lambda: late not in admin.list_topics(timeout=_TIMEOUT_S).brokers, _TIMEOUT_S)
+    client = TransactionClient({"bootstrap_servers": [cluster[node].bootstrap_servers for node in others]})
+    try:
+        assert late not in client._connection.nodes
+        cluster[late].restart()
+        assert until(lambda: late in admin.list_topics(timeout=_TIMEOUT_S).brokers, _TIMEOUT_S)
+        assert until(lambda: late in client._connection.nodes, 60), "within a minute, without a request that missed it"
+    finally:
+        client.close()
+
+
 def _leads_again(admin: AdminClient, cluster: LocalKafkaCluster, tid: str, node: int) -> bool:
     """Ask the controller to give each partition to its first replica, as it does by itself now and then."""
     count = len(admin.list_topics(_STATE, timeout=_TIMEOUT_S).topics[_STATE].partitions)
