@@ -43,6 +43,7 @@ class Form(Enum):
     AS_IS = "as it is"
     BINARY = "binary"  #: a string as its UTF-8 bytes
     EPOCH_MILLIS = "epoch milliseconds"  #: a timestamp as int64, milliseconds since 1970 UTC
+    TEXT = "text"  #: as the engine shows it to people
 
 
 @dataclass(frozen=True)

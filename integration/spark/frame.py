@@ -51,6 +51,8 @@ class TakenColumn:
         """The expression of the column itself."""
         if self.form is Form.BINARY:
             return f"CAST({self.sql} AS BINARY)"
+        if self.form is Form.TEXT:
+            return f"CAST({self.sql} AS STRING)"
         return f"unix_millis({self.sql})" if self.form is Form.EPOCH_MILLIS else self.sql
 
     @property
@@ -64,14 +66,15 @@ class TakenColumn:
         """The arguments of its hash."""
         # xxhash64 skips nulls: without the flags (null, 'a') and ('a', null) would be the same row.
         column = self.in_form
-        return f"{column} IS NULL, {f'map_entries({column})' if isinstance(self.kind, st.MapType) else column}"
+        is_map = isinstance(self.kind, st.MapType) and self.form is not Form.TEXT
+        return f"{column} IS NULL, {f'map_entries({column})' if is_map else column}"
 
     @property
     def width(self) -> str | None:
         """An expression of its bytes; None if they are always few."""
         if isinstance(self.kind, (st.BinaryType, st.StringType)):
             return f"COALESCE(OCTET_LENGTH({self.sql}), 0)"
-        if isinstance(self.kind, (st.ArrayType, st.MapType, st.StructType)):
+        if isinstance(self.kind, (st.ArrayType, st.MapType, st.StructType)) or self.form is Form.TEXT:
             return f"COALESCE(OCTET_LENGTH(CAST({self.sql} AS STRING)), 0)"
         return None
 
@@ -184,7 +187,7 @@ def arrange(
         parent = parents[sink.name]
         columns = cast("st.StructType", base.schema[parent].dataType) if parent else frame.schema
         is_for_letters = sink.name == dead_letter
-        chosen = [SinkColumn(name, name) for name in columns.names] if is_for_letters else _chosen_by(sink, columns)
+        chosen = list(map(_of_letters, columns.fields)) if is_for_letters else _chosen_by(sink, columns)
         indexes = tuple((column.name, taken.index_of(parent, columns, column)) for column in chosen)
         views[sink.name] = View(columns=indexes, of_bad_rows=is_for_letters)
     return Rows(name, frame, sinks, base, tuple(taken.columns.values()), views)
@@ -197,12 +200,36 @@ def _chosen_by(sink: TwoPhaseCommitSink[Any], columns: st.StructType) -> Sequenc
         raise SchemaError(f"sink {sink.name}: {error}") from None
 
 
+def _of_letters(field: st.StructField) -> SinkColumn:
+    """A dead letter takes every column: as text where Arrow or Spark's hash cannot have it as it is."""
+    kind = field.dataType
+    parts = (
+        (kind.keyType, kind.valueType) if isinstance(kind, st.MapType) else (kind,)
+    )  # a map is hashed by its entries
+    is_fine = _arrow_type(kind) is not None and all(map(_is_hashed, parts))
+    return SinkColumn(field.name, field.name, Form.AS_IS if is_fine else Form.TEXT)
+
+
+def _is_hashed(kind: st.DataType) -> bool:
+    """Whether Spark hashes it, and collects it as Arrow: it refuses two fields of one name, but not on the way to a task."""
+    if isinstance(kind, st.StructType):
+        return len(set(kind.names)) == len(kind) and all(_is_hashed(field.dataType) for field in kind)
+    if isinstance(kind, st.ArrayType):
+        return _is_hashed(kind.elementType)
+    return not isinstance(kind, st.MapType) and kind.typeName() != "variant"
+
+
 def _arrow_field(field: st.StructField) -> pa.Field[Any]:
-    try:
-        kind = to_arrow_type(field.dataType, **_ZONE)
-    except PySparkTypeError:
-        kind = pa.null()  # PySpark cannot convert it; that must not stop a query whose sinks do not take the column
+    # What PySpark cannot convert must not stop a query whose sinks do not take the column.
+    kind = _arrow_type(field.dataType) or pa.null()
     return pa.field(field.name, kind, metadata={TYPE_NAME: field.dataType.simpleString()})
+
+
+def _arrow_type(kind: st.DataType) -> pa.DataType | None:
+    try:
+        return to_arrow_type(kind, **_ZONE)
+    except PySparkTypeError:
+        return None
 
 
 def _as_bytes(texts: pa.Array[Any]) -> pa.Array[Any]:

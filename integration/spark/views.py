@@ -108,13 +108,15 @@ def bad_rows(rows: pa.RecordBatch, check: Callable[[pa.RecordBatch], None]) -> d
 def _letters(rows: pa.RecordBatch, causes: pa.Array[Any]) -> pa.RecordBatch:
     """One record for each bad row: ``value`` is the row as JSON, the header ``twopc.cause`` says why it is bad.
 
-    Bytes become text where they are UTF-8, else ``{"base64": …}``; so does text, since Spark's strings may hold any bytes. Where
+    Bytes become text where they are UTF-8, else ``{"base64": …}``; so does text, since Spark's strings may hold any bytes. A
+    date or a time outside Python's years 1 to 9999 becomes ``{"days": …}`` or ``{"microseconds": …}`` since 1970-01-01. Where
     the letter would be too large, long values are cut.
     """
     try:
         found = rows.to_pylist()
-    except UnicodeDecodeError:
-        found = rows.cast(pa.schema([field.with_type(_without_text(field.type)) for field in rows.schema])).to_pylist()
+    except (UnicodeDecodeError, OverflowError):
+        columns = {name: list(map(_python_of, rows.column(name))) for name in rows.schema.names}
+        found = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     values = list(map(_letter, found))
     headers = [[{"key": "twopc.cause", "value": str(cause).encode()}] for cause in causes.to_pylist()]
     return pa.RecordBatch.from_arrays(
@@ -150,16 +152,19 @@ def _readable(value: Any, most: int | None = None) -> Any:
     return value
 
 
-def _without_text(kind: pa.DataType) -> pa.DataType:
-    """A type of Spark's columns with bytes instead of text."""
-    if pa.types.is_string(kind):
-        return pa.binary()
-    if pa.types.is_large_string(kind):
-        return pa.large_binary()
+def _python_of(scalar: Any) -> Any:
+    """An Arrow value as a Python one, also where Arrow's own conversion has none for it, or for a part of it."""
+    try:
+        return scalar.as_py()
+    except (UnicodeDecodeError, OverflowError):
+        kind = scalar.type
     if isinstance(kind, pa.StructType):
-        return pa.struct([field.with_type(_without_text(field.type)) for field in kind])
-    if isinstance(kind, pa.MapType):
-        return pa.map_(_without_text(kind.key_type), _without_text(kind.item_type))
-    if isinstance(kind, pa.ListType):
-        return pa.list_(_without_text(kind.value_type))
-    return kind
+        return {field.name: _python_of(scalar[index]) for index, field in enumerate(kind)}
+    if isinstance(kind, (pa.ListType, pa.MapType)):
+        parts = list(map(_python_of, scalar.values))
+        return [tuple(part.values()) for part in parts] if isinstance(kind, pa.MapType) else parts
+    if pa.types.is_date(kind):
+        return {"days": scalar.value}
+    if isinstance(kind, pa.TimestampType):
+        return {"microseconds": scalar.value}
+    return scalar.as_buffer().to_pybytes()

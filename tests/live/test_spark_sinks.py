@@ -211,6 +211,33 @@ def test_a_bad_row_is_in_the_dead_letters_once_and_nowhere_else(
     assert isinstance(cause, bytes) and f"sink '{name}': column 'id' is null" in cause.decode()
 
 
+@pytest.mark.parametrize("direct", ["always", "never"])
+def test_a_bad_rows_columns_of_any_type_are_in_its_dead_letter(
+    direct: str, kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    """No sink takes these columns; the letter does. All but the map stopped the query, the last three even without a bad row."""
+    columns = {
+        "TIMESTAMP_SECONDS(1700000000000L) AS milliseconds": {"microseconds": 1_700_000_000_000_000_000},
+        "DATE_ADD(DATE'1970-01-01', 4000000) AS day": {"days": 4_000_000},
+        "MAP('k', 1) AS map": [["k", 1]],
+        "ARRAY(MAP('k', 1)) AS maps": "[{k -> 1}]",
+        "INTERVAL '1-2' YEAR TO MONTH AS years": "INTERVAL '1-2' YEAR TO MONTH",
+        "NAMED_STRUCT('x', 1, 'x', 2) AS twice": "{1, 2}",
+    }
+    events, letters = kafka_sink(kafka.bootstrap_servers), kafka_sink(kafka.bootstrap_servers)
+    settings = {"on_bad_record": "dead_letter", "dead_letter": letters, "direct": direct}
+    partition = "CAST(IF(n = 2, -1, 0) AS INT) AS partition"
+    query = Query(
+        spark, tmp_path, (events,), settings, plan=lambda frame: frame.selectExpr("value", partition, *columns)
+    )
+    query.feed({"id": "a", "n": 1}, {"id": "b", "n": 2})
+    query.run()
+    assert values(events) == Counter(["1"])
+    [letter] = records(kafka.bootstrap_servers, letters.topic or "")
+    others = {name.rpartition(" ")[2]: expected for name, expected in columns.items()}
+    assert json.loads(letter.value() or b"") == {"value": "2", "partition": -1, **others}
+
+
 @pytest.mark.whole
 def test_a_weaker_guarantee_of_a_sink_doubles_its_own_rows_and_nobody_elses(
     kafka: KafkaService, redis_server: RedisService, spark: SparkSession, tmp_path: Path

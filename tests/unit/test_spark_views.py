@@ -106,6 +106,30 @@ def test_a_letter_shows_text_that_is_not_utf8_as_base64() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "outside", "inside", "expected"),
+    [
+        (pa.timestamp("us", "UTC"), 1_700_000_000_000 * 1_000_000, 10**6, ["microseconds", "1970-01-01T00:00:01Z"]),
+        (pa.timestamp("us"), -(2**62), 10**6, ["microseconds", "1970-01-01T00:00:01"]),
+        (pa.date32(), 4_000_000, 1, ["days", "1970-01-02"]),
+    ],
+    ids=["timestamp", "timestamp_ntz", "date"],
+)
+def test_a_letter_has_dates_that_python_does_not_have(
+    kind: Any, outside: int, inside: int, expected: tuple[str, str]
+) -> None:
+    """Spark's go far beyond the years 1 to 9999: milliseconds taken for seconds are enough. It would stop the query for ever."""
+    unit, text = expected
+    one: Any = pa.array([0, 1], pa.int32())
+    lists: Any = pa.ListArray.from_arrays(one, pa.StructArray.from_arrays([pa.array([outside], kind)], ["t"]))
+    deep = pa.MapArray.from_arrays(one, pa.array(["k"]), lists)
+    rows = pa.record_batch({"0": pa.array([outside], kind), "1": pa.array([inside], kind), "2": deep, CAUSE: ["bad"]})
+    view = View(columns=(("far", 0), ("near", 1), ("deep", 2)), of_bad_rows=True)
+    (letter,) = view.of(rows).column("value").to_pylist()
+    far = {unit: outside}
+    assert json.loads(letter or b"") == {"far": far, "near": text, "deep": [["k", [{"t": far}]]]}
+
+
+@pytest.mark.parametrize(
     ("value", "expected"),
     [
         ("ä" * 600_000, {"text": "ä" * 10_000, "cut": True, "characters": 600_000}),
