@@ -30,7 +30,9 @@ client_logger = logging.getLogger("twopc.librdkafka")
 _STATISTICS_INTERVAL_MS: Final = "50"
 
 
-_PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001 - public constants
+_FOR_ANOTHER: Final = frozenset(
+    {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._INVALID_DIFFERENT_RECORD}  # noqa: SLF001 - public constants
+)
 
 
 @dataclass
@@ -39,7 +41,7 @@ class ReadyProducer:
 
     Attributes:
         sequence: the number in its transactional id.
-        failures: each topic's first delivery error, rather one that says why than that its records were purged after it; a
+        failures: each topic's first delivery error, rather one that says why than that a record was given up for another; a
             vote needs none (rule 2).
         markers: how many partitions of the ledger hold markers.
         native: the producer, if it takes records that are no Python objects and reports each one's delivery; otherwise
@@ -150,13 +152,13 @@ def _native(
 
 
 def _note(failures: dict[str, KafkaError], topic: str, error: KafkaError) -> None:
-    if topic not in failures or is_purged(failures[topic]):
+    if topic not in failures or is_for_another(failures[topic]):
         failures[topic] = error
 
 
-def is_purged(error: KafkaError) -> bool:
-    """Whether librdkafka gave a record up because an earlier one has failed the transaction."""
-    return error.code() in _PURGED
+def is_for_another(error: KafkaError) -> bool:
+    """Whether a record was given up because of another one, which failed the transaction or was refused in the same request."""
+    return error.code() in _FOR_ANOTHER
 
 
 def drop_quietly(ready: ReadyProducer, timeout_ms: float) -> None:

@@ -11,7 +11,7 @@ from sinks.kafka.columns import require_exact, texts_of
 from sinks.kafka.errors import SLOW_DELIVERY, on_ids, on_topic, translate_in_task, translated
 from sinks.kafka.handle import KafkaHandle
 from sinks.kafka.markers import encode_marker
-from sinks.kafka.producer import drop_quietly, is_purged
+from sinks.kafka.producer import drop_quietly, is_for_another
 from sinks.kafka.records import OneByOne, has_failed, is_full, messages_of
 from twopc.crash_points import crash_point
 from twopc.errors import RetriableError
@@ -180,7 +180,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         with translated(self._doing(ready), translate_in_task):
             ready.producer.poll(wait_s)
             for _ in range(_LOOKS):
-                if not ready.failures or not all(map(is_purged, ready.failures.values())):
+                if not ready.failures or not all(map(is_for_another, ready.failures.values())):
                     break
                 ready.producer.poll(0.05)  # the report of the record that is to blame follows
         self._require_no_errors(ready)
@@ -188,7 +188,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
     def _require_no_errors(self, ready: ReadyProducer) -> None:
         if ready.failures:
             doing = f"{ready.transactional_id}: writing to"
-            blamed = {topic: error for topic, error in ready.failures.items() if not is_purged(error)}
+            blamed = {topic: error for topic, error in ready.failures.items() if not is_for_another(error)}
             errors = [
                 translate_in_task(error, f"{doing} {topic} (of {self._rows} rows)", on_topic("Write", topic))
                 for topic, error in sorted((blamed or ready.failures).items())

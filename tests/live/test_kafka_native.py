@@ -161,6 +161,7 @@ BAD: dict[str, dict[str, Any]] = {
     "a header without a key": {"headers": [{"key": None, "value": b""}]},
     "a header that would be cut": {"headers": [{"key": "a\0b", "value": b""}]},
     "a time that means now": {"timestamp": 0},
+    "a time that the broker refuses": {"timestamp": 2**52},
 }
 
 

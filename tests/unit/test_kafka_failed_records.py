@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PURGED = KafkaError(KafkaError._PURGE_QUEUE)
+BESIDE = KafkaError(KafkaError._INVALID_DIFFERENT_RECORD)
+INVALID = KafkaError(KafkaError.INVALID_RECORD)
 TOO_LARGE = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
 
 
@@ -44,13 +46,16 @@ def reporting(*reports: Sequence[tuple[str, KafkaError]]) -> ReadyProducer:
         [[("out", TOO_LARGE), ("out", PURGED)]],
         [[("ledger", PURGED)], [], [("out", TOO_LARGE)]],
         [[("out", PURGED)], [("out", TOO_LARGE)]],
+        [[("out", BESIDE), ("out", INVALID)]],
     ],
-    ids=["after it", "before it", "at a later look, another topic", "at a later look"],
+    ids=["after it", "before it", "at a later look, another topic", "at a later look", "in the same request"],
 )
-def test_a_purged_record_does_not_hide_the_one_that_failed(reports: list[list[tuple[str, KafkaError]]]) -> None:
+def test_a_record_given_up_for_another_does_not_hide_the_one_that_failed(
+    reports: list[list[tuple[str, KafkaError]]],
+) -> None:
     with pytest.raises(BadRecordError, match="writing to out") as caught:
         writer_of_three()._serve(reporting(*reports), 0)
-    assert "Purged" not in str(caught.value)
+    assert "Purged" not in str(caught.value) and "same batch" not in str(caught.value)
 
 
 def test_purged_records_alone_prevent_the_vote() -> None:
