@@ -7,6 +7,7 @@ stream that ``toArrow`` reads (``Dataset.collectAsArrowToPython``).
 from __future__ import annotations
 
 import contextlib
+import logging
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from integration.spark.frame import Rows
+
+logger = logging.getLogger(__name__)
 
 #: Spark's own limit, which its error names: of all results of a job, as they come from the executors.
 _SPARKS_LIMIT: Final = "spark.driver.maxResultSize"
@@ -43,6 +46,21 @@ def collect(
     Raises:
         Exception: the evaluation failed, as from any action.
     """
+    try:
+        return _collect(rows, max_bytes, cancel, is_bounded=is_bounded)
+    except Exception:
+        if max_bytes is None:  # the JVM's own error, or the broken connection to it, names no setting
+            logger.error(  # noqa: TRY400 - the error itself is raised
+                "the driver could not collect the rows of a batch; no data is lost. If the memory ran out or was not allowed: "
+                "set direct='auto', so that large batches are written by the tasks, or give the driver more "
+                "(spark.driver.memory, spark.driver.maxResultSize)"
+            )
+        raise
+
+
+def _collect(
+    rows: Rows, max_bytes: int | None, cancel: Callable[[], None], *, is_bounded: bool
+) -> list[pa.RecordBatch] | None:
     stream = Stream(max_bytes, cancel)
     arranged: Callable[[list[pa.RecordBatch]], list[pa.RecordBatch] | None]
     if max_bytes is not None and is_bounded:

@@ -41,7 +41,9 @@ def test_what_spark_refuses_to_collect_is_left_to_the_tasks(monkeypatch: pytest.
 
 @pytest.mark.parametrize(("error", "max_bytes"), [("a task failed", 10_000_000), (REFUSED, None)])
 def test_every_other_failure_is_raised_and_so_is_this_one_where_the_user_wants_no_tasks(
-    error: str, max_bytes: int | None, monkeypatch: pytest.MonkeyPatch
+    error: str, max_bytes: int | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """A JVM that runs out of memory names no setting of ours; seen with `always` and a batch of 500 MB, at every start."""
     with pytest.raises(RuntimeError, match=error[:10]):
         collected(error, max_bytes, monkeypatch)
+    assert ("set direct='auto'" in caplog.text) == (max_bytes is None)

@@ -160,6 +160,7 @@ def test_rows_are_applied_once_though_hbase_dies_during_concurrent_chunks(
 
 
 @pytest.mark.whole
+@pytest.mark.timeout(900)  # as many restarts as a slow machine needs
 @pytest.mark.parametrize("seed", [1, 2])
 def test_rows_are_applied_once_though_hbase_dies_at_random_moments(
     seed: int, store: Store, local_hbase_server: LocalHBase, tmp_path: Path, add_summary: Callable[[str], None]
