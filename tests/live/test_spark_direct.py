@@ -47,8 +47,8 @@ __all__ = ["redis_server", "spark"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 DIRECT = {"direct": "always"}
-#: Of both roles: the driver is the writer, too.
-STEPS = [*POINTS, "driver.bound"]
+#: Of both roles: the driver is the writer, too. The first one is passed at the first start only.
+STEPS = ["driver.bound", *POINTS]
 SAMPLE = {"task.flushed", "task.handed_over", "driver.prepared", "driver.decided", "driver.bound"}
 
 
