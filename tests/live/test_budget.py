@@ -70,7 +70,7 @@ def of_direct(sinks: int) -> dict[str, float]:
     """What brokers are asked for a batch that the driver writes: two partitions of each output, and the decision."""
     return {
         "DESCRIBE_TRANSACTIONS": 3 * sinks,
-        "ADD_PARTITIONS_TO_TXN": 1 + 2 * sinks,  # a busy machine sends the rows' before the marker is there
+        "ADD_PARTITIONS_TO_TXN": 1 + sinks,
         "PRODUCE": 1 + 3 * sinks,
         "END_TXN": 1 + sinks,
         "LIST_TRANSACTIONS": sinks,
