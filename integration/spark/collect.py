@@ -51,9 +51,9 @@ def collect(
     except Exception:
         if max_bytes is None:  # the JVM's own error, or the broken connection to it, names no setting
             logger.error(  # noqa: TRY400 - the error itself is raised
-                "the driver could not collect the rows of a batch; no data is lost. If the memory ran out or was not allowed: "
-                "set direct='auto', so that large batches are written by the tasks, or give the driver more "
-                "(spark.driver.memory, spark.driver.maxResultSize)"
+                "the driver could not collect the rows of a batch. No data is lost. If the error is about memory "
+                "(OutOfMemoryError, spark.driver.maxResultSize), set direct='auto': then the tasks write what is too large for "
+                "the driver. Or give the driver more: spark.driver.memory, spark.driver.maxResultSize"
             )
         raise
 

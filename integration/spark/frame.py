@@ -201,21 +201,22 @@ def _chosen_by(sink: TwoPhaseCommitSink[Any], columns: st.StructType) -> Sequenc
 
 
 def _of_letters(field: st.StructField) -> SinkColumn:
-    """A dead letter takes every column: as text where Arrow or Spark's hash cannot have it as it is."""
+    """A dead letter takes every column: as text where Spark cannot hash it, or cannot give it as Arrow."""
     kind = field.dataType
-    parts = (
-        (kind.keyType, kind.valueType) if isinstance(kind, st.MapType) else (kind,)
-    )  # a map is hashed by its entries
-    is_fine = _arrow_type(kind) is not None and all(map(_is_hashed, parts))
-    return SinkColumn(field.name, field.name, Form.AS_IS if is_fine else Form.TEXT)
+    hashed = [kind.keyType, kind.valueType] if isinstance(kind, st.MapType) else [kind]  # a map by its entries
+    can_be_taken = _arrow_type(kind) is not None and all(map(_can_be_hashed, hashed))
+    return SinkColumn(field.name, field.name, Form.AS_IS if can_be_taken else Form.TEXT)
 
 
-def _is_hashed(kind: st.DataType) -> bool:
-    """Whether Spark hashes it, and collects it as Arrow: it refuses two fields of one name, but not on the way to a task."""
+def _can_be_hashed(kind: st.DataType) -> bool:
+    """Whether Spark hashes it, at any depth. Structs with two fields of one name count as what it does not.
+
+    It hashes them, and gives them to a task. It does not give them to the driver, so only a direct batch would fail.
+    """
     if isinstance(kind, st.StructType):
-        return len(set(kind.names)) == len(kind) and all(_is_hashed(field.dataType) for field in kind)
+        return len(set(kind.names)) == len(kind) and all(_can_be_hashed(field.dataType) for field in kind)
     if isinstance(kind, st.ArrayType):
-        return _is_hashed(kind.elementType)
+        return _can_be_hashed(kind.elementType)
     return not isinstance(kind, st.MapType) and kind.typeName() != "variant"
 
 

@@ -153,7 +153,7 @@ def _readable(value: Any, most: int | None = None) -> Any:
 
 
 def _python_of(scalar: Any) -> Any:
-    """An Arrow value as a Python one, also where Arrow's own conversion has none for it, or for a part of it."""
+    """An Arrow value as a Python one. Where Arrow cannot convert it, its parts are converted one by one."""
     try:
         return scalar.as_py()
     except (UnicodeDecodeError, OverflowError):

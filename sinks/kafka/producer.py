@@ -157,7 +157,7 @@ def _note(failures: dict[str, KafkaError], topic: str, error: KafkaError) -> Non
 
 
 def is_for_another(error: KafkaError) -> bool:
-    """Whether a record was given up because of another one, which failed the transaction or was refused in the same request."""
+    """Whether another record is to blame: one that failed the transaction, or that was refused in the same request."""
     return error.code() in _FOR_ANOTHER
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from typing import TYPE_CHECKING
 
@@ -9,13 +10,14 @@ import pytest
 from confluent_kafka import ElectionType, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from sinks.kafka import broker_connection
 from sinks.kafka.reports import NOT_FOUND, until_final
 from sinks.kafka.transactions import TransactionClient
 from tests.live.cluster_support import cluster, coordinator, three_brokers
 from tests.live.rules.schedules import until
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from integration.services.kafka_cluster import LocalKafkaCluster
 
@@ -28,18 +30,14 @@ _STATE = "__transaction_state"
 _TIMEOUT_S = 120
 
 
-def test_a_coordinator_on_a_broker_that_came_back_later_is_found(cluster: LocalKafkaCluster) -> None:
-    """As in a rolling restart: kafka-python would read the metadata again after five minutes."""
+def test_a_coordinator_on_a_broker_that_came_back_later_is_found(
+    cluster: LocalKafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a rolling restart. A request that misses the broker asks for the metadata: this one has no other cause to."""
+    monkeypatch.setattr(broker_connection, "_METADATA_MAX_AGE_MS", 300_000)
     tid = uuid.uuid4().hex
     late = coordinator(cluster, tid)
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-    cluster[late].kill()
-    others = [cluster[node].bootstrap_servers for node in cluster if node != late]
-    assert until(lambda: late not in admin.list_topics(timeout=_TIMEOUT_S).brokers, _TIMEOUT_S)
-    client = TransactionClient({"bootstrap_servers": others})
-    try:
-        assert late not in client._connection.nodes
-        cluster[late].restart()
+    with connected_while_away(cluster, late) as (client, admin):
         assert until(lambda: _leads_again(admin, cluster, tid, late), _TIMEOUT_S)
 
         def describe(some: Sequence[str]) -> dict[str, str]:
@@ -47,24 +45,27 @@ def test_a_coordinator_on_a_broker_that_came_back_later_is_found(cluster: LocalK
 
         assert until_final([tid], describe, timeout_ms=60_000) == {tid: NOT_FOUND}
         assert client.coordinator_of(tid) == f"broker {late}"
-    finally:
-        client.close()
 
 
 def test_a_broker_that_came_back_later_is_asked_for_its_open_transactions(cluster: LocalKafkaCluster) -> None:
     """A sweep that believes to have asked all brokers would leave its transactions open until they run out."""
-    late, *others = cluster
+    late = next(iter(cluster))
+    with connected_while_away(cluster, late) as (client, admin):
+        assert until(lambda: late in admin.list_topics(timeout=_TIMEOUT_S).brokers, _TIMEOUT_S)
+        assert until(lambda: late in client._connection.nodes, 60), "within a minute, without a request that missed it"
+
+
+@contextlib.contextmanager
+def connected_while_away(cluster: LocalKafkaCluster, late: int) -> Iterator[tuple[TransactionClient, AdminClient]]:
+    """A client that connected while a broker was down, which starts again then; and one that knows all brokers."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     cluster[late].kill()
     assert until(lambda: late not in admin.list_topics(timeout=_TIMEOUT_S).brokers, _TIMEOUT_S)
-    client = TransactionClient({"bootstrap_servers": [cluster[node].bootstrap_servers for node in others]})
-    try:
+    others = [cluster[node].bootstrap_servers for node in cluster if node != late]
+    with contextlib.closing(TransactionClient({"bootstrap_servers": others})) as client:
         assert late not in client._connection.nodes
         cluster[late].restart()
-        assert until(lambda: late in admin.list_topics(timeout=_TIMEOUT_S).brokers, _TIMEOUT_S)
-        assert until(lambda: late in client._connection.nodes, 60), "within a minute, without a request that missed it"
-    finally:
-        client.close()
+        yield client, admin
 
 
 def _leads_again(admin: AdminClient, cluster: LocalKafkaCluster, tid: str, node: int) -> bool:
