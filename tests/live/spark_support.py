@@ -172,7 +172,8 @@ class Pipeline:
             create_topic(bootstrap_servers, f"{name}-out", 4)
         self.given: Counter[str] = Counter()
         quiet = {"bootstrap.servers": bootstrap_servers, "log_level": 0}  # it may outlive its broker
-        self._producer = Producer({**quiet, "partitioner": "murmur2_random"})
+        # Idempotent: a repeated request may not put a record into the input twice.
+        self._producer = Producer({**quiet, "enable.idempotence": True, "partitioner": "murmur2_random"})
         self._fed = 0
         self.runs: list[Run] = []
 

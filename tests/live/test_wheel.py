@@ -188,7 +188,7 @@ def test_the_readmes_example_runs_from_the_wheel_on_a_cluster(kafka: KafkaServic
     given = Counter(f"order-{number}" for number in range(_ROWS))
     create_topic(kafka.bootstrap_servers, f"{name}-in")
     create_topic(kafka.bootstrap_servers, f"{name}-out")
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "enable.idempotence": True})
     for value in given:
         producer.produce(f"{name}-in", value)
     producer.flush()

@@ -176,7 +176,8 @@ class OldTopic(KafkaTopic):
             ServiceError: the broker did not take every record.
         """
         refused: list[object] = []
-        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "acks": "all", "log_level": 0})
+        one_by_one = {"max.in.flight.requests.per.connection": 1}  # a repeated request may not overtake the next
+        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "acks": "all", "log_level": 0, **one_by_one})
         for number in numbers:
             producer.produce(
                 self.topic,

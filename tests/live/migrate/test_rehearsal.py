@@ -117,7 +117,13 @@ def rehearsal(kafka: KafkaService, tmp_path: Path) -> Rehearsal:
 def write(output: Output, numbers: Iterable[int], **config: str) -> Producer:
     """With a transactional.id, the transaction stays open."""
     producer = Producer(
-        {"bootstrap.servers": output.servers, "partitioner": "murmur2_random", "log_level": 0, **config}
+        {
+            "bootstrap.servers": output.servers,
+            "enable.idempotence": True,
+            "partitioner": "murmur2_random",
+            "log_level": 0,
+            **config,
+        }
     )
     if config:
         producer.init_transactions(_TIMEOUT_S)

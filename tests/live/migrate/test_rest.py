@@ -38,7 +38,7 @@ class Output:
 
     def write(self, *records: dict[str, Any]) -> int:
         """Returns the offset behind them."""
-        producer = Producer({"bootstrap.servers": self.servers, "log_level": 0})
+        producer = Producer({"bootstrap.servers": self.servers, "enable.idempotence": True, "log_level": 0})
         for record in records:
             producer.produce(self.topic, **record)
         assert producer.flush(60) == 0

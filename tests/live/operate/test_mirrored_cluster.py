@@ -108,7 +108,7 @@ def test_a_mirror_that_is_killed_repeats_records_unless_it_copies_in_transaction
     """Transactions of the mirror have control records: offsets move, as they do behind those of the source."""
     servers = fresh_kafka.bootstrap_servers
     topic = create_topic(servers, "copied", 1)
-    producer = Producer({"bootstrap.servers": servers})
+    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
     with mirroring(servers, mirror, [topic], exactly_once=exactly_once) as two:
         two.maker.stop()
         two.maker.properties["offset.flush.interval.ms"] = "3600000"  # a kill before it notes what it has copied
@@ -236,7 +236,7 @@ class Failover:
 
     def feed_mirror(self, values: Sequence[str]) -> None:
         """Producers send to the mirror what it lacks."""
-        producer = Producer({"bootstrap.servers": self.servers})
+        producer = Producer({"bootstrap.servers": self.servers, "enable.idempotence": True})
         for value in values:
             producer.produce(self.source, value.encode(), b"moved")
         producer.flush()
