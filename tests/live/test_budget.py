@@ -9,7 +9,7 @@ import pytest
 
 from integration.spark import exactly_once
 from sinks.kafka import KafkaSink, producer_pool
-from tests.budget import BYTES, JVM, PYTHON, CountingProxy, counting_calls, least, require_within
+from tests.budget import BYTES, JVM, PARTITIONS, PYTHON, CountingProxy, counting_calls, least, require_within
 from tests.live.pipeline import Query, Tasks, create_topic, opened
 from tests.live.spark_query import planned, source
 from tests.live.spark_support import Pipeline, finish, spark
@@ -35,7 +35,7 @@ TASKS = 2
 DRIVER = {
     sinks: {
         "DESCRIBE_TRANSACTIONS": 3 * sinks,  # confirm, and visible: the coordinator may have to be asked twice
-        "ADD_PARTITIONS_TO_TXN": 1,  # the decision
+        PARTITIONS: 1,  # the decision
         "PRODUCE": 1,
         "END_TXN": 1 + TASKS * sinks,
         "LIST_TRANSACTIONS": sinks,  # the sweep
@@ -52,7 +52,7 @@ TASK = {
     "METADATA": 5.5,
     "FIND_COORDINATOR": 1.2,
     "INIT_PRODUCER_ID": 1.2,
-    "ADD_PARTITIONS_TO_TXN": 2.5,
+    PARTITIONS: 3,
     "PRODUCE": 3,
     BYTES: 1_800,
 }
@@ -70,7 +70,7 @@ def of_direct(sinks: int) -> dict[str, float]:
     """What brokers are asked for a batch that the driver writes: two partitions of each output, and the decision."""
     return {
         "DESCRIBE_TRANSACTIONS": 3 * sinks,
-        "ADD_PARTITIONS_TO_TXN": 1 + sinks,
+        PARTITIONS: 1 + 3 * sinks,
         "PRODUCE": 1 + 3 * sinks,
         "END_TXN": 1 + sinks,
         "LIST_TRANSACTIONS": sinks,
