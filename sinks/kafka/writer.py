@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from twopc.attempt import TaskAttempt
 
 _ABORT_TIMEOUT_MS: Final = 5_000
+#: How long a failed record may go unnoticed while others are sent.
+_FLUSH_SLICE_S: Final = 0.5
 #: How often to look for a delivery report that is on its way.
 _LOOKS: Final = 20
 #: Rows between two looks at the delivery reports: as Python objects, and as structures of 72 bytes.
@@ -159,15 +161,19 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
                 raise RetriableError(f"the topic {topic} took no record for {self._timeout_s:.0f} s: {SLOW_DELIVERY}")
 
     def _flush(self, ready: ReadyProducer) -> None:
-        """Wait until every record has its report.
+        """Wait until every record has its report, or one has failed.
 
         Raises:
             RetriableError: not in time.
             BadRecordError, RetriableError: a record was not delivered.
         """
-        with translated(self._doing(ready), translate_in_task):
-            left = ready.producer.flush(self._timeout_s)  # the marker counts, too
-        self._serve(ready, 0)
+        deadline = time.monotonic() + self._timeout_s
+        left = self._rows + 1  # the marker counts, too
+        while left and time.monotonic() < deadline:
+            with translated(self._doing(ready), translate_in_task):
+                left = ready.producer.flush(min(_FLUSH_SLICE_S, self._timeout_s))
+            # Once a record has failed, librdkafka may keep those behind it until the transaction ends.
+            self._serve(ready, 0)
         if left:
             raise RetriableError(
                 f"{ready.transactional_id}: {min(left, self._rows)} of {self._rows} records were not acknowledged within "

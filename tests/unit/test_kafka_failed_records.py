@@ -73,3 +73,14 @@ def test_a_record_that_is_refused_without_a_report_is_an_error_all_the_same() ->
     ready = reporting()
     with pytest.raises(RetriableError, match=r"writing to other: .*_STATE"):
         writer_of_three()._enqueue_all(ready, OneByOne(ready.producer, [("other", b"v")]))
+
+
+def test_the_flush_ends_as_soon_as_a_record_has_failed() -> None:
+    """Those behind it are not sent until the transaction ends, so waiting for them would take the whole time."""
+    ready = reporting([], [("out", TOO_LARGE)])
+    waited_s: list[float] = []
+    ready.producer.flush = lambda timeout: waited_s.append(timeout) or 1  # type: ignore[method-assign, func-returns-value]
+    with pytest.raises(BadRecordError, match="writing to out"):
+        writer_of_three()._flush(ready)
+    assert len(waited_s) == 2
+    assert sum(waited_s) <= 1
