@@ -89,7 +89,7 @@ def test_a_query_killed_and_restarted_after_the_transaction_timeout_loses_nothin
 ) -> None:
     """Without a shuffle, the whole batch is rewritten. With staging and one committed transaction, the staged rows fill in."""
     plain = Pipeline(prompt_kafka, tmp_path / "plain")
-    staged = Pipeline(prompt_kafka, tmp_path / "staged", plan="unstable", settings={"staging": True})
+    staged = Pipeline(prompt_kafka, tmp_path / "staged", plan="unstable", settings={**BY_TASKS, "staging": True})
     pipelines = (plain, staged)
     with contextlib.ExitStack() as stack:
         for pipeline in pipelines:
