@@ -73,7 +73,9 @@ def test_a_broker_that_restarts_in_a_direct_batch_loses_and_doubles_nothing(
         pipeline.close()
 
 
-@pytest.mark.parametrize("count", [1, 100, pytest.param(2_000, marks=pytest.mark.whole), 20_000])
+@pytest.mark.parametrize(
+    "count", [1, *(pytest.param(count, marks=pytest.mark.whole) for count in (100, 2_000)), 20_000]
+)
 def test_the_records_are_those_of_sparks_own_sink(
     count: int, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -74,7 +74,7 @@ def test_the_command_may_be_repeated(pipeline: OldPipeline, spark: SparkSession)
 @pytest.mark.parametrize(
     "point",
     [
-        "driver.prepared",
+        pytest.param("driver.prepared", marks=pytest.mark.whole),
         pytest.param("driver.deciding", marks=pytest.mark.whole),
         "driver.decided",
         pytest.param("driver.committing", marks=pytest.mark.whole),

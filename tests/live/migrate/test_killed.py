@@ -172,7 +172,7 @@ def test_a_killed_cut_over_is_run_again(pipeline: OldPipeline, spark: SparkSessi
     assert pipeline.visible() == Counter(pipeline.given)
 
 
-@pytest.mark.parametrize("stopped", ["driver.prepared", "driver.decided"])
+@pytest.mark.parametrize("stopped", [pytest.param("driver.prepared", marks=pytest.mark.whole), "driver.decided"])
 def test_a_killed_rollback_is_run_again(stopped: str, pipeline: OldPipeline, spark: SparkSession) -> None:
     """At each step of the recovery that it does, and at those of its file; meanwhile the old query must not start."""
     pipeline.cut_over("--apply")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")]
 
-_ROUNDS: Final = int(os.environ.get("TWOPC_PIPELINES", "3"))
+_PIPELINES: Final = int(os.environ.get("TWOPC_PIPELINES", "3"))
 _TEXT: Final = "CAST(value AS STRING)"
 _KEYS: Final = {
     "as they are": "key",
@@ -151,18 +151,20 @@ def cut_over_and_back(pipeline: OldPipeline, spark: SparkSession, shape: Shape, 
         assert all(len(facts) == 1 for facts in facts_by_id(pipeline, shape).values())
 
 
+@pytest.mark.parametrize("pipelines", [1, pytest.param(_PIPELINES, marks=pytest.mark.whole)], ids=["one", "many"])
 def test_random_pipelines_lose_and_double_nothing(
+    pipelines: int,
     old_kafka: LocalOldKafka,
     kafka: KafkaService,
     tmp_path: Path,
     spark: SparkSession,
     add_summary: Callable[[str], None],
 ) -> None:
-    """``TWOPC_PIPELINES=30`` runs more of them."""
+    """``TWOPC_PIPELINES=30`` sets how many `make whole` runs."""
     seed = random.SystemRandom().randrange(1 << 32)
-    add_summary(f"seed {seed}, {_ROUNDS} pipelines")
+    add_summary(f"seed {seed}, {pipelines} pipelines")
     chance = random.Random(seed)
-    for number in range(_ROUNDS):
+    for number in range(pipelines):
         shape = drawn(chance)
         (root := tmp_path / str(number)).mkdir()
         servers = old_kafka.bootstrap_servers

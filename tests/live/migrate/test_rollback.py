@@ -38,7 +38,12 @@ def test_back_before_the_new_query_has_ever_started(handed_over: OldPipeline, sp
 
 
 @pytest.mark.parametrize(
-    ("point", "kind"), [("driver.prepared", "rest"), ("driver.decided", "whole"), ("driver.committed", "whole")]
+    ("point", "kind"),
+    [
+        ("driver.prepared", "rest"),
+        ("driver.decided", "whole"),
+        pytest.param("driver.committed", "whole", marks=pytest.mark.whole),
+    ],
 )
 def test_back_from_the_half_written_batch_itself(
     point: str, kind: str, handed_over: OldPipeline, spark: SparkSession
