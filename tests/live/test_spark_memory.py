@@ -66,7 +66,8 @@ def test_a_batch_a_thousand_times_larger_than_expected_fits_where_tasks_would(
 ) -> None:
     """300 MB come, where the driver expects 400 kB, so that a filter stops each task; or 100 kB, which has no filter.
 
-    The JVM has to do with the heap that it has, and fills it: its peak is that of ``-Xmx`` (770 to 813 MiB with 512, 981 and 1 001 with 700).
+    The JVM has to do with the heap that it has, and fills it: its peak is that of ``-Xmx`` (seen: 770 to 813 MiB with 512,
+    981 and 1 001 with 700).
     """
     peaks = {way: peaks_of(kafka, tmp_path / way, way, records) for way in ("never", "auto")}
     print(f"peak RSS in MiB of driver, worker and JVM, by way: {peaks}")  # noqa: T201 - a figure to quote, with -s
