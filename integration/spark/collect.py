@@ -15,39 +15,41 @@ import pyarrow as pa
 from pyspark.errors.exceptions.captured import unwrap_spark_exception
 from pyspark.sql.pandas import conversion
 
+from integration.spark.budget import spent_bytes
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from integration.spark.budget import Budget
     from integration.spark.frame import Rows
 
 logger = logging.getLogger(__name__)
 
 #: Spark's own limit, which its error names: of all results of a job, as they come from the executors.
 _SPARKS_LIMIT: Final = "spark.driver.maxResultSize"
-#: One task may bring this often the limit before the driver sees it; the more, the fewer batches of uneven rows are over it.
-_TASK_FACTOR: Final = 2
 
 
 def collect(
-    rows: Rows, *, max_bytes: int | None, is_bounded: bool, cancel: Callable[[], None]
+    rows: Rows, *, max_bytes: int | None, budget: Budget | None, cancel: Callable[[], None]
 ) -> list[pa.RecordBatch] | None:
     """Evaluate a DataFrame once and collect its rows, in the order of its partitions.
 
     Args:
         rows: the DataFrame.
         max_bytes: None takes whatever comes.
-        is_bounded: whether the tasks keep to a bound, too.
+        budget: keeps each task to the limit, too; None if the tasks give what they have.
         cancel: ends the DataFrame's jobs; called once more has come.
 
     Returns:
-        None if there are more bytes than allowed. With a bound, no process has held more than about twice the limit for each
-        running task; without, this one has dropped what is over the limit, and Spark's own limit holds for the others.
+        None if there are more bytes than allowed. With a budget, no task has given more than the limit and a row; without, this
+        process has dropped what is over the limit, and Spark's own limit holds for the others. None, too, if the tasks shall be
+        kept to a limit, and cannot.
 
     Raises:
         Exception: the evaluation failed, as from any action.
     """
     try:
-        return _collect(rows, max_bytes, cancel, is_bounded=is_bounded)
+        return _collect(rows, max_bytes, budget, cancel)
     except Exception:
         if max_bytes is None:  # the JVM's own error, or the broken connection to it, names no setting
             logger.error(  # noqa: TRY400 - the error itself is raised
@@ -59,15 +61,15 @@ def collect(
 
 
 def _collect(
-    rows: Rows, max_bytes: int | None, cancel: Callable[[], None], *, is_bounded: bool
+    rows: Rows, max_bytes: int | None, budget: Budget | None, cancel: Callable[[], None]
 ) -> list[pa.RecordBatch] | None:
     stream = Stream(max_bytes, cancel)
-    arranged: Callable[[list[pa.RecordBatch]], list[pa.RecordBatch] | None]
-    if max_bytes is not None and is_bounded:
-        frame, arranged = rows.bounded(_TASK_FACTOR * max_bytes), _within
-    else:
-        frame, arranged = rows.for_driver()
+    frame, arranged = rows.for_driver()
     dataset: Any = frame._jdf  # noqa: SLF001 - see above
+    if max_bytes is not None and budget is not None:
+        dataset = budget.bounded(frame, max_bytes)
+    if dataset is None:
+        return None
     connection, secret, server = dataset.collectAsArrowToPython()
     load: Any = conversion._load_from_socket  # type: ignore[attr-defined] # noqa: SLF001 - the same
     try:
@@ -77,7 +79,8 @@ def _collect(
     finally:
         with _unless(lambda error: max_bytes is not None and stream.is_void(error)), unwrap_spark_exception():
             server.getResult()  # raises what the evaluation raised
-    return None if stream.is_over else arranged(stream.batches)
+    has_held_back = max_bytes is not None and budget is not None and spent_bytes(stream.batches) > max_bytes
+    return None if stream.is_over or has_held_back else arranged(stream.batches)
 
 
 class Stream:
@@ -131,11 +134,3 @@ def _unless(is_expected: Callable[[Exception], bool]) -> contextlib.AbstractCont
                 raise
 
     return dropping()
-
-
-def _within(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch] | None:
-    """The rows of a bounded DataFrame; None if there were more."""
-    wholes: list[Any] = [batch.column(0) for batch in batches]
-    if any(whole.null_count for whole in wholes):
-        return None
-    return [pa.RecordBatch.from_struct_array(whole) for whole in wholes]

@@ -20,7 +20,7 @@ _FIRST_BYTES_PER_RECORD: Final = 1024
 #: One large batch in so many is enough to keep all of them away from the driver.
 _REMEMBERED: Final = 8
 #: By how much an estimate over Kafka records may be wrong until a batch that is collected without a bound is over the limit.
-_MARGIN: Final = 100
+_MARGIN: Final = 50
 
 
 class Direct:
@@ -65,9 +65,9 @@ class Way:
         return expected_bytes is not None and expected_bytes <= self.direct.max_bytes
 
     def needs_bound(self, frame: str) -> bool:
-        """Whether the tasks, too, have to bound what they give the driver. That costs Spark a larger plan.
+        """Whether the tasks, too, have to bound what they give the driver. That costs Spark a plan.
 
-        Not where all rows come of counted records, and fit even with a hundred times the bytes that are expected.
+        Not where all rows come of counted records, and fit even with fifty times the bytes that are expected.
         """
         expected_bytes = self._expected_bytes(frame)
         is_far_below = expected_bytes is not None and _MARGIN * expected_bytes <= self.direct.max_bytes

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame
 
+    from integration.spark.budget import Budget
     from integration.spark.direct import Way
     from integration.spark.frame import Rows
     from integration.spark.shuffles import Shuffles
@@ -45,6 +46,7 @@ class SparkEngine:
         shuffles: of this run of the query.
         staging: where the tasks keep their rows, if they do.
         way: who writes a DataFrame: the driver or the tasks.
+        budget: keeps the tasks to what the driver may collect.
         timeout_ms: how long an attempt may take, if the user has set a limit.
     """
 
@@ -53,6 +55,7 @@ class SparkEngine:
     shuffles: Shuffles
     staging: Staging | None
     way: Way
+    budget: Budget
     timeout_ms: float | None
 
     @property
@@ -135,9 +138,9 @@ class SparkEngine:
             # With one transaction there is no loss in part, and so no replay to compare (rule 9).
             is_divided = len(self.batch) > 1 or len(rows.sinks) > 1
             wanted = replace(rows, is_hashed=is_divided)
-            is_bounded = self.way.needs_bound(rows.name)
+            budget = self.budget if self.way.needs_bound(rows.name) else None
             cancel = partial(self._context.cancelJobsWithTag, tag)
-            batches = collect(wanted, max_bytes=max_bytes, is_bounded=is_bounded, cancel=cancel)
+            batches = collect(wanted, max_bytes=max_bytes, budget=budget, cancel=cancel)
             if batches is not None:
                 with self.shuffles.looking(tag):
                     result = replace(task, is_direct=True).execute(0, batches)

@@ -10,6 +10,7 @@ import pyspark
 
 from integration.history.writer import writer_for
 from integration.spark import checkpoint
+from integration.spark.budget import Budget
 from integration.spark.connect import require_classic_mode
 from integration.spark.direct import Direct, Planned, Way
 from integration.spark.engine import SparkEngine
@@ -95,6 +96,7 @@ class ExactlyOnce:
         self._coordinator: Coordinator | None = None
         self._listeners: Listeners | None = None
         self._direct = Direct(options.direct, options.direct_max_bytes)
+        self._budget = Budget()
         self._state = StateSizes()
         self._last_batch: Batch | None = None
         self._last_call: Call | None = None
@@ -163,6 +165,7 @@ class ExactlyOnce:
             shuffles=shuffles,
             staging=staging,
             way=Way(self._direct, self._planned(batch), self._state.is_stateless),
+            budget=self._budget,
             timeout_ms=self._options.prepare_timeout_ms,
         )
         try:
@@ -241,6 +244,7 @@ class ExactlyOnce:
             self.close()
             self._shuffles = Shuffles(StatusStore(context), run_id)
             self._direct = Direct(self._options.direct, self._options.direct_max_bytes)
+            self._budget = Budget()
             self._state = StateSizes()
             self._last_batch = None
         return self._shuffles

@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from twopc.sink import TwoPhaseCommitSink
 
 _SELECTED: Final = "__twopc_selected_"
-#: ``monotonically_increasing_id``: the lower 33 bits count the rows of a partition.
-_ROW_BITS: Final = (1 << 33) - 1
-#: What a value takes at least in Arrow and on the way, its offset included.
-_LEAST_ROW_BYTES: Final = 16
 #: PySpark 4.2 and newer ask for the zone of a timestamp; those before took UTC.
 _ZONE: Final[dict[str, Any]] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
 
@@ -69,15 +65,6 @@ class TakenColumn:
         is_map = isinstance(self.kind, st.MapType) and self.form is not Form.TEXT
         return f"{column} IS NULL, {f'map_entries({column})' if is_map else column}"
 
-    @property
-    def width(self) -> str | None:
-        """An expression of its bytes; None if they are always few."""
-        if isinstance(self.kind, (st.BinaryType, st.StringType)):
-            return f"COALESCE(OCTET_LENGTH({self.sql}), 0)"
-        if isinstance(self.kind, (st.ArrayType, st.MapType, st.StructType)) or self.form is Form.TEXT:
-            return f"COALESCE(OCTET_LENGTH(CAST({self.sql} AS STRING)), 0)"
-        return None
-
 
 @dataclass(frozen=True)
 class Rows:
@@ -110,7 +97,7 @@ class Rows:
         )
 
     def for_driver(self) -> tuple[DataFrame, Callable[[list[pa.RecordBatch]], list[pa.RecordBatch]]]:
-        """What the driver collects, without a bound, and what makes the batches of :meth:`frame` of it.
+        """What the driver collects, and what makes the batches of :meth:`frame` of it.
 
         The DataFrame itself where that is enough: another one costs Spark another plan.
         """
@@ -135,22 +122,6 @@ class Rows:
         ]
         names = [*map(str, range(len(columns))), CHECKSUM]
         return pa.RecordBatch.from_arrays([*columns, pa.repeat(0, batch.num_rows)], names=names)
-
-    def bounded(self, most_bytes: int) -> DataFrame:
-        """The same as one struct a row: null beyond the bound, so that no task gives more than about ``most_bytes``.
-
-        A row counts as if all before it were as wide as it is: no expression of Spark's adds up. Rows are dropped by a
-        filter, not by a limit, which would end a stateful operator before it has written its state.
-        """
-        row = f"(monotonically_increasing_id() & {_ROW_BITS})"
-        most_rows = most_bytes // _LEAST_ROW_BYTES
-        widths = [width for column in self.columns if (width := column.width) is not None]
-        width = " + ".join([f"{_LEAST_ROW_BYTES * (1 + len(self.columns))}L", *widths])
-        named = [f"'{index}', {column.in_form}" for index, column in enumerate(self.columns)]
-        whole = f"named_struct({', '.join(named)}, '{CHECKSUM}', {self._checksum})"
-        return self.base.where(f"{row} <= {most_rows}").selectExpr(
-            f"IF({row} < {most_rows} AND ({row} + 1) * ({width}) <= {most_bytes}, {whole}, NULL)"
-        )
 
     @property
     def _checksum(self) -> str:

@@ -50,7 +50,7 @@ class Options:
             does not fit after all is evaluated again, for the tasks. ``"always"``: the driver. ``"never"``: the tasks.
         num_retained: how many decisions are kept, completed batches included. None: 10, and in any case as many as Spark keeps
             batches (``spark.sql.streaming.minBatchesToRetain``, 100).
-        direct_max_bytes: what the driver collects of one DataFrame of a batch with ``"auto"``; 32 MiB by default.
+        direct_max_bytes: what the driver collects of one DataFrame of a batch with ``"auto"``; 16 MiB by default.
         history: keep what became of each checkpoint beside Spark's checkpoint, for ``twopc history``. None: where the checkpoint
             is a local directory. Elsewhere True writes an object for every hundred checkpoints.
         listeners: are told of each checkpoint; see :class:`twopc.Listener`.
@@ -72,7 +72,7 @@ class Options:
     dead_letter: TwoPhaseCommitSink[Any] | None = None
     direct: str = "auto"
     num_retained: int | None = None
-    direct_max_bytes: int = 32 * 1024 * 1024
+    direct_max_bytes: int = 16 * 1024 * 1024
     history: bool | None = None
     listeners: Sequence[Listener] = ()
 

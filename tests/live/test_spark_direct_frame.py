@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from integration.spark import ExactlyOnce
+    from integration.spark.budget import Budget
     from tests.live.services import KafkaService
 
 __all__ = ["spark"]
@@ -46,7 +47,7 @@ def arranged(frame: DataFrame, *sinks: KafkaSink, **select: list[str]) -> Rows:
 
 
 def collected(rows: Rows) -> pa.Table:
-    batches = collect(rows, max_bytes=None, is_bounded=False, cancel=lambda: None)
+    batches = collect(rows, max_bytes=None, budget=None, cancel=lambda: None)
     assert batches is not None
     return pa.Table.from_batches(batches)
 
@@ -84,7 +85,7 @@ def test_the_driver_collects_the_dataframe_itself_and_writes_the_same_rows_as_a_
 
 def test_an_empty_dataframe_has_no_batch(spark: SparkSession) -> None:
     rows = arranged(spark.createDataFrame([], "value STRING"), sink(topic="t"))
-    assert collect(rows, max_bytes=1024, is_bounded=False, cancel=lambda: None) == []
+    assert collect(rows, max_bytes=1024, budget=None, cancel=lambda: None) == []
 
 
 @pytest.mark.parametrize(
@@ -137,9 +138,9 @@ def test_the_tasks_bound_what_a_query_with_state_gives_and_the_first_batch_of_a_
     """What a state gives has little to do with the records that come: one may end a thousand windows."""
     bounded: list[bool] = []
 
-    def noting(rows: Rows, *, is_bounded: bool, **others: Any) -> Any:
-        bounded.append(is_bounded)
-        return collect(rows, is_bounded=is_bounded, **others)
+    def noting(rows: Rows, *, budget: Budget | None, **others: Any) -> Any:
+        bounded.append(budget is not None)
+        return collect(rows, budget=budget, **others)
 
     monkeypatch.setattr(engine, "collect", noting)
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, max_offsets=20, plan=plan)

@@ -18,7 +18,7 @@ REFUSED = "Total size of serialized results of 3 tasks (2.9 MiB) is bigger than 
 
 
 def collected(
-    error: str, max_bytes: int | None, monkeypatch: pytest.MonkeyPatch, *, is_bounded: bool = True
+    error: str, max_bytes: int | None, monkeypatch: pytest.MonkeyPatch, *, budget: Any = None
 ) -> list[pa.RecordBatch] | None:
     """What comes of a DataFrame of which Spark has sent nothing when its job failed."""
 
@@ -28,15 +28,23 @@ def collected(
     frame = SimpleNamespace(
         _jdf=SimpleNamespace(collectAsArrowToPython=lambda: (1, "", SimpleNamespace(getResult=fail)))
     )
-    rows: Any = SimpleNamespace(for_driver=lambda: (frame, list), bounded=lambda _: frame)
+    rows: Any = SimpleNamespace(for_driver=lambda: (frame, list))
     monkeypatch.setattr("pyspark.sql.pandas.conversion._load_from_socket", lambda *_: None)
     monkeypatch.setattr(collecting, "unwrap_spark_exception", contextlib.nullcontext)  # it needs a session
-    return collect(rows, max_bytes=max_bytes, is_bounded=is_bounded, cancel=lambda: None)
+    return collect(rows, max_bytes=max_bytes, budget=budget, cancel=lambda: None)
 
 
 def test_what_spark_refuses_to_collect_is_left_to_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert collected(REFUSED, 10_000_000, monkeypatch) is None
-    assert collected(REFUSED, 10_000_000, monkeypatch, is_bounded=False) is None
+    within: Any = SimpleNamespace(bounded=lambda frame, _: frame._jdf)
+    assert collected(REFUSED, 10_000_000, monkeypatch, budget=within) is None
+
+
+def test_what_cannot_be_bounded_is_left_to_the_tasks_before_anything_is_evaluated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    without: Any = SimpleNamespace(bounded=lambda *_: None)
+    assert collected("evaluated", 10_000_000, monkeypatch, budget=without) is None
 
 
 @pytest.mark.parametrize(("error", "max_bytes"), [("a task failed", 10_000_000), (REFUSED, None)])

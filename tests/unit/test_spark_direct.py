@@ -79,7 +79,7 @@ def test_a_batch_that_did_not_fit_counts_as_too_large_although_its_tasks_had_few
     assert not Way(direct, records(10)).is_direct("")
 
 
-def test_a_bound_is_needed_unless_counted_records_fit_with_a_hundred_times_their_bytes() -> None:
+def test_a_bound_is_needed_unless_counted_records_fit_with_fifty_times_their_bytes() -> None:
     direct = Direct("auto", LIMIT)
 
     def needs_bound(planned: Planned, frame: str = "", *, is_stateless: bool = True) -> bool:
@@ -87,9 +87,9 @@ def test_a_bound_is_needed_unless_counted_records_fit_with_a_hundred_times_their
 
     assert needs_bound(records(10))  # a KiB each, until a batch has told
     Way(direct, records(10)).learn("", 10 * 100)
-    assert not needs_bound(records(10))
-    assert needs_bound(records(11))
-    assert needs_bound(records(1), "other")  # it has not told yet
+    assert not needs_bound(records(20))
+    assert needs_bound(records(21))
+    assert needs_bound(records(10), "other")  # it has not told yet
     assert needs_bound(records(10), is_stateless=False)  # one record may end a thousand windows
     assert needs_bound(Planned(('{"logOffset":3}',), ('{"logOffset":4}',)))  # one file may be of any size
     assert needs_bound(Planned(("opaque",), ("token",)))

@@ -1,0 +1,165 @@
+"""A bound on what each task gives to the driver: its rows pass until they have spent a budget of bytes.
+
+No expression of Spark's SQL adds up rows as they come, so the plan has a counter of Java's library. ``Invoke`` (Catalyst's own
+way to call a method of an object) adds each row's bytes to it, and a filter lets rows pass until the sum is over the budget.
+Each task has a counter of its own, because it is serialised with the plan. A filter reads its input to the end, unlike a limit,
+which would end a stateful operator before it has written its state.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import types as st
+
+from integration.spark.frame import quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql import DataFrame
+
+logger = logging.getLogger(__name__)
+
+#: What a column of a row and an element of an array count, beside their bytes and text: as much as an offset of Arrow's.
+_LEAST_BYTES: Final = 4
+#: Adds up in each task. Not a number of Java's, which py4j would bring here as one of Python's.
+_COUNTER: Final = "java.util.concurrent.atomic.AtomicLongArray"
+#: Their size is the same in each row.
+_FIXED: Final = (
+    st.NumericType,
+    st.BooleanType,
+    st.DateType,
+    st.TimestampType,
+    st.TimestampNTZType,
+    st.DayTimeIntervalType,
+    st.NullType,
+)
+
+
+class Budget:
+    """Bounds the DataFrames of one run of a query. What it makes for a schema is used for every batch of that schema."""
+
+    def __init__(self) -> None:
+        self._filters: dict[tuple[str, int], Any] = {}
+
+    def bounded(self, frame: DataFrame, most_bytes: int) -> Any | None:
+        """The DataFrame, with each task's rows up to the first one that is over the budget, which still passes.
+
+        Returns:
+            Spark's own object of it. None if the rows cannot be counted: a type whose size is not known, or a Spark without
+            what is used here.
+        """
+        key = (frame.schema.json(), most_bytes)
+        try:
+            if key not in self._filters:
+                self._filters[key] = _Filter.of(frame, most_bytes)
+            made: _Filter | None = self._filters[key]
+            return None if made is None else made.over(frame)
+        except (Py4JError, PySparkException, TypeError) as error:  # a class that Spark lacks is a package to py4j
+            logger.warning(
+                "the driver cannot bound what tasks give it, so they write batches that may be large. No data is at risk: %s",
+                error,
+            )
+            self._filters[key] = None
+            return None
+
+
+class _Filter:
+    """A condition as Catalyst has it, and what puts it over a plan. Each look-up of a class is some calls of the JVM."""
+
+    def __init__(self, condition: Any, node: Any, dataset: Any) -> None:
+        self._condition, self._node, self._dataset = condition, node, dataset
+
+    @classmethod
+    def of(cls, frame: DataFrame, most_bytes: int) -> _Filter | None:
+        bytes_of_row = _bytes_of_row(frame.schema)
+        if bytes_of_row is None:
+            return None
+        jvm: Any = frame.sparkSession._jvm  # noqa: SLF001 - no public way to Catalyst
+        parser = _session(frame).sessionState().sqlParser()
+        parsed, sequence = parser.parseExpression, jvm.org.apache.spark.api.python.PythonUtils.toSeq
+        catalyst = jvm.org.apache.spark.sql.catalyst
+        counter = catalyst.expressions.Literal.fromObject(_class(jvm, _COUNTER)(1))
+        spent_before = catalyst.expressions.objects.Invoke(
+            counter,
+            "getAndAdd",
+            parser.parseDataType("bigint"),
+            sequence([parsed("0"), parsed(bytes_of_row)]),
+            sequence([]),
+            False,  # noqa: FBT003 - propagateNull: there is none
+            False,  # noqa: FBT003 - returnNullable
+            False,  # noqa: FBT003 - isDeterministic: Spark must call it once for each row, and where it stands
+        )
+        dataset = _class(jvm, frame._jdf.getClass().getName())  # noqa: SLF001 - the same
+        condition = catalyst.expressions.LessThanOrEqual(spent_before, parsed(f"{most_bytes}L"))
+        return cls(condition, catalyst.plans.logical.Filter, dataset)
+
+    def over(self, frame: DataFrame) -> Any:
+        plan = self._node(self._condition, frame._jdf.logicalPlan())  # noqa: SLF001 - see above
+        return self._dataset.ofRows(_session(frame), plan)
+
+
+def spent_bytes(batches: Iterable[pa.RecordBatch]) -> int:
+    """What rows have spent, as their tasks have counted it.
+
+    A task that held a row back has passed more than its budget. So rows that have spent no more are all that there were.
+    """
+    return sum(
+        _LEAST_BYTES * batch.num_columns * batch.num_rows + sum(map(_bytes_in, batch.columns)) for batch in batches
+    )
+
+
+def _class(jvm: Any, name: str) -> Any:
+    return functools.reduce(getattr, name.split("."), jvm)
+
+
+def _session(frame: DataFrame) -> Any:
+    return frame.sparkSession._jsparkSession  # noqa: SLF001 - see above
+
+
+def _bytes_of_row(schema: st.StructType) -> str | None:
+    """An expression that is never null; None if there cannot be one."""
+    sizes = [_bytes_of(quoted(field.name), field.dataType) for field in schema]
+    known = [size for size in sizes if size is not None]
+    if len(known) < len(sizes):
+        return None
+    return " + ".join([f"{_LEAST_BYTES * len(sizes)}L", *filter(None, known)])
+
+
+def _bytes_of(value: str, kind: st.DataType) -> str | None:
+    """An expression for the bytes and the text in a value; empty if it can have none, None if that is not known."""
+    if isinstance(kind, (st.BinaryType, st.StringType)):
+        return f"COALESCE(OCTET_LENGTH({value}), 0)"
+    if isinstance(kind, st.StructType) and len(set(kind.names)) == len(kind):
+        sizes = [_bytes_of(f"{value}.{quoted(field.name)}", field.dataType) for field in kind]
+        return None if None in sizes else " + ".join(filter(None, sizes))
+    if isinstance(kind, st.MapType):
+        entry = st.StructType([st.StructField("key", kind.keyType), st.StructField("value", kind.valueType)])
+        return _bytes_of(f"MAP_ENTRIES({value})", st.ArrayType(entry))
+    if isinstance(kind, st.ArrayType):
+        size = _bytes_of("one", kind.elementType)
+        each = None if size is None else " + ".join(filter(None, ["sum", f"{_LEAST_BYTES}L", size]))
+        return each and f"COALESCE(AGGREGATE({value}, 0L, (sum, one) -> {each}), 0L)"
+    return "" if isinstance(kind, _FIXED) else None
+
+
+def _bytes_in(column: Any) -> int:
+    """The bytes and the text in a column of any depth; what a null hides does not count."""
+    kind: Any = column.type
+    if pa.types.is_struct(kind):
+        return sum(map(_bytes_in, column.flatten()))
+    if pa.types.is_map(kind):  # Arrow flattens lists only
+        entry = pa.struct([pa.field("key", kind.key_type, nullable=False), pa.field("value", kind.item_type)])
+        return _bytes_in(column.cast(pa.list_(entry)))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        elements = column.flatten()
+        return _LEAST_BYTES * len(elements) + _bytes_in(elements)
+    is_counted = kind in (pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
+    return int(pc.sum(pc.binary_length(column)).as_py() or 0) if is_counted else 0

@@ -1,0 +1,157 @@
+"""What keeps each task to the bytes that the driver may collect: its rows pass until they have spent them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import types as st
+
+from integration.spark import budget as budgets
+from integration.spark.budget import Budget, spent_bytes
+from integration.spark.collect import collect
+from integration.spark.frame import Rows, TakenColumn, arrange
+from sinks.kafka import KafkaSink
+from tests.live.spark_support import spark
+from twopc.sink import Form
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["spark"]
+
+PLAIN = "BINARY", "STRING", "INT", "BIGINT", "BOOLEAN", "DECIMAL(20, 3)", "TIMESTAMP", "DATE"
+NESTED = (
+    "ARRAY<STRUCT<key: STRING, value: BINARY>>",
+    "MAP<STRING, ARRAY<BIGINT>>",
+    "STRUCT<`a.b`: STRING, deep: STRUCT<more: ARRAY<ARRAY<STRING>>>>",
+)
+#: Of columns, and of what the expression of their bytes calls its own.
+NAMES = "value", "sum", "one", "a.b", "a`b", "ключ"
+
+
+@pytest.fixture
+def chance() -> random.Random:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")  # noqa: T201 - to repeat it
+    return random.Random(seed)
+
+
+def random_rows(spark: SparkSession, chance: random.Random) -> DataFrame:
+    """Rows of random types and widths, with nulls at every depth, in one partition."""
+    kinds = chance.sample([*PLAIN, *NESTED], chance.randrange(1, 6))
+    names = chance.sample(NAMES, len(kinds))
+    # Spark's own parser: `StructType.fromDDL` does not take these names everywhere.
+    columns = ", ".join(
+        f"CAST(NULL AS {kind}) AS `{name.replace('`', '``')}`" for name, kind in zip(names, kinds, strict=True)
+    )
+    schema = spark.sql(f"SELECT {columns}").schema
+    schema = st.StructType([st.StructField(field.name, field.dataType) for field in schema])
+    return spark.createDataFrame([random_value(chance, schema) for _ in range(200)], schema).coalesce(1)
+
+
+def random_value(chance: random.Random, kind: st.DataType) -> Any:
+    if isinstance(kind, st.StructType):
+        return tuple(None if chance.random() < 0.2 else random_value(chance, field.dataType) for field in kind)
+    if isinstance(kind, st.ArrayType):
+        made = [random_value(chance, kind.elementType) for _ in range(chance.randrange(4))]
+        return [None if chance.random() < 0.2 else one for one in made]
+    if isinstance(kind, st.MapType):
+        return {str(key): random_value(chance, kind.valueType) for key in range(chance.randrange(3))}
+    text = "ключ-\U0001f600"[: chance.randrange(7)] * chance.choice([1, 1, 1, 50])
+    by_name = {"binary": text.encode(), "string": text, "boolean": True, "decimal": decimal.Decimal("1.5")}
+    day = dt.date(2020, 1, 2)
+    by_name |= {"date": day, "timestamp": dt.datetime(2020, 1, 2, tzinfo=dt.timezone.utc)}
+    return by_name.get(kind.typeName(), chance.randrange(100))
+
+
+@pytest.mark.parametrize("_number", range(6))
+def test_the_driver_counts_the_same_bytes_as_spark(_number: int, spark: SparkSession, chance: random.Random) -> None:
+    """Else a row that a task has held back would not be missed."""
+    frame = random_rows(spark, chance)
+    counted = frame.selectExpr(f"SUM({budgets._bytes_of_row(frame.schema)})").head()
+    assert counted is not None
+    assert counted[0] == spent_bytes(frame.toArrow().to_batches())
+
+
+@pytest.mark.parametrize("_number", range(6))
+def test_the_rows_of_a_task_pass_up_to_the_first_one_over_the_budget(
+    _number: int, spark: SparkSession, chance: random.Random
+) -> None:
+    frame = random_rows(spark, chance)
+    rows = frame.toArrow()
+    spent = [spent_bytes(rows.slice(0, count).to_batches()) for count in range(rows.num_rows + 1)]
+    most_bytes = chance.randrange(spent[-1])
+    [passed] = [count for count in range(1, len(spent)) if spent[count - 1] <= most_bytes < spent[count]]
+    found = bounded(frame, most_bytes)
+    assert found.to_pylist() == rows.slice(0, passed).to_pylist()
+
+
+def bounded(frame: DataFrame, most_bytes: int) -> pa.Table:
+    dataset = Budget().bounded(frame, most_bytes)
+    assert dataset is not None
+    return type(frame)(dataset, frame.sparkSession).toArrow()
+
+
+def arranged(frame: DataFrame) -> Rows:
+    sink = KafkaSink(name="orders", bootstrap_servers="localhost:1", topic="t")
+    return replace(arrange("", frame, (sink,), select={}), is_hashed=False)
+
+
+@pytest.mark.parametrize("expression", ["value", "upper(value) AS value"], ids=["as it is", "made by Spark"])
+def test_all_rows_come_or_none_whatever_the_budget(expression: str, spark: SparkSession, chance: random.Random) -> None:
+    """Each task may come to its end within the budget, and all of them together be over it."""
+    budget = Budget()  # of a run: its filters serve many batches
+    seen = set()
+    for _ in range(12):
+        values = ["x" * chance.choice([1, 10, 2000]) for _ in range(chance.randrange(200))]
+        frame = spark.createDataFrame([(value,) for value in values], "value STRING").repartition(
+            chance.randrange(1, 5)
+        )
+        rows = arranged(frame.selectExpr(expression))
+        most_bytes = chance.choice([1_000, 20_000, 1_000_000])
+        found = collect(rows, max_bytes=most_bytes, budget=budget, cancel=lambda: None)
+        seen.add(found is None)
+        needed = spent_bytes(rows.frame().toArrow().to_batches())
+        assert (found is None) >= (needed > most_bytes)
+        if found is not None:
+            assert sum(batch.num_rows for batch in found) == len(values)
+    assert seen == {True, False}
+
+
+def test_rows_that_were_held_back_are_missed_although_those_that_came_are_few_bytes(spark: SparkSession) -> None:
+    """To Arrow a boolean is a bit. So what a task has passed may be within the limit, once it is here."""
+    frame = spark.range(0, 1_000, 1, 1).selectExpr(*(f"id % {number} = 0 AS b{number}" for number in range(2, 10)))
+    columns = tuple(TakenColumn(name, st.BooleanType(), Form.AS_IS) for name in frame.columns)
+    rows = Rows("", frame, (), frame, columns, {}, is_hashed=False)
+    assert frame.toArrow().nbytes < 4_000 < spent_bytes(frame.toArrow().to_batches())
+    assert collect(rows, max_bytes=4_000, budget=Budget(), cancel=lambda: None) is None
+
+
+def test_a_row_that_is_much_wider_than_those_before_it_may_come_last(spark: SparkSession) -> None:
+    """The widths are added up: a bound that took all rows for as wide as the last one would refuse this."""
+    frame = spark.range(0, 5_000, 1, 2).selectExpr("IF(id % 2500 = 2499, repeat('x', 100000), 'x') AS value")
+    found = collect(arranged(frame), max_bytes=400_000, budget=Budget(), cancel=lambda: None)
+    assert found is not None
+    assert sum(batch.num_rows for batch in found) == 5_000
+
+
+def test_rows_of_a_type_that_cannot_be_counted_are_left_to_the_tasks(spark: SparkSession) -> None:
+    frame = spark.range(1).selectExpr("INTERVAL '1' YEAR AS value", "array(INTERVAL '1' YEAR) AS other")
+    assert Budget().bounded(frame, 1_000) is None
+
+
+def test_a_spark_without_what_is_needed_is_named_once_and_left_to_the_tasks(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(budgets, "_COUNTER", "java.util.concurrent.atomic.NotThere")
+    budget = Budget()
+    for value in ("a", "b"):
+        frame = spark.createDataFrame([(value,)], "value STRING")
+        assert budget.bounded(frame, 1_000) is None
+    assert caplog.text.count("they write batches that may be large") == 1
