@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from pyspark.errors import StreamingQueryException
@@ -30,7 +31,7 @@ from twopc.testing import crash_points
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from integration.spark import ExactlyOnce
@@ -266,6 +267,12 @@ class Pipeline:
     def close(self) -> None:
         for run in self.runs:
             run.kill_all()
+
+
+def as_arrow(frame: DataFrame) -> pa.Table:
+    """As ``toArrow``, which Spark 3.5 lacks; without columns if there are no rows."""
+    batches = frame._collect_as_arrow()  # type: ignore[operator]
+    return pa.Table.from_batches(batches) if batches else pa.table({})
 
 
 def message_of(error: StreamingQueryException) -> str:

@@ -16,7 +16,7 @@ from integration.spark.budget import Budget, spent_bytes
 from integration.spark.collect import collect
 from integration.spark.frame import Rows, TakenColumn, arrange
 from sinks.kafka import KafkaSink
-from tests.live.spark_support import spark
+from tests.live.spark_support import as_arrow, spark
 from twopc.sink import Form
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def test_the_driver_counts_the_same_bytes_as_spark(_number: int, spark: SparkSes
     frame = random_rows(spark, chance)
     counted = frame.selectExpr(f"SUM({budgets._bytes_of_row(frame.schema)})").head()
     assert counted is not None
-    assert counted[0] == spent_bytes(frame.toArrow().to_batches())
+    assert counted[0] == spent_bytes(as_arrow(frame).to_batches())
 
 
 @pytest.mark.parametrize("_number", range(6))
@@ -84,7 +84,7 @@ def test_the_rows_of_a_task_pass_up_to_the_first_one_over_the_budget(
     _number: int, spark: SparkSession, chance: random.Random
 ) -> None:
     frame = random_rows(spark, chance)
-    rows = frame.toArrow()
+    rows = as_arrow(frame)
     spent = [spent_bytes(rows.slice(0, count).to_batches()) for count in range(rows.num_rows + 1)]
     most_bytes = chance.randrange(spent[-1])
     [passed] = [count for count in range(1, len(spent)) if spent[count - 1] <= most_bytes < spent[count]]
@@ -95,7 +95,7 @@ def test_the_rows_of_a_task_pass_up_to_the_first_one_over_the_budget(
 def bounded(frame: DataFrame, most_bytes: int) -> pa.Table:
     dataset = Budget().bounded(frame, most_bytes)
     assert dataset is not None
-    return type(frame)(dataset, frame.sparkSession).toArrow()
+    return as_arrow(type(frame)(dataset, frame.sparkSession))
 
 
 def arranged(frame: DataFrame) -> Rows:
@@ -117,7 +117,7 @@ def test_all_rows_come_or_none_whatever_the_budget(expression: str, spark: Spark
         most_bytes = chance.choice([1_000, 20_000, 1_000_000])
         found = collect(rows, max_bytes=most_bytes, budget=budget, cancel=lambda: None)
         seen.add(found is None)
-        needed = spent_bytes(rows.frame().toArrow().to_batches())
+        needed = spent_bytes(as_arrow(rows.frame()).to_batches())
         assert (found is None) >= (needed > most_bytes)
         if found is not None:
             assert sum(batch.num_rows for batch in found) == len(values)
@@ -129,7 +129,7 @@ def test_rows_that_were_held_back_are_missed_although_those_that_came_are_few_by
     frame = spark.range(0, 1_000, 1, 1).selectExpr(*(f"id % {number} = 0 AS b{number}" for number in range(2, 10)))
     columns = tuple(TakenColumn(name, st.BooleanType(), Form.AS_IS) for name in frame.columns)
     rows = Rows("", frame, (), frame, columns, {}, is_hashed=False)
-    assert frame.toArrow().nbytes < 4_000 < spent_bytes(frame.toArrow().to_batches())
+    assert as_arrow(frame).nbytes < 4_000 < spent_bytes(as_arrow(frame).to_batches())
     assert collect(rows, max_bytes=4_000, budget=Budget(), cancel=lambda: None) is None
 
 

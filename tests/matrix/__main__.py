@@ -25,12 +25,17 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).parents[2]
 #: Sources of files, which every Spark has.
-_FILES: Final = ("tests/live/test_spark_several.py", "tests/live/test_spark_versions.py")
+_FILES: Final = (
+    "tests/live/test_spark_several.py",
+    "tests/live/test_spark_versions.py",
+    "tests/live/test_spark_budget.py",
+)
 #: Sources of Kafka; drivers and workers are killed.
 _KAFKA: Final = (
     "tests/live/test_spark_kills.py",
     "tests/live/test_spark_recovery.py",
     "tests/live/test_spark_input.py",
+    "tests/live/test_spark_direct_frame.py",
 )
 _PYTEST: Final = ("-m", "pytest", "-q")
 #: Deprecations are another Spark's own affair.
