@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -33,6 +34,22 @@ def test_signals_reach_the_child(tmp_path: Path) -> None:
     assert process.exit_code == 128 + signal.SIGKILL
     with pytest.raises(ProcessLookupError):
         os.kill(process.pid, 0)
+
+
+@pytest.mark.timeout(TIMEOUT_S)
+def test_a_child_can_be_killed_after_ctrl_c_has_interrupted_a_look_at_it(tmp_path: Path) -> None:
+    """Between two instructions of `Popen.poll` it leaves a lock taken for ever."""
+    process = start(tmp_path, "sleep", "600")
+    process._guard._waitpid_lock.acquire()  # type: ignore[attr-defined]
+    process.kill()
+    assert process.exit_code == 128 + signal.SIGKILL
+
+
+def test_threads_that_look_at_once_see_the_same_exit_code(tmp_path: Path) -> None:
+    for _ in range(20):
+        process = start(tmp_path, "sh", "-c", "exit 7")
+        with ThreadPoolExecutor(8) as pool:
+            assert set(pool.map(process.wait, [TIMEOUT_S] * 8)) == {7}
 
 
 def test_a_stopped_child_can_be_terminated(tmp_path: Path) -> None:

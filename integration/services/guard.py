@@ -10,6 +10,8 @@ It runs isolated, so it imports the standard library only.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import select
 import signal
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _POLL_WITHOUT_PIDFD_S = 0.2
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.001, 0.05
 
 
 class GuardedProcess:
@@ -55,14 +58,22 @@ class GuardedProcess:
                 os.close(write_fd)
             reported = report.read()
         if not reported:
-            self._guard.wait()
+            self.wait()
             raise OSError(f"cannot execute {command[0]}: see {log}")
         self.pid = int(reported)
 
     @property
     def exit_code(self) -> int | None:
         """Exit code of the child, 128 + N after signal N; None while it runs."""
-        return self._guard.poll()
+        # Not `Popen.poll`: a Ctrl-C between its lock and its `try` leaves the lock taken, and `Popen.wait` would wait for ever.
+        # With WNOWAIT the code can be asked for until it is kept here, whatever interrupts.
+        if self._guard.returncode is None:
+            with contextlib.suppress(ChildProcessError):  # another thread was faster
+                ended = os.waitid(os.P_PID, self._guard.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if ended is not None:
+                    self._guard.returncode = ended.si_status * (1 if ended.si_code == os.CLD_EXITED else -1)
+                    os.waitpid(self._guard.pid, 0)
+        return self._guard.returncode
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the child; does nothing if it has ended."""
@@ -73,17 +84,18 @@ class GuardedProcess:
             except ProcessLookupError:
                 return
 
-    def wait(self, timeout_s: float) -> int | None:
+    def wait(self, timeout_s: float = math.inf) -> int | None:
         """Wait until the child ends; return its exit code, or None if it still runs after `timeout_s`."""
-        try:
-            return self._guard.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return None
+        deadline, pause_s = time.monotonic() + timeout_s, _FIRST_PAUSE_S
+        while self.exit_code is None and time.monotonic() < deadline:
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LAST_PAUSE_S)
+        return self.exit_code
 
     def kill(self) -> None:
         """End the child with SIGKILL and wait until it has ended."""
         self.signal(signal.SIGKILL)
-        self._guard.wait()
+        self.wait()
 
     def terminate(self, timeout_s: float) -> None:
         """End the child with SIGTERM, after `timeout_s` with SIGKILL, and wait until it has ended."""
