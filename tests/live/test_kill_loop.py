@@ -65,6 +65,7 @@ def kafka_options(kafka: KafkaService) -> tuple[str, dict[str, str]]:
     return topic, {"spark.jars": ",".join(map(str, spark_kafka_jars()))}
 
 
+@pytest.mark.whole  # `make demo` goes through the same loop, and `make test` runs a demo
 def test_exactly_once_passes_the_kill_loop(
     kafka: KafkaService, tmp_path: Path, add_summary: Callable[[str], None]
 ) -> None:

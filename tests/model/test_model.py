@@ -22,14 +22,14 @@ def run_model(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_no_history_loses_doubles_or_tears_anything(add_summary: Callable[[str], None]) -> None:
     """``TWOPC_HISTORIES`` sets the number of histories."""
-    done = run_model("--histories", os.environ.get("TWOPC_HISTORIES", "2500"))
+    done = run_model("--histories", os.environ.get("TWOPC_HISTORIES", "1500"))
     add_summary(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " 0 violations" in done.stdout
 
 
 def test_a_seed_always_plays_the_same_history() -> None:
-    played = [run_model("--seed", "7000", "--histories", "50", "--processes", "1").stdout for _ in range(2)]
+    played = [run_model("--seed", "7000", "--histories", "20", "--processes", "1").stdout for _ in range(2)]
     faults = [[line for line in text.splitlines() if line.startswith("faults: ")] for text in played]
     assert faults[0] == faults[1]
     assert len(faults[0]) == 1
