@@ -2,8 +2,9 @@
 
 No expression of Spark's SQL adds up rows as they come, so the plan has a counter of Java's library. ``Invoke`` (Catalyst's own
 way to call a method of an object) adds each row's bytes to it, and a filter lets rows pass until the sum is over the budget.
-Each task has a counter of its own, because it is serialised with the plan. A filter reads its input to the end, unlike a limit,
-which would end a stateful operator before it has written its state.
+Each plan has a counter, and each task has its own copy of it, because it is serialised with the plan. The filter is declared
+not to be deterministic, so Spark neither moves it nor combines it with another (``CombineFilters``): it counts what would come.
+It reads its input to the end, unlike a limit, which would end a stateful operator before it has written its state.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Budget:
     """Bounds the DataFrames of one run of a query. What it makes for a schema is used for every batch of that schema."""
 
     def __init__(self) -> None:
-        self._filters: dict[tuple[str, int], Any] = {}
+        self._filters: dict[tuple[str, int], _Filter | None] = {}
 
     def bounded(self, frame: DataFrame, most_bytes: int) -> Any | None:
         """The DataFrame, with each task's rows up to the first one that is over the budget, which still passes.
@@ -59,8 +60,9 @@ class Budget:
         key = (frame.schema.json(), most_bytes)
         try:
             if key not in self._filters:
-                self._filters[key] = _Filter.of(frame, most_bytes)
-            made: _Filter | None = self._filters[key]
+                bytes_of_row = _bytes_of_row(frame.schema)
+                self._filters[key] = None if bytes_of_row is None else _Filter(frame, bytes_of_row, most_bytes)
+            made = self._filters[key]
             return None if made is None else made.over(frame)
         except (Py4JError, PySparkException, TypeError) as error:  # a class that Spark lacks is a package to py4j
             logger.warning(
@@ -72,37 +74,33 @@ class Budget:
 
 
 class _Filter:
-    """A condition as Catalyst has it, and what puts it over a plan. Each look-up of a class is some calls of the JVM."""
+    """Puts the condition over a plan. Each look-up of a class is some calls of the JVM, so its parts are kept."""
 
-    def __init__(self, condition: Any, node: Any, dataset: Any) -> None:
-        self._condition, self._node, self._dataset = condition, node, dataset
-
-    @classmethod
-    def of(cls, frame: DataFrame, most_bytes: int) -> _Filter | None:
-        bytes_of_row = _bytes_of_row(frame.schema)
-        if bytes_of_row is None:
-            return None
+    def __init__(self, frame: DataFrame, bytes_of_row: str, most_bytes: int) -> None:
         jvm: Any = frame.sparkSession._jvm  # noqa: SLF001 - no public way to Catalyst
         parser = _session(frame).sessionState().sqlParser()
-        parsed, sequence = parser.parseExpression, jvm.org.apache.spark.api.python.PythonUtils.toSeq
-        catalyst = jvm.org.apache.spark.sql.catalyst
-        counter = catalyst.expressions.Literal.fromObject(_class(jvm, _COUNTER)(1))
-        spent_before = catalyst.expressions.objects.Invoke(
-            counter,
+        catalyst, sequence = jvm.org.apache.spark.sql.catalyst, jvm.org.apache.spark.api.python.PythonUtils.toSeq
+        self._counter, self._literal = _class(jvm, _COUNTER), catalyst.expressions.Literal.fromObject
+        self._invoke, self._at_most = catalyst.expressions.objects.Invoke, catalyst.expressions.LessThanOrEqual
+        self._bigint, self._most = parser.parseDataType("bigint"), parser.parseExpression(f"{most_bytes}L")
+        self._arguments = sequence([parser.parseExpression(argument) for argument in ("0", bytes_of_row)])
+        self._no_types = sequence([])
+        self._node = catalyst.plans.logical.Filter
+        self._dataset = _class(jvm, frame._jdf.getClass().getName())  # noqa: SLF001 - the same
+
+    def over(self, frame: DataFrame) -> Any:
+        # A counter for each plan: Spark's optimizer filters rows that the plan contains in the driver, with this very object.
+        spent_before = self._invoke(
+            self._literal(self._counter(1)),
             "getAndAdd",
-            parser.parseDataType("bigint"),
-            sequence([parsed("0"), parsed(bytes_of_row)]),
-            sequence([]),
+            self._bigint,
+            self._arguments,
+            self._no_types,
             False,  # noqa: FBT003 - propagateNull: there is none
             False,  # noqa: FBT003 - returnNullable
             False,  # noqa: FBT003 - isDeterministic: Spark must call it once for each row, and where it stands
         )
-        dataset = _class(jvm, frame._jdf.getClass().getName())  # noqa: SLF001 - the same
-        condition = catalyst.expressions.LessThanOrEqual(spent_before, parsed(f"{most_bytes}L"))
-        return cls(condition, catalyst.plans.logical.Filter, dataset)
-
-    def over(self, frame: DataFrame) -> Any:
-        plan = self._node(self._condition, frame._jdf.logicalPlan())  # noqa: SLF001 - see above
+        plan = self._node(self._at_most(spent_before, self._most), frame._jdf.logicalPlan())  # noqa: SLF001 - see above
         return self._dataset.ofRows(_session(frame), plan)
 
 

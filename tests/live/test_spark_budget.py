@@ -20,6 +20,8 @@ from tests.live.spark_support import as_arrow, spark
 from twopc.sink import Form
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
@@ -33,6 +35,22 @@ NESTED = (
 )
 #: Of columns, and of what the expression of their bytes calls its own.
 NAMES = "value", "sum", "one", "a.b", "a`b", "ключ"
+#: Of a table of files and of one that the plan contains.
+PLANS = (
+    "SELECT * FROM given",
+    "SELECT * FROM given WHERE value <> 'bbbb'",
+    "SELECT value FROM files WHERE n IS NOT NULL",
+    "SELECT value, n FROM files WHERE n = 7",
+    "SELECT value FROM files WHERE length(value) = 2 AND n > 3",
+    "SELECT value FROM files WHERE rand(3) < 0.1",
+    "SELECT value FROM files UNION ALL SELECT * FROM given",
+    "SELECT value FROM (SELECT DISTINCT * FROM given UNION ALL SELECT value FROM files) WHERE value > '3'",
+    "SELECT value FROM files ORDER BY n LIMIT 30",
+    "SELECT files.value FROM files LEFT JOIN given ON files.value = given.value WHERE given.value IS NULL",
+    "SELECT value, count(*) AS n FROM files GROUP BY value HAVING count(*) > 0",
+    "SELECT explode(array(value, value)) AS value FROM files WHERE n < 9",
+    "SELECT value, row_number() OVER (ORDER BY n) AS n FROM files",
+)
 
 
 @pytest.fixture
@@ -127,6 +145,35 @@ def test_all_rows_come_or_none_whatever_the_budget(expression: str, spark: Spark
         assert (found is None) >= (needed > most_bytes)
         if found is not None:
             assert sum(batch.num_rows for batch in found) == len(values)
+    assert seen == {True, False}
+
+
+@pytest.mark.parametrize("sources", ["parquet", ""], ids=["files of version 1", "files of version 2"])
+def test_whatever_the_plan_is_no_row_is_missing_unless_those_that_came_are_over_the_budget(
+    sources: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark may evaluate, combine and move filters: the budget counts a row if, and only if, the row would have come.
+
+    Over rows that the plan contains, the optimizer runs a filter itself, with the very counter that it was given.
+    """
+    made = spark.range(0, 400, 1, 1).selectExpr("CAST(id AS STRING) AS value", "IF(id % 3 = 0, NULL, id % 20) AS n")
+    made.write.parquet(str(tmp_path / "rows"))
+    spark.conf.set("spark.sql.sources.useV1SourceList", sources)
+    spark.read.parquet(str(tmp_path / "rows")).createOrReplaceTempView("files")
+    spark.sql("SELECT * FROM VALUES ('aaaa'), ('bbbb'), ('cccc') AS t (value)").createOrReplaceTempView("given")
+    budget, seen = Budget(), set()
+    try:
+        for plan in PLANS:
+            frame = spark.sql(plan)
+            rows = as_arrow(frame).num_rows
+            for most_bytes in (10, 30, 100, 1_000, 30, 100_000):
+                dataset = budget.bounded(frame, most_bytes)
+                assert dataset is not None
+                came = as_arrow(type(frame)(dataset, spark))
+                assert came.num_rows == rows or spent_bytes(came.to_batches()) > most_bytes, plan
+                seen.add(came.num_rows == rows)
+    finally:
+        spark.conf.unset("spark.sql.sources.useV1SourceList")
     assert seen == {True, False}
 
 
