@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -104,10 +105,11 @@ class _Filter:
         return self._dataset.ofRows(_session(frame), plan)
 
 
-def spent_bytes(batches: Iterable[pa.RecordBatch]) -> int:
+def spent_bytes(batches: Iterable[pa.RecordBatch]) -> float:
     """What rows have spent, as their tasks have counted it.
 
-    A task that held a row back has passed more than its budget. So rows that have spent no more are all that there were.
+    A task that held a row back has passed more than its budget. So rows that have spent no more are all that there were. Infinite
+    if there is a layout that Spark does not use today: too few would mean that rows are missing, and nobody knows.
     """
     return sum(
         _LEAST_BYTES * batch.num_columns * batch.num_rows + sum(map(_bytes_in, batch.columns)) for batch in batches
@@ -148,7 +150,7 @@ def _bytes_of(value: str, kind: st.DataType) -> str | None:
     return "" if isinstance(kind, _FIXED) else None
 
 
-def _bytes_in(column: Any) -> int:
+def _bytes_in(column: Any) -> float:
     """The bytes and the text in a column of any depth; what a null hides does not count."""
     kind: Any = column.type
     if pa.types.is_struct(kind):
@@ -159,5 +161,7 @@ def _bytes_in(column: Any) -> int:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         elements = column.flatten()
         return _LEAST_BYTES * len(elements) + _bytes_in(elements)
-    is_counted = kind in (pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
-    return int(pc.sum(pc.binary_length(column)).as_py() or 0) if is_counted else 0
+    if kind in (pa.binary(), pa.large_binary(), pa.string(), pa.large_string()):
+        return int(pc.sum(pc.binary_length(column)).as_py() or 0)
+    is_fixed = pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind)
+    return 0 if is_fixed else math.inf

@@ -104,7 +104,7 @@ def test_the_rows_of_a_task_pass_up_to_the_first_one_over_the_budget(
     frame = random_rows(spark, chance)
     rows = as_arrow(frame)
     spent = [spent_bytes(rows.slice(0, count).to_batches()) for count in range(rows.num_rows + 1)]
-    most_bytes = chance.randrange(spent[-1])
+    most_bytes = chance.randrange(int(spent[-1]))
     [passed] = [count for count in range(1, len(spent)) if spent[count - 1] <= most_bytes < spent[count]]
     found = bounded(frame, most_bytes)
     assert found.to_pylist() == rows.slice(0, passed).to_pylist()
