@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
     from tests.live.services import KafkaService
 
-#: Undecided, decided, and to the end; `make matrix` on another Spark goes the same way.
-POINTS = "driver.confirmed", "driver.committing", ""
+#: Where the drivers are killed, one after the other; the last one comes to its end.
+EVERY_POINT = "driver.confirmed", "driver.decided", "driver.committing", "driver.committed", ""
+A_SAMPLE = "driver.confirmed", "driver.committing", ""
 _VERSION_2 = {"spark.sql.streaming.offsetLog.formatVersion": "2"}
 _knows_version_2 = pytest.mark.skipif(
     pyspark.__version__ < "4.3",
@@ -26,18 +27,25 @@ _knows_version_2 = pytest.mark.skipif(
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("plan", ["rows", pytest.param("shuffle", marks=pytest.mark.whole)])
+@pytest.mark.parametrize(
+    ("plan", "points"),
+    [
+        ("rows", A_SAMPLE),
+        pytest.param("rows", EVERY_POINT, marks=pytest.mark.whole),
+        pytest.param("shuffle", EVERY_POINT, marks=pytest.mark.whole),
+    ],
+)
 @pytest.mark.parametrize(
     "settings", [pytest.param({}, id="v1"), pytest.param(_VERSION_2, marks=_knows_version_2, id="v2")]
 )
 def test_a_query_over_files_is_exactly_once_when_its_driver_is_killed(
-    plan: str, settings: dict[str, str], kafka: KafkaService, tmp_path: Path
+    plan: str, points: tuple[str, ...], settings: dict[str, str], kafka: KafkaService, tmp_path: Path
 ) -> None:
     files = tmp_path / "files"
     files.mkdir()
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan=plan, files=str(files), spark=settings)
     try:
-        for number, point in enumerate(POINTS):
+        for number, point in enumerate(points):
             rows = [{"key": f"k{n % 5}", "value": f"k{n % 5}-{number}-{n}"} for n in range(40)]
             pipeline.given.update(row["value"] for row in rows)
             temporary = tmp_path / f"{number}.json"
