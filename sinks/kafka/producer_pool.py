@@ -57,12 +57,15 @@ class ProducerPool:
         self._served: dict[int, int] = {}  # sequence -> the batch it last served
         self._in_use_batch = -1
         self._used = 0
+        self._is_closed = False
+        self._last_use = time.monotonic()
 
     def take(self, batch: int, committed_through: int) -> ReadyProducer:
         """A producer for one transaction of ``batch``, at once if one was made ahead.
 
         Every transaction of batches up to ``committed_through`` is proven.
         """
+        self._last_use = time.monotonic()
         if batch != self._in_use_batch:
             self._in_use_batch, self._used = batch, 0
         self._used += 1
@@ -78,7 +81,8 @@ class ProducerPool:
 
     def replenish(self, committed_through: int) -> None:
         """Make as many ready as the last batch used, in the background. Called when a task is done."""
-        if self._making is not None and self._making.is_alive():
+        self._last_use = time.monotonic()
+        if self._is_closed or (self._making is not None and self._making.is_alive()):
             return
         missing = max(1, self._used) - len(self._ready)
         if missing <= 0:
@@ -90,11 +94,23 @@ class ProducerPool:
         self._making.start()
 
     def serve_idle(self) -> None:
-        """Read what librdkafka has for the ready producers."""
+        """Read what librdkafka has for the ready producers; drop those that nobody has wanted for long."""
+        if time.monotonic() - self._last_use > _KEEP_S:
+            self._drop_ready()
         with self._lock:
             for ready in self._ready:
                 with suppress(*SERVING):  # a producer that has failed says so to the task that takes it
                     ready.producer.poll(0)
+
+    def close(self) -> None:
+        """Drop the ready producers, also the one in the making. A task that has taken one keeps it."""
+        self._is_closed = True
+        self._drop_ready()
+
+    def _drop_ready(self) -> None:
+        with self._lock:
+            dropped, self._ready = self._ready, []
+        dropped.clear()  # outside the lock: a client that ends waits for its threads
 
     def _free_sequences(self, committed_through: int) -> Iterator[int]:
         kept = {ready.sequence for ready in self._ready}
@@ -119,22 +135,30 @@ class ProducerPool:
                 logger.warning("no producer could be made ahead; the next task makes its own: %s", str(error))
                 return
             with self._lock:
-                self._ready.append(ready)
                 self._served[sequence] = batch
+                if self._is_closed:
+                    return
+                self._ready.append(ready)
+
+
+def _serve_all() -> None:
+    # A call for each round: a variable that outlives it would keep the producers of a pool that is dropped meanwhile.
+    for pool in list(_pools.values()):
+        pool.serve_idle()
 
 
 def _serve_idle() -> None:
     while True:
         time.sleep(_SERVE_EVERY_S)
-        for pool in list(_pools.values()):
-            pool.serve_idle()
+        _serve_all()
 
 
 @cache
 def _keep_serving_idle(pid: int) -> None:
     """Start the thread of this process that serves idle producers.
 
-    Their statistics, 100 kB and more a second for each, would pile up until a task takes them. A driver may wait for hours.
+    What they have to say (a broker that went away, a token that expires) would pile up until a task takes them. A driver may
+    wait for hours.
     """
     threading.Thread(target=_serve_idle, args=(), name=f"twopc-idle-producers-{pid}", daemon=True).start()
 
@@ -143,28 +167,35 @@ def _keep_serving_idle(pid: int) -> None:
 _pools: dict[str, ProducerPool] = {}
 #: A driver has a thread for each of its queries.
 _pools_lock: Final = threading.Lock()
-#: A worker outlives many queries; each idle producer costs three threads, some MB, and twenty statistics a second. A driver drops
-#: the pools of queries that have ended.
+#: A worker outlives many queries; each idle producer costs some threads and some MB. A driver drops the pools of queries that
+#: have ended, and a worker those of queries that it has long heard nothing of.
 _MOST_POOLS: Final = 64
 _SERVE_EVERY_S: Final = 5.0
+#: How long an unused producer is kept ready. By then the brokers have closed its connections (``connections.max.idle.ms``, ten
+#: minutes by default), so it would save its task little.
+_KEEP_S: Final = 600.0
 
 
 def pool_for(key: PoolKey, *, timeout_ms: float) -> ProducerPool:
     """This process's pool for ``key``. Drops a pool of an earlier driver epoch, of a parent process, or long unused."""
     _keep_serving_idle(os.getpid())
     with _pools_lock:
-        pool = _pools.pop(key.sink, None)
+        pool = former = _pools.pop(key.sink, None)
         if pool is None or pool.key != key:
             pool = ProducerPool(key, timeout_ms=timeout_ms)
         _pools[key.sink] = pool
-        if len(_pools) > _MOST_POOLS:
-            del _pools[next(iter(_pools))]
-        return pool
+        oldest = _pools.pop(next(iter(_pools))) if len(_pools) > _MOST_POOLS else None
+    for dropped in (former, oldest):
+        if dropped not in {None, pool} and dropped.key.pid == key.pid:  # a parent's threads are not in this process
+            dropped.close()
+    return pool
 
 
 def drop_pool(sink: str, driver_epoch: int) -> None:
     """Drop this process's pool of a driver that has ended, if there is one. A writer that is at work keeps its producer."""
     with _pools_lock:
         pool = _pools.get(sink)
-        if pool is not None and pool.key.driver_epoch == driver_epoch:
-            del _pools[sink]
+        if pool is None or pool.key.driver_epoch != driver_epoch:
+            return
+        del _pools[sink]
+    pool.close()

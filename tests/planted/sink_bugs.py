@@ -142,4 +142,22 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         model=False,
         protocol="tests/live/hbase/test_whole_chunks.py",
     ),
+    one_edit(
+        "the idle thread keeps the producers of a query that has ended",
+        0,
+        "sinks/kafka/producer_pool.py",
+        "        _serve_all()\n",
+        "        for pool in list(_pools.values()):\n            pool.serve_idle()\n",
+        model=False,
+        protocol="tests/live/test_kafka_idle.py -k dropped",
+    ),
+    one_edit(
+        "a producer in the making outlives its query",
+        0,
+        "sinks/kafka/producer_pool.py",
+        "                if self._is_closed:\n                    return\n",
+        "",
+        model=False,
+        protocol="tests/live/test_kafka_idle.py -k making",
+    ),
 )

@@ -1,0 +1,132 @@
+"""Producers that are made ready ahead: what they cost while nobody uses them, and that nothing is left of them afterwards."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from sinks.kafka import KafkaSink, librdkafka, producer_pool
+from sinks.kafka.producer_pool import ProducerPool, drop_pool
+from tests.live.pipeline import create_topic
+from twopc.attempt import Attempt, TaskAttempt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sinks.kafka.producer import ReadyProducer
+    from tests.live.services import KafkaService
+
+BOTH = pytest.mark.parametrize("native", [True, False], ids=["native", "produce"])
+DRIVER_EPOCH = 1
+
+
+def clients() -> int:
+    """How many librdkafka clients this process has: each has one main thread."""
+    return sum(task.read_text() == "rdk:main\n" for task in Path("/proc/self/task").glob("*/comm"))
+
+
+def eventually(is_so: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def sink_of(kafka: KafkaService, *, partitions: int = 4) -> KafkaSink:
+    name = f"i{uuid.uuid4().hex[:10]}"
+    topic = create_topic(kafka.bootstrap_servers, name, partitions)
+    create_topic(kafka.bootstrap_servers, f"twopc-ledger-{name}", 3)
+    return KafkaSink(name=name, bootstrap_servers=kafka.bootstrap_servers, topic=topic)
+
+
+def prepare(sink: KafkaSink) -> ProducerPool:
+    """Prepare a task's transaction; then a producer is ready for the next one."""
+    task = TaskAttempt(
+        query_id="q",
+        batch_id=0,
+        attempt=Attempt(1, 1),
+        partition=0,
+        driver_epoch=DRIVER_EPOCH,
+        committed_through=-1,
+    )
+    writer = sink.create_writer(task)
+    writer.begin_transaction()
+    writer.write(pa.record_batch({"value": pa.array([b"v"] * 10, pa.binary())}))
+    writer.pre_commit()
+    writer.hand_over()
+    writer.close()
+    pool = producer_pool._pools[sink.name]
+    eventually(lambda: len(pool._ready) == 1, "a producer is ready")
+    return pool
+
+
+@BOTH
+def test_nothing_is_left_of_a_pool_that_was_dropped(
+    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
+) -> None:
+    """The thread that serves idle producers has seen it. Caught mutation: that thread's variable keeps the pool."""
+    monkeypatch.setattr("sinks.kafka.producer.librdkafka.library", librdkafka.library if native else lambda: None)
+    monkeypatch.setattr(producer_pool, "_SERVE_EVERY_S", 0.01)
+    producer_pool._keep_serving_idle.cache_clear()  # another such thread, which does not sleep now
+    served, serve = threading.Semaphore(0), ProducerPool.serve_idle
+
+    def serve_and_say_so(pool: ProducerPool) -> None:
+        serve(pool)
+        served.release()
+
+    monkeypatch.setattr(ProducerPool, "serve_idle", serve_and_say_so)
+    gc.collect()
+    before = clients()
+    sink = sink_of(kafka)
+    prepare(sink)
+    assert clients() == before + 1
+    assert served.acquire(timeout=30)
+    assert served.acquire(timeout=30)
+    drop_pool(sink.name, DRIVER_EPOCH)
+    eventually(lambda: clients() == before, "no client is left")
+
+
+def test_a_producer_in_the_making_ends_with_its_pool(kafka: KafkaService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The query ends at once after its last batch. Caught mutation: what is made for a dropped pool is kept."""
+    gc.collect()
+    before = clients()
+    sink = sink_of(kafka)
+    pool = prepare(sink)
+    pool.take(1, -1)  # and drop it
+    made, make = threading.Event(), pool._make
+
+    def make_late(sequence: int) -> ReadyProducer:
+        drop_pool(sink.name, DRIVER_EPOCH)
+        ready = make(sequence)
+        made.set()
+        return ready
+
+    monkeypatch.setattr(pool, "_make", make_late)
+    pool.replenish(-1)
+    assert made.wait(30)
+    eventually(lambda: clients() == before, "no client is left")
+    pool.replenish(-1)
+    assert clients() == before
+    assert pool._ready == []
+
+
+def test_a_producer_that_nobody_wants_for_long_is_dropped(kafka: KafkaService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker is not told that a query has ended. The pool itself stays: its ids are not used twice."""
+    gc.collect()
+    before = clients()
+    sink = sink_of(kafka)
+    pool = prepare(sink)
+    pool.serve_idle()
+    assert clients() == before + 1
+    monkeypatch.setattr(producer_pool, "_KEEP_S", 0.0)
+    pool.serve_idle()
+    eventually(lambda: clients() == before, "no client is left")
+    first, second = pool.take(1, -1), pool.take(1, -1)
+    assert first.transactional_id != second.transactional_id
