@@ -12,7 +12,9 @@ from integration.services import ServiceError, ivy, jar_lock, jars
 from integration.services.ivy import ivy_file
 from integration.services.jars import (
     LOCKED_KAFKA_VERSIONS,
+    NEWEST_CONNECTORS,
     JarSet,
+    connector_version,
     fetch,
     hbase_set,
     mirror_set,
@@ -138,11 +140,35 @@ def test_the_spark_jars_leave_out_what_pyspark_ships() -> None:
     assert '<exclude org="*" module="scala-library"' in ivy_file(wanted.coordinates, excluded=wanted.excluded)
 
 
+@pytest.mark.parametrize(
+    ("spark", "connector"),
+    [
+        ("4.0.5", "4.0.4"),
+        ("4.0.4", "4.0.4"),
+        ("4.0.0", "4.0.0"),
+        ("4.0.10", "4.0.4"),
+        ("4.3.0", "4.3.0"),
+        ("3.5.9", "3.5.7"),
+    ],
+)
+def test_a_patch_without_a_connector_takes_the_newest_one_of_its_minor_version(spark: str, connector: str) -> None:
+    assert connector_version(spark) == connector
+
+
+def test_a_lock_of_one_set_leaves_the_others(registry: FakeRegistry) -> None:
+    jars.write_lock("hbase-")
+    lock = jar_lock.read_lock(jar_lock.LOCK_FILE)
+    assert set(lock) == {WANTED.name, hbase_set().name}
+    assert set(lock[hbase_set().name]) == set(CONTENT)
+    assert len(registry.ivy_files) == 1
+
+
 def test_the_default_sets_are_locked() -> None:
     lock = json.loads(jar_lock.LOCK_FILE.read_text())
     kafka = (f"kafka-{version}" for version in LOCKED_KAFKA_VERSIONS)
-    others = (old_kafka_set(), mirror_set(), spark_kafka_set(), hbase_set())
-    assert {*kafka, *(one.name for one in others)} == set(lock)
+    connectors = {f"spark-kafka-{version}" for version in NEWEST_CONNECTORS.values()}
+    others = {one.name for one in (old_kafka_set(), mirror_set(), spark_kafka_set(), hbase_set())}
+    assert {*kafka, *connectors, *others} == set(lock)
     for files in lock.values():
         assert all(entry["size"] > 0 and len(entry["sha256"]) == 64 for entry in files.values())
 

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from integration.services.jars import LOCKED_KAFKA_VERSIONS
+from integration.spark.foreach_batch import _PROVEN_SPARKS
 from tests.matrix.__main__ import KAFKAS, ROOT, SPARKS
 
 OLDEST = SPARKS[0]
@@ -27,6 +28,15 @@ def test_an_older_kafka_keeps_a_rule() -> None:
     done = run("--kafka", "3.9.1", "--tests", "tests/live/rules/test_rule_03_confirm_before_deciding.py")
     assert "Kafka 3.9.1: " in done
     assert " passed" in done
+
+
+def test_every_spark_of_the_matrix_is_proven_and_documented() -> None:
+    minor = tuple(".".join(spark.version.split(".")[:2]) for spark in SPARKS)
+    assert minor == _PROVEN_SPARKS
+    assert [spark.version for spark in SPARKS if spark.version not in (ROOT / "docs/testing.md").read_text()] == []
+    assert [version for version in minor if version not in (ROOT / "README.md").read_text()] == []
+    groups = (ROOT / "pyproject.toml").read_text()
+    assert [spark for spark in SPARKS if f'{spark.group} = ["pyspark[sql]=={spark.version}' not in groups] == []
 
 
 def test_every_kafka_of_the_matrix_is_locked_and_documented() -> None:

@@ -1,6 +1,7 @@
 """Download the jars of Kafka, HBase and Spark's Kafka connector once, and verify them on every use.
 
-`python -m integration.services.jars` downloads the default sets and prints their files; `--lock` rewrites `jars.lock.json`.
+`python -m integration.services.jars` downloads the default sets and prints their files; `--lock` rewrites `jars.lock.json`,
+`--lock spark-kafka` only the connector of the installed Spark.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ DEFAULT_KAFKA_VERSION = "4.3.0"
 #: What `make matrix` runs, and 2.8.2, which is refused.
 LOCKED_KAFKA_VERSIONS = ("2.8.2", "3.0.2", "3.3.2", "3.5.2", "3.9.1", "4.0.1", "4.1.1", "4.2.0", DEFAULT_KAFKA_VERSION)
 HBASE_VERSION = "2.6.1"
+#: By Spark's minor version, the newest patch whose Kafka connector every repository serves: later patches take it, too.
+NEWEST_CONNECTORS = {"3.5": "3.5.7", "4.0": "4.0.4", "4.1": "4.1.3", "4.2": "4.2.0"}
 #: The last release of 0.10: what pipelines migrate from.
 OLD_KAFKA_VERSION = "0.10.2.2"
 
@@ -70,7 +73,7 @@ def spark_kafka_set() -> JarSet:
     """Return Spark's Kafka connector for the installed PySpark, without the jars that PySpark ships."""
     matches = (re.match(r"(.+?)-\d[^-]*.*\.jar$", jar.name) for jar in pyspark_jars().glob("*.jar"))
     shipped = frozenset(match[1] for match in matches if match)
-    version = importlib.metadata.version("pyspark")
+    version = connector_version(importlib.metadata.version("pyspark"))
     scala = "_2.12" if "spark-core_2.12" in shipped else "_2.13"
     return JarSet(
         f"spark-kafka-{version}",
@@ -80,6 +83,12 @@ def spark_kafka_set() -> JarSet:
         # Repositories lack the token provider of most later versions; this one serves them.
         () if version.startswith("3.") else (f"org.apache.spark:spark-token-provider-kafka-0-10{scala}:4.0.0",),
     )
+
+
+def connector_version(spark: str) -> str:
+    """Return the version of the Kafka connector for a version of Spark: its own, or the newest one that is served."""
+    newest = NEWEST_CONNECTORS.get(".".join(spark.split(".")[:2]), spark)
+    return min(spark, newest, key=lambda version: [int(part) for part in re.findall(r"\d+", version)])
 
 
 def hbase_set() -> JarSet:
@@ -226,9 +235,15 @@ def _resolve(wanted: JarSet, work: Path, locked: jar_lock.Sums | None) -> None:
         run.result()
 
 
-def write_lock() -> None:
-    """Resolve the default sets from their roots, ignoring cache and lock, and replace `jars.lock.json`."""
-    lock: dict[str, jar_lock.Sums] = {}
+def write_lock(prefix: str = "") -> None:
+    """Resolve sets from their roots, ignoring cache and lock, and rewrite `jars.lock.json`.
+
+    Args:
+        prefix: of the names of the sets; all others are left as they are. So are the connectors of other Sparks than the
+            installed one, since what a connector's set contains depends on the jars that Spark ships.
+    """
+    locked = jar_lock.read_lock(jar_lock.LOCK_FILE)
+    lock = {name: sums for name, sums in locked.items() if name.startswith("spark-kafka-") or prefix}
     for wanted in (
         *map(kafka_set, LOCKED_KAFKA_VERSIONS),
         old_kafka_set(),
@@ -236,6 +251,8 @@ def write_lock() -> None:
         spark_kafka_set(),
         hbase_set(),
     ):
+        if not wanted.name.startswith(prefix):
+            continue
         _say(f"locking {wanted.title}: " + ", ".join(wanted.coordinates))
         with tempfile.TemporaryDirectory() as work:
             _download(wanted, Path(work), locked=None)
@@ -251,9 +268,16 @@ def _say(message: str) -> None:
 def main() -> None:
     """Download or lock the default sets, from the command line."""
     parser = argparse.ArgumentParser(prog="python -m integration.services.jars", description=__doc__)
-    parser.add_argument("--lock", action="store_true", help="resolve from the roots and rewrite jars.lock.json")
-    if parser.parse_args().lock:
-        write_lock()
+    parser.add_argument(
+        "--lock",
+        nargs="?",
+        const="",
+        metavar="PREFIX",
+        help="resolve from the roots and rewrite jars.lock.json: the sets whose names begin with this, by default all",
+    )
+    prefix = parser.parse_args().lock
+    if prefix is not None:
+        write_lock(prefix)
         return
     for jars in (kafka_jars(), spark_kafka_jars(), hbase_jars()):
         Console().print(*jars, sep="\n", markup=False, highlight=False, soft_wrap=True)

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: What `make matrix` runs.
-_PROVEN_SPARKS: Final = ("3.5", "4.0", "4.2", "4.3")
+_PROVEN_SPARKS: Final = ("3.5", "4.0", "4.1", "4.2", "4.3")
 _QUERY_ID: Final = "sql.streaming.queryId"
 _RUN_ID: Final = "spark.jobGroup.id"  # a streaming query's run id is its job group
 

@@ -53,9 +53,10 @@ class Spark:
 
 
 SPARKS: Final = (
-    Spark("3.5.7", "spark-3-5", ("3.10", "3.11")),
-    Spark("4.0.0", "spark-4-0", ("3.10", "3.13")),
-    Spark("4.2.0", "spark-4-2", ("3.10", "3.13")),
+    Spark("3.5.9", "spark-3-5", ("3.10", "3.11")),
+    Spark("4.0.5", "spark-4-0", ("3.10", "3.13")),
+    Spark("4.1.4", "spark-4-1", ("3.10", "3.13")),
+    Spark("4.2.1", "spark-4-2", ("3.10", "3.13")),
     # Its Kafka connector is not published everywhere.
     Spark("4.3.0", "spark-4-3", ("3.11", "3.13"), _FILES),
 )
