@@ -19,7 +19,7 @@ from sinks.kafka.librdkafka_producer import ARGUMENT, MESSAGE, not_produced
 from twopc.errors import BadRecordError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from confluent_kafka import KafkaError
 
@@ -49,6 +49,11 @@ class PlainRecords:
 
     def __len__(self) -> int:
         return len(self._messages)
+
+    @property
+    def largest(self) -> int:
+        """See :class:`Records`."""
+        return _largest(self._spans)
 
     def enqueue(self, start: int) -> tuple[int, KafkaError | None]:
         """See :class:`Records`. After a full queue librdkafka accepts none of the rest."""
@@ -98,6 +103,11 @@ class DetailedRecords:
 
     def __len__(self) -> int:
         return len(self._counts)
+
+    @property
+    def largest(self) -> int:
+        """See :class:`Records`."""
+        return _largest(self._spans)
 
     def enqueue(self, start: int) -> tuple[int, KafkaError | None]:
         """See :class:`Records`."""
@@ -168,6 +178,12 @@ class Spans:
         self.addresses, self.sizes = base + edges[:-1], np.diff(edges)
         null = _nulls(self._column)
         self.addresses[null] = self.sizes[null] = 0
+
+
+def _largest(spans: Mapping[Any, Spans]) -> int:
+    """The bytes of the largest row in all of these columns."""
+    sizes = [column.sizes for column in spans.values()]
+    return int(np.max(np.sum(sizes, axis=0), initial=0)) if sizes else 0
 
 
 class Headers:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import KafkaError, KafkaException, Producer
 from tenacity import wait_none
 
+from sinks.kafka.acknowledged import flush_all
 from sinks.kafka.errors import SERVING, error_of, is_fenced, on_ids, on_topic, translate, translated
 from sinks.kafka.handle import driver_id
 from sinks.kafka.producer import client_logger, connect
@@ -92,7 +93,8 @@ class DriverProducer:
             self._producer.begin_transaction()
             for partition, value in values:
                 self._producer.produce(self._ledger, value, partition=partition, on_delivery=delivered)
-            left = self._producer.flush(self._timeout_s)
+            until = time.monotonic() + self._lives_ms / 1000
+            left = flush_all(self._producer.flush, silence_s=self._timeout_s, until=until)
             if failures or left:
                 raise KafkaException(failures[0] if failures else KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001
         except SERVING as error:

@@ -14,6 +14,7 @@ import os
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from sinks.kafka.acknowledged import flush_all
 from sinks.kafka.errors import SERVING, translate_in_task, translated
 from sinks.kafka.oauth import require_token
 from sinks.kafka.producer import ReadyProducer, new_producer
@@ -22,6 +23,8 @@ from sinks.kafka.writer import KafkaWriter
 from twopc.crash_points import crash_point
 
 if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+
     from sinks.kafka.settings import KafkaSettings
     from twopc.attempt import TaskAttempt
 
@@ -35,14 +38,24 @@ class PlainWriter(KafkaWriter):
     """See :class:`KafkaWriter`: the same rows, the same errors, no transaction."""
 
     def __init__(self, task: TaskAttempt, settings: KafkaSettings) -> None:
-        super().__init__(task, None, settings)
-        self._settings = settings
-        self._key = (os.getpid(), settings.name, tuple(sorted(settings.plain_config().items())))
+        super().__init__(task, settings)
+        self._config: dict[str, Any] = {}
+
+    @property
+    def _key(self) -> tuple[Any, ...]:
+        return (os.getpid(), self._settings.name, tuple(sorted(self._config.items())))
 
     def begin_transaction(self) -> None:
         """See :class:`SinkWriter`. There is none."""
-        self._ready = _idle.pop(self._key, None) or self._make()
+        self._ready = self._take()
         crash_point("task.began")
+
+    def _take(self) -> ReadyProducer:
+        if self._topic is not None:
+            self._batch_size.learn([self._topic])
+        self._sent_bytes = self._batch_size.bytes
+        self._config = self._batch_size.applied_to(self._settings.plain_config())
+        return _idle.pop(self._key, None) or self._make()
 
     def pre_commit(self) -> None:  # type: ignore[override]  # as SinkWriter has it: there is nothing to commit
         """See :class:`SinkWriter`. A vote needs no delivery error; with ``AT_LEAST_ONCE`` a report on every row (rule 2)."""
@@ -71,11 +84,11 @@ class PlainWriter(KafkaWriter):
         super(KafkaWriter, self).close()
 
     def _make(self) -> ReadyProducer:
-        config, failures = self._settings.plain_config(), {}  # type: ignore[var-annotated]
+        failures: dict[str, KafkaError] = {}
         label = f"{self._settings.name} ({self._settings.guarantee})"
-        require_token(config)
+        require_token(self._config)
         with translated(f"{label}: creating a producer", translate_in_task):
-            producer, native = new_producer(config, failures, deque(maxlen=1))
+            producer, native = new_producer(self._config, failures, deque(maxlen=1))
         return ReadyProducer(producer, label, 0, failures, native=native)
 
 
@@ -85,7 +98,7 @@ def release(settings: KafkaSettings) -> list[str]:
     for key in [key for key in _idle if key[:2] == (os.getpid(), settings.name)]:
         ready = _idle.pop(key)
         try:
-            left = ready.producer.flush(settings.timeout_ms / 1000)
+            left = flush_all(ready.producer.flush, silence_s=settings.timeout_ms / 1000)
         except SERVING as error:
             unsent.append(str(error))
             continue

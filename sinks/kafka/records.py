@@ -21,6 +21,10 @@ class Records(Protocol):
 
     def __len__(self) -> int: ...
 
+    @property
+    def largest(self) -> int:
+        """The bytes of the largest row's key and value."""
+
     def enqueue(self, start: int) -> tuple[int, KafkaError | None]:
         """Enqueue the rows from ``start`` on; up to which row they were accepted, and why that one was not."""
 
@@ -37,6 +41,11 @@ class OneByOne:
 
     def __len__(self) -> int:
         return len(self._messages)
+
+    @property
+    def largest(self) -> int:
+        """See :class:`Records`."""
+        return max((sum(len(part or b"") for part in message[1:3]) for message in self._messages), default=0)
 
     def enqueue(self, start: int) -> tuple[int, KafkaError | None]:
         """See :class:`Records`."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tenacity import stop_after_delay, wait_exponential
+from tenacity import wait_exponential
 
 from sinks.retry import repeating
 
@@ -68,17 +69,23 @@ def until_final(
 ) -> dict[str, str]:
     """Request for all ids together, and with backoff again for those whose report is in :data:`NOT_FINAL`.
 
-    Returns the last report by id, when all are final or time runs out.
+    Returns the last report by id, when all are final, or none has become final for ``timeout_ms``: many ids may take longer.
     """
     reports = dict.fromkeys(transactional_ids, NO_ANSWER)
+    deadline = time.monotonic() + timeout_ms / 1000
 
     def pending() -> list[str]:
         return [tid for tid, report in reports.items() if report in NOT_FINAL]
 
     def send() -> list[str]:
-        reports.update(request(pending()))
-        return pending()
+        nonlocal deadline
+        before = pending()
+        reports.update(request(before))
+        left = pending()
+        if len(left) < len(before):
+            deadline = time.monotonic() + timeout_ms / 1000
+        return left
 
     if reports:
-        repeating(stop=stop_after_delay(timeout_ms / 1000), backoff=_BACKOFF)(send)
+        repeating(stop=lambda _: time.monotonic() >= deadline, backoff=_BACKOFF)(send)
     return reports

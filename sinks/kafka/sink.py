@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sinks.kafka.handle import KafkaHandle
-from sinks.kafka.producer_pool import PoolKey, pool_for
 from sinks.kafka.settings import EXACTLY_ONCE, KafkaSettings
 from sinks.kafka.writer import KafkaWriter
 from twopc.sink import TwoPhaseCommitSink
@@ -87,11 +86,7 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
             from sinks.kafka.plain_writer import PlainWriter  # noqa: PLC0415 - most sinks need none
 
             return PlainWriter(task, self)
-        config = tuple(sorted(self.producer_config().items()))
-        pool = pool_for(
-            PoolKey(self.name, task.driver_epoch, self.ledger, config, self.topic), timeout_ms=self.timeout_ms
-        )
-        return KafkaWriter(task, pool, self)
+        return KafkaWriter(task, self)
 
     def create_committer(self) -> KafkaCommitter:
         """See :class:`TwoPhaseCommitSink`."""

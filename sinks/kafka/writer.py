@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
+from sinks.kafka.acknowledged import flush_all
+from sinks.kafka.batch_size import batch_size_of
 from sinks.kafka.columns import require_exact, texts_of
 from sinks.kafka.errors import SLOW_DELIVERY, on_ids, on_topic, translate_in_task, translated
 from sinks.kafka.handle import KafkaHandle
 from sinks.kafka.markers import encode_marker
 from sinks.kafka.producer import drop_quietly, is_for_another
+from sinks.kafka.producer_pool import PoolKey, pool_for
 from sinks.kafka.records import OneByOne, has_failed, is_full, messages_of
+from sinks.kafka.sent import by_topic, ranges, transmitted
 from twopc.crash_points import crash_point
-from twopc.errors import RetriableError
+from twopc.errors import CheckpointExpiredError, RetriableError
 from twopc.writer import SinkWriter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import pyarrow as pa
+    from confluent_kafka import KafkaError
 
     from sinks.kafka.producer import ReadyProducer
     from sinks.kafka.producer_pool import ProducerPool
     from sinks.kafka.records import Records
     from sinks.kafka.settings import KafkaSettings
     from twopc.attempt import TaskAttempt
+    from twopc.errors import TwoPhaseCommitError
 
 _ABORT_TIMEOUT_MS: Final = 5_000
-#: How long a failed record may go unnoticed while others are sent.
-_FLUSH_SLICE_S: Final = 0.5
 #: How often to look for a delivery report that is on its way.
 _LOOKS: Final = 20
 #: Rows between two looks at the delivery reports: as Python objects, and as structures of 72 bytes.
@@ -46,21 +50,20 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
     librdkafka would write as something else is refused, see :func:`sinks.kafka.columns.require_exact`.
     """
 
-    def __init__(self, task: TaskAttempt, pool: ProducerPool | None, settings: KafkaSettings) -> None:
+    def __init__(self, task: TaskAttempt, settings: KafkaSettings) -> None:
         self._task = task
-        self._pool = pool
+        self._settings = settings
+        self._batch_size = batch_size_of(settings, task.driver_epoch)
+        self._pool: ProducerPool | None = None
         self._topic = settings.topic
         self._require_topics = settings.require_topics
         self._ledger = settings.ledger
         self._timeout_s = settings.timeout_ms / 1000
         self._ready: ReadyProducer | None = None
+        self._sent_bytes = 0  # at most in one batch
+        self._ends_at = math.inf
         self._rows = 0
-
-    @property
-    def _ids(self) -> ProducerPool:
-        if self._pool is None:
-            raise AssertionError("a writer without a transaction needs no id")
-        return self._pool
+        self._largest = 0
 
     @property
     def _begun(self) -> ReadyProducer:
@@ -70,20 +73,36 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
 
     def begin_transaction(self) -> None:
         """See :class:`SinkWriter`."""
-        self._ready = self._ids.take(self._task.batch_id, self._task.committed_through)
+        settings = self._settings
+        self._ready = self._take()
+        self._ends_at = time.monotonic() + (settings.transaction_timeout_ms - settings.reserve_ms) / 1000
         tid = self._ready.transactional_id
         with translated(f"beginning {tid}", translate_in_task, right=on_ids("Write", tid)):
             self._ready.producer.begin_transaction()
         crash_point("task.began")
 
+    def _take(self) -> ReadyProducer:
+        """A producer whose batches fit the topics that are known."""
+        settings, task = self._settings, self._task
+        if self._topic is not None:
+            self._batch_size.learn([self._topic])
+        self._sent_bytes = self._batch_size.bytes
+        config = tuple(sorted(self._batch_size.applied_to(settings.producer_config()).items()))
+        key = PoolKey(settings.name, task.driver_epoch, self._ledger, config, self._topic)
+        self._pool = pool_for(key, timeout_ms=settings.timeout_ms)
+        return self._pool.take(task.batch_id, task.committed_through)
+
     def write(self, rows: pa.RecordBatch) -> None:
         """See :class:`SinkWriter`. Memory is bounded by librdkafka's queue."""
-        ready = self._begun
         require_exact(rows)
+        self._fit_batches(rows)
+        ready = self._begun
         self._rows += rows.num_rows
         at_once = _OBJECTS if ready.native is None else _STRUCTURES
         for start in range(0, rows.num_rows, at_once):
-            self._enqueue_all(ready, self._records(ready, rows.slice(start, at_once)))
+            records = self._records(ready, rows.slice(start, at_once))
+            self._largest = max(self._largest, records.largest)
+            self._enqueue_all(ready, records)
             self._serve(ready, 0)
 
     def pre_commit(self) -> KafkaHandle:
@@ -125,7 +144,23 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
     def close(self) -> None:
         """See :class:`SinkWriter`. The idle worker then makes producers ready for its next tasks."""
         super().close()
-        self._ids.replenish(self._task.committed_through)
+        if self._pool is not None:
+            self._pool.replenish(self._task.committed_through)
+
+    def _fit_batches(self, rows: pa.RecordBatch) -> None:
+        """Make sure that the topics which rows choose take the producer's batches. Before the first row it can be changed."""
+        if self._topic is not None:
+            return
+        column = rows.column("topic")
+        topics = texts_of(column.drop_null().unique())
+        self._require_topics([*topics, *([None] if column.null_count else [])])
+        self._batch_size.learn(topics)
+        too_small = self._batch_size.too_small_for(topics, self._sent_bytes)
+        if too_small is not None:
+            if self._rows:
+                raise too_small
+            self.abort()
+            self.begin_transaction()
 
     def _records(self, ready: ReadyProducer, rows: pa.RecordBatch) -> Records:
         topics: list[Any] = [self._topic]
@@ -133,7 +168,6 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         if self._topic is None:
             encoded = rows.column("topic").dictionary_encode()
             topics, which = texts_of(encoded.dictionary), encoded.indices
-            self._require_topics([*topics, *([None] if encoded.null_count else [])])
         if ready.native is None:
             return OneByOne(ready.producer, messages_of(rows, topics, which))
         from sinks.kafka.arrow_records import records_of  # noqa: PLC0415 - it needs numpy, as the native producer does
@@ -161,25 +195,32 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
                 raise RetriableError(f"the topic {topic} took no record for {self._timeout_s:.0f} s: {SLOW_DELIVERY}")
 
     def _flush(self, ready: ReadyProducer) -> None:
-        """Wait until every record has its report, or one has failed.
+        """Wait until every record has its report, or one has failed. Acknowledgements renew the time.
 
         Raises:
-            RetriableError: not in time.
+            RetriableError: none came in time.
+            CheckpointExpiredError: they came, but not for all records in what the transaction lives.
             BadRecordError, RetriableError: a record was not delivered.
         """
-        deadline = time.monotonic() + self._timeout_s
-        left = self._rows + 1  # the marker counts, too
-        while left and time.monotonic() < deadline:
+
+        def flush(wait_s: float) -> int:
             with translated(self._doing(ready), translate_in_task):
-                left = ready.producer.flush(min(_FLUSH_SLICE_S, self._timeout_s))
+                left = ready.producer.flush(wait_s)
             # Once a record has failed, librdkafka may keep those behind it until the transaction ends.
             self._serve(ready, 0)
-        if left:
-            raise RetriableError(
-                f"{ready.transactional_id}: {min(left, self._rows)} of {self._rows} records were not acknowledged within "
-                f"{self._timeout_s:.0f} s: "
-                f"{SLOW_DELIVERY}"
+            return left
+
+        left = flush_all(flush, silence_s=self._timeout_s, until=self._ends_at)
+        if not left:
+            return
+        open_ones = f"{ready.transactional_id}: {min(left, self._rows)} of {self._rows} records were not acknowledged"
+        if time.monotonic() >= self._ends_at:
+            raise CheckpointExpiredError(
+                f"{open_ones} when too little was left of the {self._settings.transaction_timeout_ms} ms that the transaction "
+                "lives. Nothing of this attempt is visible or decided. Raise kafka.transaction.timeout.ms and the brokers' "
+                f"transaction.max.timeout.ms; and {SLOW_DELIVERY}"
             )
+        raise RetriableError(f"{open_ones}, none of them within {self._timeout_s:.0f} s: {SLOW_DELIVERY}")
 
     def _serve(self, ready: ReadyProducer, wait_s: float) -> None:
         """Serve delivery reports and statistics; a record that was not delivered raises."""
@@ -196,11 +237,16 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             doing = f"{ready.transactional_id}: writing to"
             blamed = {topic: error for topic, error in ready.failures.items() if not is_for_another(error)}
             errors = [
-                translate_in_task(error, f"{doing} {topic} (of {self._rows} rows)", on_topic("Write", topic))
+                self._translated(error, topic, f"{doing} {topic} (of {self._rows} rows)")
                 for topic, error in sorted((blamed or ready.failures).items())
             ]
             lasting = next((error for error in errors if not error.retriable), errors[0])
             raise type(lasting)("; ".join(map(str, errors)))
+
+    def _translated(self, error: KafkaError, topic: str, doing: str) -> TwoPhaseCommitError:
+        """What to raise for the delivery report of a record."""
+        refused = self._batch_size.refusal(error, topic, self._sent_bytes, self._largest, doing)
+        return refused or translate_in_task(error, doing, on_topic("Write", topic))
 
     def _doing(self, ready: ReadyProducer) -> str:
         return f"{ready.transactional_id}: writing (of {self._rows} rows)"
@@ -208,12 +254,12 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
     def _written_to(self, ready: ReadyProducer, marker_partition: int) -> tuple[str, ...]:
         """The partitions with all rows and the marker, by each record's delivery report if the producer has them."""
         native = ready.native
-        sent = self._statistics_of_all(ready, marker_partition) if native is None else _by_topic(native.delivered)
+        sent = self._statistics_of_all(ready, marker_partition) if native is None else by_topic(native.delivered)
         if not self._covers(sent, marker_partition):
             raise RetriableError(
                 f"{ready.transactional_id}: librdkafka reports fewer records than the {self._rows} it was given"
             )
-        return tuple(f"{topic}:{_ranges(sorted(counts))}" for topic, counts in sorted(sent.items()))
+        return tuple(f"{topic}:{ranges(sorted(counts))}" for topic, counts in sorted(sent.items()))
 
     def _covers(self, sent: Mapping[str, Mapping[int, int]], marker_partition: int) -> bool:
         count = sum(sum(counts.values()) for counts in sent.values())
@@ -227,35 +273,8 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         deadline = time.monotonic() + self._timeout_s
         while time.monotonic() < deadline:  # not a retry: serving is what calls back with the statistics
             statistics = ready.statistics or {}
-            sent = _transmitted(statistics)
+            sent = transmitted(statistics)
             if self._covers(sent, marker_partition) and statistics.get("msg_cnt") == 0:
                 return sent
             self._serve(ready, 0.01)
         return {}
-
-
-def _transmitted(statistics: dict[str, Any]) -> dict[str, dict[int, int]]:
-    sent: dict[str, dict[int, int]] = defaultdict(dict)
-    for topic, facts in statistics.get("topics", {}).items():
-        for number, partition in facts.get("partitions", {}).items():
-            if partition.get("txmsgs", 0) > 0 and int(number) >= 0:
-                sent[topic][int(number)] = partition["txmsgs"]
-    return sent
-
-
-def _by_topic(delivered: Mapping[tuple[str, int], int]) -> dict[str, dict[int, int]]:
-    sent: dict[str, dict[int, int]] = defaultdict(dict)
-    for (topic, partition), count in delivered.items():
-        sent[topic][partition] = count
-    return sent
-
-
-def _ranges(numbers: list[int]) -> str:
-    """Ascending numbers as ``0-3,7``."""
-    pieces: list[list[int]] = []
-    for number in numbers:
-        if pieces and number == pieces[-1][-1] + 1:
-            pieces[-1] = [pieces[-1][0], number]
-        else:
-            pieces.append([number])
-    return ",".join("-".join(map(str, piece)) for piece in pieces)

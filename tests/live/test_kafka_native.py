@@ -4,102 +4,27 @@ from __future__ import annotations
 
 import os
 import random
-import re
-import uuid
-from collections import Counter, defaultdict
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
-from sinks.kafka import KafkaSink, librdkafka, producer_pool
-from sinks.kafka.prepared import await_visible
-from sinks.kafka.transactions import TransactionClient
+from sinks.kafka import producer_pool
 from tests.arrow_rows import HEADERS, KINDS, sliced, texts
 from tests.live.pipeline import create_topic
 from tests.live.services import KafkaService
+from tests.live.ways import BOTH, Way
 from tests.reader import records
-from twopc.attempt import Attempt, TaskAttempt
 from twopc.errors import BadRecordError, RetriableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from integration.services.kafka import LocalKafka
-    from sinks.kafka.handle import KafkaHandle
-    from sinks.kafka.writer import KafkaWriter
 
 SEED = int(os.environ.get("TWOPC_SEED", "0")) or random.randrange(1, 10**9)
 ROWS = 3_000
-BOTH = pytest.mark.parametrize("native", [True, False], ids=["native", "produce"])
-
-
-class Way:
-    """A sink that writes in one of the two ways, into topics of its own."""
-
-    def __init__(
-        self, kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool, topic: bool = True, **sink: Any
-    ) -> None:
-        self.native = native
-        self.servers = kafka.bootstrap_servers
-        self.name = f"w{uuid.uuid4().hex[:10]}"
-        self.topics = [create_topic(self.servers, f"{self.name}-{number}") for number in range(3)]
-        create_topic(self.servers, f"twopc-ledger-{self.name}", 3)
-        chosen = self.topics[0] if topic else None
-        self.sink = KafkaSink(
-            name=self.name, bootstrap_servers=self.servers, topic=chosen, **{"timeout_ms": 30_000, **sink}
-        )
-        self._monkeypatch = monkeypatch
-
-    def writer(self) -> KafkaWriter:
-        self._monkeypatch.setattr(
-            "sinks.kafka.producer.librdkafka.library", librdkafka.library if self.native else lambda: None
-        )
-        task = TaskAttempt(
-            query_id="q", batch_id=0, attempt=Attempt(1, 1), partition=0, driver_epoch=1, committed_through=-1
-        )
-        writer = self.sink.create_writer(task)
-        writer.begin_transaction()
-        assert (writer._begun.native is not None) == self.native
-        return writer
-
-    def write(self, batches: Sequence[pa.RecordBatch]) -> KafkaHandle:
-        """Write and commit."""
-        writer = self.writer()
-        try:
-            for rows in batches:
-                writer.write(rows)
-            handle = writer.pre_commit()
-            writer.hand_over()
-        finally:
-            writer.close()
-        client = TransactionClient(self.sink.committing_config())
-        assert client.end([handle.identity]) == {handle.transactional_id: "NONE"}
-        await_visible(client, [handle], timeout_ms=30_000)  # the answer may come before every partition has the commit
-        client.close()
-        return handle
-
-    def error(self, batches: Sequence[pa.RecordBatch]) -> tuple[type[Exception], str]:
-        """The error of a task, without the names that differ."""
-        with pytest.raises(Exception, match=r".") as caught:
-            self.write(batches)
-        found = re.sub(rf"{self.name}\.1\.\w+\.\d+", "ID", str(caught.value)).replace(self.name, "NAME")
-        return caught.type, found
-
-    def found(self) -> list[Any]:
-        """The records of every topic; those with a key in the order of their partitions."""
-        result: list[Any] = []
-        for number, topic in enumerate(self.topics):
-            ordered, anywhere = defaultdict(list), []
-            for message in records(self.servers, topic):
-                kind, stamp = message.timestamp()
-                row = (message.key(), message.value(), message.headers(), kind, stamp if stamp < 10**12 else "now")
-                if message.key() is None:
-                    anywhere.append(row)  # librdkafka chooses any partition
-                else:
-                    ordered[message.partition()].append(row)
-            result.append((number, dict(ordered), sorted(anywhere, key=repr)))
-        return result
 
 
 def batches_of(chance: random.Random, topics: Sequence[str], *, details: bool) -> list[pa.RecordBatch]:

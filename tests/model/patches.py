@@ -8,8 +8,17 @@ from typing import Any
 import tenacity
 import tenacity.nap
 
+from sinks.kafka import (
+    acknowledged,
+    batch_size,
+    decision_log,
+    driver_producer,
+    markers,
+    producer_pool,
+    reports,
+    scan_start,
+)
 from sinks.kafka import committer as kafka_committer
-from sinks.kafka import decision_log, driver_producer, markers, producer_pool, scan_start
 from sinks.kafka import producer as kafka_producer
 from sinks.kafka import reader as kafka_reader
 from sinks.kafka import writer as kafka_writer
@@ -53,6 +62,9 @@ def install() -> None:
                 "_keep_serving_idle": lambda _pid: None,  # it never ends, and the model's statistics do not pile up
             },
         ),
+        (acknowledged, {"time": time}),
+        (reports, {"time": time}),
+        (batch_size, {"_ask": lambda _settings, topics: dict.fromkeys(topics, (1_000_000, "max.message.bytes"))}),
         (kafka_reader, {"Consumer": clients.Consumer, "time": time}),
         (kafka_writer, {"time": time, "uuid": names}),
         (batch_transaction, {"time": time}),

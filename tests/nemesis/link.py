@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from typing import TYPE_CHECKING, Final
 
 from tests.nemesis.frames import Request, Response, correlation_id_of, framed, read_frames
@@ -26,6 +27,7 @@ class Link:
         address: the broker's address.
         judge: returns the rule that acts on a request, and records the request.
         rewrite: makes what the client receives of a response.
+        bytes_per_s: how fast it carries requests; None: as fast as it can.
     """
 
     def __init__(
@@ -35,7 +37,9 @@ class Link:
         address: tuple[str, int],
         judge: Callable[[Exchange], Rule | None],
         rewrite: Callable[[Response], bytes],
+        bytes_per_s: float | None = None,
     ) -> None:
+        self._bytes_per_s = bytes_per_s
         self._client = client
         self._broker = broker
         self._address = address
@@ -87,6 +91,8 @@ class Link:
                     rule.block()
             with self._changed:
                 self._waiting[exchange.request.correlation_id] = (exchange, rule)
+            if self._bytes_per_s:
+                time.sleep(len(payload) / self._bytes_per_s)
             if not _sent(self._broker, payload):
                 return
 

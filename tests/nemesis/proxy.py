@@ -60,10 +60,18 @@ class KafkaProxy:
     Args:
         bootstrap_servers: ``host:port`` of some brokers of the cluster; their answers name the others.
         newest: by kind of request, the newest version that clients shall find, as if the brokers had no newer one.
+        bytes_per_s: how fast each connection carries requests; None: as fast as it can.
     """
 
-    def __init__(self, bootstrap_servers: str, *, newest: Mapping[Api, int] | None = None) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        newest: Mapping[Api, int] | None = None,
+        bytes_per_s: float | None = None,
+    ) -> None:
         self._newest = newest
+        self._bytes_per_s = bytes_per_s
         addresses = [server.rpartition(":") for server in bootstrap_servers.split(",")]
         self._known = [(host, int(port)) for host, _, port in addresses]
         self._lock = threading.Lock()
@@ -185,7 +193,7 @@ class KafkaProxy:
         except OSError:
             return  # the proxy refuses as a broker does that is down
         connection.settimeout(None)
-        link = Link(client, connection, broker, self._judge, self._rewritten)
+        link = Link(client, connection, broker, self._judge, self._rewritten, self._bytes_per_s)
         with self._lock:
             if self._is_closed:
                 connection.close()

@@ -52,9 +52,8 @@ def partitions_by_reports(delivered: dict[tuple[str, int], int]) -> tuple[str, .
 
 
 def writer_of_three(timeout_ms: int = 10_000) -> KafkaWriter:
-    pool: Any = None
     settings = KafkaSettings(name="s", bootstrap_servers="b:1", topic="out", timeout_ms=timeout_ms)
-    writer = KafkaWriter(TASK, pool, settings)
+    writer = KafkaWriter(TASK, settings)
     writer._rows = 3
     return writer
 

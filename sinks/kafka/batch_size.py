@@ -1,0 +1,147 @@
+"""How large a topic's batches may be. A broker refuses a larger one, and librdkafka, unlike Java's client, never splits it.
+
+The limit is on the batch, so a topic that takes 64 kB refuses five hundred small records with one key. A process asks for each
+topic's limit once in a run. Where it may not, and where the limit is lowered while the query runs, the refusal itself teaches,
+and the next attempt sends smaller batches.
+
+Sources: ``batch.size`` in librdkafka's CONFIGURATION.md; ``analyzeAndValidateRecords`` and ``append`` in Kafka's
+``UnifiedLog.scala``.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+from sinks.kafka.oauth import require_token
+from sinks.kafka.producer import client_logger
+from twopc.errors import BadRecordError, RetriableError, TwoPhaseCommitError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from sinks.kafka.settings import KafkaSettings
+
+#: librdkafka's own default.
+_DEFAULT: Final = 1_000_000
+#: Java's default, which every topic takes that Spark's own sink can write to with its defaults.
+_CAUTIOUS: Final = 16_384
+#: What bounds a batch in a topic: the second one, because a batch lies in one segment.
+_LIMITS: Final = ("max.message.bytes", "segment.bytes")
+_REQUEST_S: Final = 5.0
+#: What a broker refuses a batch with.
+_REFUSALS: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
+
+#: A topic's limit, and its name.
+Limit = tuple[int, str]
+
+
+class BatchSize:
+    """What this process has learned, in one run of a sink, about the batches that its topics take."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._chosen = int(settings.client_options.get("batch.size", _DEFAULT))
+        self._limits: dict[str, Limit | None] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def bytes(self) -> int:
+        """The largest batch that every topic takes which is known so far, or what the user has chosen if that is less."""
+        return min([self._chosen, *(limit for limit, _ in filter(None, self._limits.values()))])
+
+    def learn(self, topics: Collection[str]) -> None:
+        """Ask for the limits of topics that are not known yet. Raises nothing."""
+        if self._limits.keys() >= set(topics):
+            return
+        with self._lock:
+            new = sorted(set(topics) - self._limits.keys())
+            self._limits |= _ask(self._settings, new)
+
+    def applied_to(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """A producer's options, with batches that fit."""
+        return {**config, "batch.size": str(self.bytes)} if self.bytes < self._chosen else dict(config)
+
+    def too_small_for(self, topics: Collection[str], sent_bytes: int) -> RetriableError | None:
+        """Whether topics take less than the batches of a producer that has begun to write."""
+        small = [topic for topic in topics if (limit := self._limits.get(topic)) and limit[0] < sent_bytes]
+        return RetriableError("; ".join(map(self._lowered, small))) if small else None
+
+    def refusal(
+        self, error: KafkaError, topic: str, sent_bytes: int, largest: int, doing: str
+    ) -> TwoPhaseCommitError | None:
+        """What to raise for a batch that a broker has refused; None where its size is not why.
+
+        Args:
+            error: the delivery report's.
+            topic: where it was to go.
+            sent_bytes: the ``batch.size`` that the producer had.
+            largest: the bytes of the largest row's key and value.
+            doing: what was tried, and on what.
+        """
+        if error.code() not in _REFUSALS:
+            return None
+        with self._lock:
+            self._limits |= _ask(self._settings, [topic])
+            known = self._limits.get(topic)
+            if known is None and sent_bytes > _CAUTIOUS:
+                self._limits[topic] = (_CAUTIOUS, "")
+        text = f"{doing}: {error.str()} ({error.name()})"
+        if self.bytes < sent_bytes:
+            return RetriableError(f"{text}: {self._lowered(topic)}")
+        takes = f"{known[1]}={known[0]}" if known and known[1] else "a limit that this principal may not read"
+        return BadRecordError(
+            f"{text}: a record is larger than the topic {topic} takes, which has {takes}. The largest row of this task has "
+            f"{largest} bytes in key and value. Raise the topic's max.message.bytes, or make the record smaller"
+        )
+
+    def _lowered(self, topic: str) -> str:
+        limit, setting = self._limits[topic] or (0, "")
+        if setting:
+            return f"the topic {topic} takes batches of {limit} bytes at most (its {setting}); the next attempt keeps to that"
+        return (
+            f"the topic {topic} takes smaller batches, and its limit could not be read: the next attempt sends {limit} bytes at "
+            f"most. To spare the first attempt, allow DescribeConfigs on the topic {topic}, or set kafka.batch.size"
+        )
+
+
+def _ask(settings: KafkaSettings, topics: Collection[str]) -> dict[str, Limit | None]:
+    """The smallest limit of each topic; None where it may not be read. Topics that do not exist (yet) are left out."""
+    config = settings.connection_config()
+    found: dict[str, Limit | None] = {}
+    try:
+        require_token(config)
+        admin = AdminClient(config, logger=client_logger)
+        wanted = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+        timeout_s = min(_REQUEST_S, settings.timeout_ms / 1000)
+        for resource, future in admin.describe_configs(wanted, request_timeout=timeout_s).items():
+            try:
+                entries = future.result()
+                found[resource.name] = min((int(entries[name].value), name) for name in _LIMITS if name in entries)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    found[resource.name] = None
+    except (KafkaException, TwoPhaseCommitError):  # the producer meets the same, and says it better
+        return dict.fromkeys(topics)
+    return found
+
+
+#: A process outlives many queries.
+_MOST_SINKS: Final = 64
+#: By process and sink: the driver's epoch, and what was learned in its run.
+_known: dict[tuple[int, str], tuple[int, BatchSize]] = {}
+
+
+def batch_size_of(settings: KafkaSettings, driver_epoch: int) -> BatchSize:
+    """What this process knows of a sink's run."""
+    key = (os.getpid(), settings.name)
+    known = _known.get(key)
+    if known is None or known[0] != driver_epoch:
+        known = _known[key] = (driver_epoch, BatchSize(settings))
+        if len(_known) > _MOST_SINKS:
+            del _known[next(iter(_known))]
+    return known[1]

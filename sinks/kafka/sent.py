@@ -1,0 +1,38 @@
+"""Which partitions got how many records, by librdkafka's statistics or by its delivery reports."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def transmitted(statistics: dict[str, Any]) -> dict[str, dict[int, int]]:
+    """By topic and partition, how many records statistics show as transmitted."""
+    sent: dict[str, dict[int, int]] = defaultdict(dict)
+    for topic, facts in statistics.get("topics", {}).items():
+        for number, partition in facts.get("partitions", {}).items():
+            if partition.get("txmsgs", 0) > 0 and int(number) >= 0:
+                sent[topic][int(number)] = partition["txmsgs"]
+    return sent
+
+
+def by_topic(delivered: Mapping[tuple[str, int], int]) -> dict[str, dict[int, int]]:
+    """Counts of delivery reports, by topic and partition."""
+    sent: dict[str, dict[int, int]] = defaultdict(dict)
+    for (topic, partition), count in delivered.items():
+        sent[topic][partition] = count
+    return sent
+
+
+def ranges(numbers: list[int]) -> str:
+    """Ascending numbers as ``0-3,7``."""
+    pieces: list[list[int]] = []
+    for number in numbers:
+        if pieces and number == pieces[-1][-1] + 1:
+            pieces[-1] = [pieces[-1][0], number]
+        else:
+            pieces.append([number])
+    return ",".join("-".join(map(str, piece)) for piece in pieces)

@@ -1,0 +1,151 @@
+"""Batches as a topic takes them: librdkafka never splits one that a broker has refused for its size, as Java's client does."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from tests.live.pipeline import create_topic
+from tests.live.ways import BOTH, Way
+from tests.reader import records
+from twopc.errors import BadRecordError, RetriableError
+
+if TYPE_CHECKING:
+    from tests.live.services import KafkaService
+
+ROW_BYTES = 1_200
+LIMIT = 65_536
+SMALL = {"max.message.bytes": str(LIMIT)}
+
+
+def rows(count: int = 500, size: int = ROW_BYTES, **columns: Any) -> pa.RecordBatch:
+    """Rows that go into one partition, and cannot be compressed."""
+    key = pa.array([b"k"] * count, pa.binary())
+    value = pa.array([os.urandom(size) for _ in range(count)], pa.binary())
+    return pa.record_batch({"key": key, "value": value, **columns})
+
+
+def picky(way: Way, number: int = 0, config: dict[str, str] = SMALL) -> str:
+    """Make one of the topics take smaller batches than librdkafka makes by default."""
+    change(way, way.topics[number], config)
+    return way.topics[number]
+
+
+def change(way: Way, topic: str, config: dict[str, str]) -> None:
+    admin = AdminClient({"bootstrap.servers": way.servers, "log_level": 0})
+    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    admin.incremental_alter_configs([resource])[resource].result()
+
+    def current() -> dict[str, str]:
+        wanted = ConfigResource(ResourceType.TOPIC, topic)
+        return {name: entry.value for name, entry in admin.describe_configs([wanted])[wanted].result().items()}
+
+    while not config.items() <= current().items():  # the broker may be behind the controller
+        pass
+
+
+def values(way: Way, *topics: str) -> Counter[bytes | None]:
+    return Counter(message.value() for topic in topics for message in records(way.servers, topic))
+
+
+@BOTH
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_no_batch_is_larger_than_its_topic_takes(
+    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, codec: str, *, native: bool
+) -> None:
+    """Caught mutation: ``batch.size`` is the same for all topics. The broker may have to undo the compression, too."""
+    way = Way(kafka, monkeypatch, native=native, options={"kafka.compression.type": codec})
+    topic = picky(way, config=SMALL | {"compression.type": "uncompressed"})
+    given = rows()
+    way.write([given])
+    assert values(way, topic) == Counter(given.column("value").to_pylist())
+
+
+@BOTH
+def test_no_batch_is_larger_than_the_topics_that_rows_choose_take(
+    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
+) -> None:
+    way = Way(kafka, monkeypatch, native=native, topic=False)
+    picky(way, 1)
+    chosen = pa.array([way.topics[number % 2] for number in range(500)], pa.string())
+    given = rows(topic=chosen)
+    way.write([given])
+    assert values(way, *way.topics) == Counter(given.column("value").to_pylist())
+
+
+@BOTH
+def test_a_topic_that_rows_choose_later_makes_the_next_attempt_send_smaller_batches(
+    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
+) -> None:
+    way = Way(kafka, monkeypatch, native=native, topic=False)
+    topic = picky(way, 1)
+    given = [rows(topic=pa.array([way.topics[number]] * 500, pa.string())) for number in (0, 1)]
+    kind, text = way.error(given)
+    assert kind is RetriableError
+    assert f"NAME-1 takes batches of {LIMIT} bytes at most (its max.message.bytes)" in text
+    way.write(given)
+    assert values(way, topic) == Counter(given[1].column("value").to_pylist())
+
+
+@BOTH
+def test_a_limit_that_is_lowered_while_the_query_runs_makes_the_next_attempt_send_smaller_batches(
+    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
+) -> None:
+    """Caught mutations: what was learned is never learned again; the record is blamed."""
+    way = Way(kafka, monkeypatch, native=native)
+    way.write([rows(10)])
+    topic = picky(way)
+    given = rows()
+    kind, text = way.error([given])
+    assert kind is RetriableError
+    assert f"NAME-0 takes batches of {LIMIT} bytes at most (its max.message.bytes)" in text
+    way.write([given])
+    assert values(way, topic) >= Counter(given.column("value").to_pylist())
+
+
+@BOTH
+def test_where_the_limit_may_not_be_read_the_refusal_makes_the_next_attempt_send_smaller_batches(
+    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
+) -> None:
+    monkeypatch.setattr("sinks.kafka.batch_size._ask", lambda _settings, topics: dict.fromkeys(topics))
+    way = Way(kafka, monkeypatch, native=native)
+    topic = picky(way)
+    given = rows()
+    kind, text = way.error([given])
+    assert kind is RetriableError
+    assert "allow DescribeConfigs on the topic NAME-0, or set kafka.batch.size" in text
+    way.write([given])
+    assert values(way, topic) == Counter(given.column("value").to_pylist())
+
+
+@BOTH
+def test_a_record_that_is_really_too_large_is_refused_with_both_figures(
+    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
+) -> None:
+    way = Way(kafka, monkeypatch, native=native)
+    picky(way)
+    kind, text = way.error([rows(5), rows(1, size=70_000)])
+    assert kind is BadRecordError
+    assert f"max.message.bytes={LIMIT}" in text
+    assert "70001 bytes" in text
+
+
+@BOTH
+def test_batches_fit_without_transactions_too(
+    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
+) -> None:
+    way = Way(kafka, monkeypatch, native=native, guarantee="AT_LEAST_ONCE")
+    topic = create_topic(way.servers, f"{way.name}-small", config=SMALL)
+    object.__setattr__(way.sink, "topic", topic)
+    given = rows()
+    writer = way.writer()
+    writer.write(given)
+    writer.pre_commit()
+    writer.close()
+    assert values(way, topic) == Counter(given.column("value").to_pylist())
