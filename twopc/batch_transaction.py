@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from dataclasses import dataclass, replace
@@ -23,6 +24,8 @@ from twopc.recovery import Outcome, Step, lookup
 from twopc.state import BatchState, move
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from twopc.attempt import Attempt, TaskKey
     from twopc.engine import Engine
     from twopc.errors import InDoubtError
@@ -62,6 +65,8 @@ class BatchTransaction:
         self._engine = engine
         self._losses = 0
         self._is_evaluated = False
+        self._may_be_open = False
+        self._prepared: Handles = {}
         self._position: Position | None = None
         self.state = BatchState.UNDECIDED
 
@@ -84,6 +89,19 @@ class BatchTransaction:
         if case.step.stops:
             raise self._stop(case, position)
         return case.step
+
+    @contextlib.contextmanager
+    def ending_what_is_open(self) -> Iterator[None]:
+        """Whatever stops the body, a batch leaves no transaction open that nobody can have decided.
+
+        It would hold back every reader of the output until the next start. What is decided, or may be, is spared.
+        """
+        try:
+            yield
+        except BaseException as error:
+            if self._may_be_open:
+                self._end_what_is_open(error)
+            raise
 
     # -- phase one -----------------------------------------------------------------------------------------------------
 
@@ -116,12 +134,11 @@ class BatchTransaction:
             prepared = self._attempt_repeatedly(Step.REPAIR, only_tasks=only_tasks)
             found = repair.match_rows(run.decision, prepared.tasks, expected=order)
             if found is None:
-                run.sweep()
                 raise self._in_doubt(refusals.OTHER_ROWS)
             if only_tasks == {(name, found[partition]) for name, partition in lost}:
                 tasks = repair.as_decided(prepared.tasks, found)
                 return replace(prepared, tasks=tasks, handles=self._participants.decode(tasks))
-            run.sweep()  # what was written belongs to other tasks of the decision
+            self._end_what_is_open()  # what was written belongs to other tasks of the decision
             order = found
         raise self._in_doubt(refusals.OTHER_ORDERS)
 
@@ -135,12 +152,12 @@ class BatchTransaction:
                 batch_id = self._batch.batch_id
                 logger.warning("attempt %d of %d at batch %d failed, retrying: %s", number, allowed, batch_id, error)
                 self._pending.attempt_failed(error)
+                self._end_what_is_open(error)
         return self._attempt(step, only_tasks=only_tasks)
 
     def _attempt(self, step: Step, *, only_tasks: frozenset[TaskKey] | None) -> Prepared:
-        """Have the rows written and pre-committed once, and confirm every handle; after an error, end what is open."""
+        """Have the rows written and pre-committed once, and confirm every handle."""
         run = self._run
-        handles: Handles = {}
         batch, slices = self._source_of(step)
         work = Work(
             batch=batch,
@@ -155,22 +172,29 @@ class BatchTransaction:
         )
         self._pending.attempting(work.timeout_ms)
         began = time.monotonic()
-        try:
-            scan_start = self._participants.begin_attempt()
-            reports = self._engine.prepare(work)
-            self._is_evaluated |= not slices
-            tasks = tuple(sorted(reports, key=lambda task: task.partition))
-            handles = self._participants.decode(tasks)
-            crash_point("driver.prepared")
-            self._pending.enter("confirm")
-            self._participants.confirm(handles, (time.monotonic() - began) * 1000)
-        except BaseException as error:
-            if isinstance(error, CheckpointExpiredError):
-                handles = handles or self._participants.decode(error.late)
-            self._participants.abort(handles)
-            run.sweep()  # whatever else the attempt left open would hold back every reader of the output
-            raise
+        self._may_be_open = True
+        scan_start = self._participants.begin_attempt()
+        reports = self._engine.prepare(work)
+        self._is_evaluated |= not slices
+        tasks = tuple(sorted(reports, key=lambda task: task.partition))
+        handles = self._prepared = self._participants.decode(tasks)
+        crash_point("driver.prepared")
+        self._pending.enter("confirm")
+        self._participants.confirm(handles, (time.monotonic() - began) * 1000)
         return Prepared(step, work.attempt, tasks, handles, scan_start)
+
+    def _end_what_is_open(self, error: BaseException | None = None) -> None:
+        """End what attempts have left open. An error in doing so is only logged: the one that has led here counts."""
+        prepared, self._prepared = self._prepared, {}
+        try:
+            if isinstance(error, CheckpointExpiredError):
+                prepared = prepared or self._participants.decode(error.late)
+            with contextlib.ExitStack() as ending:
+                ending.callback(self._run.sweep)
+                ending.callback(self._participants.abort, prepared)  # first: it needs no listing
+        except Exception as second:  # noqa: BLE001 - see above
+            text = "batch %d: what is open could not all be ended; the next start, or the transactions' timeout, does it: %r"
+            logger.warning(text, self._batch.batch_id, second)
 
     def _decided_direct(self) -> frozenset[str]:
         return frozenset(task.frame for task in self._run.decision.tasks if task.is_direct)
@@ -196,16 +220,20 @@ class BatchTransaction:
         run = self._run
         self._pending.enter("decide")
         if prepared.step in _REPAIRS:
-            run.append([self._repair(prepared)])
+            self._append([self._repair(prepared)], prepared)
             run.handles |= prepared.handles
         else:
             run.setup.binding.bind(run.bound, run.log_epoch)  # with the first decision, and not before (rule 11)
-            run.append(self._decision(prepared))
+            self._append(self._decision(prepared), prepared)
             run.handles, run.evidence = dict(prepared.handles), {}
         # Nothing of it is proven until it is proven, even if the commit is cut short.
         run.evidence |= dict.fromkeys(prepared.handles, Evidence.UNKNOWN)
         self.state = move(self.state, BatchState.DECIDED)
         crash_point("driver.decided")
+
+    def _append(self, records: list[Record], prepared: Prepared) -> None:
+        self._prepared = {}  # from here on they may be decided
+        self._run.append(records, prepared.handles)
 
     def commit(self) -> None:
         """Make every decided transaction visible, and note what is proven. The next step judges it."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from twopc.crash_points import crash_point
-from twopc.errors import DecisionLogDamagedError, RefusedStartError
+from twopc.errors import DecisionLogDamagedError, RefusedStartError, RetriableError, TwoPhaseCommitError
 from twopc.refusals import FAILOVER
 from twopc.sealed import seal, unseal
 
@@ -122,16 +122,17 @@ class Binding:
 
         Raises:
             RefusedStartError: another driver has bound the checkpoint to other sinks in the meantime.
+            RetriableError: the file could not be written.
         """
         if self._bound == current:
             return
         # Above every number so far: each was written by another driver, and those before had lower epochs.
         number = self._newest + 1 if self._files.is_atomic else log_epoch + 1 + _FIRST
         data = seal(current)
-        is_ours = self._files.put_if_absent(_name(number), data) or self._read(number) == current
+        is_ours = self._put(number, data) or self._read(number) == current
         if is_ours and not self._files.is_atomic:
             if self._bound is None:
-                self._files.put_if_absent(_name(_FIRST), data)
+                self._put(_FIRST, data)
             # A driver with another log is not fenced by this one. Of two that write and then look, one sees the other.
             found = [self._read(other) for other in {_FIRST, *self._listed()}]
             is_ours = all(other is None or _log(other) == _log(current) for other in found)
@@ -141,6 +142,17 @@ class Binding:
             raise self._refused("another driver has just bound it to other sinks", "Stop one of the two")
         self.number, self._bound = number, current
         crash_point("driver.bound")
+
+    def _put(self, number: int, data: bytes) -> bool:
+        try:
+            return self._files.put_if_absent(_name(number), data)
+        except TwoPhaseCommitError:
+            raise
+        except Exception as error:  # whatever the file system raises; if it is there after all, the next try finds it
+            raise RetriableError(
+                f"{self._files.location}/{_name(number)} (the checkpoint's log and sinks) could not be written: {error}. "
+                "Nothing of this batch is visible or decided. Once the file system takes files again, restart the query"
+            ) from error
 
     def _listed(self) -> set[int]:
         return {int(found[1]) for name in self._files.names("") if (found := _NAME.fullmatch(name))}

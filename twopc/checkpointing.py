@@ -72,7 +72,7 @@ class Checkpointing:
             run_id: of the query's run.
             checkpoint: makes the batch visible, or raises.
             may_repeat: whether the batch may be written again after this error, in this process: it is certain that it is not
-                decided, and what was left open is being ended (:meth:`twopc.coordinator.Coordinator.give_up`).
+                decided (:meth:`twopc.coordinator.Coordinator.is_undecided`). What it had open is ended by then.
             wait_ms: waits, and raises if the query is stopped meanwhile.
         """
         allowed = self.tolerable_failed_checkpoints

@@ -74,10 +74,14 @@ class Coordinator:
         return self._run.log_epoch
 
     def is_undecided(self, batch: Batch) -> bool:
-        """Whether the batch is not decided, and all before it is proven, once this driver has recovered."""
-        if self._run is None or self._run.outcome is not Outcome.COMMITTED:
+        """Whether the batch is not decided, and all before it is proven, once this driver has recovered.
+
+        Then this driver may write it again, with the epoch that it has. Acquiring anew could fence a driver that has taken over.
+        """
+        run = self._run
+        if run is None or run.doubt is not None or run.outcome is not Outcome.COMMITTED:
             return False
-        highest = self._run.view.highest_batch_of(batch.query_id)
+        highest = run.view.highest_batch_of(batch.query_id)
         return highest is None or highest < batch.batch_id
 
     def process(self, batch: Batch, engine: Engine, pending: Pending | None = None) -> None:
@@ -92,27 +96,15 @@ class Coordinator:
         pending.take_orphans_ended = self.participants.take_orphans_ended
         run = self._run or self.initialize_state(batch, pending)
         transaction = BatchTransaction(run, batch, engine, pending)
-        while (step := transaction.next_step()) is not Step.FINISH:  # the recovery table; raises every refusal
-            if step is Step.ABANDON:
-                run.abandon()  # one durable record; the table reads it at once
-                continue
-            prepared = transaction.prepare(step)  # phase one: write, rewrite, repair, or publish staged rows
-            transaction.decide(prepared)  # COMMIT POINT: one durable record
-            transaction.commit()  # phase two: repeatable, until every transaction is proven
-        transaction.finish()  # evaluate the plan if nothing has yet, sweep orphans, truncate the log
-
-    def give_up(self, batch: Batch) -> bool:
-        """Give up a failed checkpoint, if this driver may then write its batch again: end what the checkpoint left open.
-
-        The driver keeps its epoch. Acquiring anew could fence a driver that has taken over meanwhile; so it decides nothing.
-
-        Returns:
-            whether it may: the batch is undecided, see :meth:`is_undecided`.
-        """
-        if self._run is None or not self.is_undecided(batch):
-            return False
-        self._run.sweep()
-        return True
+        with transaction.ending_what_is_open():  # whatever is raised
+            while (step := transaction.next_step()) is not Step.FINISH:  # the recovery table; raises every refusal
+                if step is Step.ABANDON:
+                    run.abandon()  # one durable record; the table reads it at once
+                    continue
+                prepared = transaction.prepare(step)  # phase one: write, rewrite, repair, or publish staged rows
+                transaction.decide(prepared)  # COMMIT POINT: one durable record
+                transaction.commit()  # phase two: repeatable, until every transaction is proven
+            transaction.finish()  # evaluate the plan if nothing has yet, sweep orphans, truncate the log
 
     def initialize_state(self, batch: Batch, pending: Pending | None = None) -> Run:
         """Recover: fence the former driver, read the log, commit its last decision again, sweep what is undecided.

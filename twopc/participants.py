@@ -120,14 +120,17 @@ class Participants:
         return evidence
 
     def abort(self, prepared: Handles) -> None:
-        """End what an attempt prepared that will not be decided. Best effort."""
-        for _, committer, mine in self._each(prepared):
-            committer.abort(list(mine.values()))
+        """End what an attempt prepared that will not be decided. Best effort; an error of one sink keeps no other from it."""
+        with ExitStack() as ending:
+            for _, committer, mine in self._each(prepared):
+                ending.callback(committer.abort, list(mine.values()))
 
-    def sweep(self, decided: Handles) -> None:
-        """End every open transaction that nobody has decided (rule 7). Best effort."""
-        for _, committer, mine in self._each(decided):
-            committer.recover_and_abort(list(mine.values()))
+    def sweep(self, *spared: Handles) -> None:
+        """End every open transaction (rule 7), except those that are decided or may be. Best effort, as :meth:`abort`."""
+        with ExitStack() as ending:
+            for name, committer in self.committers.items():
+                mine = [handle for handles in spared for key, handle in handles.items() if key[0] == name]
+                ending.callback(committer.recover_and_abort, mine)
 
     # -- the rest ------------------------------------------------------------------------------------------------------
 

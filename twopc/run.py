@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from twopc.attempt import Attempt, Evidence
 from twopc.crash_points import crash_point
-from twopc.errors import DecisionInDoubtError, RetriableError
+from twopc.errors import DecisionInDoubtError, FatalError, FencedError, RetriableError, TwoPhaseCommitError
 from twopc.log_view import fold_more
 from twopc.records import Begin, Truncation
 from twopc.recovery import Outcome, outcome_of
@@ -37,7 +37,8 @@ class Run:
         handles: the handle of every transaction of the last decision.
         evidence: what is proven of each of them.
         committed_through: the highest batch of which every transaction is proven; -1: none.
-        doubt: why the outcome of this run's last decision is unknown, if it is.
+        doubt: why the outcome of this run's last decision is unknown, or why it can decide nothing more.
+        undetermined: the handles of a decision that is being written, or whose outcome is unknown.
     """
 
     setup: Setup
@@ -48,7 +49,8 @@ class Run:
     handles: Handles
     evidence: dict[TaskKey, Evidence]
     committed_through: int = -1
-    doubt: DecisionInDoubtError | None = None
+    doubt: TwoPhaseCommitError | None = None
+    undetermined: Handles = field(default_factory=dict)
     _attempts: int = field(default=0, init=False)
 
     @property
@@ -79,18 +81,28 @@ class Run:
         self._attempts += 1
         return Attempt(self.log_epoch, self._attempts)
 
-    def append(self, records: Sequence[Record]) -> None:
+    def append(self, records: Sequence[Record], deciding: Handles | None = None) -> None:
         """Write to the decision log; durable when this returns. With a decision, this is the commit point.
+
+        Args:
+            records: all or none of them.
+            deciding: the handles of the decision among them. From here on every sweep spares them.
 
         Raises:
             FencedError, RetriableError, DecisionInDoubtError: see :meth:`DecisionLog.append`.
         """
+        self.undetermined = deciding or {}
         try:
             offset = self.setup.log.append(records)
-        except DecisionInDoubtError as error:
-            self.doubt = error
+            self.view = fold_more(self.view, offset, records)
+        except BaseException as error:
+            if isinstance(error, (RetriableError, FatalError)) and not isinstance(error, FencedError):
+                self.undetermined = {}  # only these say that nothing was written
+            else:
+                self.doubt = (
+                    error if isinstance(error, TwoPhaseCommitError) else _interrupted(self.setup.log.name, error)
+                )
             raise
-        self.view = fold_more(self.view, offset, records)
 
     def abandon(self) -> None:
         """Record that the rest of the last decision is given up. Then nothing is decided that its batch lacks.
@@ -114,8 +126,8 @@ class Run:
         return self.outcome
 
     def sweep(self) -> None:
-        """End every open transaction that is not decided."""
-        self.setup.participants.sweep(self.handles)
+        """End every open transaction, except those that are decided or may be."""
+        self.setup.participants.sweep(self.handles, self.undetermined)
 
     def finish(self, batch_id: int) -> None:
         """A batch is proven: sweep its orphans, and drop what only older batches needed."""
@@ -140,3 +152,10 @@ class Run:
         crash_point("driver.truncating")
         log.truncate(log_start)
         self.setup.participants.forget(oldest_scan_start)
+
+
+def _interrupted(log: str, error: BaseException) -> DecisionInDoubtError:
+    return DecisionInDoubtError(
+        f"{log}: {type(error).__name__} interrupted the write of a decision, so it may have been written ({error}). "
+        "No data is lost. Restart the query; it reads the outcome"
+    )

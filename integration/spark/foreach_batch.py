@@ -178,7 +178,7 @@ class ExactlyOnce:
     def _may_repeat(self, error: Exception, batch: Batch, pending: Pending) -> bool:
         """Whether the batch may be written again after this error; what the failed checkpoint left open is being ended."""
         may_pass = isinstance(error, PASSING) or (pending.phase == "prepare" and is_of_cluster(error))
-        return may_pass and self._coordinator is not None and self._coordinator.give_up(batch)
+        return may_pass and self._coordinator is not None and self._coordinator.is_undecided(batch)
 
     @property
     def sink_names(self) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from twopc.errors import (
     DecisionLogDamagedError,
     FencedError,
     RetriableError,
+    TwoPhaseCommitError,
 )
 from twopc.records import Acquired, Decision, Entries, LogContents, Record, truncated_to
 from twopc.refusals import FAILOVER
@@ -173,7 +174,7 @@ class KafkaDecisionLog(DecisionLog):
         retry = retrying(is_retriable, timeout_s=self._timeout_ms / 1000, backoff=wait_fixed(_READ_BACK_PAUSE_S))
         try:
             rows = retry(read_stable)
-        except (RetriableError, ConfigurationError) as error:  # the read failed; it says nothing about the record
+        except TwoPhaseCommitError as error:  # the read failed; it says nothing about the record
             raise DecisionInDoubtError(
                 f"the record at {where} cannot be read back ({error}), so its outcome is unknown. No data is lost. Restart the "
                 "query; it reads the outcome"

@@ -15,7 +15,7 @@ from tests.model.nemesis import Fault, Nemesis
 from tests.model.network import NETWORK
 from tests.model.patches import MARKER_PARTITIONS
 from tests.model.query import LEDGER, OUTPUT, ModelViolation, Query, Shape, use_pools_of
-from tests.model.simulation import JUMP_MS, Crash, Process, Simulation, Strand
+from tests.model.simulation import JUMP_MS, Crash, Interrupt, Process, Simulation, Strand
 from twopc.batch import Overrides
 from twopc.errors import (
     DecisionInDoubtError,
@@ -180,6 +180,8 @@ class History:
         if strand.error is None or isinstance(strand.error, Crash):
             return []
         self.simulation.trace.append(f"== {process.name} stopped with {strand.error!r}")
+        if isinstance(strand.error, Interrupt):
+            return []
         if not isinstance(strand.error, TwoPhaseCommitError):
             raise strand.error
         return [strand.error]

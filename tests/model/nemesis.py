@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.model.network import NETWORK
-from tests.model.simulation import JUMP_MS, LostError, RefusedError
+from tests.model.simulation import JUMP_MS, Interrupt, LostError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _LOST_AFTER_MS: Final = 500.0
 _STALL_MS: Final = 2_000.0
 _STALE: Final = 0.3
+#: How often what is interrupted has happened.
+_DONE: Final = 0.5
 
 
 class Fault(Enum):
@@ -36,6 +38,7 @@ class Fault(Enum):
     OUTSIDER = "somebody else aborts an open transaction by EndTxn, at its own epoch"
     STALE_READS = "reads are answered by a leader that was cut off"
     REFUSE_RECORD = "the broker refuses a record"
+    INTERRUPT = "a driver's request, or what follows it, raises what nobody expects"
     RIVAL = "a second driver starts on the same checkpoint"
     COPIED_CHECKPOINT = "a query starts on a copy of the checkpoint with another history"
     ABANDON = "the user gives a batch up, as an error says"
@@ -58,6 +61,7 @@ _WEIGHTS: Final = {
     Fault.OUTSIDER: 2,
     Fault.STALE_READS: 3,
     Fault.REFUSE_RECORD: 2,
+    Fault.INTERRUPT: 6,
 }
 #: Faults that may abort a decided transaction.
 _ABORTING: Final = (Fault.TIMEOUT, Fault.PAUSE_AND_TIMEOUT, Fault.REPLAY_INIT, Fault.OUTSIDER)
@@ -93,6 +97,7 @@ class Nemesis:
             Fault.OUTSIDER: self._abort_one,
             Fault.STALE_READS: self._cut_off_a_leader,
             Fault.REFUSE_RECORD: self._refuse_record,
+            Fault.INTERRUPT: self._interrupt,
         }
 
     @property
@@ -110,7 +115,7 @@ class Nemesis:
         if not self.budget or chance.random() > self._rate:
             return
         fault = chance.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
-        if kind not in _AT.get(fault, {kind}):
+        if kind not in _AT.get(fault, {kind}) or (fault is Fault.INTERRUPT and not self._simulation.is_driver):
             return
         self.count(fault)
         self._simulation.trace.append(f"** {fault.name} at {self._simulation.process.name} {kind}")
@@ -160,6 +165,11 @@ class Nemesis:
 
     def _refuse_record(self, _: Callable[[], Any]) -> None:
         raise RefusedError
+
+    def _interrupt(self, act: Callable[[], Any]) -> None:
+        if self._simulation.chance.random() < _DONE:
+            act()
+        raise Interrupt
 
     def _cut_off_a_leader(self, _: Callable[[], Any]) -> None:
         NETWORK.stale = _STALE

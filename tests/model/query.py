@@ -188,7 +188,7 @@ class Query:
                     checkpoint,
                     process.name,
                     lambda pending, of=checkpoint, by=engine: coordinator.process(of, by, pending),  # type: ignore[misc]
-                    lambda error, _, of=checkpoint: isinstance(error, PASSING) and coordinator.give_up(of),  # type: ignore[misc]
+                    lambda error, _, of=checkpoint: isinstance(error, PASSING) and coordinator.is_undecided(of),  # type: ignore[misc]
                     lambda _: None,
                 )
             if batch not in kept.states:

@@ -41,6 +41,10 @@ class RefusedError(Exception):
     """The broker refuses a record."""
 
 
+class Interrupt(BaseException):
+    """What nobody expects: a bug, or somebody who stops the query. The process lives on and handles it."""
+
+
 class EndlessError(AssertionError):
     """The simulation does not end."""
 
@@ -63,6 +67,7 @@ class Strand:
         self.until: Callable[[], bool] | None = None
         self.wake_ms: float | None = None
         self.error: BaseException | None = None
+        self.is_first = False
         self._greenlet = greenlet(self._run, hub)
         self._greenlet.strand = self  # type: ignore[attr-defined]
         self._work = work
@@ -117,6 +122,11 @@ class Simulation:
     @property
     def process(self) -> Process:
         return self._strand.process
+
+    @property
+    def is_driver(self) -> bool:
+        """Whether a driver's own thread is running."""
+        return self._strand.is_first and "/" not in self.process.name
 
     def request(self, kind: str, act: Callable[[], T]) -> T:
         """Make one request to the outside world. This is the step at which anything may happen."""
@@ -176,9 +186,10 @@ class Simulation:
     # -- for the history -----------------------------------------------------------------------------------------------
 
     def launch(self, process: Process, work: Callable[[], None]) -> Strand:
+        strand = Strand(process, work, self._hub)
         if process not in self.processes:
             self.processes.append(process)
-        strand = Strand(process, work, self._hub)
+            strand.is_first = True
         self._strands.append(strand)
         return strand
 

@@ -32,9 +32,9 @@ BUGS: Final = (
         "the commit comes before the decision",
         0,
         _TRANSACTION,
-        "            run.append(self._decision(prepared))\n",
+        "            self._append(self._decision(prepared), prepared)\n",
         "            self._participants.commit(self._batch.batch_id, prepared.handles, prepared.scan_start)\n"
-        "            run.append(self._decision(prepared))\n",
+        "            self._append(self._decision(prepared), prepared)\n",
     ),
     _bug(
         "recovery is skipped",
@@ -124,8 +124,8 @@ BUGS: Final = (
         (
             Edit(
                 _TRANSACTION,
-                '            crash_point("driver.prepared")\n',
-                '            crash_point("driver.prepared")\n            scan_start = self._participants.begin_attempt()\n',
+                '        crash_point("driver.prepared")\n',
+                '        crash_point("driver.prepared")\n        scan_start = self._participants.begin_attempt()\n',
             ),
             Edit(_SCAN_START, "self._answer() or self._ask()", "self._ask()"),
             Edit(

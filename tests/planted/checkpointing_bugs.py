@@ -10,9 +10,11 @@ if TYPE_CHECKING:
     from tests.planted.bug import Bug
 
 _COORDINATOR: Final = "twopc/coordinator.py"
+_TRANSACTION: Final = "twopc/batch_transaction.py"
 _CHECKPOINTING: Final = "twopc/checkpointing.py"
 _PLAIN: Final = "sinks/kafka/plain_writer.py"
 _UNIT: Final = "tests/unit/test_checkpointing.py"
+_UNDECIDED: Final = "tests/live/rules/test_rule_07_undecided.py"
 _GUARANTEES: Final = "tests/live/test_kafka_guarantees.py"
 
 CHECKPOINTING_BUGS: Final[tuple[Bug, ...]] = (
@@ -20,17 +22,34 @@ CHECKPOINTING_BUGS: Final[tuple[Bug, ...]] = (
         "tolerated: a failure after the decision is, too",
         0,
         _COORDINATOR,
-        "        if self._run is None or not self.is_undecided(batch):\n",
-        "        if self._run is None:\n",
+        "        return highest is None or highest < batch.batch_id\n",
+        "        return True\n",
         model=False,
         protocol=_UNIT,
     ),
     one_edit(
-        "tolerated: what the failed checkpoint prepared stays open beside the next one",
-        0,
-        _COORDINATOR,
-        "        self._run.sweep()\n        return True\n",
-        "        return True\n",
+        "an error outside of the attempt leaves its transactions open",
+        7,
+        _TRANSACTION,
+        "            if self._may_be_open:\n",
+        "            if False:\n",
+        model=False,
+        protocol=_UNDECIDED,
+    ),
+    one_edit(
+        "what may be decided is swept",
+        12,
+        "twopc/run.py",
+        "sweep(self.handles, self.undetermined)",
+        "sweep(self.handles)",
+        protocol=_UNDECIDED,
+    ),
+    one_edit(
+        "what the failed attempt prepared stays open beside the next one",
+        7,
+        _TRANSACTION,
+        "                self._end_what_is_open(error)\n        return",
+        "        return",
         model=False,
         protocol=_UNIT,
     ),
@@ -38,9 +57,8 @@ CHECKPOINTING_BUGS: Final[tuple[Bug, ...]] = (
         "tolerated: the driver acquires anew and fences its successor",
         1,
         _COORDINATOR,
-        "        self._run.sweep()\n        return True\n",
-        "        self._run.sweep()\n        object.__setattr__(self._setup, 'run_id', uuid.uuid4().hex)\n"
-        "        self._run = None\n        return True\n",
+        "        return highest is None or highest < batch.batch_id\n",
+        "        object.__setattr__(self._setup, 'run_id', uuid.uuid4().hex)\n        self._run = None\n        return True\n",
         model=False,
         protocol=_UNIT,
     ),

@@ -306,7 +306,7 @@ class Query:
                 batch,
                 "run",
                 lambda pending, batch=batch: self.coordinator.process(batch, self.engine, pending),  # type: ignore[misc]
-                lambda error, _, batch=batch: isinstance(error, PASSING) and self.coordinator.give_up(batch),  # type: ignore[misc]
+                lambda error, _, batch=batch: isinstance(error, PASSING) and self.coordinator.is_undecided(batch),  # type: ignore[misc]
                 self.wait_ms,
             )
 

@@ -134,13 +134,10 @@ def test_a_start_refused_after_its_acquisition_sweeps_nothing(cluster: Cluster) 
 
     def let_another_driver_run() -> None:
         other.run(1)
-        arm("driver.confirmed", fail_silently)
-        with pytest.raises(Crash):
+        arm("driver.confirmed", fail)
+        with pytest.raises(InjectedFault):
             other.run(2)
-
-    def fail_silently() -> None:
         sweeps.append(cluster.store.sweeps)
-        raise Crash
 
     sweeps: list[int] = []
     arm("driver.inspected", let_another_driver_run)

@@ -62,7 +62,7 @@ def process(driver: Coordinator, play: Play, tasks: Tasks, batch: int, *, tolera
         of,
         "run",
         lambda pending: driver.process(of, tasks, pending),
-        lambda error, _: isinstance(error, PASSING) and driver.give_up(of),
+        lambda error, _: isinstance(error, PASSING) and driver.is_undecided(of),
         lambda _: None,
     )
 

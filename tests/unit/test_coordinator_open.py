@@ -1,0 +1,87 @@
+"""Whatever stops a batch, nothing stays open that nobody has decided; also between its attempts, and if ending it fails, too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.unit.coordinator_support import die_at
+from tests.unit.fake_sink import Cluster, FakeCommitter, FakeEngine, all_rows
+from twopc import repair
+from twopc.errors import RetriableError
+from twopc.registers import RegisterLog
+
+if TYPE_CHECKING:
+    from twopc.engine import Work
+    from twopc.records import TaskReport
+
+
+def fail(*_: object, **__: object) -> None:
+    raise LookupError("a bug")
+
+
+def test_an_error_while_a_replay_is_compared_leaves_nothing_open(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    die_at(cluster, cluster.start(), "driver.committing", 0)
+    cluster.store.expire(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(repair, "match_rows", fail)
+        with pytest.raises(LookupError):
+            cluster.start().run(0)
+    assert cluster.store.pending() == []
+    cluster.start().run(0)
+    assert cluster.store.visible() == all_rows(0)
+
+
+def test_an_attempt_begins_with_nothing_open(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.store.refused_confirmations = 2
+    pending: list[list[str]] = []
+    really = FakeEngine.prepare
+
+    def prepare(engine: FakeEngine, work: Work) -> list[TaskReport]:
+        pending.append(cluster.store.pending())
+        return really(engine, work)
+
+    monkeypatch.setattr(FakeEngine, "prepare", prepare)
+    cluster.start().run(0)
+    assert pending == [[], [], []]
+
+
+def test_what_the_log_says_was_not_written_is_ended(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = cluster.start()
+    query.run(0)
+
+    def refuse(*_: object) -> int:
+        raise RetriableError("the log takes nothing")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RegisterLog, "append", refuse)
+        with pytest.raises(RetriableError):
+            query.run(1)
+    assert cluster.store.pending() == []
+    query.run(1)
+    assert cluster.store.visible() == all_rows(0, 1)
+
+
+@pytest.mark.parametrize("name", ["abort", "recover_and_abort"])
+def test_the_first_error_is_raised_if_ending_what_is_open_fails_too_and_other_sinks_are_swept(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    query = cluster.start("one", "two")
+    query.run(0)
+    really = getattr(FakeCommitter, name)
+
+    def broken(committer: FakeCommitter, handles: object) -> None:
+        if committer._sink == "one":
+            raise ValueError("the client is closed")
+        really(committer, handles)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FakeCommitter, name, broken)
+        patched.setattr(FakeCommitter, "confirm", fail)
+        with pytest.raises(LookupError, match="a bug"):
+            query.run(1)
+    assert "the client is closed" in caplog.text
+    assert cluster.world.store("two").pending() == []
