@@ -42,6 +42,7 @@ class PlainRecords:
 
     def __init__(self, producer: LibrdkafkaProducer, topic: str, rows: pa.RecordBatch) -> None:
         self._producer, self._topic = producer, topic
+        self.stopped = True
         self._messages = np.zeros(rows.num_rows, MESSAGE)
         self._spans = {name: Spans(rows.column(name)) for name in ("key", "value") if name in rows.schema.names}
         for name, spans in self._spans.items():
@@ -63,6 +64,7 @@ class PlainRecords:
         if not len(refused):
             return len(self), None
         first = int(refused[0])
+        self.stopped = len(refused) == len(messages) - first
         return start + first, not_produced(int(messages["err"][first]))
 
     def topic_of(self, row: int) -> str:
@@ -73,6 +75,8 @@ class PlainRecords:
 
 class DetailedRecords:
     """Rows with topics, partitions, timestamps or headers: a call for each, with arguments that numpy has filled in."""
+
+    stopped = True
 
     def __init__(
         self, producer: LibrdkafkaProducer, topics: Sequence[str], which: Numbers, rows: pa.RecordBatch

@@ -17,7 +17,13 @@ _STATE: Final = KafkaError._STATE
 
 
 class Records(Protocol):
-    """Rows that are ready to be enqueued."""
+    """Rows that are ready to be enqueued.
+
+    Attributes:
+        stopped: whether none behind the first row that :meth:`enqueue` names as refused was accepted.
+    """
+
+    stopped: bool
 
     def __len__(self) -> int: ...
 
@@ -34,6 +40,8 @@ class Records(Protocol):
 
 class OneByOne:
     """Rows for ``produce`` of confluent-kafka: tuples of its positional arguments, the topic first."""
+
+    stopped = True
 
     def __init__(self, producer: Any, messages: Sequence[tuple[Any, ...]]) -> None:
         self._produce = producer.produce

@@ -12,6 +12,7 @@ from sinks.kafka.batch_size import batch_size_of
 from sinks.kafka.columns import require_exact, texts_of
 from sinks.kafka.errors import SLOW_DELIVERY, on_ids, on_topic, translate_in_task, translated
 from sinks.kafka.handle import KafkaHandle
+from sinks.kafka.look_up import LookUp
 from sinks.kafka.markers import encode_marker
 from sinks.kafka.producer import drop_quietly, is_for_another
 from sinks.kafka.producer_pool import PoolKey, pool_for
@@ -176,16 +177,21 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
 
     def _enqueue_all(self, ready: ReadyProducer, records: Records) -> None:
         done, deadline = 0, None
+        look_up = LookUp(ready.producer, self._timeout_s)
         while done < len(records):  # not a retry with pauses: serving the queue is what makes room
             accepted, error = records.enqueue(done)
             if error is None:
                 return
             topic = records.topic_of(accepted)
             if not is_full(error):
+                if look_up.helps(records, accepted, error):
+                    done = accepted
+                    self._serve(ready, 0.05)
+                    continue
                 self._serve(ready, 0)
                 for _ in range(_LOOKS if has_failed(error) else 0):
                     self._serve(ready, 0.05)  # raises the error of the record that has failed the transaction
-                raise translate_in_task(error, f"writing to {topic}", on_topic("Write", topic))
+                raise translate_in_task(error, f"writing to {look_up.named(topic, error)}", on_topic("Write", topic))
             # The queue is full, which bounds the task's memory. Wait until the broker has taken something.
             if deadline is None or accepted > done:
                 deadline = time.monotonic() + self._timeout_s
@@ -235,9 +241,10 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
     def _require_no_errors(self, ready: ReadyProducer) -> None:
         if ready.failures:
             doing = f"{ready.transactional_id}: writing to"
+            look_up = LookUp(ready.producer, self._timeout_s)
             blamed = {topic: error for topic, error in ready.failures.items() if not is_for_another(error)}
             errors = [
-                self._translated(error, topic, f"{doing} {topic} (of {self._rows} rows)")
+                self._translated(error, topic, f"{doing} {look_up.named(topic, error)} (of {self._rows} rows)")
                 for topic, error in sorted((blamed or ready.failures).items())
             ]
             lasting = next((error for error in errors if not error.retriable), errors[0])

@@ -1,0 +1,53 @@
+"""A topic looked up again, before a row is refused for what its producer knew of the topic when it was made ready.
+
+librdkafka refuses at once a partition, or a topic, that it does not know. It asks the brokers every five minutes
+(``topic.metadata.refresh.interval.ms``). Java's producer asks when it meets one.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import KafkaError, KafkaException
+
+if TYPE_CHECKING:
+    from sinks.kafka.records import Records
+
+# ruff: noqa: SLF001 - librdkafka's own codes are public constants with an underscore
+_UNKNOWN: Final = frozenset({KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC})
+#: How long a broker may be behind the controller, which has added the partition.
+_PATIENCE_S: Final = 1.0
+
+
+class LookUp:
+    """Looks up what refused rows need, for one producer."""
+
+    def __init__(self, producer: Any, timeout_s: float) -> None:
+        self._producer = producer
+        self._timeout_s = timeout_s
+        self._row = -1
+        self._until = 0.0
+
+    def helps(self, records: Records, row: int, error: KafkaError) -> bool:
+        """Whether a row that was refused, with all behind it, is worth another try: its topic was looked up just now."""
+        if error.code() not in _UNKNOWN or not records.stopped:
+            return False
+        if row != self._row:
+            self._row, self._until = row, time.monotonic() + _PATIENCE_S
+        elif time.monotonic() > self._until:
+            return False
+        return self._partitions(records.topic_of(row)) > 0
+
+    def named(self, topic: str, error: KafkaError) -> str:
+        """The topic, with its number of partitions if that is what matters."""
+        count = self._partitions(topic) if error.code() == KafkaError._UNKNOWN_PARTITION else 0
+        return f"{topic} ({topic} has {count} partitions)" if count else topic
+
+    def _partitions(self, topic: str) -> int:
+        """Their number, after asking a broker for it; 0 if there is no such topic, or no answer."""
+        try:
+            found = self._producer.list_topics(topic, timeout=self._timeout_s).topics.get(topic)
+        except KafkaException:
+            return 0
+        return 0 if found is None else len(found.partitions)

@@ -1,0 +1,93 @@
+"""Partitions and topics that came after a producer was made ready: it looks them up before a row is refused, as Java's does."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from tests.live.pipeline import create_topic
+from tests.live.ways import BOTH, Way
+from tests.reader import records
+from twopc.errors import BadRecordError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.live.services import KafkaService
+
+BEFORE, AFTER = 4, 6
+
+
+def rows(partitions: Sequence[int | None], topics: Sequence[str] | None = None) -> pa.RecordBatch:
+    columns = {
+        "value": pa.array([b"%d" % number for number in range(len(partitions))], pa.binary()),
+        "partition": pa.array(partitions, pa.int32()),
+    }
+    if topics is not None:
+        columns["topic"] = pa.array(topics, pa.string())
+    return pa.record_batch(columns)
+
+
+def grow(way: Way, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": way.servers, "log_level": 0})
+    admin.create_partitions([NewPartitions(topic, AFTER)])[topic].result()
+
+
+@BOTH
+@pytest.mark.parametrize("chosen", [False, True], ids=["one topic", "topics of rows"])
+@pytest.mark.parametrize("guarantee", ["EXACTLY_ONCE", "AT_LEAST_ONCE"])
+def test_a_row_goes_to_a_partition_that_was_added_since(
+    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, guarantee: str, *, chosen: bool, native: bool
+) -> None:
+    """Caught mutation: what the producer knew when it was made ready is the last word."""
+    way = Way(kafka, monkeypatch, native=native, topic=not chosen, guarantee=guarantee)
+    topic = way.topics[0]
+    partitions = [None, 0, AFTER - 1, 1, BEFORE, AFTER - 1]
+    writer = way.writer()
+    writer.write(rows([0], [topic] if chosen else None))
+    grow(way, topic)
+    writer.write(rows(partitions, [topic] * len(partitions) if chosen else None))
+    writer.pre_commit()
+    writer.hand_over()
+    writer.close()
+    found = Counter(message.partition() for message in records(way.servers, topic, isolation="read_uncommitted"))
+    assert found.total() == 1 + len(partitions)
+    assert found[AFTER - 1] >= 2
+    assert found[BEFORE] >= 1
+
+
+@BOTH
+def test_a_partition_that_is_not_there_is_refused_with_both_figures(
+    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
+) -> None:
+    way = Way(kafka, monkeypatch, native=native)
+    began = time.monotonic()
+    kind, text = way.error([rows([0]), rows([1, 17])])
+    assert kind is BadRecordError
+    assert "the topic has no such partition" in text
+    assert f"NAME-0 has {BEFORE} partitions" in text
+    assert time.monotonic() - began < 15
+
+
+@BOTH
+def test_a_row_goes_to_a_topic_that_was_created_since(
+    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
+) -> None:
+    options = {"kafka.topic.metadata.propagation.max.ms": "100", "kafka.allow.auto.create.topics": "false"}
+    way = Way(kafka, monkeypatch, native=native, options=options)
+    topic = f"{way.name}-later"
+    object.__setattr__(way.sink, "topic", topic)
+    writer = way.writer()
+    writer._begun.producer.list_topics(topic, timeout=10)
+    time.sleep(0.3)  # by then librdkafka takes it for absent
+    create_topic(way.servers, topic)
+    writer.write(rows([None, 1, 2]))
+    writer.pre_commit()
+    writer.hand_over()
+    writer.close()
+    assert len(records(way.servers, topic, isolation="read_uncommitted")) == 3
