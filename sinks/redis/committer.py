@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from sinks.redis import keys, scripts
-from sinks.redis.chunks import fold
+from sinks.redis.check import Check, refused, text_of
 from sinks.redis.client import Call
 from sinks.redis.errors import is_transient, is_transient_text
 from sinks.redis.keys import RedisHandle
@@ -16,7 +16,6 @@ from sinks.staged.client import checked
 from sinks.staged.committer import StagedCommitter
 from sinks.staged.control import FORMER_NAMES, Control, ControlRecord, decode_control
 from sinks.staged.slices import SliceState, combine
-from twopc.errors import BadRecordError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
 _LISTED_MS: Final = 3_600_000
 #: In the list: what comes behind it is when the slice was swept.
 _SWEPT_AT: Final = "@"
+#: A command that the check before the decision has found executable is not.
+_CHANGED: Final = "Another client has changed the key since the check before the decision: correct, rename or delete it"
 _CONTROL_FIELDS: Final[tuple[str, ...]] = (*Control.__struct_fields__, *FORMER_NAMES)
 
 
@@ -63,6 +64,7 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
         client = settings.create_client()
         super().__init__(settings, client, RedisControl(client, settings.name))
         self._is_cluster = settings.cluster
+        self._check = Check(client, settings.name)
 
     def binding(self) -> dict[str, str]:
         """See :class:`StagedCommitter`."""
@@ -72,32 +74,7 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
         return self._client.server_info()
 
     def _checksums(self, handles: Sequence[RedisHandle]) -> dict[RedisHandle, str | Exception]:
-        # The same script checks that each command fits what its key holds.
-        calls = [call for handle in handles for call in self._checks(handle)]
-        answers = iter(self._client.execute(calls))
-        return {
-            handle: self._checksum([next(answers) for _, chunks, _ in handle.groups for _ in range(chunks)])
-            for handle in handles
-        }
-
-    def _checks(self, handle: RedisHandle) -> Iterator[Call]:
-        for slot, chunks, weight in handle.groups:
-            key = keys.staged(self.name, slot, handle.entry)
-            for chunk in range(chunks):
-                yield Call(slot, (key, chunk), scripts.CHECK, keys=1, weight=weight // chunks)
-
-    def _checksum(self, answers: Sequence[Any]) -> str | Exception:
-        digests = []
-        for answer in answers:
-            if isinstance(answer, Exception):
-                return answer
-            if len(answer) > 1:
-                raise BadRecordError(
-                    f"sink {self.name!r}: {_refused(answer)}. Nothing was applied. Delete or rename the key, or give the "
-                    "mapping another one"
-                )
-            digests += [answer[0].decode()] if answer else []  # empty: the chunk is gone
-        return fold(digests)
+        return self._check.checksums(handles)
 
     def _look(self, handles: Sequence[RedisHandle], version: int, *, durable: bool) -> dict[RedisHandle, SliceState]:
         return {handle: combine(states) for handle, states in self._slots(handles, version, durable=durable).items()}
@@ -130,15 +107,21 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
             if isinstance(answer, Exception):
                 return is_transient(answer)
             if answer[0] == b"FAILED":
-                if is_transient_text(answer[2].decode()):
+                if is_transient_text(text_of(answer[2])):
                     return True
                 blocked.append(answer)
             # An earlier chunk has no answer yet; it will have one, unless something blocks the slice.
             return bool(answer[0] == b"EARLIER" and not blocked)
 
         answers = self._client.execute(calls, retry_if=retry_if)
-        failed = {_refused(answer) for answer in blocked}
+        failed = {self._refused(answer) for answer in blocked}
         return sorted(failed | {str(answer) for answer in answers if isinstance(answer, Exception)})
+
+    def _refused(self, answer: Sequence[bytes]) -> str:
+        """What a command could not be applied to after the decision, why, and what to do."""
+        _, key, reason = answer
+        _, advice = self._client.remedy(text_of(reason)) or (None, _CHANGED)
+        return f"{refused(key, reason)}. {advice}"
 
     def _tombstone(self, handle: RedisHandle, version: int) -> bool:
         calls = [self._call(scripts.TOMBSTONE, slot, handle, version, durable=True) for slot in handle.slots]
@@ -179,8 +162,3 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
 
     def _execute(self, calls: Sequence[Call]) -> None:
         checked(self._client.execute(calls))
-
-
-def _refused(answer: Sequence[bytes]) -> str:
-    """The key that a script could not change, and the reason."""
-    return f"key {answer[1].decode('utf-8', 'backslashreplace')!r}: {answer[2].decode()}"

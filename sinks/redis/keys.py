@@ -61,6 +61,16 @@ def staged(sink: str, slot: int, entry: str) -> str:
     return f"{PREFIX}{sink}:{{{_tag(sink, slot)}}}:slice:{entry}"
 
 
+def scratch(sink: str, slot: int) -> str:
+    """A key in one hash slot on which the check before the decision tries commands out; no script leaves it behind."""
+    return f"{PREFIX}{sink}:{{{_tag(sink, slot)}}}:scratch"
+
+
+def rehearsal(sink: str, slot: int) -> str:
+    """A hash in one hash slot: the copies of counters on which a batch's increments are tried out."""
+    return f"{PREFIX}{sink}:{{{_tag(sink, slot)}}}:rehearsal"
+
+
 def slot_of_control(sink: str) -> int:
     """The hash slot of :func:`control` and :func:`slices`."""
     return key_slot(sink.encode())

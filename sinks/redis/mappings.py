@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 #: Lua passes at most about 8000 arguments to a command.
 _MAX_FIELDS: Final = 1000
+_INT64: Final = range(-(2**63), 2**63)
+#: Redis adds the time of day to a time to live and rejects a sum over 64 bits, whenever the row is applied: this leaves room
+#: for every day up to the end of the year 9999.
+MAX_EXPIRE_MS: Final = 2**63 - 1 - 253_402_300_799_999
+_EXPIRY_MS: Final = range(1, MAX_EXPIRE_MS + 1)
 
 
 def keys(rows: pa.RecordBatch, template: str) -> Column:
@@ -44,10 +49,21 @@ def _integers(rows: pa.RecordBatch, number: str | int) -> Column:
     return integers(rows, number) if isinstance(number, str) else _same(b"%d" % number, rows)
 
 
+def _expiries(rows: pa.RecordBatch, number: str | int) -> Column:
+    found = _integers(rows, number)
+    if isinstance(number, str) and (longest := max(map(int, found), default=0)) > MAX_EXPIRE_MS:
+        raise BadRecordError(
+            f"column {number!r} holds a time to live of {longest} ms: Redis takes at most {MAX_EXPIRE_MS}. To keep the key for "
+            "ever, filter the row out"
+        )
+    return found
+
+
 #: How a mapping's argument becomes a word of each command.
 _TEXT: Final = {"encode": texts}
 _NUMBER: Final = {"encode": numbers}
 _INTEGER: Final = {"encode": _integers}
+_EXPIRY: Final = {"encode": _expiries}
 
 
 @dataclass(frozen=True)
@@ -129,7 +145,8 @@ class Set(Mapping):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require_positive(self, self.expire_ms)
+        if self.expire_ms is not None:
+            _require_integer(self, "expire_ms", self.expire_ms, _EXPIRY_MS)
 
     def _arguments(self, rows: pa.RecordBatch) -> list[Column]:
         expiry = [] if self.expire_ms is None else [_same(b"PX", rows), _same(b"%d" % self.expire_ms, rows)]
@@ -149,6 +166,11 @@ class IncrBy(Mapping):
 
     command = "INCRBY"
     by: str | int = field(default=1, metadata=_INTEGER)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.by, str):
+            _require_integer(self, "by", self.by, _INT64)
 
 
 @dataclass(frozen=True)
@@ -209,14 +231,18 @@ class StreamAdd(_FieldsMapping):
 
 @dataclass(frozen=True)
 class Expire(Mapping):
-    """``PEXPIRE key expire_ms``: ``expire_ms`` is a column of integers, or a number. The time begins when it is applied."""
+    """``PEXPIRE key expire_ms``: ``expire_ms`` is a column of integers, or a number. The time begins when it is applied.
+
+    As in Redis, a row whose time is 0 or less deletes the key.
+    """
 
     command = "PEXPIRE"
-    expire_ms: str | int = field(metadata=_INTEGER)
+    expire_ms: str | int = field(metadata=_EXPIRY)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require_positive(self, self.expire_ms)
+        if not isinstance(self.expire_ms, str):
+            _require_integer(self, "expire_ms", self.expire_ms, _EXPIRY_MS)
 
 
 @dataclass(frozen=True)
@@ -226,8 +252,8 @@ class Delete(Mapping):
     command = "DEL"
 
 
-def _require_positive(mapping: Mapping, expire_ms: str | int | None) -> None:
-    if isinstance(expire_ms, int) and expire_ms <= 0:
+def _require_integer(mapping: Mapping, argument: str, value: object, valid: range) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value not in valid:
         raise ConfigurationError(
-            f"{type(mapping).__name__}(expire_ms=…) is {expire_ms}: give a positive number of milliseconds"
+            f"{type(mapping).__name__}({argument}={value!r}): give an integer from {valid.start} to {valid.stop - 1}"
         )

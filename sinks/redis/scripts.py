@@ -17,12 +17,14 @@ class Script(NamedTuple):
     sha: str
 
 
-def _script(*parts: str) -> Script:
+def script(*parts: str) -> Script:
+    """A script of several texts."""
     text = "\n".join(parts)
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-_READ_CHUNK: Final = """
+#: A chunk as :mod:`sinks.redis.chunks` packs it: its command, how many rows, and a function that gives the next row.
+READ_CHUNK: Final = """
 local function open_chunk(chunk)
   local head, command, words, count = string.match(chunk, '^((%u+) (%d+) (%d+)\\n)')
   words, count = tonumber(words), tonumber(count)
@@ -56,8 +58,8 @@ end
 
 #: KEYS applied, slice; ARGV base, uuid, chunk. The step that raises the fence removes the markers of earlier decisions:
 #: without its marker, and below no fence, a paused driver would apply its increments again.
-APPLY: Final = _script(
-    _READ_CHUNK,
+APPLY: Final = script(
+    READ_CHUNK,
     _READ_PROGRESS,
     """
 local wanted = tonumber(ARGV[3])
@@ -91,7 +93,7 @@ return {'DONE'}
 
 #: KEYS applied, slice; ARGV base, uuid, chunks, touch. Answers the name of a SliceState. ``touch`` makes the script write, so
 #: that a WAIT behind it covers everything before it, on whatever connection that was written.
-LOOK: Final = _script(
+LOOK: Final = script(
     _READ_PROGRESS,
     """
 local chunks = tonumber(ARGV[3])
@@ -109,7 +111,7 @@ return untouched and 'LOST' or 'TORN'
 )
 
 #: KEYS applied, slice; ARGV base, uuid. A paused driver that wakes up must not apply a part of a slice that was lost in part.
-TOMBSTONE: Final = _script(
+TOMBSTONE: Final = script(
     _READ_PROGRESS,
     """
 if base < fence or done > 0 or row > 0 then return 'TORN' end
@@ -118,61 +120,9 @@ return 'LOST'
 """,
 )
 
-#: KEYS slice; ARGV chunk. Answers the chunk's SHA-1 and, if there is one, the first key that its command cannot be applied to,
-#: with the reason.
-CHECK: Final = _script(
-    _READ_CHUNK,
-    """
-local chunk = redis.call('HGET', KEYS[1], ARGV[1])
-if not chunk then return {} end
-local command, count, next_row = open_chunk(chunk)
-local types = {SET='string', INCRBY='string', INCRBYFLOAT='string', HSET='hash', HINCRBY='hash', HINCRBYFLOAT='hash',
-               SADD='set', ZADD='zset', RPUSH='list', XADD='stream'}
-local wanted, sums = types[command], {}
-local is_counter, is_float = string.find(command, 'INCRBY') ~= nil, string.find(command, 'FLOAT') ~= nil
-local function held(key, field)
-  if field then return redis.pcall('HGET', key, field) end
-  return redis.pcall('GET', key)
-end
-local function refusal_of_type(key)
-  local found = redis.call('TYPE', key).ok
-  if found ~= 'none' and found ~= wanted then
-    return 'it holds a ' .. found .. ', ' .. command .. ' needs a ' .. wanted
-  end
-end
-local function refusal(words)
-  local key, field = words[1], words[3] and words[2]
-  if not is_counter then return refusal_of_type(key) end
-  local name = field and (#key .. ':' .. key .. field) or key
-  local sum = sums[name]
-  if not sum then
-    local old = held(key, field) or '0'
-    if type(old) == 'table' then return refusal_of_type(key) or old.err end
-    if is_float then
-      if not tonumber(old) then return 'its value is not a number' end
-    elseif not string.match(old, '^-?%d+$') then
-      return 'its value is not an integer'
-    end
-    sum = tonumber(old)
-  end
-  sum = sum + tonumber(words[#words])
-  if not is_float and math.abs(sum) > 9223372036854775807 then return 'the sum would be over 64 bits' end
-  sums[name] = sum
-end
-if wanted then
-  for _ = 1, count do
-    local words = next_row()
-    local reason = refusal(words)
-    if reason then return {redis.sha1hex(chunk), words[1], reason} end
-  end
-end
-return {redis.sha1hex(chunk)}
-""",
-)
-
 #: KEYS control; ARGV names of n fields, the n values read, the n values to write; '' stands for no field. 0: others are there.
 #: After a lost answer the new values are there already: they are written again, so that a WAIT behind it covers them.
-SWAP: Final = _script(
+SWAP: Final = script(
     """
 local n = #ARGV / 3
 local held = redis.call('HMGET', KEYS[1], unpack(ARGV, 1, n))

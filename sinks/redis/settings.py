@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
-from urllib.parse import urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -15,21 +14,13 @@ from redis.sentinel import Sentinel
 
 from sinks.redis.client import RedisClient, Safety
 from sinks.redis.mappings import Mapping
+from sinks.redis.options import require_valid
 from sinks.staged.settings import StagedSettings
 
 if TYPE_CHECKING:
     import collections.abc
     from collections.abc import Iterator
 
-_SCHEMES: Final = ("redis", "rediss", "unix")
-#: Options of redis-py that the protocol sets itself, or that would change what answers mean.
-_OWNED: Final = frozenset(
-    {
-        "retry", "retry_on_timeout", "retry_on_error", "decode_responses", "connection_pool", "single_connection_client",
-        "cache", "cache_config", "socket_timeout", "cluster_error_retry_attempts", "read_from_replicas",
-        "load_balancing_strategy", "host", "port",
-    }
-)  # fmt: skip
 _OLDEST: Final = (6, 2)
 _OLDEST_WITH_WAITAOF: Final = (7, 2)
 
@@ -54,8 +45,7 @@ class RedisSettings(StagedSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        is_known = urlsplit(self.url).scheme in _SCHEMES
-        self._require(is_known, "url", "begin it with redis://, rediss:// (TLS) or unix://")
+        require_valid(self.url, self.options, cluster=self.cluster)
         self._require(
             isinstance(self.mapping, Mapping),
             "mapping",
@@ -66,13 +56,6 @@ class RedisSettings(StagedSettings):
             bool(self.sentinels) == bool(self.service) and not (self.sentinels and self.cluster),
             "sentinels",
             "give it together with service=…, and not with cluster=True: a cluster has no Sentinel",
-        )
-        owned = sorted(_OWNED & set(self.options))
-        self._require(
-            not owned,
-            "options",
-            f"{', '.join(map(repr, owned))} is the sink's own. redis-py's retries would apply a command twice, and timeout_ms "
-            "sets the times: leave it out",
         )
         object.__setattr__(self, "options", dict(self.options))
         object.__setattr__(self, "sentinels", tuple((host, int(port)) for host, port in self.sentinels))

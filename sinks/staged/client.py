@@ -115,13 +115,17 @@ class StoreClient(ABC, Generic[CallT]):
     def translate(self, error: Exception, what: str) -> TwoPhaseCommitError:
         """The error to raise for a failure before the decision; its message begins with ``what``: sink and step."""
         text = f"{what}: {str(error) or type(error).__name__}"
-        searched = f"{getattr(error, 'kind', type(error).__name__)} {error}"
-        for pattern, kind, advice in self.remedies:
-            if pattern.search(searched):
-                return kind(f"{text}. {advice}")
+        if remedy := self.remedy(f"{getattr(error, 'kind', type(error).__name__)} {error}"):
+            kind, advice = remedy
+            return kind(f"{text}. {advice}")
         if self.is_transient(error):
             return RetriableError(text)
         return ConfigurationError(f"{text}. {self.system} rejects the call: check that it is {self.oldest} or newer")
+
+    def remedy(self, text: str) -> tuple[type[TwoPhaseCommitError], str] | None:
+        """The error to raise for one with this text, and what to do about it; None: ``remedies`` do not know it."""
+        found = ((kind, advice) for pattern, kind, advice in self.remedies if pattern.search(text))
+        return next(found, None)
 
     def _execute(self, calls: Sequence[CallT], window: Sequence[int], answers: list[Any]) -> None:
         by_server: dict[Any, list[tuple[int, Any]]] = {}

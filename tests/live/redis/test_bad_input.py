@@ -11,7 +11,7 @@ import redis
 
 from integration.services.redis import LocalRedis
 from sinks.redis import RedisSink
-from sinks.redis.mappings import HashIncrBy, HashSet, IncrBy, IncrByFloat, ListPush, Set, SetAdd, SortedSetAdd
+from sinks.redis.mappings import Expire, HashIncrBy, HashSet, IncrBy, IncrByFloat, ListPush, Set, SetAdd, SortedSetAdd
 from tests.live.one_task import OneTask, apply, batch
 from tests.live.redis.support import Decided, left_behind, sink_of, unique
 from twopc.attempt import Evidence
@@ -24,7 +24,7 @@ from twopc.settings import Settings
 from twopc.testing.contract.drivers import QUERY_ID, Driver
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from sinks.redis.mappings import Mapping
@@ -51,6 +51,12 @@ _BAD: list[tuple[Mapping, dict[str, Any], type[Exception], str]] = [
     (SortedSetAdd(KEY, "s", "id"), {"id": [1], "s": [float("nan")]}, BadRecordError, "NaN"),
     (IncrByFloat(KEY, "s"), {"id": [1], "s": [float("inf")]}, BadRecordError, "infinity"),
     (Set("{id}", "id"), {"id": ["a", "twopc:x"]}, BadRecordError, "the sink's own"),
+    (
+        Expire(KEY, "ms"),
+        {"id": [1, 2], "ms": [1, 2**63 - 1]},
+        BadRecordError,
+        "'ms' holds a time to live of 9223372036854775807",
+    ),
 ]
 
 
@@ -72,8 +78,12 @@ def test_a_row_that_redis_cannot_store_stops_the_task(
         (ListPush("{k}", "v"), ("SADD", "x"), "it holds a set, RPUSH needs a list"),
         (SetAdd("{k}", "v"), ("SET", "x"), "it holds a string, SADD needs a set"),
         (IncrBy("{k}", "v"), ("SET", "1.5"), "not an integer"),
-        (IncrByFloat("{k}", "v"), ("SET", "x"), "not a number"),
-        (IncrBy("{k}", "v"), ("SET", "9223372036854775800"), "over 64 bits"),
+        (IncrByFloat("{k}", "v"), ("SET", "x"), "on 'x' answers ERR value is not a valid float"),
+        (
+            IncrBy("{k}", "v"),
+            ("SET", "9223372036854775800"),
+            "INCRBY 9000 on '9223372036854775800' answers ERR .*would overflow",
+        ),
     ],
 )
 def test_a_key_of_another_type_stops_the_batch_before_its_decision(
@@ -87,13 +97,15 @@ def test_a_key_of_another_type_stops_the_batch_before_its_decision(
     assert client.exists(f"{key}:1") == 0
 
 
+@pytest.mark.parametrize("chunk_rows", [1, 1000])
 def test_increments_whose_sum_overflows_stop_the_batch_before_its_decision(
-    redis_server: RedisService, client: Any
+    chunk_rows: int, redis_server: RedisService, client: Any
 ) -> None:
     """Each of them fits the key's value alone; the last one would block a decided batch."""
     key = unique()
-    with pytest.raises(BadRecordError, match=f"{key}.*over 64 bits"):
-        apply(sink_of(redis_server.url, IncrBy("{k}", "v")), batch(k=[key] * 3, v=[2**62] * 3))
+    sink = sink_of(redis_server.url, IncrBy("{k}", "v"), chunk_rows=chunk_rows)
+    with pytest.raises(BadRecordError, match=f"{key}.*would overflow"):
+        apply(sink, batch(k=[key] * 2, v=[2**62 - 1] * 2), batch(k=[key], v=[2**62]))
     assert client.exists(key) == 0
 
 
@@ -192,3 +204,18 @@ def test_a_sink_of_another_query_is_refused_unless_end_query_id_names_it(
 def test_an_invalid_argument_is_named(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         RedisSink(**{"name": "a", "url": "redis://x", "mapping": ListPush("rows", "v"), **arguments})
+
+
+@pytest.mark.parametrize("expire_ms", [0, -1, 2**63 - 1, 2**63, 1.5, True])
+@pytest.mark.parametrize("make", [lambda ms: Set("k", "v", expire_ms=ms), lambda ms: Expire("k", ms)])
+def test_a_time_to_live_that_redis_would_reject_is_named(make: Callable[[Any], Mapping], expire_ms: Any) -> None:
+    with pytest.raises(
+        ConfigurationError, match=rf"expire_ms={expire_ms}\): give an integer from 1 to 9223118634553975808"
+    ):
+        make(expire_ms)
+
+
+@pytest.mark.parametrize("by", [2**63, -(2**63) - 1, 1.5, True, None])
+def test_an_increment_that_redis_would_reject_is_named(by: Any) -> None:
+    with pytest.raises(ConfigurationError, match=rf"IncrBy\(by={by}\): give an integer from -9223372036854775808"):
+        IncrBy("k", by)

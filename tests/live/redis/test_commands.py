@@ -149,3 +149,25 @@ def test_a_large_row_is_a_chunk_of_its_own(redis_server: RedisService, client: r
     write(redis_server, ListPush(key, "v"), chunk_rows=1000, v=[b"a", b"x" * 3_000_000, b"b"])
     assert [client.lindex(key, at) for at in (0, 2)] == [b"a", b"b"]
     assert len(client.lindex(key, 1) or b"") == 3_000_000
+
+
+@pytest.mark.parametrize(
+    ("query", "options"),
+    [
+        ("?protocol=3&client_name=twopc&health_check_interval=30&max_connections=3&socket_keepalive=yes&db=1", {}),
+        ("?protocol=2", {"client_name": "twopc", "db": 1}),
+        ("?protocol=3&legacy_responses=false", {"client_name": "twopc", "db": 1}),
+    ],
+)
+def test_options_that_the_check_lets_through_do_not_change_what_becomes_of_rows(
+    query: str, options: dict[str, Any], redis_server: RedisService, key: str
+) -> None:
+    sink = sink_of(redis_server.url + query, IncrBy(key, "n"), options=options)
+    apply(sink, batch(n=[1, 2]))
+    apply(sink, batch(n=[2**62]))  # a rehearsal, too
+    with contextlib.closing(redis.Redis.from_url(redis_server.url, db=1)) as client:
+        assert client.get(key) == b"%d" % (2**62 + 3)
+        assert sorted(name.decode().rpartition("}:")[2] for name in client.scan_iter(f"twopc:{sink.name}:*")) == [
+            "applied",
+            "control",
+        ]

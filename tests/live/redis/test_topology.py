@@ -20,12 +20,12 @@ from redis.sentinel import SentinelManagedSSLConnection
 from integration.services.redis import DURABLE, LocalRedis, cluster
 from sinks.redis import keys as redis_names
 from sinks.redis.client import Call
-from sinks.redis.mappings import HashSet, IncrBy, ListPush
+from sinks.redis.mappings import IncrBy, ListPush
 from sinks.staged.slices import SliceState
 from tests.live.one_task import apply, batch
 from tests.live.redis.support import Decided, replication, sink_of, unique, until
 from twopc.attempt import Attempt, Evidence, TaskAttempt
-from twopc.errors import BadRecordError, ConfigurationError, RetriableError
+from twopc.errors import ConfigurationError, RetriableError
 from twopc.testing.contract.drivers import Driver
 
 if TYPE_CHECKING:
@@ -371,20 +371,3 @@ def test_rows_can_be_written_over_tls(redis_server: RedisService, tmp_path: Path
         assert client.llen(key) == 2
     with pytest.raises(RetriableError, match=r"certificate|CERTIFICATE"):
         sink_of(url, ListPush("rows", "v")).create_committer().inspect()
-
-
-#: The rights that docs/redis.md lists for an administrator.
-RIGHTS = "~twopc:* ~data:* +eval +evalsha +info +type +unlink +hset +hget +hmget +hgetall +hkeys +hdel +hlen"
-
-
-def test_the_documented_rights_are_sufficient() -> None:
-    with LocalRedis() as server:
-        server.execute("ACL", "SETUSER", "spark", "on", ">secret", *RIGHTS.split())
-        url = server.url.replace("redis://", "redis://spark:secret@")
-        sink = sink_of(url, HashSet("data:{id}", ("v",)))
-        assert apply(sink, batch(id=[1, 2], v=["a", "b"])) == [Evidence.COMMITTED]
-        assert server.execute("HGET", "data:2", "v") == b"b"
-        with pytest.raises((ConfigurationError, BadRecordError), match=r"(?i)permission|NOPERM"):
-            apply(sink_of(url, HashSet("other:{id}", ("v",))), batch(id=[1], v=["a"]))
-        assert server.execute("KEYS", "other:*") == []
-        assert "secret" not in repr(sink)

@@ -1,0 +1,124 @@
+"""Before the decision: every chunk is there as it was staged, and Redis will execute its commands.
+
+A command that failed after the decision would stop the query for good. One look at every chunk is enough for almost all batches.
+If a counter is so near its end that the batch could take it there, or holds a number that Lua and the command may read
+differently, the batch's increments are rehearsed: executed on copies, in the order in which they will be applied.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+from sinks.redis import keys
+from sinks.redis.check_scripts import CHECK, REHEARSE
+from sinks.redis.chunks import fold
+from sinks.redis.client import Call
+from sinks.redis.errors import is_transient, is_transient_text
+from sinks.staged.client import checked
+from twopc.errors import BadRecordError, RetriableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sinks.redis.client import RedisClient
+    from sinks.redis.keys import RedisHandle
+
+_ADVICE: Final = "Delete, rename or correct the key, or give the mapping another one"
+
+
+class Check:
+    """The check of one sink; ``client`` is the driver's."""
+
+    def __init__(self, client: RedisClient, sink: str) -> None:
+        self._client = client
+        self._sink = sink
+
+    def checksums(self, handles: Sequence[RedisHandle]) -> dict[RedisHandle, str | Exception]:
+        """The checksum of what is staged for each slice now.
+
+        Raises:
+            BadRecordError: a command cannot be applied to its key.
+            ConfigurationError: the user may not run a command, or not on a key.
+            RetriableError: the server executes no writes now.
+            Exception: one of the client's ``failures``.
+        """
+        chunks = [(handle, *chunk) for handle in handles for chunk in _chunks(handle)]
+        calls = [
+            Call(
+                slot, (self._staged(handle, slot), number, keys.scratch(self._sink, slot)), CHECK, keys=1, weight=weight
+            )
+            for handle, slot, number, weight in chunks
+        ]
+        answers = self._client.execute(calls, retry_if=_may_pass)
+        found: dict[RedisHandle, list[str]] = {handle: [] for handle in handles}
+        failed: dict[RedisHandle, str | Exception] = {}
+        farthest, moved = 0.0, 0.0
+        for (handle, *_), answer in zip(chunks, answers, strict=True):
+            if isinstance(answer, Exception):
+                failed.setdefault(handle, answer)
+            elif answer:  # empty: the chunk is gone
+                if answer[2]:
+                    raise self._refusal(answer[1], answer[2])
+                found[handle].append(text_of(answer[0]))
+                farthest, moved = max(farthest, float(answer[3])), moved + float(answer[4])
+        if farthest + moved > 1 and not failed:
+            self._rehearse(handles)
+        return {handle: fold(digests) for handle, digests in found.items()} | failed
+
+    def _rehearse(self, handles: Sequence[RedisHandle]) -> None:
+        """Execute all increments on copies, one chunk after the other: the next one meets what this one has left."""
+        name, positions = uuid.uuid4().hex, dict.fromkeys((slot for handle in handles for slot in handle.slots), 0)
+        try:
+            for handle in handles:
+                for slot, number, weight in _chunks(handle):
+                    places = keys.rehearsal(self._sink, slot), keys.scratch(self._sink, slot)
+                    words = self._staged(handle, slot), number, positions[slot], name, *places
+                    call = Call(slot, words, REHEARSE, keys=1, weight=weight)
+                    positions[slot] += 1
+                    [answer] = checked(self._client.execute([call]))
+                    if answer and answer[0] == b"REFUSED":
+                        _, key, error, command, held = answer
+                        raise self._refusal(key, error, f"{text_of(command)} on {text_of(held)!r} answers ")
+                    if answer and answer[0] == b"LOST":
+                        what = "Redis has lost what the check before the decision had written. Nothing was decided"
+                        raise RetriableError(f"sink {self._sink!r}: {what}; a new attempt checks again")
+        finally:
+            # What stays behind after a failure, the next rehearsal removes.
+            self._client.execute([Call(slot, ("UNLINK", keys.rehearsal(self._sink, slot))) for slot in positions])
+
+    def _staged(self, handle: RedisHandle, slot: int) -> str:
+        return keys.staged(self._sink, slot, handle.entry)
+
+    def _refusal(self, key: bytes, reason: bytes, where: str = "") -> Exception:
+        what = f"sink {self._sink!r}: {refused(key, reason, where)}. Nothing of this batch was applied"
+        if remedy := self._client.remedy(text_of(reason)):
+            kind, advice = remedy
+            return kind(f"{what}. {advice}")
+        if is_transient_text(text_of(reason)):
+            return RetriableError(what)
+        return BadRecordError(f"{what}. {_ADVICE}")
+
+
+def refused(key: bytes, reason: bytes, where: str = "") -> str:
+    """The key that a command could not be applied to, and the reason."""
+    return f"key {text_of(key)!r}: {where}{text_of(reason)}"
+
+
+def text_of(answer: bytes) -> str:
+    """An answer's text, for people: keys and values may be any bytes."""
+    return answer.decode("utf-8", "backslashreplace")
+
+
+def _chunks(handle: RedisHandle) -> Iterator[tuple[int, int, int]]:
+    """Slot, number and weight of each chunk; within a slot in the order in which they are applied."""
+    for slot, chunks, weight in handle.groups:
+        for number in range(chunks):
+            yield slot, number, weight // chunks
+
+
+def _may_pass(answer: Any) -> bool:
+    """Whether a repetition may have another answer: the error is Redis' own, or that of the command that was tried out."""
+    if isinstance(answer, Exception):
+        return is_transient(answer)
+    return bool(answer and answer[2] and is_transient_text(text_of(answer[2])))

@@ -1,0 +1,146 @@
+"""Scripts that find out, before the decision, whether Redis will execute the staged commands.
+
+Nothing here knows by heart what a command accepts: Lua reads ``007``, ``0x10`` or 2^63 as numbers, and ``INCRBY`` does not. Where
+Lua and the command could differ, the command itself answers, on a scratch key.
+
+Only the slice is a declared key: while its hash slot moves to another node, Redis rejects a call with another that is absent.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sinks.redis.scripts import READ_CHUNK, script
+
+#: KEYS slice; ARGV chunk, scratch. Answers nothing if the chunk is gone, else the chunk's SHA-1; the first key that its command
+#: cannot be applied to, with the reason, or two empty texts; and for counters two numbers, in units of what is safe by far: the
+#: farthest from 0 that a value could be after this chunk, and the most that the chunk moves a value. The former is ``inf`` if a
+#: value is not one that Lua and every command read alike.
+#:
+#: The first row is executed on the scratch key: that shows a command that the user may not run, that has another name here, or
+#: that a full or read-only server does not execute. Which keys the user may write (from Redis 7 apart from those that it may
+#: read), ``acl_check_cmd`` says of each; not for users who may write all of them.
+CHECK: Final = script(
+    READ_CHUNK,
+    """
+local chunk = redis.call('HGET', KEYS[1], ARGV[1])
+if not chunk then return {} end
+local sha = redis.sha1hex(chunk)
+local command, count, next_row = open_chunk(chunk)
+local types = {SET='string', INCRBY='string', INCRBYFLOAT='string', HSET='hash', HINCRBY='hash', SADD='set', ZADD='zset',
+               RPUSH='list', XADD='stream'}
+local wanted, is_counter = types[command], string.find(command, 'INCRBY') ~= nil
+local is_float = command == 'INCRBYFLOAT'
+local safe = is_float and 1e300 or 2^62
+local may_run = redis.acl_check_cmd
+if may_run and may_run(command, '\\255' .. sha) then may_run = nil end
+local last_ms = '18446744073709551615'
+
+local function refusal_of_type(key)
+  local found = redis.call('TYPE', key).ok
+  if found ~= 'none' and wanted and found ~= wanted then
+    return 'it holds a ' .. found .. ', ' .. command .. ' needs a ' .. wanted
+  end
+  if found == wanted and wanted == 'stream' then
+    local facts = redis.call('XINFO', 'STREAM', key)
+    for at = 1, #facts, 2 do
+      if facts[at] == 'last-generated-id' and string.match(facts[at + 1], '^%d+') == last_ms then
+        return 'its last id is ' .. facts[at + 1] .. ': Redis has no time for a later one'
+      end
+    end
+  end
+end
+
+local function is_plain(number)
+  if is_float then return #number <= 300 and string.find(number, '^-?%d+%.?%d*$') end
+  return number == '0' or #number <= 20 and string.find(number, '^-?[1-9]%d*$')
+end
+
+local seen, moved, top, most = {}, {}, 0, 0
+local function count_in(key, words)
+  local field = #words > 2 and words[2]
+  local name = field and (#key .. ':' .. key .. field) or key
+  local sum = seen[name]
+  if not sum then
+    local held = field and redis.pcall('HGET', key, field) or not field and redis.pcall('GET', key) or '0'
+    if type(held) == 'table' then return refusal_of_type(key) or held.err end
+    sum = is_plain(held) and math.abs(tonumber(held)) or math.huge
+    moved[name] = 0
+  end
+  local by = math.abs(tonumber(words[#words]))
+  seen[name], moved[name] = sum + by, moved[name] + by
+  top, most = math.max(top, seen[name]), math.max(most, moved[name])
+end
+
+local function look_at(key)
+  if seen[key] then return end
+  seen[key] = true
+  return refusal_of_type(key)
+end
+
+for at = 1, count do
+  local words = next_row()
+  local key, reason = words[1], nil
+  if at == 1 then
+    local answer = redis.pcall(command, ARGV[2], unpack(words, 2))
+    redis.call('UNLINK', ARGV[2])
+    if type(answer) == 'table' then reason = answer.err end
+  end
+  if not reason and may_run and not may_run(command, unpack(words)) then
+    reason = 'NOPERM: no permission to run ' .. command .. ' on it'
+  end
+  if not reason then
+    if is_counter then reason = count_in(key, words) else reason = look_at(key) end
+  end
+  if reason then return {sha, key, reason} end
+end
+return {sha, '', '', string.format('%.17g', top / safe), string.format('%.17g', most / safe)}
+""",
+)
+
+#: KEYS slice; ARGV chunk, position, rehearsal, values, scratch. Executes a chunk's increments on copies, which the hash
+#: ``values`` keeps from chunk to chunk, so that they meet what the chunks before have left. ``rehearsal`` is the hash's own;
+#: ``position`` counts the chunks in the order in which they are applied. May be repeated. Answers nothing if the chunk is gone,
+#: ``LOST`` if the copies are, ``FITS``, or ``REFUSED`` with the key, the command's own error, what it would add, and to what.
+REHEARSE: Final = script(
+    READ_CHUNK,
+    """
+local at = tonumber(ARGV[2])
+local chunk = redis.call('HGET', KEYS[1], ARGV[1])
+if not chunk then return {} end
+local owner, done = unpack(redis.call('HMGET', ARGV[4], 'rehearsal', 'done'))
+if owner ~= ARGV[3] then
+  if at > 0 then return {'LOST'} end
+  redis.call('UNLINK', ARGV[4])
+  done = 0
+end
+if tonumber(done) > at then return {'FITS'} end
+if tonumber(done) < at then return {'LOST'} end
+local command, count, next_row = open_chunk(chunk)
+local copies = {}
+for _ = 1, count do
+  local words = next_row()
+  local key, field = words[1], #words > 2 and words[2]
+  local name = field and ('=' .. #key .. ':' .. key .. field) or ('=' .. key)
+  local held = copies[name] or redis.call('HGET', ARGV[4], name)
+  if not held then
+    if field then held = redis.pcall('HGET', key, field) else held = redis.pcall('GET', key) end
+    if type(held) == 'table' then return {'REFUSED', key, held.err, command, 'another type'} end
+  end
+  redis.call('UNLINK', ARGV[5])
+  if held then
+    if field then redis.call('HSET', ARGV[5], field, held) else redis.call('SET', ARGV[5], held) end
+  end
+  local answer = redis.pcall(command, ARGV[5], unpack(words, 2))
+  if type(answer) == 'table' and answer.err then
+    redis.call('UNLINK', ARGV[5])
+    return {'REFUSED', key, answer.err, command .. ' ' .. words[#words], string.sub(held or '0', 1, 40)}
+  end
+  if field then copies[name] = redis.call('HGET', ARGV[5], field) else copies[name] = redis.call('GET', ARGV[5]) end
+end
+redis.call('UNLINK', ARGV[5])
+for name, value in pairs(copies) do redis.call('HSET', ARGV[4], name, value) end
+redis.call('HSET', ARGV[4], 'rehearsal', ARGV[3], 'done', at + 1)
+return {'FITS'}
+""",
+)

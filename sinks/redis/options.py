@@ -1,0 +1,142 @@
+"""The options of redis-py, from a sink's ``options`` and from its url's query: one check for both.
+
+redis-py itself lets a url override everything, hands what it does not know to a constructor that has no such argument, drops it
+(in a cluster), or reads ``/prod`` as database 0.
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+from redis.cluster import REDIS_ALLOWED_KEYS, RedisCluster
+from redis.connection import (
+    URL_QUERY_ARGUMENT_PARSERS,
+    Connection,
+    ConnectionPool,
+    SSLConnection,
+    UnixDomainSocketConnection,
+)
+from redis.exceptions import RedisError
+
+from twopc.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_CONNECTIONS: Final = {"redis": Connection, "rediss": SSLConnection, "unix": UnixDomainSocketConnection}
+_RETRIES: Final = "redis-py's retries would apply a command twice"
+_ANSWERS: Final = "the sink reads and writes bytes"
+#: Options that the protocol sets itself, or that would change what commands and answers mean.
+_OWNED: Final = {
+    **dict.fromkeys(("retry", "retry_on_timeout", "retry_on_error", "cluster_error_retry_attempts"), _RETRIES),
+    **dict.fromkeys(("decode_responses", "encoding", "encoding_errors", "parser_class", "command_packer"), _ANSWERS),
+    **dict.fromkeys(("read_from_replicas", "load_balancing_strategy"), "only the primary knows what was applied"),
+    **dict.fromkeys(
+        ("connection_pool", "connection_pool_class", "connection_class", "queue_class", "single_connection_client",
+         "redis_connect_func", "cache", "cache_config", "cache_factory"),
+        "the sink makes its own connections",
+    ),
+    **dict.fromkeys(("host", "port", "path", "unix_socket_path", "url"), "the url's own part says where Redis is"),
+    "socket_timeout": "timeout_ms sets the times",
+    "ssl": "a url that begins with rediss:// sets TLS",
+}  # fmt: skip
+#: Text in a url stays text, which these take; others need a parser of redis-py's.
+_TEXTS: Final = frozenset(
+    {
+        "username", "password", "client_name", "lib_name", "lib_version", "ssl_keyfile", "ssl_certfile", "ssl_cert_reqs",
+        "ssl_ca_certs", "ssl_ca_data", "ssl_ca_path", "ssl_password", "ssl_ciphers",
+    }
+)  # fmt: skip
+#: What a cluster's client takes beside its connections' options.
+_OF_CLUSTER: Final = frozenset(inspect.signature(RedisCluster.__init__).parameters) - {"self", "kwargs"}
+#: Found in the signatures, and not for people.
+_PRIVATE: Final = frozenset({"self", "args", "kwargs", "connection_kwargs"})
+_ESCAPES: Final = "in a user name or password write '/' as %2F, '#' as %23, '?' as %3F, '@' as %40, ':' as %3A"
+
+
+def require_valid(url: str, options: Mapping[str, Any], *, cluster: bool) -> None:
+    """Check a sink's url and options. No message shows a value: it may be, or hold a part of, a password.
+
+    Raises:
+        ConfigurationError: names the argument and the option, and what to give instead.
+    """
+    scheme = urlsplit(url).scheme
+    if scheme not in _CONNECTIONS:
+        raise _wrong("url", "begin it with redis://, rediss:// (TLS) or unix://")
+    if scheme == "unix" and cluster:
+        raise _wrong("url", "a cluster has no socket file: begin it with redis:// or rediss://")
+    in_url = _options_of(url)
+    for argument, names in (("url", in_url), ("options", options)):
+        for name in sorted(names):
+            if why := _objection(name, scheme, cluster=cluster, is_text=argument == "url"):
+                raise _wrong(argument, f"{name!r} {why}")
+    for name in sorted(in_url.keys() & options):
+        raise _wrong("options", f"{name!r} stands in the url, too: give it once")
+    for argument, has_database in (("url", in_url.get("db", "0").strip("0")), ("options", "db" in options)):
+        if cluster and has_database:
+            raise _wrong(argument, "a cluster has database 0 only: leave the database out")
+    _require_constructible(url, {name: value for name, value in options.items() if name not in _OF_CLUSTER})
+
+
+def _wrong(argument: str, advice: str) -> ConfigurationError:
+    return ConfigurationError(f"RedisSink({argument}=…): {advice}")
+
+
+def _options_of(url: str) -> dict[str, str]:
+    """The options that a url gives, in its query or elsewhere, as text."""
+    parts = urlsplit(url)
+    try:
+        parts.port  # noqa: B018 - the library finds out when it is read
+    except ValueError:
+        # The library's message shows what may be a part of a password.
+        raise _wrong("url", f"its port is not a number up to 65535; {_ESCAPES}") from None
+    if parts.fragment:
+        raise _wrong("url", f"nothing can follow a '#'; {_ESCAPES}")
+    query = parse_qs(parts.query, keep_blank_values=True)
+    database = parts.path.strip("/") if parts.scheme != "unix" else ""
+    if database and not database.isdecimal():
+        raise _wrong("url", f"its path is not the number of a database; {_ESCAPES}")
+    elsewhere = {"username": parts.username, "password": parts.password, "db": database}
+    for name, value in elsewhere.items():
+        if value:
+            query.setdefault(name, []).append(value)
+    for name, values in query.items():
+        if len(values) > 1:
+            raise _wrong("url", f"{name!r} stands in it twice: give it once")
+        if not values[0]:
+            raise _wrong("url", f"{name!r} has no value there: give it one, or leave it out")
+    return {name: values[0] for name, values in query.items()}
+
+
+@cache
+def _known(scheme: str, *, cluster: bool) -> frozenset[str]:
+    """The options that redis-py passes on to a connection, and those of what makes the connections."""
+    found = {
+        name for kind in (*_CONNECTIONS[scheme].__mro__, ConnectionPool) for name in inspect.signature(kind).parameters
+    }
+    # From what it does not know, a cluster keeps these only, and drops the others without a word.
+    return frozenset((found & set(REDIS_ALLOWED_KEYS)) | _OF_CLUSTER if cluster else found) - _PRIVATE
+
+
+def _objection(name: str, scheme: str, *, cluster: bool, is_text: bool) -> str:
+    """What is wrong with an option's name; empty: nothing."""
+    if name in _OWNED:
+        return f"is the sink's own: {_OWNED[name]}. Leave it out"
+    if name not in _known(scheme, cluster=cluster):
+        if name in _known("rediss", cluster=cluster):
+            return "is for TLS: begin the url with rediss://"
+        return f"is no option of redis-py's {'clusters' if cluster else 'connections'}: correct it, or leave it out"
+    if is_text and name not in _TEXTS and name not in URL_QUERY_ARGUMENT_PARSERS:
+        return "cannot be written as text: give it in options"
+    return ""
+
+
+def _require_constructible(url: str, options: Mapping[str, Any]) -> None:
+    """Have redis-py read the values, without a connection."""
+    try:
+        ConnectionPool.from_url(url, **options).make_connection()
+    except (TypeError, ValueError, AttributeError, RedisError) as error:
+        raise _wrong("url=…, options", f"redis-py rejects a value: {str(error).rstrip('.')}. Correct it") from error

@@ -1,0 +1,148 @@
+"""The rights that docs/redis.md lists are enough, and a missing one stops a batch before its decision."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+import redis
+
+from sinks.redis.mappings import (
+    Delete,
+    Expire,
+    HashIncrBy,
+    HashSet,
+    IncrBy,
+    IncrByFloat,
+    ListPush,
+    Set,
+    SetAdd,
+    SortedSetAdd,
+    StreamAdd,
+)
+from tests.live.one_task import apply, batch
+from tests.live.redis.support import sink_of, unique
+from twopc.attempt import Evidence
+from twopc.errors import BadRecordError, ConfigurationError
+from twopc.testing.contract.drivers import Driver
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sinks.redis.mappings import Mapping
+    from tests.live.redis.services import RedisService
+
+#: What docs/redis.md lists for an administrator.
+KEYS: Final = "~twopc:* ~data:*"
+COMMANDS: Final = "+eval +evalsha +info +type +unlink +hset +hget +hmget +hgetall +hkeys +hdel +hlen"
+KEY: Final = "data:{k}"
+MAPPINGS: Final[tuple[tuple[Mapping, str], ...]] = (
+    (Set(KEY, "n"), ""),
+    (Set(KEY, "n", expire_ms=60_000), ""),
+    (HashSet(KEY, ("n",)), ""),
+    (IncrBy(KEY, "n"), "+get +set"),
+    (HashIncrBy(KEY, ("n",)), ""),
+    (IncrByFloat(KEY, "n"), "+get +set"),
+    (SetAdd(KEY, "n"), ""),
+    (SortedSetAdd(KEY, "n", "n"), ""),
+    (ListPush(KEY, "n"), ""),
+    (StreamAdd(KEY, ("n",)), "+xinfo"),
+    (Expire(KEY, "n"), ""),
+    (Delete(KEY), ""),
+)
+
+
+class Users:
+    """Users of one server, each with rights of its own."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._made: list[str] = []
+        self.client: Any = redis.Redis.from_url(url)
+
+    def url_with(self, rights: str) -> str:
+        """The server's address for a new user with these rights."""
+        name = unique()
+        self._made.append(name)
+        self.client.execute_command("ACL", "SETUSER", name, "on", ">secret", *rights.split())
+        return self._url.replace("redis://", f"redis://{name}:secret@")
+
+    def close(self) -> None:
+        self.client.execute_command("ACL", "DELUSER", *self._made)
+        self.client.close()
+
+
+@pytest.fixture(scope="module")
+def users(redis_server: RedisService) -> Iterator[Users]:
+    with contextlib.closing(Users(redis_server.url)) as made:
+        yield made
+
+
+def test_the_documented_rights_are_sufficient(users: Users) -> None:
+    for mapping, more in MAPPINGS:
+        url = users.url_with(f"{KEYS} {COMMANDS} {more} +{mapping.command.lower()}")
+        key = unique()
+        sink = sink_of(url, mapping)
+        assert "secret" not in repr(sink)
+        # From the second batch on there is a key to look at; 2^62 and more are rehearsed.
+        for number in (2**62, 1_000):
+            rows = batch(k=[key], n=[number])
+            assert apply(sink, rows) == [Evidence.COMMITTED], mapping
+
+
+def test_without_the_mappings_command_a_batch_stops_before_its_decision(users: Users) -> None:
+    for mapping, more in MAPPINGS:
+        command = mapping.command.lower()
+        if f"+{command}" in COMMANDS:
+            continue
+        key = unique()
+        sink = sink_of(users.url_with(f"{KEYS} {COMMANDS} {more}"), mapping)
+        with pytest.raises(
+            ConfigurationError, match=rf"key 'data:{key}'.*'{command}' command.*Nothing.*Allow the user"
+        ):
+            apply(sink, batch(k=[key], n=[1_000]))
+        assert not users.client.exists(f"data:{key}")
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        "~twopc:*",  # no right on the data
+        "~twopc:* %R~data:*",  # only to read it
+        "~twopc:* ~data:a* %R~data:b*",  # to write one key, and to read the other
+    ],
+)
+def test_without_the_right_to_write_a_key_a_batch_stops_before_its_decision(keys: str, users: Users) -> None:
+    key = unique()
+    for mapping, more in MAPPINGS:
+        sink = sink_of(users.url_with(f"{keys} {COMMANDS} {more} +{mapping.command.lower()}"), mapping)
+        # RetriableError and BadRecordError would lead people astray.
+        with pytest.raises(ConfigurationError, match=r"(?i)permission.*Allow the user"):
+            apply(sink, batch(k=[f"a{key}", f"b{key}"], n=[1, 1_000]))
+        assert not users.client.exists(f"data:a{key}", f"data:b{key}")
+
+
+def test_a_right_taken_away_after_the_check_blocks_the_batch_and_says_what_to_do(users: Users) -> None:
+    url = users.url_with(f"{KEYS} {COMMANDS} +rpush")
+    user = url.split("//")[1].split(":")[0]
+    key = unique()
+    driver = Driver(sink_of(url, ListPush(KEY, "n")))
+    scan_start = driver.begin()
+    handle = driver.prepare(batch(k=[key], n=[1]))
+    driver.committer.confirm([handle], 0)
+    users.client.execute_command("ACL", "SETUSER", user, "-rpush")
+    assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
+    [blocker] = driver.committer.blockers()
+    assert "Allow the user the mapping's command" in blocker
+    users.client.execute_command("ACL", "SETUSER", user, "+rpush")
+    assert driver.committer.commit([handle], scan_start) == {handle: Evidence.COMMITTED}
+    assert users.client.lrange(f"data:{key}", 0, -1) == [b"1"]
+
+
+def test_a_missing_right_is_never_taken_for_a_bad_row(users: Users) -> None:
+    """Dead letters take bad rows away; a missing right is nobody's row."""
+    sink = sink_of(users.url_with(f"~twopc:* {COMMANDS} +hset"), HashSet("other:{k}", ("n",)))
+    with pytest.raises(ConfigurationError) as caught:
+        apply(sink, batch(k=["a"], n=[1]))
+    assert not isinstance(caught.value, BadRecordError)

@@ -1,0 +1,126 @@
+"""A Redis sink's options go through one check, whether they stand in ``options`` or in the url."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from sinks.redis import ListPush, RedisSink
+from twopc.errors import ConfigurationError
+
+
+def sink(url: str, options: dict[str, Any] | None = None, *, cluster: bool = False) -> RedisSink:
+    return RedisSink(name="a", url=url, mapping=ListPush("rows", "v"), cluster=cluster, options=options or {})
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("decode_responses", "true", "'decode_responses' is the sink's own: the sink reads and writes bytes"),
+        ("encoding", "utf-16", "'encoding' is the sink's own: the sink reads and writes bytes"),
+        (
+            "retry_on_timeout",
+            "false",
+            "'retry_on_timeout' is the sink's own: redis-py's retries would apply a command twice",
+        ),
+        ("socket_timeout", "3", "'socket_timeout' is the sink's own: timeout_ms sets the times"),
+        ("host", "h", "'host' is the sink's own"),
+        ("ssl", "true", "'ssl' is the sink's own: a url that begins with rediss://"),
+        ("ssl_ca_certs", "/ca.pem", "'ssl_ca_certs' is for TLS: begin the url with rediss://"),
+        ("nonsense", "1", "'nonsense' is no option of redis-py's connections"),
+        ("timeout", "3", "'timeout' is no option"),
+        ("self", "1", "'self' is no option"),
+        ("kwargs", "1", "'kwargs' is no option"),
+    ],
+)
+def test_an_option_is_refused_alike_in_the_url_and_in_options(option: str, value: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"^RedisSink\(url=…\): {words}"):
+        sink(f"redis://h?{option}={value}")
+    with pytest.raises(ConfigurationError, match=rf"^RedisSink\(url=…\): {words}"):
+        sink(f"unix:///tmp/redis.sock?{option}={value}")
+    with pytest.raises(ConfigurationError, match=rf"^RedisSink\(options=…\): {words}"):
+        sink("redis://h", {option: value})
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://x", "begin it with redis://"),
+        ("redis://h?db=", "'db' has no value"),
+        ("redis://h?db=1&db=2", "'db' stands in it twice"),
+        ("redis://h?db=x", "redis-py rejects a value: Invalid value for 'db'"),
+        ("redis://h?health_check_interval=often", "Invalid value for 'health_check_interval'"),
+        ("redis://h?credential_provider=x", "'credential_provider' cannot be written as text: give it in options"),
+        ("redis://h/prod", "its path is not the number of a database"),
+        ("redis://h/0/1", "its path is not the number of a database"),
+        ("redis://h/1?db=2", "'db' stands in it twice"),
+        ("redis://h:x", "its port is not a number"),
+        ("redis://h/0#replica", "nothing can follow a '#'"),
+    ],
+)
+def test_what_is_wrong_with_a_url_is_named(url: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        sink(url)
+
+
+@pytest.mark.parametrize("password", ["pa/ss", "pa#ss", "pa?ss"])
+def test_a_password_that_is_not_escaped_is_explained_and_not_shown(password: str) -> None:
+    with pytest.raises(ConfigurationError, match="write '/' as %2F") as caught:
+        sink(f"redis://user:{password}@h:6379")
+    assert "pa" not in str(caught.value).replace("part", "").replace("password", "")
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "words"),
+    [
+        ("redis://h/1", {"db": 1}, "'db' stands in the url, too"),
+        ("redis://u:p@h", {"username": "x"}, "'username' stands in the url, too"),
+        ("redis://h?client_name=a", {"client_name": "b"}, "'client_name' stands in the url, too"),
+        ("redis://h", {"max_connections": -1}, "redis-py rejects a value.*max_connections"),
+        ("rediss://h", {"ssl_cert_reqs": "perhaps"}, "redis-py rejects a value.*perhaps"),
+    ],
+)
+def test_what_is_wrong_with_the_options_is_named(url: str, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        sink(url, options)
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "words"),
+    [
+        ("redis://h/1", {}, "a cluster has database 0 only"),
+        ("redis://h?db=1", {}, "a cluster has database 0 only"),
+        ("redis://h", {"db": 0}, "a cluster has database 0 only"),
+        ("unix:///tmp/redis.sock", {}, "a cluster has no socket file"),
+        # redis-py's cluster drops these without a word.
+        ("redis://h?health_check_interval=3", {}, "'health_check_interval' is no option of redis-py's clusters"),
+        ("redis://h", {"health_check_interval": 3}, "'health_check_interval' is no option of redis-py's clusters"),
+        ("redis://h?require_full_coverage=false", {}, "'require_full_coverage' cannot be written as text"),
+    ],
+)
+def test_what_a_cluster_does_not_take_is_named(url: str, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        sink(url, options, cluster=True)
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("redis://", {}),
+        ("redis://u:p%2F%23@[::1]:6379/3?client_name=a&protocol=3&health_check_interval=30&max_connections=5", {}),
+        ("redis://h?username=u&password=p&db=1&socket_connect_timeout=1.5&socket_keepalive=yes", {}),
+        ("rediss://h?ssl_ca_certs=/ca.pem&ssl_check_hostname=false&ssl_cert_reqs=none", {"ssl_keyfile": "/k"}),
+        ("unix://u@/tmp/redis.sock?db=1", {"client_name": "a", "max_connections": 2}),
+    ],
+)
+def test_what_redis_py_takes_is_taken(url: str, options: dict[str, Any]) -> None:
+    made = sink(url, options)
+    assert pickle.loads(pickle.dumps(made)) == made  # noqa: S301 - its own bytes: tasks get it so
+
+
+def test_a_cluster_takes_its_own_options() -> None:
+    assert sink(
+        "redis://h/0?client_name=a", {"require_full_coverage": False, "reinitialize_steps": 1}, cluster=True
+    ).cluster
