@@ -10,6 +10,8 @@ ARGS ?=
 # pytest processes. Each has its own broker and Spark session, and mostly waits.
 WORKERS ?= 3
 TRIALS ?= 10
+MINUTES ?= 10
+SEED ?=
 HISTORIES ?= 20000
 
 # uv must not find or download another interpreter than PYTHON, and must trust the machine's certificates: its own list does
@@ -30,7 +32,7 @@ retry = attempt=1; until $(1); do \
 	  sleep $$((attempt * 2)); attempt=$$((attempt + 1)); done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo rehearse-migration bench lint test whole matrix docs chaos planted
+.PHONY: help setup demo rehearse-migration bench lint test whole matrix docs chaos users planted
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1	\2/p' Makefile
@@ -67,6 +69,9 @@ docs: setup  ## the documentation as a site, in site/; broken links and other wa
 chaos: setup  ## random histories of the model, then kills at every step on a real Kafka; TRIALS=300 HISTORIES=100000
 	$(BIN)/python -m tests.model --histories $(HISTORIES)
 	$(BIN)/python -m tests.chaos --trials $(TRIALS)
+
+users: setup  ## random programs around foreachBatch, each against a plain reference, killed now and then; MINUTES=60 SEED=4711
+	$(BIN)/python -m tests.users --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 planted: setup  ## plant every bug of tests/planted in a copy, and see which tests catch it; ARGS="--only sweep"
 	$(BIN)/python -m tests.planted $(ARGS)

@@ -1,0 +1,79 @@
+"""The streaming side of a program: what is read, how it is planned, how ``exactly_once`` is set, which queries are started."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.users.piece import Loose, Piece
+
+#: ``mode`` is Spark's output mode; a stateful plan must be consumed whole.
+STREAMS: Final = (
+    Piece("rows", "source()", weight=10),
+    Piece("where", 'source().where("n > 0")'),
+    Piece("select *", 'source().select("*")'),
+    Piece("repartition", 'source().repartition(3, "tenant")'),
+    Piece("join with a static table", 'source().join(static, "tenant")', adds=("label",)),
+    Piece("rand", 'source().withColumn("r", F.rand())', adds=("r",), loose=Loose.IDS),
+)
+
+STATEFUL: Final = (
+    Piece("dropDuplicates", 'source().dropDuplicates(["id"])', weight=3),
+    Piece(
+        "dropDuplicatesWithinWatermark", 'source().withWatermark("at", "1 hour").dropDuplicatesWithinWatermark(["id"])'
+    ),
+    Piece(
+        "update",
+        'source().groupBy("tenant").agg(F.sum("n").alias("n"), F.max("id").alias("id"))',
+        copies=8,
+        drops=True,
+    ),
+    Piece(
+        "complete",
+        'source().groupBy("tenant").agg(F.sum("n").alias("n"), F.max("id").alias("id"))',
+        copies=8,
+        drops=True,
+    ),
+    Piece(
+        "windows",
+        'source().withWatermark("at", "1 minute").groupBy(F.window("at", "1 minute"), "tenant")\\\n'
+        '    .agg(F.sum("n").alias("n"), F.min("id").alias("id")).drop("window")',
+        drops=True,
+        weight=2,
+    ),
+)
+
+SETTINGS: Final = (
+    Piece("defaults", "", weight=8),
+    Piece("by tasks", ', direct="never"', weight=5),
+    Piece("by the driver", ', direct="always"', weight=2),
+    Piece("over the budget", ", direct_max_bytes=1024"),
+    Piece("staging", ", staging=True", weight=2),
+    Piece("one attempt", ", max_attempts=1"),
+    Piece("tolerant", ", tolerable_failed_checkpoints=2"),
+    Piece("without history", ", history=False"),
+)
+
+#: In the place of the last columns.
+SELECT: Final = Piece(
+    "select",
+    ', select={{one.name: ["id AS key", "to_json(struct(*)) AS value"]{other}}}',
+)
+SELECT_OTHER: Final = ', two.name: ["id AS key", "to_json(struct(id, *)) AS value"]'
+
+POINTS: Final = (
+    "driver.inspected",
+    "driver.fenced",
+    "driver.acquired",
+    "driver.recovered",
+    "task.began",
+    "task.written",
+    "task.flushed",
+    "task.prepared",
+    "driver.prepared",
+    "driver.confirmed",
+    "driver.deciding",
+    "driver.decided",
+    "driver.committing",
+    "driver.committed",
+    "driver.swept",
+)

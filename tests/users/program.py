@@ -1,0 +1,52 @@
+"""One program of a user: its text, its input, its interruptions, and what the judge has to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.users.piece import Loose
+
+#: Its columns; ``at`` is a timestamp.
+Row = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Program:
+    """What :func:`tests.users.grammar.drawn` draws from a seed.
+
+    Attributes:
+        seed: of the draw.
+        pieces: the names of its pieces.
+        text: Python, as a user writes it. ``runner.py`` says which names it finds.
+        sinks: how many it has.
+        batches: the rows of each batch of the input.
+        source: ``files`` or ``kafka``.
+        faults: for each run but the last, the crash points that are armed, as text.
+        loose: see :class:`Loose`.
+        copies: how often an id of the input may be in a sink at most.
+        mistakes: the pieces for which the product may answer with an error; if there are none, it must not.
+        is_stateful: whether the stream keeps state.
+    """
+
+    seed: int
+    pieces: tuple[str, ...]
+    text: str
+    sinks: int
+    batches: tuple[tuple[Row, ...], ...]
+    source: str
+    faults: tuple[str, ...]
+    loose: Loose
+    copies: int
+    mistakes: tuple[str, ...]
+    is_stateful: bool
+
+    def __str__(self) -> str:
+        sizes = ", ".join(str(len(rows)) for rows in self.batches)
+        facts = [
+            f"# program {self.seed}: {self.source} with {sizes} rows, interrupted at {', '.join(self.faults) or 'no point'}",
+            f"# {', '.join(self.pieces)}",
+            f"# judged: {self.loose.name.lower()}; mistakes: {', '.join(self.mistakes) or 'none'}",
+        ]
+        return "\n".join([*facts, self.text])

@@ -1,0 +1,146 @@
+"""Takes note of what happens to a program, and lets it "die" at a crash point.
+
+In a process that is killed, nothing of the program runs on. Where a test raises an error instead, the program could catch it
+and go on: so after an injected fault every call of the program fails, and so does its function, whatever it catches.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from twopc.errors import TwoPhaseCommitError
+from twopc.testing.crash_points import InjectedFault, InjectedLoss
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame
+
+NAMED: Final = "named"
+RAW: Final = "raw"
+KILLED: Final = "killed"
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened.
+
+    Attributes:
+        what: ``entered`` or ``completed``: the program's function, by Spark. Or where an error came from:
+            ``made`` (the making of an object), ``called`` (a call of one), ``function`` (the program's), ``query`` (Spark).
+        query: the query's number in the program.
+        batch: Spark's own number.
+        kind: of an error: ``named`` is one of the project's own, ``killed`` an injected one.
+        error: the error's class.
+        text: its message.
+    """
+
+    what: str
+    query: int = 0
+    batch: int = -1
+    kind: str = ""
+    error: str = ""
+    text: str = ""
+
+
+def kind_of(error: BaseException) -> str:
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, (InjectedFault, InjectedLoss)):
+            return KILLED
+        cause = cause.__cause__
+    return NAMED if isinstance(error, TwoPhaseCommitError) else RAW
+
+
+class Recorder:
+    """What happened to one program over all its runs. With ``log``, in a file that survives the process."""
+
+    def __init__(self, log: Path | None = None) -> None:
+        self.events: list[Event] = []
+        self.made: list[Any] = []
+        self.is_dead = False
+        self._log = log
+        self._lock = threading.Lock()
+        self._at: dict[int, tuple[int, int]] = {}  # by thread; the last one for threads of the program's own
+        self._latest = (0, -1)
+        self._last_error: BaseException | None = None  # it passes several of our functions
+
+    def note(self, event: Event) -> None:
+        with self._lock:
+            self.events.append(event)
+            if self._log is not None:
+                with self._log.open("a") as file:
+                    file.write(json.dumps(asdict(event)) + "\n")
+
+    def failed(self, what: str, error: BaseException) -> None:
+        if error is self._last_error:
+            return
+        self._last_error = error
+        query, batch = self.at()
+        kind = kind_of(error)
+        self.is_dead = self.is_dead or kind == KILLED
+        self.note(Event(what, query, batch, kind, type(error).__name__, str(error)))
+
+    def at(self) -> tuple[int, int]:
+        """The query and batch that this thread is in."""
+        return self._at.get(threading.get_ident(), self._latest)
+
+    def function(self, query: int, function: Callable[[DataFrame, int], Any]) -> Callable[[DataFrame, int], None]:
+        """The program's function, watched."""
+
+        def watched(batch: DataFrame, batch_id: int) -> None:
+            self._at[threading.get_ident()] = self._latest = (query, batch_id)
+            self.note(Event("entered", query, batch_id))
+            try:
+                function(batch, batch_id)
+            except Exception as error:
+                self.failed("function", error)
+                raise
+            finally:
+                if self.is_dead:
+                    raise InjectedFault("the program has died")
+            self.note(Event("completed", query, batch_id))
+
+        return watched
+
+    def maker(self, make: Callable[..., Any]) -> Callable[..., Any]:
+        """``exactly_once``, watched."""
+
+        def exactly_once(*arguments: Any, **settings: Any) -> Watched:
+            try:
+                each = make(*arguments, **settings)
+            except Exception as error:
+                self.failed("made", error)
+                raise
+            self.made.append(each)
+            return Watched(self, each)
+
+        return exactly_once
+
+
+class Watched:
+    """What ``exactly_once`` returns, watched."""
+
+    def __init__(self, recorder: Recorder, each: Any) -> None:
+        self._recorder = recorder
+        self._each = each
+
+    def __call__(self, *arguments: Any, **named: Any) -> None:
+        if self._recorder.is_dead:
+            raise InjectedFault("the program has died")
+        try:
+            self._each(*arguments, **named)
+        except Exception as error:
+            self._recorder.failed("called", error)
+            raise
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._each, name)
+
+
+def events_of(log: Path) -> list[Event]:
+    return [Event(**json.loads(line)) for line in log.read_text().splitlines()] if log.exists() else []
