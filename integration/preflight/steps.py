@@ -84,7 +84,7 @@ def _make_topic(trial: Trial) -> Outcome:
 
 def _try_timeout(trial: Trial) -> Outcome:
     tid, lives_ms = f"{trial.sink.name}.timeout", trial.original.transaction_timeout_ms
-    make_ready(trial.original.producer_config(), tid, 0, trial.topic, timeout_ms=trial.timeout_ms)
+    make_ready(trial.original.producer_config(), tid, 0, (trial.topic,), timeout_ms=trial.timeout_ms)
     return _passed(f"kafka.transaction.timeout.ms={lives_ms} is allowed")
 
 

@@ -7,14 +7,16 @@ requests go over the connections of its admin client: ``_manager``, not public, 
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, Final
 
 import kafka.errors as kafka_errors
 from kafka.admin import KafkaAdminClient
+from kafka.cluster import get_ip_port_afi
 from kafka.net.compat import KafkaNetClient
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslBytesRequest, SaslBytesResponse
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from twopc.errors import ConfigurationError, RetriableError, TwoPhaseCommitError
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BOOTSTRAP_TIMEOUT_MS: Final = 30_000
+#: How the time is divided if there are several servers: short rounds first, so that silent ones cost little.
+_ROUNDS: Final = (1, 2, 4)
 #: How long a broker that joins (a rolling restart) may be left out of a question to all brokers; kafka-python has 5 minutes.
 _METADATA_MAX_AGE_MS: Final = 30_000
 _SASL: Final = (SaslAuthenticateRequest, SaslAuthenticateResponse, SaslBytesRequest, SaslBytesResponse)
@@ -64,16 +68,8 @@ class BrokerConnection:
         if tokens is not None:
             tokens()  # raises what is wrong; the client would log it and run into its timeout
             config = {**config, "sasl_oauth_token_provider": _TokenProvider(tokens)}
-        # kafka-python picks one bootstrap broker at random and spends the whole time on it, even if it is silent
-        # (``KafkaConnectionManager._do_bootstrap``). So each try gets a share of the time, and picks anew.
-        servers = len(config["bootstrap_servers"])
-        tries = 2 * servers if servers > 1 else 1
-        share_ms = config.get("bootstrap_timeout_ms", _BOOTSTRAP_TIMEOUT_MS) / tries
-        retrying = Retrying(
-            stop=stop_after_attempt(tries), retry=retry_if_exception_type(kafka_errors.KafkaTimeoutError), reraise=True
-        )
         try:
-            self.admin = retrying(_open, {**config, "bootstrap_timeout_ms": share_ms})
+            self.admin = _open_in_turn(config)
         except (kafka_errors.KafkaError, ValueError, OSError) as error:
             raise _unreachable(config, error) from error
         self._manager: Any = self.admin._manager  # noqa: SLF001 - see the module's docstring
@@ -154,12 +150,31 @@ class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-pytho
             raise kafka_errors.SaslAuthenticationFailedError(str(error)) from error
 
 
-def _open(config: Mapping[str, Any]) -> KafkaAdminClient:
+def _open_in_turn(config: Mapping[str, Any]) -> KafkaAdminClient:
+    """Connect by the first server that responds.
+
+    kafka-python draws a server at random, again and again, and spends the whole time on one that is silent
+    (``KafkaConnectionManager._do_bootstrap``). So each try has a share of the time, and begins with the next server.
+    """
+    total_ms = config.get("bootstrap_timeout_ms", _BOOTSTRAP_TIMEOUT_MS)
+    count = len(config["bootstrap_servers"])
+    shares = [weight / sum(_ROUNDS) / count for weight in _ROUNDS for _ in range(count)] if count > 1 else [1.0]
+    tries = [({**config, "bootstrap_timeout_ms": total_ms * share}, n % count) for n, share in enumerate(shares)]
+    for settings, first in tries[:-1]:
+        # The next one may respond, or be no controller.
+        with suppress(kafka_errors.KafkaTimeoutError, kafka_errors.IncompatibleBrokerVersion):
+            return _open(settings, first)
+    return _open(*tries[-1])
+
+
+def _open(config: Mapping[str, Any], first: int) -> KafkaAdminClient:
     opened: list[KafkaNetClient] = []
 
     def open_client(**settings: Any) -> KafkaNetClient:
-        opened.append(KafkaNetClient(**settings))
-        return opened[-1]
+        client = KafkaNetClient(**settings)
+        opened.append(client)
+        _take_turns(client._manager.cluster, config["bootstrap_servers"], first)  # noqa: SLF001 - see the module's docstring
+        return client
 
     try:
         return KafkaAdminClient(
@@ -173,6 +188,14 @@ def _open(config: Mapping[str, Any]) -> KafkaAdminClient:
             client.close()
             client._manager._net.stop()  # noqa: SLF001 - see the module's docstring
         raise
+
+
+def _take_turns(cluster: Any, servers: Sequence[str], first: int) -> None:
+    """Let kafka-python draw from one server at a time, so that one that refuses gives way to the next one."""
+    places = {get_ip_port_afi(server)[:2]: place for place, server in enumerate(servers)}
+    ordered = sorted(cluster.bootstrap_brokers(), key=lambda broker: places[broker.host, broker.port])
+    turns = cycle(ordered[first:] + ordered[:first])
+    cluster.bootstrap_brokers = lambda: [next(turns)]
 
 
 async def _outcome(sent: Any) -> Any:

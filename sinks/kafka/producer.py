@@ -79,11 +79,12 @@ def connect(producer: Producer | LibrdkafkaProducer, topic: str, *, timeout_s: f
 
 
 def make_ready(
-    config: Mapping[str, Any], transactional_id: str, sequence: int, topics: Sequence[str], *, timeout_ms: float
+    config: Mapping[str, Any], transactional_id: str, sequence: int, topics: tuple[str, ...], *, timeout_ms: float
 ) -> ReadyProducer:
     """Create and initialise a producer, and wait until its statistics report its producer id and epoch.
 
-    ``topics`` are the ledger and the topic of the rows, if there is only one.
+    ``topics`` are the ledger and the topic of the rows, if there is only one. They are a tuple because mypy takes a ``str`` for a
+    ``Sequence[str]``: a producer creates the topics that it asks for, where brokers allow that.
     """
     failures: dict[str, KafkaError] = {}
     newest: deque[str] = deque(maxlen=1)

@@ -123,7 +123,7 @@ class ProducerPool:
         # Until the broker responds, and for ever if it does not: a late InitProducerId aborts what is open under its id.
         self._served[sequence] = _NEVER_FREE
         tid = task_id(self.key.sink, self.key.driver_epoch, self._worker, sequence)
-        topics = [topic for topic in (self.key.ledger, self.key.topic) if topic is not None]
+        topics = (self.key.ledger,) if self.key.topic is None else (self.key.ledger, self.key.topic)
         return make_ready(self._config, tid, sequence, topics, timeout_ms=self._timeout_ms)
 
     def _make_ahead(self, sequences: list[int], batch: int) -> None:

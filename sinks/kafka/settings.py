@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import confluent_kafka
 
 from sinks.kafka import options
+from sinks.kafka.servers import servers_of
 from twopc.errors import BadRecordError, ConfigurationError
 
 if TYPE_CHECKING:
@@ -55,8 +56,6 @@ class KafkaSettings:
                 f"KafkaSink(name={self.name!r}) is not a valid name. Use 1 to 100 letters, digits, '_' or '-'; no dot, which "
                 "separates the parts of transactional ids"
             )
-        if not self.bootstrap_servers.strip():
-            raise ConfigurationError("KafkaSink(bootstrap_servers='') names no broker. Set host:port of at least one")
         for argument, topic in (("topic", self.topic), ("ledger_topic", self.ledger_topic)):
             if topic is not None and not _TOPIC.fullmatch(topic):
                 raise ConfigurationError(f"KafkaSink({argument}={topic!r}) is not a valid topic name. {_TOPIC_RULE}")
@@ -77,6 +76,7 @@ class KafkaSettings:
             raise ConfigurationError(f"KafkaSink(guarantee={self.guarantee!r}): give one of {', '.join(_GUARANTEES)}")
         options.check(self.options)
         object.__setattr__(self, "options", options.with_tokens(self.options))
+        self.servers()
         self._require_accepted()
         if self.transaction_timeout_ms < _SHORTEST_TRANSACTION_MS:
             raise ConfigurationError(
@@ -154,7 +154,7 @@ class KafkaSettings:
             "topic.metadata.propagation.max.ms": "10000",
             "message.max.bytes": str(self.message_max_bytes),
             **self.client_options,
-            "bootstrap.servers": self.bootstrap_servers,
+            "bootstrap.servers": ",".join(self.servers()),
             "transaction.timeout.ms": str(self.transaction_timeout_ms),
             # A record that was not delivered while its transaction lived cannot be delivered later.
             "message.timeout.ms": str(self.transaction_timeout_ms),
@@ -162,19 +162,23 @@ class KafkaSettings:
             "acks": "all",
         }
 
+    def servers(self) -> tuple[str, ...]:
+        """What ``bootstrap_servers`` names; see :func:`~sinks.kafka.servers.servers_of`."""
+        return servers_of(self.bootstrap_servers, str(self.client_options.get("security.protocol", "PLAINTEXT")))
+
     def plain_config(self) -> dict[str, Any]:
         """For librdkafka clients that write without transactions."""
         return {name: value for name, value in self.producer_config().items() if name != "transaction.timeout.ms"}
 
     def connection_config(self) -> dict[str, Any]:
         """For librdkafka clients that read or administrate."""
-        return {**options.for_librdkafka(self.client_options), "bootstrap.servers": self.bootstrap_servers}
+        return {**options.for_librdkafka(self.client_options), "bootstrap.servers": ",".join(self.servers())}
 
     def committing_config(self) -> dict[str, Any]:
         """For the client that commits prepared transactions, which is kafka-python's."""
         return {
             **options.for_kafka_python(self.client_options),
-            "bootstrap_servers": [server.strip() for server in self.bootstrap_servers.split(",")],
+            "bootstrap_servers": list(self.servers()),
             # Half of the time, so that another broker can respond after a silent one.
             "request_timeout_ms": self.timeout_ms / 2,
             "bootstrap_timeout_ms": self.timeout_ms,

@@ -68,4 +68,13 @@ OPERATE_BUGS: Final[tuple[Bug, ...]] = (
         model=False,
         protocol=_SAVEPOINT,
     ),
+    one_edit(
+        "the preflight's producer asks for the letters of its topic",
+        0,
+        "integration/preflight/steps.py",
+        "tid, 0, (trial.topic,), timeout_ms",
+        "tid, 0, tuple(trial.topic), timeout_ms",
+        model=False,
+        protocol="tests/live/operate/test_brokers_that_create_topics.py -k preflight",
+    ),
 )

@@ -250,4 +250,13 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         model=False,
         protocol="tests/live/test_kafka_new_partitions.py",
     ),
+    one_edit(
+        "a silent server is asked again and again",
+        0,
+        "sinks/kafka/broker_connection.py",
+        "cycle(ordered[first:] + ordered[:first])",
+        "cycle(ordered)",
+        model=False,
+        protocol="tests/live/test_kafka_bootstrap.py -k silent",
+    ),
 )

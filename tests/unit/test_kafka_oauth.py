@@ -218,7 +218,7 @@ def test_a_callback_that_fails_is_named_at_once_by_both_clients() -> None:
     with pytest.raises(RetriableError, match="fails raised LookupError: no credentials"):
         described.create_decision_log()
     with pytest.raises(RetriableError, match="fails raised LookupError: no credentials"):
-        make_ready(described.producer_config(), "s.0.a.0", 0, "ledger", timeout_ms=60_000)
+        make_ready(described.producer_config(), "s.0.a.0", 0, ("ledger",), timeout_ms=60_000)
     assert time.monotonic() - began < 10  # confluent-kafka alone waits 10 s for a token, and reports no reason
 
 
@@ -284,7 +284,7 @@ def test_a_task_whose_client_gets_no_token_from_the_endpoint_says_why(endpoint: 
     endpoint.answer = (401, b"{}")
     described = sink(**oidc(endpoint.url))
     with pytest.raises(ConfigurationError, match="HTTP 401"):
-        make_ready(described.producer_config(), "s.0.a.0", 0, "ledger", timeout_ms=2_000)
+        make_ready(described.producer_config(), "s.0.a.0", 0, ("ledger",), timeout_ms=2_000)
 
 
 def test_an_opaque_token_lives_as_long_as_the_endpoint_says(endpoint: TokenEndpoint) -> None:

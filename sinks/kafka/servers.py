@@ -1,0 +1,54 @@
+"""The servers in ``bootstrap_servers``, read once for both clients, which differ in what they take."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from twopc.errors import ConfigurationError
+
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_PORTS: Final = range(1, 65_536)
+
+
+def servers_of(text: str, protocol: str) -> tuple[str, ...]:
+    """Each server of a list with commas once, without the name of a listener before it (``SSL://host:port``).
+
+    Java's clients skip such a name. librdkafka takes it for a protocol and connects to nothing if it is another one than
+    ``protocol``, so that is refused here.
+
+    Raises:
+        ConfigurationError: it names no server, or what it names is none.
+    """
+    found = []
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        listener, _, server = entry.rpartition("://")
+        if listener.upper() in _PROTOCOLS and listener.upper() != protocol.upper():
+            raise ConfigurationError(
+                f"KafkaSink(bootstrap_servers={text!r}): {entry!r} is for {listener.upper()}, but kafka.security.protocol is "
+                f"{protocol.upper()}. Set that option, or correct the server"
+            )
+        if not _is_server(server):
+            raise ConfigurationError(
+                f"KafkaSink(bootstrap_servers={text!r}): {entry!r} is not host:port; an IPv6 address needs brackets: [::1]:9092"
+            )
+        found.append(server)
+    if not found:
+        raise ConfigurationError(
+            f"KafkaSink(bootstrap_servers={text!r}) names no broker. Set host:port of at least one"
+        )
+    return tuple(dict.fromkeys(found))
+
+
+def _is_server(server: str) -> bool:
+    """Whether this is ``host``, ``host:port``, ``[IPv6]``, ``[IPv6]:port``, or an IPv6 address alone."""
+    if server.startswith("["):
+        host, bracket, rest = server[1:].partition("]")
+        return bool(host and bracket) and (not rest or (rest.startswith(":") and _is_port(rest[1:])))
+    host, colon, port = server.partition(":")
+    if ":" in port:  # an IPv6 address without brackets, and so without a port
+        return "]" not in server
+    return bool(host) and "]" not in server and (not colon or _is_port(port))
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and int(text) in _PORTS

@@ -1,0 +1,105 @@
+"""Servers of ``bootstrap_servers`` that do not respond, before one that does: each has its turn."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from kafka.admin import KafkaAdminClient
+
+from integration.services.ports import free_ports
+from sinks.kafka import KafkaSink
+from sinks.kafka.broker_connection import BrokerConnection
+from twopc.errors import RetriableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.live.services import KafkaService
+
+TIMEOUT_MS = 12_000
+#: Of two silent servers and one more: the silent ones take two of the nine shares, which are 1, 2 and 4 parts of the time.
+EXPECTED_S = 2 * TIMEOUT_MS / 1000 / 21
+
+
+def asked(server: socket.socket) -> int:
+    """How often somebody has connected."""
+    server.setblocking(False)  # noqa: FBT003 - the socket's own method
+    count = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            server.accept()[0].close()
+            count += 1
+    return count
+
+
+@contextlib.contextmanager
+def silent(backlog: int = 50) -> Iterator[str]:
+    """A server that accepts connections and never answers; with a backlog of 0 it takes none either."""
+    with contextlib.ExitStack() as held:
+        server = held.enter_context(socket.socket())
+        server.bind(("127.0.0.1", 0))
+        server.listen(backlog)
+        while backlog == 0:
+            client = held.enter_context(socket.socket())
+            client.settimeout(0.2)
+            try:
+                client.connect(server.getsockname())
+            except TimeoutError:
+                break
+        yield "{}:{}".format(*server.getsockname())
+
+
+def refusing() -> str:
+    [port] = free_ports(1)
+    return f"127.0.0.1:{port}"
+
+
+def connect(servers: list[str]) -> float:
+    """How long it takes, in seconds."""
+    sink = KafkaSink(name="s", bootstrap_servers=",".join(servers), topic="t", timeout_ms=TIMEOUT_MS)
+    began = time.monotonic()
+    with contextlib.closing(BrokerConnection(sink.committing_config())) as connection:
+        assert connection.nodes
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("backlog", [50, 0])
+def test_a_server_behind_silent_ones_is_always_reached(kafka: KafkaService, backlog: int) -> None:
+    """Fails if a server is drawn anew at each try: one time in twelve, the one that responds is never drawn."""
+    with silent(backlog) as one, silent(backlog) as other:
+        for servers in ([one, other, kafka.bootstrap_servers], [one, kafka.bootstrap_servers, other]):
+            assert connect(servers) < EXPECTED_S + 3
+
+
+@pytest.mark.parametrize("kind", ["refused", "unknown", "refused and silent"])
+def test_a_server_that_cannot_be_reached_gives_way_to_the_next(kafka: KafkaService, kind: str) -> None:
+    with silent() as mute:
+        absent = {"refused": [refusing(), refusing()], "unknown": ["no-such-host.invalid:9092"]}
+        before = absent.get(kind, [refusing(), mute])
+        assert connect([*before, kafka.bootstrap_servers]) < EXPECTED_S + 3
+
+
+def test_servers_are_tried_in_their_order_and_the_whole_time_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a broker: each server has one connection in each round; then the error names all of them."""
+    tried: list[float] = []
+    real = KafkaAdminClient.__init__
+
+    def noted(self: KafkaAdminClient, **config: object) -> None:
+        tried.append(float(str(config["bootstrap_timeout_ms"])))
+        real(self, **config)
+
+    monkeypatch.setattr(KafkaAdminClient, "__init__", noted)
+    with contextlib.ExitStack() as held:
+        mute = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        names = ["{}:{}".format(*server.getsockname()) for server in mute]
+        began = time.monotonic()
+        with pytest.raises(RetriableError, match=f"no Kafka broker responds at {', '.join(names)}"):
+            BrokerConnection({"bootstrap_servers": names, "bootstrap_timeout_ms": 2100})
+        took = time.monotonic() - began
+        assert [asked(server) for server in mute] == [3, 3, 3]
+    assert tried == pytest.approx([100, 100, 100, 200, 200, 200, 400, 400, 400])
+    assert took >= 2.0
