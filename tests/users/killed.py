@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ from integration.services.guard import GuardedProcess
 from integration.spark import exactly_once
 from tests.live.spark_query import session
 from tests.users.grammar import drawn
-from tests.users.recorder import Event, Recorder, events_of
+from tests.users.recorder import KILLED, Event, Recorder, events_of
 from tests.users.runner import HUNG, Outcome, run_once
 from tests.users.worlds import World
 from twopc.testing.crash_points import arm_from
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 _ROOT: Final = Path(__file__).parents[2]
 _KILLED: Final = 128 + signal.SIGKILL
-_LIMIT_S: Final = 300.0
+_LIMIT_S: Final = 900.0
 
 
 def killed(program: Program, world: World) -> Outcome:
@@ -42,15 +43,16 @@ def killed(program: Program, world: World) -> Outcome:
         }
         command = ["env", f"PYTHONPATH={_ROOT}", sys.executable, "-m", "tests.users.killed", json.dumps(facts)]
         process = GuardedProcess(command, log=log, cwd=world.directory)
+        group = os.getpgid(process.pid)
         code = process.wait(_LIMIT_S)
-        group = os.getpgid(process.pid) if code is None else None
-        if group is not None:
-            os.killpg(group, signal.SIGKILL)
-            lost.append(Event(HUNG, text=log.read_text(errors="replace")[-3000:]))
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)  # its JVM and its workers, too
         if code != _KILLED:
-            if code:
-                lost.append(Event(HUNG, text=f"ended with {code}: {log.read_text(errors='replace')[-3000:]}"))
+            if code != 0:
+                said = log.read_text(errors="replace")[-3000:]
+                lost.append(Event(HUNG, text=f"ended with {code}: {said}"))
             break
+        lost.append(Event("process", kind=KILLED, text=fault))
     outcome = Outcome([*events_of(events), *lost])
     outcome.visible, outcome.left_open = world.visible(), world.at_rest()
     return outcome

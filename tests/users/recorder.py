@@ -48,10 +48,12 @@ class Event:
 
 
 def kind_of(error: BaseException) -> str:
+    seen: set[int] = set()
     cause: BaseException | None = error
-    while cause is not None:
+    while cause is not None and id(cause) not in seen:  # an error may be its own cause
         if isinstance(cause, (InjectedFault, InjectedLoss)):
             return KILLED
+        seen.add(id(cause))
         cause = cause.__cause__
     return NAMED if isinstance(error, TwoPhaseCommitError) else RAW
 

@@ -153,9 +153,20 @@ def test_after_an_injected_fault_the_program_is_dead_whatever_it_catches() -> No
     ]
 
 
+def cyclic() -> TypeError:
+    error = TypeError("its own cause")
+    error.__cause__ = error
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
-    [(ConfigurationError("set it"), NAMED), (RetriableError("start again"), NAMED), (TypeError("int"), RAW)],
+    [
+        (cyclic(), RAW),
+        (ConfigurationError("set it"), NAMED),
+        (RetriableError("start again"), NAMED),
+        (TypeError("int"), RAW),
+    ],
 )
 def test_an_error_that_is_swallowed_is_known(error: Exception, kind: str) -> None:
     recorder = Recorder()
