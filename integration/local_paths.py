@@ -29,3 +29,9 @@ def local_path(location: str | Path) -> Path:
             "in place of a checkpoint, `twopc status` needs none"
         )
     return Path("/" + path[2:].partition("/")[2] if path.startswith("//") else path)
+
+
+def is_elsewhere(location: str | Path) -> bool:
+    """Whether it is a URL of another file system than the local one."""
+    match = _URL.fullmatch(str(location))
+    return match is not None and match[1].lower() != "file"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import uuid
@@ -79,18 +80,39 @@ class LocalFiles:
                 stream.write(data)
                 stream.flush()
                 os.fsync(stream.fileno())
-            try:
-                os.link(temporary, target)
-            except FileExistsError:
-                return False
+            return self._publish(temporary, target)
         finally:
             temporary.unlink(missing_ok=True)
-        sync(target.parent)
-        return True
 
     def remove(self, name: str) -> None:
         """See :class:`Files`."""
         (self._root / name).unlink(missing_ok=True)
+
+    def _publish(self, temporary: Path, target: Path) -> bool:
+        try:
+            os.link(temporary, target)
+        except FileExistsError:
+            return False
+        sync(target.parent)
+        return True
+
+
+class UnlinkedFiles(LocalFiles):
+    """A local directory on a file system that has no hard links, or that cannot sync a directory: gcsfuse, SMB, some FUSE.
+
+    Such a share offers nothing else that surely decides between two machines: ``RENAME_NOREPLACE`` is often missing, and may be
+    checked by each machine for itself. So these files are an object store's: two callers may both be told True.
+    """
+
+    is_atomic = False
+
+    def _publish(self, temporary: Path, target: Path) -> bool:
+        if target.exists():
+            return False
+        temporary.replace(target)
+        with contextlib.suppress(OSError):  # not every share can, and no decision depends on it
+            sync(target.parent)
+        return True
 
 
 class MemoryFiles:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from integration.local_paths import is_elsewhere, local_path
 from twopc.errors import ConfigurationError, missing_extra
 from twopc.files import LocalFiles
 
@@ -38,10 +38,11 @@ def opened(location: str) -> Iterator[Place]:
     Raises:
         ConfigurationError: there is no such directory, it cannot be opened, or PySpark is not installed.
     """
-    if "://" not in location:
-        if not Path(location).is_dir():
+    if not is_elsewhere(location):
+        path = local_path(location)
+        if not path.is_dir():
             raise ConfigurationError(f"--checkpoint {location} is no directory")
-        yield Place(LocalFiles(location), LocalFiles(Path(location) / "twopc"))
+        yield Place(LocalFiles(path), LocalFiles(path / "twopc"))
         return
     try:
         from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - the same

@@ -24,7 +24,7 @@ from integration.spark.py4j_log import hide_functions
 from integration.spark.retention import decisions_kept
 from integration.spark.several import Call, by_frame, require_one_call
 from integration.spark.shuffles import Shuffles
-from integration.spark.staging import Staging
+from integration.spark.staging import Staging, as_uri
 from integration.spark.state_sizes import StateSizes
 from integration.spark.status_store import StatusStore
 from twopc.batch import Overrides
@@ -33,6 +33,7 @@ from twopc.coordinator import Coordinator
 from twopc.errors import CheckpointExpiredError, ConfigurationError
 from twopc.pending import Listeners
 from twopc.settings import Settings
+from twopc.tried_files import tried
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -218,7 +219,7 @@ class ExactlyOnce:
             return None
         shared = self._options.staging_location
         if shared is None:
-            return Staging(f"{files.location}/twopc/staging")
+            return Staging(as_uri(f"{files.location}/twopc/staging"))
         return Staging(f"{shared.rstrip('/')}/{query_id}", former=shared)
 
     def _arrange(self, one: SinkFrame, *, is_repeated: bool) -> Rows:
@@ -253,7 +254,7 @@ class ExactlyOnce:
         self, context: SparkContext, session: SparkSession, staging: Staging | None, batch: Batch
     ) -> Coordinator:
         """The same for all batches of a run until one fails."""
-        own_files = open_files(context, f"{self._location}/twopc")
+        own_files = tried(open_files(context, f"{self._location}/twopc"))
         require_taken_over(own_files, batch)
         settings = Settings(
             overrides=Overrides(**{one.name: getattr(self._options, one.name) for one in fields(Overrides)}),

@@ -44,10 +44,10 @@ def open_files(context: SparkContext, location: str) -> Files:
     configuration: Any = context._jsc.hadoopConfiguration()  # noqa: SLF001 - the same
     try:
         file_system = path.getFileSystem(configuration)
-        qualified = file_system.makeQualified(path).toUri()
-        scheme = qualified.getScheme()
+        qualified = file_system.makeQualified(path)
+        scheme = qualified.toUri().getScheme()
         if scheme == "file":
-            known[location] = LocalFiles(qualified.getPath())
+            known[location] = LocalFiles(qualified.toUri().getPath())
             return known[location]
         is_atomic = scheme in _ATOMIC_RENAME or (scheme in _AZURE and file_system.hasPathCapability(path, _ACLS))
     except Py4JJavaError as error:
@@ -58,13 +58,17 @@ def open_files(context: SparkContext, location: str) -> Files:
 
 
 class HadoopObjects:
-    """See :class:`twopc.files.Files`, over Hadoop's ``FileSystem``, on a store without an atomic rename."""
+    """See :class:`twopc.files.Files`, over Hadoop's ``FileSystem``, on a store without an atomic rename.
+
+    ``location`` is the text of a Hadoop ``Path``. Nothing in it is escaped: what its URI shows is another path (SPARK-26824).
+    """
 
     is_atomic = False
 
     def __init__(self, gateway: Any, configuration: Any, location: str) -> None:
         self.location = location
         self._jvm = gateway.jvm
+        self._root = self._jvm.org.apache.hadoop.fs.Path(location)
         # The session's configuration: credentials in spark.hadoop.* are in no other.
         self._file_system = self._path("").getFileSystem(configuration)
 
@@ -110,7 +114,7 @@ class HadoopObjects:
             stream.close()
 
     def _path(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(f"{self.location}/{name}" if name else self.location)
+        return self._jvm.org.apache.hadoop.fs.Path(self._root, name) if name else self._root
 
 
 class HadoopFiles(HadoopObjects):
@@ -121,7 +125,7 @@ class HadoopFiles(HadoopObjects):
     def __init__(self, gateway: Any, configuration: Any, location: str) -> None:
         super().__init__(gateway, configuration, location)
         fs = self._jvm.org.apache.hadoop.fs
-        self._context = fs.FileContext.getFileContext(self._jvm.java.net.URI(location), configuration)
+        self._context = fs.FileContext.getFileContext(self._root.toUri(), configuration)
         self._no_options = gateway.new_array(getattr(fs, "Options$Rename"), 0)
 
     def put_if_absent(self, name: str, data: bytes) -> bool:

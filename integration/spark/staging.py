@@ -12,6 +12,7 @@ import logging
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import pyarrow as pa
 from pyarrow import fs
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 logger = logging.getLogger(__name__)
+
+
+def as_uri(location: str) -> str:
+    """A Hadoop path as pyarrow takes it: Hadoop escapes nothing, a URI does. A local path stays."""
+    scheme, is_url, rest = location.partition("://")
+    return f"{scheme}://{quote(rest, safe='/:@')}" if is_url else location
 
 
 def open_location(location: str) -> tuple[fs.FileSystem, str]:

@@ -14,6 +14,7 @@ _TRANSACTION: Final = "twopc/batch_transaction.py"
 _CHECKPOINTING: Final = "twopc/checkpointing.py"
 _PLAIN: Final = "sinks/kafka/plain_writer.py"
 _UNIT: Final = "tests/unit/test_checkpointing.py"
+_PATHS: Final = "tests/live/test_spark_paths.py"
 _UNDECIDED: Final = "tests/live/rules/test_rule_07_undecided.py"
 _GUARANTEES: Final = "tests/live/test_kafka_guarantees.py"
 
@@ -61,6 +62,24 @@ CHECKPOINTING_BUGS: Final[tuple[Bug, ...]] = (
         "        object.__setattr__(self._setup, 'run_id', uuid.uuid4().hex)\n        self._run = None\n        return True\n",
         model=False,
         protocol=_UNIT,
+    ),
+    one_edit(
+        "a share without hard links decides between two drivers",
+        11,
+        "twopc/files.py",
+        "    is_atomic = False\n\n    def _publish",
+        "    is_atomic = True\n\n    def _publish",
+        model=False,
+        protocol="tests/unit/test_tried_files.py",
+    ),
+    one_edit(
+        "a path is made from a URI's escaped text",
+        0,
+        "integration/spark/hadoop_files.py",
+        "configuration, qualified.toString())",
+        "configuration, qualified.toUri().toString())",
+        model=False,
+        whole=f"{_PATHS} -k means_itself",
     ),
     one_edit(
         "tolerated: what a user's function raises is, too",

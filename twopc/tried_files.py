@@ -1,0 +1,79 @@
+"""A directory is tried for what it must be able to do, before a row is written and before another driver is fenced."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import uuid
+from typing import TYPE_CHECKING, Final
+
+from twopc.errors import ConfigurationError
+from twopc.files import LocalFiles, UnlinkedFiles
+
+if TYPE_CHECKING:
+    from twopc.files import Files
+
+logger = logging.getLogger(__name__)
+
+#: What ``link``, or ``fsync`` of a directory, gives where the file system has none (link(2), fsync(2)). Each share has its own.
+_UNSUPPORTED: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL})
+
+
+def tried(files: Files) -> Files:
+    """Create, read, list and remove a file: once for a run.
+
+    Returns:
+        the same files; on a file system without hard links the same directory, used like an object store.
+
+    Raises:
+        ConfigurationError: the directory cannot be used.
+    """
+    failed = _try(files)
+    if failed is None:
+        return files
+    doing, why = failed
+    is_unsupported = isinstance(why, OSError) and why.errno in _UNSUPPORTED
+    if is_unsupported and isinstance(files, LocalFiles) and files.is_atomic:
+        text = "%s: this file system has no hard links, or syncs no directory (%s). Decisions have to be kept in a Kafka ledger"
+        logger.warning(text, files.location, why)
+        return tried(UnlinkedFiles(files.location))
+    raise ConfigurationError(
+        f"{files.location}, the directory beside the checkpoint, cannot be used: {doing} failed: {_said(why)}. Nothing was "
+        "written, and no other run was stopped. The driver creates, reads, lists and deletes small files there. Allow it, make "
+        "room, or use a checkpoint on another file system; then restart"
+    ) from (why if isinstance(why, Exception) else None)
+
+
+def _try(files: Files) -> tuple[str, object] | None:
+    """What has failed, and why."""
+    name, doing = f".tried-{uuid.uuid4().hex}", "creating a file"
+    try:
+        if not files.put_if_absent(name, b"1"):
+            return doing, "the file system says that the name is taken, which nobody else has"
+        doing = "reading a file"
+        if (found := files.read(name)) != b"1":
+            return doing, f"it holds {found!r}, and b'1' was written"
+        doing = "creating a file whose name is taken"
+        if files.put_if_absent(name, b"2") and files.is_atomic:
+            return doing, "the first file was replaced, so of two drivers both could decide"
+        doing = "listing the directory"
+        files.names("")
+    except Exception as error:  # noqa: BLE001 - whatever the file system raises
+        return doing, error
+    finally:
+        _remove(files, name)
+    return None
+
+
+def _remove(files: Files, name: str) -> None:
+    try:
+        files.remove(name)
+    except Exception as error:  # noqa: BLE001 - whatever the file system raises; only what is old is ever deleted
+        text = "%s: deleting a file failed, so what the driver no longer needs will stay: %s"
+        logger.warning(text, files.location, _said(error))
+
+
+def _said(why: object) -> str:
+    """What went wrong, without the JVM's stack."""
+    found = getattr(why, "java_exception", None)
+    return str(why if found is None else found.toString())
