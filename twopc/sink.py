@@ -111,14 +111,13 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
             schema: of the batch; :func:`twopc.sink.type_name` names a field's type as users know it.
 
         Raises:
-            SchemaError: a column is missing or has a type that the sink cannot take; the message names it.
+            SchemaError: a column is missing, is there twice or has a type that the sink cannot take; the message names it.
         """
         import pyarrow as pa  # noqa: PLC0415 - only a query's driver gets here; describing a sink needs no Arrow
 
         wanted = schema.names if self.columns is None else self.columns
-        missing = sorted(set(wanted) - set(schema.names))
-        if missing:
-            raise SchemaError(f"the DataFrame has no column {missing[0]!r} (it has {names_in(schema)}): select it")
+        for name in sorted(wanted):
+            require_one(name, schema.names)
         taken = pa.schema([field for field in schema if field.name in wanted])
         self.check(pa.RecordBatch.from_pylist([], schema=taken))
         return tuple(SinkColumn(name, name) for name in taken.names)
@@ -162,6 +161,22 @@ def type_name(field: pa.Field[pa.DataType]) -> str:
     return (field.metadata or {}).get(TYPE_NAME, str(field.type).encode()).decode()
 
 
-def names_in(schema: pa.Schema) -> str:
+def require_one(name: str, names: Sequence[str]) -> None:
+    """Require that one column has this name, letter by letter.
+
+    Raises:
+        SchemaError: none has, or several have: which of them is meant, nobody knows.
+    """
+    found = names.count(name)
+    if not found:
+        raise SchemaError(f"the DataFrame has no column {name!r} (it has {listed(names)}): select it")
+    if found > 1:
+        raise SchemaError(
+            f"the DataFrame has {found} columns {name!r} (it has {listed(names)}), and nobody knows which one is meant. Nothing "
+            "was written. Drop or rename the others; a join keeps the columns of both sides"
+        )
+
+
+def listed(names: Iterable[str]) -> str:
     """The columns that there are, for messages."""
-    return ", ".join(map(repr, schema.names)) or "none"
+    return ", ".join(map(repr, names)) or "none"

@@ -14,8 +14,8 @@ from pyspark.sql import types as st
 from integration.migrate.handover import Bounds, Handover
 from integration.migrate.identity import Row, content_of, identity_of
 from integration.migrate.output import records_of
-from integration.spark.frame import quoted
 from integration.verify.expressions import parse
+from sinks.kafka.columns import named
 from twopc.errors import ConfigurationError, SchemaError
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ _PLACE: Final = "__twopc_place"
 _TASK: Final = "__twopc_task"
 _RANK: Final = "__twopc_rank"
 _THERE: Final = "__twopc_there"
+_OWN: Final = (_ID, _CONTENT, _PLACE, _TASK, _RANK, _THERE)
 _ADDED: Final = (st.StructField(_ID, st.BinaryType()), st.StructField(_CONTENT, st.BinaryType()))
 _RECORDS: Final = f"topic string, partition int, offset long, is_exact boolean, {_ID} binary"
 _COLUMNS: Final[tuple[str, ...]] = ("topic", "key", "value", "headers")
@@ -80,7 +81,6 @@ class Comparison:
     """
 
     def __init__(self, frame: DataFrame, sink: KafkaSink, handover: Handover) -> None:
-        self._names = frame.columns
         self._has_key = handover.key is not None
         identified = frame.mapInArrow(
             _identify(frame, sink.topic, handover), st.StructType([*frame.schema.fields, *_ADDED])
@@ -138,7 +138,7 @@ class Comparison:
         ranked = self._rows.withColumn(_RANK, sf.row_number().over(earlier)).join(there, _ID, "left")
         # The first ones are there: the old sink wrote a task's rows in their order.
         missing = ranked.where(sf.col(_RANK) > sf.coalesce(sf.col(_THERE), sf.lit(0)))
-        return missing.repartition(_TASK).sortWithinPartitions(_PLACE).select(*map(quoted, self._names))
+        return missing.repartition(_TASK).sortWithinPartitions(_PLACE).drop(*_OWN)
 
     def _counted(self, condition: Column, name: str) -> DataFrame:
         return self._records.where(condition).groupBy(_ID).agg(sf.count("*").alias(name))
@@ -152,7 +152,8 @@ def _identify(
     frame: DataFrame, topic: str | None, handover: Handover
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A function for ``mapInArrow`` that appends identity and content."""
-    names = {name.lower(): name for name in frame.columns}
+    found = {name: named(name, frame.columns) for name in _COLUMNS}
+    names: dict[str, str] = {name: source for name, source in found.items() if source is not None}
     if "value" not in names:
         raise SchemaError(
             f"the batch has no column 'value' (it has {', '.join(frame.columns)}): select it before take_over()"
@@ -164,8 +165,7 @@ def _identify(
             f"the sink writes to {topic}, but the hand-over is of {', '.join(handover.topics)}. Nothing was written. Run `twopc "
             f"migrate cutover` again, with --topic {topic}"
         )
-    chosen: dict[str, str] = {name: names[name] for name in _COLUMNS if name in names}
-    return partial(_identified, names=chosen, topic=topic, topics=frozenset(handover.topics), key=handover.key)
+    return partial(_identified, names=names, topic=topic, topics=frozenset(handover.topics), key=handover.key)
 
 
 def _identified(

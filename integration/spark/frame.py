@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.errors import PySparkTypeError
-from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 from pyspark.sql.pandas.types import to_arrow_type
 
+from integration.spark.offers import offers, quoted
 from integration.spark.views import CHECKSUM, View
 from twopc.errors import SchemaError
-from twopc.sink import TYPE_NAME, Form, SinkColumn
+from twopc.sink import TYPE_NAME, Form, SinkColumn, require_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
+    from integration.spark.offers import Offer
     from twopc.sink import TwoPhaseCommitSink
 
-_SELECTED: Final = "__twopc_selected_"
 #: PySpark 4.2 and newer ask for the zone of a timestamp; those before took UTC.
 _ZONE: Final[dict[str, Any]] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
 
@@ -74,7 +74,7 @@ class Rows:
         name: tells it from the batch's other DataFrames; empty where there are none.
         source: the DataFrame.
         sinks: those that take it, the one for dead letters included.
-        base: the DataFrame with the columns that the user's expressions make.
+        base: the DataFrame with the columns that the user's expressions make; see :class:`Offers`.
         columns: of :meth:`frame`: ``0``, ``1``, …; :data:`CHECKSUM` follows.
         views: by sink name, which of these columns it is given.
         is_hashed: whether a replay may have to be compared with what is written; otherwise every checksum is 0.
@@ -108,10 +108,11 @@ class Rows:
 
     def _order_of_own_columns(self) -> list[int] | None:
         """Which of its own columns each column of :meth:`frame` is; None if Spark has to make or to drop one."""
-        names, taken = self.source.columns, [column.sql for column in self.columns]
-        own = {quoted(name): index for index, name in enumerate(names)}
-        is_enough = len(own) == len(names) and own.keys() == set(taken)
-        if self.is_hashed or not is_enough or any(column.is_spark_needed for column in self.columns):
+        if self.is_hashed or self.base is not self.source or any(column.is_spark_needed for column in self.columns):
+            return None
+        own = {quoted(name): index for index, name in enumerate(self.source.columns)}
+        taken = [column.sql for column in self.columns]
+        if own.keys() != set(taken):
             return None
         return [own[sql] for sql in taken]
 
@@ -146,33 +147,42 @@ def arrange(
         dead_letter: the name of the sink that is given the rows that others cannot take.
 
     Raises:
-        SchemaError: a column is missing or has a type that a sink cannot take; the message names sink and column.
+        SchemaError: a column is missing, is there twice, cannot be made or has a type that a sink cannot take; the message names
+            sink and column.
     """
-    base, parents = frame, dict.fromkeys((sink.name for sink in sinks), "")
-    for number, taker in enumerate(taker for taker in select if taker in parents):
-        parents[taker] = f"{_SELECTED}{number}"
-        base = base.withColumn(parents[taker], sf.struct(*map(sf.expr, select[taker])))
+    names = [sink.name for sink in sinks]
+    offered = offers(frame, {sink: expressions for sink, expressions in select.items() if sink in names})
     taken = _TakenColumns()
     views = {}
     for sink in sinks:
-        parent = parents[sink.name]
-        columns = cast("st.StructType", base.schema[parent].dataType) if parent else frame.schema
-        is_for_letters = sink.name == dead_letter
-        chosen = list(map(_of_letters, columns.fields)) if is_for_letters else _chosen_by(sink, columns)
-        indexes = tuple((column.name, taken.index_of(parent, columns, column)) for column in chosen)
+        offer, is_for_letters = offered.to(sink.name), sink.name == dead_letter
+        chosen = _letter_of(sink, offer.columns) if is_for_letters else _chosen_by(sink, offer.columns)
+        indexes = tuple((column.name, taken.index_of(offer, column)) for column in chosen)
         views[sink.name] = View(columns=indexes, of_bad_rows=is_for_letters)
-    return Rows(name, frame, sinks, base, tuple(taken.columns.values()), views)
+    return Rows(name, frame, sinks, offered.base, tuple(taken.columns.values()), views)
 
 
 def _chosen_by(sink: TwoPhaseCommitSink[Any], columns: st.StructType) -> Sequence[SinkColumn]:
     try:
-        return sink.choose_columns(pa.schema(map(_arrow_field, columns.fields)))
+        chosen = sink.choose_columns(pa.schema(map(_arrow_field, columns.fields)))
+        for column in chosen:
+            require_one(column.source, columns.names)
     except SchemaError as error:
         raise SchemaError(f"sink {sink.name}: {error}") from None
+    return chosen
+
+
+def _letter_of(sink: TwoPhaseCommitSink[Any], columns: st.StructType) -> Sequence[SinkColumn]:
+    """A dead letter takes every column: as text where Spark cannot hash it, or cannot give it as Arrow."""
+    try:
+        for name in columns.names:
+            require_one(name, columns.names)
+    except SchemaError as error:
+        raise SchemaError(f"sink {sink.name}, for dead letters: {error}") from None
+    return list(map(_of_letters, columns.fields))
 
 
 def _of_letters(field: st.StructField) -> SinkColumn:
-    """A dead letter takes every column: as text where Spark cannot hash it, or cannot give it as Arrow."""
     kind = field.dataType
     hashed = [kind.keyType, kind.valueType] if isinstance(kind, st.MapType) else [kind]  # a map by its entries
     can_be_taken = _arrow_type(kind) is not None and all(map(_can_be_hashed, hashed))
@@ -211,22 +221,16 @@ def _as_bytes(texts: pa.Array[Any]) -> pa.Array[Any]:
     return texts.cast(pa.large_binary()) if pa.types.is_large_string(texts.type) else texts
 
 
-def quoted(name: str) -> str:
-    """The name of a column, as SQL takes any name."""
-    return "`" + name.replace("`", "``") + "`"
-
-
 class _TakenColumns:
     """The columns that some sink takes: two sinks that take the same one in the same form share it."""
 
     def __init__(self) -> None:
-        self.columns: dict[tuple[str, str, Form], TakenColumn] = {}
+        self.columns: dict[tuple[str, Form], TakenColumn] = {}
 
-    def index_of(self, parent: str, columns: st.StructType, column: SinkColumn) -> int:
-        """The column's index; ``parent`` is the struct that holds it, "" for the batch itself."""
-        key = (parent, column.source, column.form)
+    def index_of(self, offer: Offer, column: SinkColumn) -> int:
+        """The column's index among those that are taken."""
+        place = offer.columns.names.index(column.source)
+        key = (offer.paths[place], column.form)
         if key not in self.columns:
-            name = quoted(column.source)
-            sql = f"`{parent}`.{name}" if parent else name
-            self.columns[key] = TakenColumn(sql, columns[column.source].dataType, column.form)
+            self.columns[key] = TakenColumn(offer.paths[place], offer.columns[place].dataType, column.form)
         return list(self.columns).index(key)

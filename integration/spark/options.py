@@ -163,6 +163,12 @@ def checked_options(
     unknown = sorted(set(options.select) - {sink.name for sink in sinks})
     if unknown:
         raise ConfigurationError(f"exactly_once(select=…): no sink is called {unknown[0]!r}")
+    for name, expressions in options.select.items():
+        if isinstance(expressions, str) or not expressions:
+            raise ConfigurationError(
+                f"exactly_once(select={{{name!r}: {expressions!r}}}): give a list of SQL expressions, such as "
+                "['id AS key', 'to_json(struct(*)) AS value']"
+            )
     return options
 
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from twopc.errors import BadRecordError, SchemaError
-from twopc.sink import Form, SinkColumn, names_in, type_name
+from twopc.sink import Form, SinkColumn, listed, require_one, type_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 HEADER_WITHOUT_KEY: Final = "a header without a key in the column 'headers'"
 #: What librdkafka counts besides key, value and headers (``RD_KAFKAP_MESSAGE_V2_MAX_OVERHEAD``).
@@ -30,22 +30,36 @@ def kafka_columns(schema: pa.Schema, *, has_topic: bool) -> tuple[SinkColumn, ..
     """Choose the columns of the records, whatever the case of their names; ``has_topic``: the sink has one of its own.
 
     Raises:
-        SchemaError: a column is missing or has a type that cannot be written; the message names it.
+        SchemaError: a column is missing, is there twice or has a type that cannot be written; the message names it.
     """
-    fields = {field.name.lower(): field for field in schema}
-    fields |= {
-        field.name: field for field in schema if field.name in _RULES
-    }  # the only ones that Spark's own writer takes
-    if "value" not in fields:
+    found = {name: named(name, schema.names) for name in _RULES}
+    if found["value"] is None:
         raise SchemaError(
-            f"the DataFrame has no column 'value' (it has {names_in(schema)}): select the record's value AS value"
+            f"the DataFrame has no column 'value' (it has {listed(schema.names)}): select the record's value AS value"
         )
-    if not has_topic and "topic" not in fields:
+    if not has_topic and found["topic"] is None:
         raise SchemaError(
-            f"no topic: neither the sink nor the DataFrame (it has {names_in(schema)}) gives one: set KafkaSink(topic=…) or "
+            f"no topic: neither the sink nor the DataFrame (it has {listed(schema.names)}) gives one: set KafkaSink(topic=…) or "
             "select a column AS topic"
         )
-    return tuple(_column(name, fields[name]) for name in _RULES if name in fields)
+    return tuple(_column(name, schema.field(source)) for name, source in found.items() if source is not None)
+
+
+def named(name: str, names: Sequence[str]) -> str | None:
+    """Which column is meant: the one of exactly this name, the only one that Spark's own writer takes; or in another case.
+
+    Raises:
+        SchemaError: it may be several.
+    """
+    meant = [name] if name in names else [other for other in names if other.lower() == name]
+    if len(set(meant)) > 1:
+        raise SchemaError(
+            f"the columns {listed(meant)} differ only in the case of their letters, and each may be the record's {name}. Nothing "
+            f"was written. Select the one that is meant AS {name}, or rename the others"
+        )
+    if meant:
+        require_one(meant[0], names)
+    return meant[0] if meant else None
 
 
 def require_writable(rows: pa.RecordBatch, *, max_bytes: int) -> None:

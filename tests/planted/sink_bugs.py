@@ -35,6 +35,18 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         whole="tests/live/test_spark_sinks.py -k own_columns",
     ),
     one_edit(
+        "a sink's expressions see the columns of the sinks before it",
+        0,
+        "integration/spark/offers.py",
+        '    return frame.select("*", sf.struct(*structs).alias(name))\n',
+        "    for number, expressions in enumerate(select.values()):\n"
+        '        frame = frame.withColumn(f"__twopc_selected_{number}", _struct(expressions))\n'
+        '    structs = [sf.col(f"__twopc_selected_{number}").alias(str(number)) for number in range(len(select))]\n'
+        '    return frame.select("*", sf.struct(*structs).alias(name))\n',
+        model=False,
+        whole="tests/live/test_spark_selects.py -k would_take_alone",
+    ),
+    one_edit(
         "sinks commit in the order of their names",
         0,
         "twopc/participants.py",

@@ -30,6 +30,25 @@ def test_of_two_columns_that_differ_in_letter_case_the_one_of_sparks_own_writer_
         assert [column.source for column in chosen] == ["value"]
 
 
+@pytest.mark.parametrize(
+    ("names", "named"),
+    [
+        (("value", "Key", "KEY"), "'Key', 'KEY' differ only in the case.*Select the one that is meant AS key"),
+        (("VALUE", "Value"), "'VALUE', 'Value' differ only in the case"),
+        (("value", "key", "key"), "has 2 columns 'key'"),
+        (("Value", "Value"), "has 2 columns 'Value'"),
+    ],
+)
+def test_which_of_several_columns_is_meant_is_not_guessed(names: tuple[str, ...], named: str) -> None:
+    with pytest.raises(SchemaError, match=named):
+        WITH_TOPIC.choose_columns(pa.schema([(name, pa.binary()) for name in names]))
+
+
+def test_two_columns_of_one_name_that_no_record_has_do_not_matter() -> None:
+    chosen = WITH_TOPIC.choose_columns(pa.schema([(name, pa.binary()) for name in ("id", "value", "id", "ID")]))
+    assert [column.source for column in chosen] == ["value"]
+
+
 def test_a_missing_topic_is_an_error() -> None:
     with pytest.raises(SchemaError, match="no topic: neither the sink nor the DataFrame"):
         SINK.choose_columns(pa.schema([("value", pa.binary())]))

@@ -36,6 +36,8 @@ def test_an_unknown_setting_is_named_with_the_known_ones() -> None:
             "two sinks have the same name",
         ),
         ({"select": {"other": ["1 AS value"]}}, "no sink is called 'other'"),
+        ({"select": {"s": "1 AS value"}}, "give a list of SQL expressions"),
+        ({"select": {"s": []}}, "give a list of SQL expressions"),
         ({"abandon_batch": "17"}, "abandon_batch='17'"),
         ({"history": "yes"}, "history='yes'"),
         *(

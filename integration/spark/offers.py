@@ -1,0 +1,135 @@
+"""The columns that a sink chooses from: the DataFrame's own, or those that the sink's expressions make of them.
+
+The expressions of all sinks stand side by side in one projection of the user's DataFrame. So ``*`` is what the user sees there,
+whatever the other sinks select and in whatever order, and each expression is evaluated once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, cast
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as sf
+from pyspark.sql import types as st
+
+from twopc.errors import SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import Column, DataFrame
+
+_SELECTED: Final = "__twopc_selected"
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Columns to choose from.
+
+    Attributes:
+        columns: their names and types.
+        paths: the SQL expression of each.
+    """
+
+    columns: st.StructType
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Offers:
+    """What the sinks of a DataFrame choose from.
+
+    Attributes:
+        base: the DataFrame in which the paths are columns: the user's own, if its columns are all there is.
+        own: the DataFrame's columns.
+        made: by sink name, the columns that its expressions make.
+    """
+
+    base: DataFrame
+    own: Offer
+    made: Mapping[str, Offer]
+
+    def to(self, sink: str) -> Offer:
+        """What a sink chooses from."""
+        return self.made.get(sink, self.own)
+
+
+def offers(frame: DataFrame, select: Mapping[str, Sequence[str]]) -> Offers:
+    """Add to a DataFrame what its sinks' expressions make. Evaluates nothing.
+
+    Args:
+        frame: the user's DataFrame.
+        select: by sink name, the expressions.
+
+    Raises:
+        SchemaError: Spark cannot make the columns; the message names the sink and has Spark's reason.
+    """
+    own = frame.schema
+    if not select:
+        return _reachable(frame, own, {}, "")
+    name = _SELECTED
+    while name in map(str.lower, own.names):
+        name += "_"
+    try:
+        base = _with_structs(frame, select, name)
+    except AnalysisException as error:
+        raise _refusal(frame, select, name) or error from None
+    made = cast("st.StructType", base.schema[-1].dataType)
+    kinds = [cast("st.StructType", field.dataType) for field in made]
+    return _reachable(base, own, dict(zip(select, kinds, strict=True)), quoted(name))
+
+
+def quoted(name: str) -> str:
+    """The name of a column, as SQL takes any name."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _with_structs(frame: DataFrame, select: Mapping[str, Sequence[str]], name: str) -> DataFrame:
+    # One struct with a struct for each sink: Spark resolves a name by what was selected before it in the same call (lateral
+    # column aliases), so nothing may stand there under a name.
+    structs = [_struct(expressions).alias(str(number)) for number, expressions in enumerate(select.values())]
+    return frame.select("*", sf.struct(*structs).alias(name))
+
+
+def _struct(expressions: Sequence[str]) -> Column:
+    # A generator, which makes several rows of one, cannot be in a struct: the other sinks would be given those rows, too.
+    return sf.struct(*map(sf.expr, expressions))
+
+
+def _refusal(frame: DataFrame, select: Mapping[str, Sequence[str]], name: str) -> SchemaError | None:
+    """Why the expressions of one of the sinks are not possible, whatever the other sinks select."""
+    for sink, expressions in select.items():
+        try:
+            _with_structs(frame, {sink: expressions}, name)
+        except AnalysisException as error:
+            reason = str(error).strip().partition("\n")[0]
+            has = ", ".join(map(repr, frame.columns))
+            return SchemaError(
+                f"sink {sink}: select={list(expressions)!r} does not fit the DataFrame (it has {has}). Nothing was written. "
+                f"Correct the expressions; what makes other rows of the rows belongs into the DataFrame. Spark says: {reason}"
+            )
+    return None
+
+
+def _reachable(base: DataFrame, own: st.StructType, made: Mapping[str, st.StructType], struct: str) -> Offers:
+    """Every column under a path: by its name, or by its place where Spark takes two names for one, such as key and KEY."""
+    if not any(map(_is_ambiguous, [own, *made.values()])):
+        of_own = Offer(own, tuple(map(quoted, own.names)))
+        paths = {
+            sink: tuple(f"{struct}.`{number}`.{quoted(name)}" for name in columns.names)
+            for number, (sink, columns) in enumerate(made.items())
+        }
+        return Offers(base, of_own, {sink: Offer(made[sink], paths[sink]) for sink in made})
+    flat = base.select("*", *(f"{struct}.`{number}`.*" for number in range(len(made))))
+    names = list(map(str, range(len(flat.columns))))
+    start, places = len(own) + bool(made), {}
+    for sink, columns in made.items():
+        places[sink] = Offer(columns, tuple(map(quoted, names[start : start + len(columns)])))
+        start += len(columns)
+    return Offers(flat.toDF(*names), Offer(own, tuple(map(quoted, names[: len(own)]))), places)
+
+
+def _is_ambiguous(columns: st.StructType) -> bool:
+    """Whether two names may be one to Spark, which by default does not look at their case."""
+    return len({name.upper().lower() for name in columns.names}) < len(columns)
