@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 #: PySpark 4.2 and newer ask for the zone of a timestamp; those before took UTC.
 _ZONE: Final[dict[str, Any]] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
 
+#: As a dead letter has a timestamp, whatever the session's time zone, which is that of a cast.
+_JSON: Final = (
+    "MAP('timeZone', 'UTC', 'timestampFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX\", "
+    "'timestampNTZFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSS\", 'ignoreNullFields', 'false')"
+)
+
 
 @dataclass(frozen=True)
 class TakenColumn:
@@ -48,7 +54,7 @@ class TakenColumn:
         if self.form is Form.BINARY:
             return f"CAST({self.sql} AS BINARY)"
         if self.form is Form.TEXT:
-            return f"CAST({self.sql} AS STRING)"
+            return f"TO_JSON({self.sql}, {_JSON})" if _may_hold_instants(self.kind) else f"CAST({self.sql} AS STRING)"
         return f"unix_millis({self.sql})" if self.form is Form.EPOCH_MILLIS else self.sql
 
     @property
@@ -199,6 +205,17 @@ def _can_be_hashed(kind: st.DataType) -> bool:
     if isinstance(kind, st.ArrayType):
         return _can_be_hashed(kind.elementType)
     return not isinstance(kind, st.MapType) and kind.typeName() != "variant"
+
+
+def _may_hold_instants(kind: st.DataType) -> bool:
+    """Whether the text of a nested value may have a timestamp, which Spark shows in the session's time zone."""
+    if isinstance(kind, st.StructType):
+        return any(_may_hold_instants(field.dataType) for field in kind)
+    if isinstance(kind, st.ArrayType):
+        return _may_hold_instants(kind.elementType)
+    if isinstance(kind, st.MapType):
+        return _may_hold_instants(kind.keyType) or _may_hold_instants(kind.valueType)
+    return isinstance(kind, st.TimestampType) or kind.typeName() == "variant"
 
 
 def _arrow_field(field: st.StructField) -> pa.Field[Any]:

@@ -19,6 +19,7 @@ from pyspark import TaskContext
 from integration.spark.staging import SliceWriter
 from integration.spark.views import CAUSE, CHECKSUM, screen
 from integration.spark.worker import keep_archives
+from integration.spark.zones import in_utc
 from twopc.attempt import Attempt, TaskAttempt
 from twopc.errors import FatalError
 from twopc.progress import Acknowledgement
@@ -203,7 +204,7 @@ class PrepareTask:
 
 
 class _Input:
-    """Walks over a task's Arrow batches; adds up their bytes, and the time that it waited for them.
+    """Walks over a task's Arrow batches, with timestamps in UTC; adds up their bytes, and the time that it waited for them.
 
     Attributes:
         read_s: the time.
@@ -221,7 +222,7 @@ class _Input:
         for batch in self._batches:
             self.read_s += time.monotonic() - asked
             self.bytes += batch.nbytes
-            yield batch
+            yield in_utc(batch)
             asked = time.monotonic()
         self.read_s += time.monotonic() - asked
 

@@ -47,6 +47,15 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         whole="tests/live/test_spark_selects.py -k would_take_alone",
     ),
     one_edit(
+        "timestamps have the session's time zone",
+        0,
+        "integration/spark/task.py",
+        "            yield in_utc(batch)\n",
+        "            yield batch\n",
+        model=False,
+        whole="tests/live/test_spark_zones.py",
+    ),
+    one_edit(
         "sinks commit in the order of their names",
         0,
         "twopc/participants.py",

@@ -1,0 +1,46 @@
+"""Timestamps as UTC. Spark labels those that it gives as Arrow with the session's time zone (``ArrowUtils.toArrowType``).
+
+A timestamp is the same number of microseconds under every label. Java knows names that Arrow and Python do not know (``GMT+8``,
+``UTC+01:00``, ``ACT``; SPARK-59467), and text made by Arrow would depend on the label. So the label goes before anybody looks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Of fields, which say whether a value may be null. Its type hints know of types only.
+_MAP: Final[Callable[..., pa.DataType]] = pa.map_
+
+
+def in_utc(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows; every timestamp with a zone, at any depth, is in UTC."""
+    kinds = [_in_utc(kind) for kind in rows.schema.types]
+    if kinds == rows.schema.types:
+        return rows
+    columns = [
+        column if column.type == kind else column.cast(kind) for column, kind in zip(rows.columns, kinds, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=rows.schema.names)
+
+
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    if isinstance(kind, pa.TimestampType):
+        return kind if kind.tz in {None, "UTC"} else pa.timestamp(cast("Any", kind.unit), "UTC")
+    if isinstance(kind, pa.StructType):
+        return pa.struct([_of_field(field) for field in kind])
+    if isinstance(kind, pa.MapType):
+        return _MAP(_of_field(kind.key_field), _of_field(kind.item_field))
+    if isinstance(kind, pa.ListType):
+        return pa.list_(_of_field(kind.value_field))
+    if isinstance(kind, pa.LargeListType):
+        return pa.large_list(_of_field(kind.value_field))
+    return kind
+
+
+def _of_field(field: pa.Field[Any]) -> pa.Field[Any]:
+    return field.with_type(_in_utc(field.type))
