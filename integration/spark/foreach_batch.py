@@ -21,6 +21,7 @@ from integration.spark.jobs import interruptible_pause, is_of_cluster, slow_batc
 from integration.spark.options import Options, checked_options, participants
 from integration.spark.planned import require_as_planned
 from integration.spark.py4j_log import hide_functions
+from integration.spark.repeated import Repeated
 from integration.spark.retention import decisions_kept
 from integration.spark.several import Call, by_frame, require_one_call
 from integration.spark.shuffles import Shuffles
@@ -99,6 +100,7 @@ class ExactlyOnce:
         self._direct = Direct(options.direct, options.direct_max_bytes)
         self._budget = Budget()
         self._state = StateSizes()
+        self._repeated = Repeated()
         self._last_batch: Batch | None = None
         self._last_call: Call | None = None
 
@@ -154,6 +156,7 @@ class ExactlyOnce:
         if not files.is_atomic:
             require_as_planned(frames[0].frame.sparkSession, files, batch.query_id, batch.batch_id)
         pending.state = self._state.before(frames[0].frame.sparkSession, batch.query_id)
+        self._repeated.look(frames, batch.query_id, batch.batch_id)
         staging = self._open_staging(files, batch.query_id)
         rows = [self._arrange(one, is_repeated=pending.failed_before > 0) for one in frames]
         if self._coordinator is None:
@@ -247,6 +250,7 @@ class ExactlyOnce:
             self._direct = Direct(self._options.direct, self._options.direct_max_bytes)
             self._budget = Budget()
             self._state = StateSizes()
+            self._repeated = Repeated()
             self._last_batch = None
         return self._shuffles
 

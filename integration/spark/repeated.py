@@ -1,0 +1,93 @@
+"""DataFrames of one batch that may disagree: each is evaluated by itself, and Spark says that they are not deterministic.
+
+Two parts of a batch that were split by ``rand()`` or by a function that is ``asNondeterministic()`` need not be its halves: a row
+may be in both of them, or in neither. Spark's flag also covers what does repeat (``monotonically_increasing_id()``), and a random
+id that each part has for itself, so this is no error.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from py4j.protocol import Py4JError
+
+from integration.spark.planned import running_query
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from integration.spark.several import SinkFrame
+
+logger = logging.getLogger(__name__)
+
+_SHOWN_CHARACTERS: Final = 200
+#: How many columns Spark shows of a part of a plan.
+_SHOWN_COLUMNS: Final = 8
+
+
+class Repeated:
+    """Of one run of a query: it looks once at each set of DataFrames, since that is some calls of the JVM for each."""
+
+    def __init__(self) -> None:
+        self._looked_at: set[tuple[str, ...]] = set()
+
+    def look(self, frames: Sequence[SinkFrame], query_id: str, batch_id: int) -> None:
+        """Warn of DataFrames that may disagree. Evaluates nothing."""
+        names = tuple(one.name for one in frames)
+        if len(names) < 2 or names in self._looked_at:  # noqa: PLR2004 - one cannot disagree
+            return
+        self._looked_at.add(names)
+        try:
+            causes = _causes(frames, query_id)
+        except Py4JError as error:
+            logger.debug("this Spark does not say whether DataFrames are deterministic: %s", error)
+            return
+        if len(causes) > 1:
+            logger.warning(
+                "batch %d: Spark calls the DataFrames for %s not deterministic (%s), and each of them is evaluated by itself. If "
+                "they split the batch, a row may be in several of them or in none: it is doubled or lost, and nothing else will "
+                "say so. Persist what they have in common before you split it (parent.persist() before the call, "
+                "parent.unpersist() after it), or split on columns that are the same each time. If they share nothing random, "
+                "all is well",
+                batch_id,
+                " and ".join(map(repr, causes)),
+                next(iter(causes.values()))[:_SHOWN_CHARACTERS],
+            )
+
+
+def _causes(frames: Sequence[SinkFrame], query_id: str) -> dict[str, str]:
+    """By name, what is not deterministic in the DataFrames: in their own plans, or in the query before them."""
+    # With the cache: rows that are in it are the same for all.
+    plans: dict[str, Any] = {
+        one.name: one.frame._jdf.queryExecution().withCachedData()  # noqa: SLF001 - no public way to the plan
+        for one in frames
+    }
+    causes = {name: _shown(_source(plan)) for name, plan in plans.items() if not plan.deterministic()}
+    if len(causes) < len(plans):
+        query = running_query(frames[0].frame.sparkSession, query_id)
+        before = None if query is None else query.lastExecution().analyzed()
+        if before is not None and not before.deterministic():
+            cause = _shown(_source(before))
+            causes |= {name: cause for name, plan in plans.items() if name not in causes and _evaluates_query(plan)}
+    return causes
+
+
+def _source(plan: Any) -> Any:
+    """The part of a plan that is not deterministic by itself."""
+    return next((_source(child) for child in _each(plan.children()) if not child.deterministic()), plan)
+
+
+def _evaluates_query(plan: Any) -> bool:
+    """Whether a plan reads the batch as the query gives it: neither cached nor checkpointed."""
+    return any(
+        leaf.nodeName().endswith("RDD") and not leaf.rdd().isCheckpointed() for leaf in _each(plan.collectLeaves())
+    )
+
+
+def _shown(plan: Any) -> str:
+    return str(plan.simpleString(_SHOWN_COLUMNS))
+
+
+def _each(sequence: Any) -> Iterator[Any]:
+    return (sequence.apply(index) for index in range(sequence.size()))

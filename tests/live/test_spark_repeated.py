@@ -1,0 +1,92 @@
+"""A warning where DataFrames of one batch may disagree about its rows, because Spark calls them not deterministic."""
+
+from __future__ import annotations
+
+import logging
+import random
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as sf
+
+from integration.spark.repeated import Repeated
+from integration.spark.several import SinkFrame
+from tests.live.file_query import BATCHES, Query, kafka_sink
+from tests.live.spark_support import spark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tests.live.services import KafkaService
+
+__all__ = ["spark"]
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
+
+def by_function(frame: DataFrame) -> DataFrame:
+    return frame.withColumn(
+        "left", sf.udf(lambda _: random.SystemRandom().random() < 0.5, "boolean").asNondeterministic()("id")
+    )
+
+
+def halves(frame: DataFrame) -> tuple[DataFrame, DataFrame]:
+    return frame.where("left"), frame.where("NOT left")
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "not deterministic" in record.getMessage()]
+
+
+@pytest.mark.parametrize(
+    ("split", "is_warned"),
+    [
+        (lambda batch: halves(by_function(batch)), True),
+        (lambda batch: halves(batch.withColumn("left", sf.rand() < 0.5)), True),
+        (lambda batch: (batch.where("rand(1) < 0.5"), batch.where("rand(1) >= 0.5")), True),
+        (lambda batch: halves(by_function(batch).persist()), False),
+        (lambda batch: halves(by_function(batch).localCheckpoint()), False),
+        (lambda batch: halves(batch.withColumn("left", sf.expr("id % 2 = 0"))), False),
+        (lambda batch: (batch.where("rand(1) < 0.5"), batch), False),
+        (lambda batch: (by_function(batch),), False),
+    ],
+)
+def test_two_dataframes_that_may_disagree_are_named_once(
+    split: Callable[[DataFrame], Any], *, is_warned: bool, spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    frames = [SinkFrame(f"sink{number}", frame, ()) for number, frame in enumerate(split(spark.range(4)))]
+    repeated = Repeated()
+    with caplog.at_level(logging.DEBUG, "integration.spark.repeated"):
+        for batch_id in (7, 8):
+            repeated.look(frames, str(uuid.uuid4()), batch_id)
+    spark.catalog.clearCache()
+    assert len(caplog.records) == is_warned
+    assert all("batch 7" in text and "'sink0' and 'sink1'" in text and "ersist" in text for text in warnings(caplog))
+
+
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_what_is_random_in_the_query_itself_is_seen_too(
+    *, is_cached: bool, kafka: KafkaService, spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = kafka_sink(kafka.bootstrap_servers), kafka_sink(kafka.bootstrap_servers)
+
+    def function(each: Any) -> Any:
+        def write(batch: DataFrame, batch_id: int) -> None:
+            left, right = halves(batch.persist() if is_cached else batch)
+            each({one.name: left, two.name: right}, batch_id)
+            batch.unpersist()
+
+        return write
+
+    query = Query(spark, tmp_path, (one, two), function=function, plan=by_function)
+    for rows in BATCHES[:2]:
+        query.feed(*rows)
+    with caplog.at_level(logging.WARNING, "integration.spark.repeated"):
+        query.run()
+    found = warnings(caplog)
+    assert len(found) == (not is_cached)
+    assert all(repr(one.name) in text and repr(two.name) in text for text in found)
