@@ -30,11 +30,13 @@ class Look(NamedTuple):
     Attributes:
         checkpoint: what it says, where one was named, and what follows from that alone.
         sinks: each with what to do about it.
+        strangers: see :class:`~integration.operate.subject.Subject`.
     """
 
     checkpoint: CheckpointState | None
     own: list[Advice]
     sinks: list[tuple[SinkState, list[Advice]]]
+    strangers: tuple[str, ...] = ()
 
 
 def look(what: str | None, connection: Connection, *, checkpoint: Path | None = None) -> Look:
@@ -49,7 +51,7 @@ def look(what: str | None, connection: Connection, *, checkpoint: Path | None = 
     own = [] if subject.checkpoint is None else _of_checkpoint(subject.checkpoint, has_sinks=bool(found))
     if subject.checkpoint is not None and (failure := _of_history(Path(subject.checkpoint.location))):
         own = [failure, *(one for one in own if one.urgency is not Urgency.NONE)]
-    return Look(subject.checkpoint, own, found)
+    return Look(subject.checkpoint, own, found, subject.strangers)
 
 
 def status(what: str | None, connection: Connection, *, checkpoint: Path | None = None) -> Answer:
@@ -58,7 +60,7 @@ def status(what: str | None, connection: Connection, *, checkpoint: Path | None 
     Raises:
         TwoPhaseCommitError: there is no such checkpoint, or no broker answers.
     """
-    seen, own, found = look(what, connection, checkpoint=checkpoint)
+    seen, own, found, strangers = look(what, connection, checkpoint=checkpoint)
     everything = [*own, *(one for _, advice in found for one in advice)]
     is_quiet = all(one.urgency is not Urgency.ACT for one in everything)
     facts: dict[str, Any] = {
@@ -67,6 +69,7 @@ def status(what: str | None, connection: Connection, *, checkpoint: Path | None 
         "checkpoint": None if seen is None else seen.facts(),
         "advice": [one.facts() for one in own],
         "sinks": [{**state.facts(), "advice": [one.facts() for one in advice]} for state, advice in found],
+        "not_ledgers": list(strangers),
     }
 
     def show(console: Console) -> None:
@@ -75,6 +78,9 @@ def status(what: str | None, connection: Connection, *, checkpoint: Path | None 
             show_advice(own, console)
         for state, advice in found:
             show_state(state, advice, console)
+        for topic in strangers:
+            text = f"{topic} is no ledger: no sink can have its name. A copy, or what a preflight that was killed left behind"
+            console.print(text, markup=False, soft_wrap=True)
         if not found and seen is None:
             console.print("No sink has a ledger or an open transaction on this cluster.")
 

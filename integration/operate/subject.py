@@ -13,7 +13,7 @@ from integration.connection_options import describing
 from integration.operate.checkpoint import CheckpointState, read_checkpoint
 from sinks.kafka.errors import translated
 from sinks.kafka.handle import driver_epoch_of
-from sinks.kafka.settings import LEDGERS
+from sinks.kafka.settings import LEDGERS, is_name
 from sinks.kafka.transactions import TransactionClient
 from twopc.errors import ConfigurationError
 
@@ -62,10 +62,12 @@ class Subject:
     Attributes:
         sinks: the Kafka sinks; none for a checkpoint that has none, or without a connection.
         checkpoint: what it says, where one was named.
+        strangers: topics that are named like a ledger and that no sink can have, such as a copy or what a preflight left.
     """
 
     sinks: tuple[KafkaSink, ...]
     checkpoint: CheckpointState | None = None
+    strangers: tuple[str, ...] = ()
 
 
 def subject_of(what: str | None, connection: Connection, *, checkpoint: Path | None = None) -> Subject:
@@ -81,7 +83,7 @@ def subject_of(what: str | None, connection: Connection, *, checkpoint: Path | N
         TwoPhaseCommitError: no broker answers.
     """
     if what is None:
-        return Subject(_all_sinks(connection))
+        return _all_sinks(connection)
     if not is_path(what):
         beside = None if checkpoint is None else read_checkpoint(checkpoint)
         return Subject((connection.sink(what),), beside)
@@ -94,7 +96,7 @@ def is_path(what: str) -> bool:
     return "/" in what or "." in what or Path(what).is_dir()
 
 
-def _all_sinks(connection: Connection) -> tuple[KafkaSink, ...]:
+def _all_sinks(connection: Connection) -> Subject:
     """By their ledgers; and by their open transactions, which outlive a ledger that was deleted."""
     nobody = connection.sink(_NOBODY)
     with closing(TransactionClient(nobody.committing_config())) as client:  # reports an unreachable broker in one line
@@ -104,4 +106,6 @@ def _all_sinks(connection: Connection) -> tuple[KafkaSink, ...]:
         topics = admin.list_topics(timeout=connection.timeout_s).topics
     names = {topic.removeprefix(LEDGERS) for topic in topics if topic.startswith(LEDGERS)}
     names |= {tid.partition(".")[0] for tid in ids if driver_epoch_of(tid) is not None}
-    return tuple(connection.sink(name) for name in sorted(names))
+    strange = {name for name in names if not is_name(name)}
+    sinks = tuple(connection.sink(name) for name in sorted(names - strange))
+    return Subject(sinks, strangers=tuple(f"{LEDGERS}{name}" for name in sorted(strange)))

@@ -37,6 +37,11 @@ AT_LEAST_ONCE: Final = "AT_LEAST_ONCE"
 _GUARANTEES: Final = (EXACTLY_ONCE, AT_LEAST_ONCE, "NONE")
 
 
+def is_name(text: str) -> bool:
+    """Whether a sink may have this name."""
+    return _NAME.fullmatch(text) is not None
+
+
 @dataclass(frozen=True, kw_only=True)
 class KafkaSettings:
     """What the parts of a sink have to know."""
@@ -51,7 +56,7 @@ class KafkaSettings:
     guarantee: str = EXACTLY_ONCE
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
+        if not is_name(self.name):
             raise ConfigurationError(
                 f"KafkaSink(name={self.name!r}) is not a valid name. Use 1 to 100 letters, digits, '_' or '-'; no dot, which "
                 "separates the parts of transactional ids"
