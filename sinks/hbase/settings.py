@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -12,6 +13,7 @@ from sinks.hbase.cluster import ZNODE, Cluster
 from sinks.hbase.mappings import MARKED, Mapping
 from sinks.hbase.staging import DATA, STATE
 from sinks.staged.settings import StagedSettings
+from twopc.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import collections.abc
@@ -56,8 +58,23 @@ class HBaseSettings(StagedSettings):
     def create_client(self) -> HBaseClient:
         """See :class:`StagedSettings`."""
         timeout_s = self.timeout_ms / 1000
-        cluster = Cluster(self.zookeeper, znode=self.znode, user=self.user or getpass.getuser(), timeout_s=timeout_s)
+        cluster = Cluster(self.zookeeper, znode=self.znode, user=self.user or self._own_user(), timeout_s=timeout_s)
         return HBaseClient(cluster, timeout_s=timeout_s)
+
+    def _own_user(self) -> str:
+        """The name of this process's user, as HBase's own clients choose it without Kerberos."""
+        try:
+            return getpass.getuser()
+        except (
+            KeyError,
+            OSError,
+        ):  # a container's user without a name, as OpenShift gives it; OSError from Python 3.13 on
+            if named := os.environ.get("HADOOP_USER_NAME"):
+                return named
+            raise ConfigurationError(
+                f"HBaseSink(user=''): the user id {os.getuid()} of this process has no name here, and HBase wants one. Give "
+                "user='…', or set HADOOP_USER_NAME for the driver and the executors"
+            ) from None
 
     def objections(self, found: collections.abc.Mapping[str, Any]) -> Iterator[tuple[bool, str]]:
         """See :class:`StagedSettings`. ``found`` are the schemas of the tables that there are."""
