@@ -18,16 +18,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sinks.hbase import staging
-from sinks.hbase.mappings import MARKED
+from sinks.hbase.mappings import MARKED, add
 from sinks.hbase.row_ops import Op, cells_of, look, put, where_equal, where_none_since
+from twopc.errors import BadRecordError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
     from sinks.hbase.client import HBaseClient
     from sinks.hbase.fence import Fence
     from sinks.hbase.messages import Message
-    from sinks.hbase.row_ops import Column
+    from sinks.hbase.row_ops import Cell, Column
     from sinks.hbase.staging import HBaseHandle
 
 _BASE: Final = struct.Struct(">Q")
@@ -122,8 +123,10 @@ class Applier:
         """
         left = list(mutations)
         column = (_family(left[0]), marker_qualifier(self._sink))
+        # HBase would silently overflow to a number of the other sign: counters are looked at, too.
+        counters = places_of(left[0]) if handle.operation == "INCREMENT" else []
         while left:
-            looked = self._client.execute([look(handle.table, mutation.row, [column]) for mutation in left])
+            looked = self._client.execute([look(handle.table, mutation.row, [column, *counters]) for mutation in left])
             if failed := _failures(looked, left):
                 return failed
             todo: list[tuple[Message, Op]] = []
@@ -132,6 +135,10 @@ class Applier:
                 seen = None if cell is None else cell.value
                 new = _advance(seen, base, handle.partition, done)
                 if new is not None:
+                    if counters and (why := overflow_of(mutation, cells_of(result))):
+                        return [
+                            f"row {mutation.row!r}: {why}. Another client has changed the cell since the check: correct it"
+                        ]
                     both = mutation, put(mutation.row, {column: new}, at_ms=base)
                     condition = where_equal(mutation.row, column, seen)
                     todo.append((mutation, Op(handle.table, mutation.row, mutations=both, condition=condition)))
@@ -183,6 +190,27 @@ def _advance(seen: bytes | None, base: int, partition: int, done: int) -> bytes 
         return None
     tasks[partition] = done + 1
     return _BASE.pack(base) + b"".join(_TASK.pack(*task) for task in sorted(tasks.items()))
+
+
+def places_of(mutation: Message) -> list[Column]:
+    """The cells that a mutation changes."""
+    return [(family.family, cell.qualifier) for family in mutation.column_value for cell in family.qualifier_value]
+
+
+def values_of(mutation: Message) -> list[bytes]:
+    """What a mutation writes into each of :func:`places_of`."""
+    return [cell.value for family in mutation.column_value for cell in family.qualifier_value]
+
+
+def overflow_of(mutation: Message, held: Mapping[Column, Cell]) -> str:
+    """Why an increment cannot be added to what its row holds; empty: it can."""
+    for place, value in zip(places_of(mutation), values_of(mutation), strict=True):
+        if place in held:
+            try:
+                add(held[place].value, value)
+            except BadRecordError as error:
+                return f"{b':'.join(place).decode(errors='backslashreplace')}: {error}"
+    return ""
 
 
 def _family(mutation: Message) -> bytes:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sinks.hbase import staging
 from sinks.hbase.apply import Applier, at_once
+from sinks.hbase.check import Check, noted_in
 from sinks.hbase.control import ControlCell
 from sinks.hbase.errors import FAILURES, AbsentTableError, RemoteError
 from sinks.hbase.fence import Fence, state_of, top_of
@@ -37,6 +38,7 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         self._tables = [settings.table, table]
         self._table = table
         self._fence = Fence(client, table=table, sink=sink)
+        self._check = Check(client, settings)
         self._applier = Applier(client, self._fence, table=table, sink=sink)
 
     def acquire(self, claim: Claim) -> int:
@@ -54,9 +56,13 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         return [self._client.retry(lambda: self._client.cluster.describe(self._tables))]
 
     def _checksums(self, handles: Sequence[HBaseHandle]) -> dict[HBaseHandle, str | Exception]:
+        found = self._digests(handles)
+        if not any(isinstance(answer, Exception) for answer in found.values()):
+            noted = noted_in(list(found.values()))
+            self._try("reading cells", lambda: self._check.require_together(handles, noted))
         return {
             handle: answer if isinstance(answer, Exception) else staging.fold(staging.digests_of(answer))
-            for handle, answer in self._digests(handles).items()
+            for handle, answer in found.items()
         }
 
     def _top(self, handles: Sequence[HBaseHandle], version: int) -> int:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: HBase's own format of a counter.
 COUNTER: Final = struct.Struct(">q")
-_INT64: Final = range(-(2**63), 2**63)
+INT64: Final = range(-(2**63), 2**63)
 _MAX_KEY_BYTES: Final = 32_767
 #: The operations that need a marker: repeated, they would change the row again.
 MARKED: Final = frozenset({"INCREMENT", "APPEND"})
@@ -205,9 +205,19 @@ def add(one: bytes, other: bytes) -> bytes:
     Raises:
         BadRecordError: the sum is over 64 bits, or ``one`` is not a counter.
     """
-    if len(one) != COUNTER.size:
-        raise BadRecordError(f"{one[:40]!r} is not a counter, which has {COUNTER.size} bytes")
-    total = COUNTER.unpack(one)[0] + COUNTER.unpack(other)[0]
-    if total not in _INT64:
+    total = number_in(one) + number_in(other)
+    if total not in INT64:
         raise BadRecordError(f"the sum {total} would be over 64 bits")
     return COUNTER.pack(total)
+
+
+def number_in(value: bytes) -> int:
+    """What a counter holds.
+
+    Raises:
+        BadRecordError: it is not a counter.
+    """
+    if len(value) != COUNTER.size:
+        raise BadRecordError(f"{value[:40]!r} is not a counter, which has {COUNTER.size} bytes")
+    number: int = COUNTER.unpack(value)[0]
+    return number

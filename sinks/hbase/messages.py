@@ -16,6 +16,7 @@ from hbasedriver.master import MasterConnection  # noqa: E402
 from hbasedriver.meta_server import MetaRsConnection  # noqa: E402
 from hbasedriver.protobuf_py import Client_pb2 as client_pb  # noqa: E402
 from hbasedriver.protobuf_py import Comparator_pb2 as comparator_pb  # noqa: E402
+from hbasedriver.protobuf_py import Filter_pb2 as filter_pb  # noqa: E402
 from hbasedriver.protobuf_py import HBase_pb2 as hbase_pb  # noqa: E402
 from hbasedriver.protobuf_py import ZooKeeper_pb2 as zookeeper_pb  # noqa: E402
 
@@ -30,6 +31,7 @@ __all__ = [
     "TableNotFoundException",
     "client_pb",
     "comparator_pb",
+    "filter_pb",
     "hbase_pb",
     "zookeeper_pb",
 ]

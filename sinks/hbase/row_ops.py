@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sinks.hbase.messages import Message, client_pb, comparator_pb, hbase_pb
+from sinks.hbase.messages import Message, client_pb, comparator_pb, filter_pb, hbase_pb
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -14,6 +14,8 @@ _PUT, _DELETE = client_pb.MutationProto.PUT, client_pb.MutationProto.DELETE
 DURABLE: Final = client_pb.MutationProto.SYNC_WAL
 
 _BINARY: Final = "org.apache.hadoop.hbase.filter.BinaryComparator"
+_KEY_ONLY: Final = "org.apache.hadoop.hbase.filter.KeyOnlyFilter"
+_LENGTH_AS_VALUE: Final[bytes] = filter_pb.KeyOnlyFilter(len_as_val=True).SerializeToString()
 _OVERHEAD_BYTES: Final = 100
 
 Column = tuple[bytes, bytes]
@@ -53,9 +55,13 @@ class Op(NamedTuple):
         return size
 
 
-def look(table: str, row: bytes, columns: Sequence[Column] = (), *, family: bytes | None = None) -> Op:
-    """Read columns of a row, or a family."""
+def look(
+    table: str, row: bytes, columns: Sequence[Column] = (), *, family: bytes | None = None, sizes_only: bool = False
+) -> Op:
+    """Read columns of a row, or a family; ``sizes_only``: each value is the length of what is held, in 4 bytes."""
     message = client_pb.Get(row=row)
+    if sizes_only:
+        message.filter.name, message.filter.serialized_filter = _KEY_ONLY, _LENGTH_AS_VALUE
     qualifiers: dict[bytes, list[bytes]] = {} if family is None else {family: []}
     for name, qualifier in columns:
         qualifiers.setdefault(name, []).append(qualifier)

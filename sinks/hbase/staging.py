@@ -8,6 +8,7 @@ servers say.
 from __future__ import annotations
 
 import hashlib
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +26,9 @@ STATE: Final = b"t"
 #: Chunks.
 DATA: Final = b"d"
 _SLICE_AT: Final = 1
+#: A chunk's :class:`sinks.hbase.check.Reach`, in the family of small cells.
+REACH: Final = struct.Struct(">qq")
+REACH_OF_CHUNK: Final = b"r"
 _OPEN: Final[Column] = (STATE, b"open")
 #: A chunk without mutations; the region comes when it is applied.
 _CHUNK: Final[bytes] = client_pb.RegionAction(region=region(b"")).SerializeToString()
@@ -75,9 +79,11 @@ def open_slice(table: str, row: bytes) -> Op:
     return write(table, row, {_OPEN: b"1"}, at_ms=_SLICE_AT)
 
 
-def add_chunk(table: str, row: bytes, number: int, data: bytes) -> Op:
-    """Write a chunk and its digest, in one step, if the slice is open."""
+def add_chunk(table: str, row: bytes, number: int, data: bytes, reach: tuple[int, int]) -> Op:
+    """Write a chunk, its digest, and what the check needs to know of it, in one step, if the slice is open."""
     cells = {(STATE, b"h%08d" % number): digest(data), (DATA, b"c%08d" % number): data}
+    if any(reach):
+        cells[STATE, REACH_OF_CHUNK + b"%08d" % number] = REACH.pack(*reach)
     return write(table, row, cells, at_ms=_SLICE_AT, condition=where_present(row, _OPEN))
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from sinks.hbase import staging
-from sinks.hbase.mappings import Increment, add
-from sinks.hbase.row_ops import cells_of, look
+from sinks.hbase.check import Check
 from sinks.hbase.staging import HBaseHandle
 from sinks.staged.slices import halve
 from sinks.staged.writer import StagedWriter
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from sinks.hbase.mappings import Values
+    from sinks.hbase.check import Reach
     from sinks.hbase.settings import HBaseSettings
     from twopc.attempt import TaskAttempt
 
@@ -29,8 +28,10 @@ class HBaseWriter(StagedWriter[HBaseHandle]):
     """See :class:`StagedWriter`."""
 
     def __init__(self, task: TaskAttempt, settings: HBaseSettings) -> None:
-        super().__init__(task, settings.name, settings.create_client())
+        client = settings.create_client()
+        super().__init__(task, settings.name, client)
         self._settings = settings
+        self._check = Check(client, settings)
         self._table = settings.staging_table
         self._row = staging.slice_row(settings.name, self._entry)
         self._digests: list[bytes] = []
@@ -44,9 +45,12 @@ class HBaseWriter(StagedWriter[HBaseHandle]):
         for start in range(0, rows.num_rows, self._settings.chunk_rows):
             encoded = mapping.encode(rows.slice(start, self._settings.chunk_rows))
             self._watch(encoded)
-            if isinstance(mapping, Increment):
-                self._require_counters(encoded)
-            self._add(list(encoded), list(mapping.actions(encoded.items())))
+            try:
+                reach = self._check.reach(encoded)
+            except self._client.failures as error:
+                what = f"sink {self._sink!r}, reading cells for slice {self._entry}"
+                raise self._client.translate(error, what) from error
+            self._add(list(encoded), list(mapping.actions(encoded.items())), reach)
 
     def _handle(self) -> HBaseHandle:
         return HBaseHandle(
@@ -73,33 +77,19 @@ class HBaseWriter(StagedWriter[HBaseHandle]):
             if len(self._seen) < before + len(fresh) or len(self._seen) > _WATCHED_KEYS:
                 self._seen = None
 
-    def _add(self, keys: Sequence[bytes], actions: Sequence[bytes]) -> None:
+    def _add(self, keys: Sequence[bytes], actions: Sequence[bytes], reach: Reach) -> None:
         def pack(part: range) -> bytes:
             return staging.pack(actions[part.start : part.stop])
 
         for part, data in halve(range(len(actions)), pack, max_bytes=self._settings.chunk_bytes):
             require_fits(data, keys[part.start], self._settings.max_cell_bytes)
-            [is_open] = self._execute([staging.add_chunk(self._table, self._row, len(self._digests), data)], "writing")
+            chunk = staging.add_chunk(self._table, self._row, len(self._digests), data, reach)
+            [is_open] = self._execute([chunk], "writing")
             if not is_open:
                 raise RetriableError(
                     f"sink {self._sink!r}: slice {self._entry} was swept: the driver gave its attempt up"
                 )
             self._digests.append(staging.digest(data))
-
-    def _require_counters(self, encoded: dict[bytes, Values]) -> None:
-        """Check the present values now: HBase would reject a wrong one only after the decision."""
-        places = self._settings.mapping.places
-        looks = [look(self._settings.table, row, places) for row in encoded]
-        answers = self._execute(looks, "reading counters for")
-        for (row, values), answer in zip(encoded.items(), answers, strict=True):
-            held = cells_of(answer)
-            for place, value in zip(places, values, strict=True):
-                if place in held:
-                    try:
-                        add(held[place].value, value)
-                    except BadRecordError as error:
-                        where = f"row {row!r}, {b':'.join(place).decode()}"
-                        raise BadRecordError(f"sink {self._sink!r}: {where}: {error}") from None
 
 
 def require_fits(data: bytes, row: bytes, max_bytes: int) -> None:

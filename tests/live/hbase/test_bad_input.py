@@ -75,6 +75,69 @@ def test_a_cell_that_is_not_a_counter_stops_the_batch_before_its_decision(
     assert store.value(1) is None
 
 
+@pytest.mark.parametrize(
+    ("held", "tasks"),
+    [
+        (0, [[2**62, 2**62 - 1, 1]]),  # in three chunks of one task
+        (0, [[2**62], [2**62]]),  # in two tasks
+        (-1, [[-(2**62)], [-(2**62)]]),
+        (2**63 - 2, [[1, 1]]),
+    ],
+)
+def test_counters_that_a_batch_would_overflow_stop_it_before_its_decision(
+    held: int, tasks: list[list[int]], store: Store
+) -> None:
+    """HBase itself would go on with a number of the other sign."""
+    store.write(1, COUNTER.pack(held), at_ms=1)
+    sink = sink_of(store, Increment(f"{store.prefix}:{{id}}", CELL), chunk_rows=1)
+    with pytest.raises(BadRecordError, match=rf"{store.prefix}:1.*d:v.*over 64 bits"):
+        apply(sink, *(batch(id=[1] * len(steps), v=steps) for steps in tasks))
+    assert store.total(1) == held
+
+
+@pytest.mark.parametrize(
+    ("held", "steps"), [(0, [2**62, 2**62 - 1]), (-(2**63), [2**62, 2**62, 5]), (2**63 - 3, [1, 1])]
+)
+def test_counters_may_go_to_their_very_end(held: int, steps: list[int], store: Store) -> None:
+    store.write(1, COUNTER.pack(held), at_ms=1)
+    sink = sink_of(store, Increment(f"{store.prefix}:{{id}}", CELL), chunk_rows=1)
+    assert apply(sink, batch(id=[1] * len(steps), v=steps)) == [Evidence.COMMITTED]
+    assert store.total(1) == held + sum(steps)
+
+
+def test_a_counter_that_others_take_to_its_end_after_the_check_blocks_and_does_not_overflow(store: Store) -> None:
+    store.write(1, COUNTER.pack(1), at_ms=1)
+    driver = Driver(sink_of(store, Increment(f"{store.prefix}:{{id}}", CELL)))
+    scan_start = driver.begin()
+    handle = driver.prepare(batch(id=[1], v=[1]))
+    driver.committer.confirm([handle], 0)
+    store.write(1, COUNTER.pack(2**63 - 1), at_ms=2)
+    assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
+    [blocker] = driver.committer.blockers()
+    assert "over 64 bits. Another client has changed the cell since the check" in blocker
+    assert store.total(1) == 2**63 - 1
+    store.write(1, COUNTER.pack(5), at_ms=3)
+    assert driver.committer.commit([handle], scan_start) == {handle: Evidence.COMMITTED}
+    assert store.total(1) == 6
+
+
+@pytest.mark.parametrize(("held", "tasks"), [(9_999_000, [[2_000]]), (4_000_000, [[3_000_000], [3_000_000]])])
+def test_a_cell_that_appends_would_make_too_large_stops_the_batch_before_its_decision(
+    held: int, tasks: list[list[int]], store: Store
+) -> None:
+    store.write(1, b"x" * held, at_ms=1)
+    sink = sink_of(store, Append(f"{store.prefix}:{{id}}", CELL), chunk_rows=1)
+    with pytest.raises(BadRecordError, match=rf"{store.prefix}:1.*d:v.*would grow to \d+ bytes.*max_cell_bytes"):
+        apply(sink, *(batch(id=[1] * len(sizes), v=["y" * size for size in sizes]) for sizes in tasks))
+    assert len(store.value(1) or b"") == held
+
+
+def test_many_large_appends_to_different_rows_are_not_taken_for_one_cell(store: Store) -> None:
+    sink = sink_of(store, Append(f"{store.prefix}:{{id}}", CELL), chunk_rows=1)
+    assert apply(sink, batch(id=[1, 2, 3, 1], v=["y" * 4_000_000] * 4)) == [Evidence.COMMITTED]
+    assert [len(store.value(row) or b"") for row in (1, 2, 3)] == [8_000_000, 4_000_000, 4_000_000]
+
+
 def test_a_missing_table_is_named(store: Store) -> None:
     with pytest.raises(ConfigurationError, match="no table 'nowhere'"):
         Driver(sink_of(store, Put("{id}", CELL), table="nowhere"))
@@ -103,7 +166,7 @@ def test_a_cell_that_turns_bad_after_the_decision_blocks_the_commit_until_it_is_
     batch_0 = Batch("query-a", 0, ("0",), lambda _: ("0",))
     arm("driver.decided", lambda: store.write(2, b"in the way", at_ms=1))
     engine = OneTask(sink, rows)
-    with pytest.raises(CommitBlockedError, match=rf"{store.prefix}:2.*not a long"):
+    with pytest.raises(CommitBlockedError, match=rf"{store.prefix}:2.*not a counter.*Another client"):
         Coordinator([sink], LocalFiles(tmp_path)).process(batch_0, engine)
     disarm()
     with pytest.raises(CommitBlockedError):
