@@ -15,7 +15,8 @@ from tenacity import wait_none
 from sinks.kafka.acknowledged import flush_all
 from sinks.kafka.errors import SERVING, error_of, is_fenced, on_ids, on_topic, translate, translated
 from sinks.kafka.handle import driver_id
-from sinks.kafka.producer import client_logger, connect
+from sinks.kafka.identity import client_logger
+from sinks.kafka.producer import connect
 from sinks.retry import retrying
 from twopc.crash_points import crash_point
 from twopc.errors import DecisionInDoubtError, FencedError, RetriableError

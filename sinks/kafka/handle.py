@@ -43,7 +43,7 @@ class KafkaHandle:
 
     Attributes:
         uuid: the transaction's UUID, the key of its marker.
-        producer_id: from the producer's own statistics.
+        producer_id: from the producer itself.
         producer_epoch: likewise; it serves one transaction only (rule 5).
         marker_partition: the ledger partition that holds its marker.
         rows: records written, without the marker.

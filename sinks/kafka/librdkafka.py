@@ -99,6 +99,7 @@ _FUNCTIONS: Final[tuple[tuple[str, Any, tuple[Any, ...]], ...]] = (
     ("last_error", _INT, ()),
     ("fatal_error", _INT, (_PTR, _TEXT, _SIZE)),
     ("set_log_queue", _INT, (_PTR, _PTR)),
+    ("set_log_level", None, (_PTR, _INT)),
     ("queue_get_main", _PTR, (_PTR,)),
     ("queue_destroy", None, (_PTR,)),
     ("queue_poll", _PTR, (_PTR, _INT)),

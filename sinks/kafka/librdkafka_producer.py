@@ -15,7 +15,6 @@ import os
 import threading
 import time
 import weakref
-from collections import Counter
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
@@ -24,15 +23,17 @@ import numpy as np
 from confluent_kafka import KafkaError, KafkaException
 
 from sinks.kafka import librdkafka as c
+from sinks.kafka.identity import LEVELS
 from sinks.kafka.librdkafka_reports import facts_of
 
 if TYPE_CHECKING:
     import logging
+    from collections import Counter
     from collections.abc import Callable, Mapping
 
+    from sinks.kafka.identity import Identity
+
 _TEXT_BYTES: Final = 512
-#: syslog's levels, as librdkafka uses them, in Python's.
-_LEVELS: Final = (50, 50, 50, 40, 30, 20, 20, 10)
 _EVENTS: Final = c.DELIVERIES | c.LOG | c.ERROR | c.STATISTICS
 #: How long librdkafka's flush may outlive ours when that ends with an error.
 _FLUSH_SLICE_MS: Final = 100
@@ -52,24 +53,30 @@ def accepts(config: Mapping[str, Any]) -> bool:
 class LibrdkafkaProducer:
     """As confluent-kafka's ``Producer``, as far as a task needs it; the same exceptions.
 
-    Attributes:
-        delivered: how many records each topic and partition has acknowledged.
+    Args:
+        library: librdkafka.
+        config: librdkafka's options.
+        delivered: counts how many records each topic and partition has acknowledged.
+        on_error: called for each topic of a record that was not delivered.
+        on_statistics: called with what ``statistics.interval.ms`` asks for.
+        logger: has librdkafka's lines, as confluent-kafka's ``logger``.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one for each kind of event
         self,
         library: c.Library,
         config: Mapping[str, Any],
         *,
+        delivered: Counter[tuple[str, int]],
         on_error: Callable[[str, KafkaError], object],
-        on_statistics: Callable[[str], object],
-        logger: logging.Logger,
+        on_statistics: Callable[[str], object] | None,
+        logger: logging.Logger | Identity,
     ) -> None:
         self._lib = library
         self._on_error = on_error
         self._on_statistics = on_statistics
         self._logger = logger
-        self.delivered: Counter[tuple[str, int]] = Counter()
+        self._delivered = delivered
         self._unreported = 0
         self._topics: dict[str, int] = {}
         self._client = _new_client(library, config)
@@ -78,6 +85,10 @@ class LibrdkafkaProducer:
             self, _destroy, library, self._client, self._queue, self._topics, os.getpid()
         ).atexit = False  # a process that ends has no use for it
         library.set_log_queue(self._client, None)
+
+    def set_log_level(self, level: int) -> None:
+        """Have no more lines than those of syslog's levels up to this one."""
+        self._lib.set_log_level(self._client, level)
 
     def list_topics(self, topic: str, timeout: float) -> Any:
         """The topic's partitions, as confluent-kafka shows them, but without facts."""
@@ -190,7 +201,7 @@ class LibrdkafkaProducer:
         kind = self._lib.event_type(event)
         if kind == c.DELIVERIES:
             self._count(event)
-        elif kind == c.STATISTICS:
+        elif kind == c.STATISTICS and self._on_statistics is not None:
             self._on_statistics(self._lib.event_stats(event).decode())
         elif kind == c.LOG:
             self._log(event)
@@ -207,14 +218,14 @@ class LibrdkafkaProducer:
             if error:
                 self._on_error(topic, KafkaError(error))
             else:
-                self.delivered[topic, partition] += records
+                self._delivered[topic, partition] += records
 
     def _log(self, event: int) -> None:
         facility, text, level = ctypes.c_char_p(), ctypes.c_char_p(), ctypes.c_int()
         self._lib.event_log(event, ctypes.byref(facility), ctypes.byref(text), ctypes.byref(level))
         name = self._lib.name(self._client)
         said = [(part or b"").decode(errors="replace") for part in (facility.value, name, text.value)]
-        self._logger.log(_LEVELS[min(level.value, len(_LEVELS) - 1)], "%s [%s] %s", *said)
+        self._logger.log(LEVELS[min(level.value, len(LEVELS) - 1)], "%s [%s] %s", *said)
 
     def _require_alive(self) -> None:
         """Raise the fatal error, if there is one. Other errors pass, or end in a delivery report."""

@@ -39,7 +39,10 @@ _OWNED: Final = {
         "dr_msg_cb",
         "on_delivery",
     ),
-    "the producer's id and epoch are read from the statistics": ("statistics.interval.ms", "stats_cb"),
+    "nothing reads the statistics, and they cost time and memory that grow with the partitions": (
+        "statistics.interval.ms",
+        "stats_cb",
+    ),
     "the sink raises the client's errors itself": ("error_cb",),
     "set the argument bootstrap_servers instead": ("bootstrap.servers", "metadata.broker.list"),
     "the ledger must be read with read_committed": ("isolation.level",),

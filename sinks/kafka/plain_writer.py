@@ -11,7 +11,7 @@ A producer serves one task after the other in its process, like Flink's. A task 
 from __future__ import annotations
 
 import os
-from collections import deque
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from sinks.kafka.acknowledged import flush_all
@@ -85,11 +85,12 @@ class PlainWriter(KafkaWriter):
 
     def _make(self) -> ReadyProducer:
         failures: dict[str, KafkaError] = {}
+        delivered: Counter[tuple[str, int]] = Counter()
         label = f"{self._settings.name} ({self._settings.guarantee})"
         require_token(self._config)
         with translated(f"{label}: creating a producer", translate_in_task):
-            producer, native = new_producer(self._config, failures, deque(maxlen=1))
-        return ReadyProducer(producer, label, 0, failures, native=native)
+            producer, native = new_producer(self._config, failures, delivered)
+        return ReadyProducer(producer, label, 0, failures, native=native, delivered=delivered)
 
 
 def release(settings: KafkaSettings) -> list[str]:

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-from collections import deque
+from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+import confluent_kafka
 from confluent_kafka import KafkaError, Producer
 
 from sinks.kafka import librdkafka
 from sinks.kafka.errors import SERVING, on_ids, translate_in_task, translated
+from sinks.kafka.identity import UNKNOWN, Identity, client_logger
 from sinks.kafka.oauth import require_token
 from sinks.kafka.oauth_requests import diagnose
 from twopc.errors import RetriableError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
+
+    from confluent_kafka import Message
 
     from sinks.kafka.librdkafka_producer import LibrdkafkaProducer
 
-#: librdkafka's own log lines. Without it a dropped producer that outlives its broker would write to stderr for ever.
-client_logger = logging.getLogger("twopc.librdkafka")
+logger = logging.getLogger(__name__)
 
-#: Rare enough to cost nothing; often enough that the last statistics of a transaction come soon (``sinks.kafka.writer``).
-_STATISTICS_INTERVAL_MS: Final = "50"
-
+#: How long to look for statistics at a time.
+_LOOK_S: Final = 0.01
 
 _FOR_ANOTHER: Final = frozenset(
     {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._INVALID_DIFFERENT_RECORD}  # noqa: SLF001 - public constants
@@ -46,6 +48,8 @@ class ReadyProducer:
         markers: how many partitions of the ledger hold markers.
         native: the producer, if it takes records that are no Python objects and reports each one's delivery; otherwise
             it is confluent-kafka's.
+        delivered: how many records each topic and partition has acknowledged, by each one's delivery report.
+        identity: producer id and epoch, from the producer itself: the broker might describe another one (rule 3).
     """
 
     producer: Producer | LibrdkafkaProducer
@@ -54,17 +58,8 @@ class ReadyProducer:
     failures: dict[str, KafkaError]
     markers: int = 0
     native: LibrdkafkaProducer | None = None
-    _statistics: Sequence[str] = ()
-
-    @property
-    def statistics(self) -> dict[str, Any] | None:
-        """The newest statistics of librdkafka. Parsed on demand: most are never used."""
-        return json.loads(self._statistics[-1]) if self._statistics else None
-
-    def identity(self) -> tuple[int, int]:
-        """Producer id and epoch, from the producer itself: the broker might describe another one (rule 3)."""
-        eos = (self.statistics or {}).get("eos", {})
-        return int(eos.get("producer_id", -1)), int(eos.get("producer_epoch", -1))
+    delivered: Counter[tuple[str, int]] = field(default_factory=Counter)
+    identity: tuple[int, int] = UNKNOWN
 
 
 def connect(producer: Producer | LibrdkafkaProducer, topic: str, *, timeout_s: float) -> int:
@@ -81,60 +76,100 @@ def connect(producer: Producer | LibrdkafkaProducer, topic: str, *, timeout_s: f
 def make_ready(
     config: Mapping[str, Any], transactional_id: str, sequence: int, topics: tuple[str, ...], *, timeout_ms: float
 ) -> ReadyProducer:
-    """Create and initialise a producer, and wait until its statistics report its producer id and epoch.
+    """Create and initialise a producer.
 
     ``topics`` are the ledger and the topic of the rows, if there is only one. They are a tuple because mypy takes a ``str`` for a
     ``Sequence[str]``: a producer creates the topics that it asks for, where brokers allow that.
+
+    Raises:
+        ConfigurationError, RetriableError: it cannot be initialised.
     """
-    failures: dict[str, KafkaError] = {}
-    newest: deque[str] = deque(maxlen=1)
-    deadline = time.monotonic() + timeout_ms / 1000
     require_token(config)
-    try:
-        doing, right = f"initialising the transactional id {transactional_id}", on_ids("Write", transactional_id)
-        with translated(doing, translate_in_task, right=right):
-            settings = {
-                **config,
-                "transactional.id": transactional_id,
-                "statistics.interval.ms": _STATISTICS_INTERVAL_MS,
-            }
-            producer, native = new_producer(settings, failures, newest)
-            ready = ReadyProducer(producer, transactional_id, sequence, failures, native=native, _statistics=newest)
-            ready.markers = connect(producer, topics[0], timeout_s=timeout_ms / 1000) - 1
-            if native is not None:
-                for topic in topics:
-                    native.handle(topic)  # learns its partitions meanwhile; the first record need not wait for them
-            producer.init_transactions(max(0.1, deadline - time.monotonic()))
-    except RetriableError:
-        diagnose(config)
-        raise
-    while min(ready.identity()) < 0:  # not a retry: poll() is what calls back with the statistics
-        if time.monotonic() > deadline:
-            raise RetriableError(f"{transactional_id}: librdkafka did not report a producer id within {timeout_ms} ms")
-        producer.poll(0.01)
-    return ready
+    for by_statistics in (False, True):
+        identity = Identity(config, by_statistics=by_statistics)
+        try:
+            ready = _initialised(config, identity, transactional_id, sequence, topics, timeout_ms=timeout_ms)
+        except RetriableError:
+            diagnose(config)
+            raise
+        if ready.identity != UNKNOWN:
+            return ready
+        _warn_of_statistics(confluent_kafka.libversion()[0])
+    raise RetriableError(f"{transactional_id}: librdkafka did not report a producer id within {timeout_ms} ms")
+
+
+def _initialised(  # noqa: PLR0913 - as make_ready
+    config: Mapping[str, Any],
+    identity: Identity,
+    transactional_id: str,
+    sequence: int,
+    topics: tuple[str, ...],
+    *,
+    timeout_ms: float,
+) -> ReadyProducer:
+    deadline = time.monotonic() + timeout_ms / 1000
+    failures: dict[str, KafkaError] = {}
+    delivered: Counter[tuple[str, int]] = Counter()
+    doing, right = f"initialising the transactional id {transactional_id}", on_ids("Write", transactional_id)
+    with translated(doing, translate_in_task, right=right):
+        settings = {**config, **identity.options, "transactional.id": transactional_id}
+        producer, native = new_producer(settings, failures, delivered, identity)
+        markers = connect(producer, topics[0], timeout_s=timeout_ms / 1000) - 1
+        if native is not None:
+            for topic in topics:
+                native.handle(topic)  # learns its partitions meanwhile; the first record need not wait for them
+        producer.init_transactions(max(0.1, deadline - time.monotonic()))
+        producer.poll(0)  # what it has logged by now
+        while identity.awaits_statistics and time.monotonic() < deadline:
+            producer.poll(_LOOK_S)
+    if native is not None:
+        native.set_log_level(identity.log_level)
+    return ReadyProducer(
+        producer, transactional_id, sequence, failures, markers, native, delivered=delivered, identity=identity.known
+    )
+
+
+@cache
+def _warn_of_statistics(version: str) -> None:
+    logger.warning(
+        "librdkafka %s does not log a producer's id as other versions do, so its statistics are collected. They cost time and "
+        "memory that grow with the partitions of the output; no data is at risk",
+        version,
+    )
 
 
 def new_producer(
-    config: Mapping[str, Any], failures: dict[str, KafkaError], statistics: deque[str]
+    config: Mapping[str, Any],
+    failures: dict[str, KafkaError],
+    delivered: Counter[tuple[str, int]],
+    identity: Identity | None = None,
 ) -> tuple[Producer | LibrdkafkaProducer, LibrdkafkaProducer | None]:
-    """Create a producer that notes delivery errors in ``failures``; twice if it takes records that are no Python objects."""
-    native = _native(config, failures, statistics)
+    """Create a producer, twice if it takes records that are no Python objects.
+
+    It notes what becomes of each record in ``failures`` and ``delivered``, and what it says of itself in ``identity``.
+    """
+    native = _native(config, failures, delivered, identity)
     if native is not None:
         return native, native
-    return Producer(
-        {
-            **config,
-            "delivery.report.only.error": True,
-            "on_delivery": lambda error, record: _note(failures, record.topic(), error),
-            "stats_cb": statistics.append,
-        },
-        logger=client_logger,
-    ), None
+
+    def on_delivery(error: KafkaError | None, record: Message) -> None:
+        topic, partition = record.topic(), record.partition()
+        if topic is None or partition is None:
+            raise AssertionError("a delivery report is of a record")
+        if error is not None:
+            _note(failures, topic, error)
+        else:
+            delivered[topic, partition] += 1
+
+    heard = {} if identity is None else {"stats_cb": identity.read_statistics}
+    return Producer({**config, **heard, "on_delivery": on_delivery}, logger=identity or client_logger), None
 
 
 def _native(
-    config: Mapping[str, Any], failures: dict[str, KafkaError], statistics: deque[str]
+    config: Mapping[str, Any],
+    failures: dict[str, KafkaError],
+    delivered: Counter[tuple[str, int]],
+    identity: Identity | None,
 ) -> LibrdkafkaProducer | None:
     library = librdkafka.library()
     if library is None:
@@ -146,9 +181,10 @@ def _native(
     return native.LibrdkafkaProducer(
         library,
         config,
+        delivered=delivered,
         on_error=lambda topic, error: _note(failures, topic, error),
-        on_statistics=statistics.append,
-        logger=client_logger,
+        on_statistics=None if identity is None else identity.read_statistics,
+        logger=identity or client_logger,
     )
 
 

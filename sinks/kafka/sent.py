@@ -1,22 +1,12 @@
-"""Which partitions got how many records, by librdkafka's statistics or by its delivery reports."""
+"""Which partitions got how many records, by librdkafka's delivery reports."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-
-def transmitted(statistics: dict[str, Any]) -> dict[str, dict[int, int]]:
-    """By topic and partition, how many records statistics show as transmitted."""
-    sent: dict[str, dict[int, int]] = defaultdict(dict)
-    for topic, facts in statistics.get("topics", {}).items():
-        for number, partition in facts.get("partitions", {}).items():
-            if partition.get("txmsgs", 0) > 0 and int(number) >= 0:
-                sent[topic][int(number)] = partition["txmsgs"]
-    return sent
 
 
 def by_topic(delivered: Mapping[tuple[str, int], int]) -> dict[str, dict[int, int]]:

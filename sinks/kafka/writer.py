@@ -17,7 +17,7 @@ from sinks.kafka.markers import encode_marker
 from sinks.kafka.producer import drop_quietly, is_for_another
 from sinks.kafka.producer_pool import PoolKey, pool_for
 from sinks.kafka.records import OneByOne, has_failed, is_full, messages_of
-from sinks.kafka.sent import by_topic, ranges, transmitted
+from sinks.kafka.sent import by_topic, ranges
 from twopc.crash_points import crash_point
 from twopc.errors import CheckpointExpiredError, RetriableError
 from twopc.writer import SinkWriter
@@ -118,7 +118,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         )
         self._flush(ready)
         crash_point("task.flushed")
-        producer_id, producer_epoch = ready.identity()
+        producer_id, producer_epoch = ready.identity
         handle = KafkaHandle(
             uuid=transaction,
             transactional_id=ready.transactional_id,
@@ -229,7 +229,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         raise RetriableError(f"{open_ones}, none of them within {self._timeout_s:.0f} s: {SLOW_DELIVERY}")
 
     def _serve(self, ready: ReadyProducer, wait_s: float) -> None:
-        """Serve delivery reports and statistics; a record that was not delivered raises."""
+        """Serve delivery reports; a record that was not delivered raises."""
         with translated(self._doing(ready), translate_in_task):
             ready.producer.poll(wait_s)
             for _ in range(_LOOKS):
@@ -259,9 +259,8 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         return f"{ready.transactional_id}: writing (of {self._rows} rows)"
 
     def _written_to(self, ready: ReadyProducer, marker_partition: int) -> tuple[str, ...]:
-        """The partitions with all rows and the marker, by each record's delivery report if the producer has them."""
-        native = ready.native
-        sent = self._statistics_of_all(ready, marker_partition) if native is None else by_topic(native.delivered)
+        """The partitions with all rows and the marker, by each record's delivery report."""
+        sent = by_topic(ready.delivered)
         if not self._covers(sent, marker_partition):
             raise RetriableError(
                 f"{ready.transactional_id}: librdkafka reports fewer records than the {self._rows} it was given"
@@ -271,17 +270,3 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
     def _covers(self, sent: Mapping[str, Mapping[int, int]], marker_partition: int) -> bool:
         count = sum(sum(counts.values()) for counts in sent.values())
         return count > self._rows and marker_partition in sent.get(self._ledger, {})
-
-    def _statistics_of_all(self, ready: ReadyProducer, marker_partition: int) -> dict[str, dict[int, int]]:
-        """What librdkafka has transmitted, once its statistics cover the whole transaction.
-
-        The marker is sent last: statistics that show it transmitted and nothing queued cover every row before it.
-        """
-        deadline = time.monotonic() + self._timeout_s
-        while time.monotonic() < deadline:  # not a retry: serving is what calls back with the statistics
-            statistics = ready.statistics or {}
-            sent = transmitted(statistics)
-            if self._covers(sent, marker_partition) and statistics.get("msg_cnt") == 0:
-                return sent
-            self._serve(ready, 0.01)
-        return {}

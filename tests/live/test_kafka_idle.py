@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 import time
 import uuid
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from sinks.kafka import KafkaSink, librdkafka, producer_pool
+from sinks.kafka import KafkaSink, identity, librdkafka, producer_pool
+from sinks.kafka.producer import _warn_of_statistics, make_ready
 from sinks.kafka.producer_pool import ProducerPool, drop_pool
 from tests.live.pipeline import create_topic
 from twopc.attempt import Attempt, TaskAttempt
@@ -130,3 +132,44 @@ def test_a_producer_that_nobody_wants_for_long_is_dropped(kafka: KafkaService, m
     eventually(lambda: clients() == before, "no client is left")
     first, second = pool.take(1, -1), pool.take(1, -1)
     assert first.transactional_id != second.transactional_id
+
+
+@BOTH
+def test_an_idle_producer_has_nothing_to_say(
+    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
+) -> None:
+    """Caught mutation: it collects statistics, whose size grows with the partitions of the output."""
+    monkeypatch.setattr("sinks.kafka.producer.librdkafka.library", librdkafka.library if native else lambda: None)
+    pool = prepare(sink_of(kafka, partitions=100))
+    [ready] = pool._ready
+    assert any(ready.producer.poll(0.3) == 0 for _ in range(5))  # lines of its start may still come
+
+
+@BOTH
+def test_a_librdkafka_that_logs_other_words_is_asked_for_its_statistics(
+    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, native: bool
+) -> None:
+    monkeypatch.setattr("sinks.kafka.producer.librdkafka.library", librdkafka.library if native else lambda: None)
+    sink = sink_of(kafka)
+    [known] = prepare(sink)._ready
+    _warn_of_statistics.cache_clear()  # it is said once
+    monkeypatch.setattr(identity, "_ACQUIRED", re.compile("other words"))
+    asked = make_ready(sink.producer_config(), known.transactional_id, 0, (sink.ledger,), timeout_ms=30_000)
+    producer_id, epoch = known.identity
+    assert asked.identity == (producer_id, epoch + 2)  # it was initialised once for each way
+    assert "statistics are collected" in caplog.text
+
+
+@BOTH
+def test_the_client_logs_what_its_user_asks_for(
+    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, native: bool
+) -> None:
+    """Its debug line with the id is read, and not passed on."""
+    monkeypatch.setattr("sinks.kafka.producer.librdkafka.library", librdkafka.library if native else lambda: None)
+    caplog.set_level("DEBUG", "twopc.librdkafka")
+    sink = sink_of(kafka)
+    for options, is_seen in (({}, False), ({"debug": "eos"}, True)):
+        caplog.clear()
+        make_ready({**sink.producer_config(), **options}, f"{sink.name}.1.w.0", 0, (sink.ledger,), timeout_ms=30_000)
+        assert ("Acquired PID" in caplog.text) == is_seen
+        assert is_seen or {record.levelname for record in caplog.records} <= {"INFO", "WARNING"}

@@ -53,11 +53,21 @@ def raised(code: int, text: str = "", **facts: bool) -> KafkaException:
 class Message:
     """A record as a consumer or a delivery report returns it."""
 
-    def __init__(self, offset: int, key: bytes | None = None, value: bytes | None = None, error: int = 0) -> None:
-        self._offset, self._key, self._value, self._error = offset, key, value, error
+    def __init__(
+        self,
+        offset: int,
+        key: bytes | None = None,
+        value: bytes | None = None,
+        error: int = 0,
+        where: tuple[str, int] = ("topic", 0),
+    ) -> None:
+        self._offset, self._key, self._value, self._error, self._where = offset, key, value, error, where
 
     def topic(self) -> str:
-        return "topic"
+        return self._where[0]
+
+    def partition(self) -> int:
+        return self._where[1]
 
     def offset(self) -> int:
         return self._offset

@@ -59,7 +59,7 @@ def install() -> None:
             {
                 "threading": Threads(lambda: NETWORK.simulation),
                 "uuid": names,
-                "_keep_serving_idle": lambda _pid: None,  # it never ends, and the model's statistics do not pile up
+                "_keep_serving_idle": lambda _pid: None,  # it never ends, and nothing piles up in the model
             },
         ),
         (acknowledged, {"time": time}),

@@ -6,7 +6,7 @@ became of the record (rule 12).
 
 from __future__ import annotations
 
-import json
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,16 +38,13 @@ class _Queued:
 class Producer:
     """librdkafka's transactional producer."""
 
-    def __init__(self, config: Mapping[str, Any], *, logger: object) -> None:
-        del logger
+    def __init__(self, config: Mapping[str, Any], *, logger: Any) -> None:
+        self._logger = logger
         self._id: str = config["transactional.id"]
         self._timeout_ms = float(config["transaction.timeout.ms"])
-        self._only_errors: bool = config.get("delivery.report.only.error", False)
         self._on_delivery = config.get("on_delivery", lambda _error, _message: None)
-        self._on_statistics = config.get("stats_cb")
         self._identity = (-1, -1)
         self._queue: dict[TopicPartition, list[_Queued]] = {}
-        self._sent: dict[TopicPartition, int] = {}
         self._in_transaction: set[TopicPartition] = set()
         self._failed: str = ""
 
@@ -66,6 +63,8 @@ class Producer:
             error, *identity = self._ask("init", send)
             if error == NONE:
                 self._identity = (identity[0], identity[1])
+                acquired = f"Acquired PID{{Id:{identity[0]},Epoch:{identity[1]}}}"
+                self._logger.log(logging.DEBUG, "%s [%s] %s", "GETPID", self._id, acquired)
                 return
             if NETWORK.simulation.now_ms > until_ms:
                 raise raised(KafkaError._TIMED_OUT, retriable=True)
@@ -74,7 +73,6 @@ class Producer:
     def begin_transaction(self) -> None:
         self._require_sound()
         self._in_transaction = set()
-        self._sent = {}
 
     def produce(
         self,
@@ -92,19 +90,6 @@ class Producer:
 
     def poll(self, _timeout: float) -> int:
         self._send()
-        if self._on_statistics is not None:
-            partitions: dict[str, dict[str, dict[str, dict[str, int]]]] = {}
-            for (topic, number), count in self._sent.items():
-                partitions.setdefault(topic, {"partitions": {}})["partitions"][str(number)] = {"txmsgs": count}
-            self._on_statistics(
-                json.dumps(
-                    {
-                        "msg_cnt": 0,
-                        "eos": dict(zip(("producer_id", "producer_epoch"), self._identity, strict=True)),
-                        "topics": partitions,
-                    }
-                )
-            )
         return 0
 
     def flush(self, _timeout: float) -> int:
@@ -140,13 +125,12 @@ class Producer:
                     error, first = self._ask("produce", self._appending(where, records))
                 except RefusedError:
                     error = _TOO_LARGE
-            self._sent[where] = self._sent.get(where, 0) + len(queued)
             self._failed = self._failed or (error if error != NONE else "")
             for place, entry in enumerate(queued):
                 if error not in {NONE, ""}:
-                    entry.report(KafkaError(_CODES.get(error, KafkaError._FENCED)), Message(-1))
-                elif not self._only_errors:
-                    entry.report(None, Message(first + place))
+                    entry.report(KafkaError(_CODES.get(error, KafkaError._FENCED)), Message(-1, where=where))
+                else:
+                    entry.report(None, Message(first + place, where=where))
 
     def _appending(self, where: TopicPartition, records: list[Record]) -> Callable[[], tuple[str, int]]:
         return lambda: NETWORK.cluster.append(self._id, *self._identity, where, records)

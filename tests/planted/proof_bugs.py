@@ -179,7 +179,7 @@ PROOF_BUGS: Final[tuple[Bug, ...]] = (
         "",
     ),
     one_edit(
-        "the first statistics decide the partitions",
+        "some of the delivery reports decide the partitions",
         3,
         _WRITER,
         "        return count > self._rows and marker_partition",

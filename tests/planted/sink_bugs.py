@@ -209,6 +209,15 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/live/test_kafka_idle.py -k dropped",
     ),
     one_edit(
+        "idle producers collect statistics",
+        0,
+        "sinks/kafka/identity.py",
+        '        return {"debug"',
+        '        return {"statistics.interval.ms": "50", "debug"',
+        model=False,
+        protocol="tests/live/test_kafka_idle.py -k nothing_to_say",
+    ),
+    one_edit(
         "a producer in the making outlives its query",
         0,
         "sinks/kafka/producer_pool.py",

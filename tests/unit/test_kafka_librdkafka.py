@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+from collections import Counter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +75,9 @@ def test_options_that_confluent_kafka_itself_serves_are_left_to_it() -> None:
 
 def test_an_option_that_librdkafka_does_not_know_is_refused_with_its_reason() -> None:
     with pytest.raises(KafkaException, match="No such configuration property") as caught:
-        LibrdkafkaProducer(c._load(), {"no.such": "option"}, on_error=print, on_statistics=print, logger=logger)
+        LibrdkafkaProducer(
+            c._load(), {"no.such": "option"}, delivered=Counter(), on_error=print, on_statistics=None, logger=logger
+        )
     assert caught.value.args[0].code() == KafkaError._INVALID_ARG
 
 

@@ -1,0 +1,78 @@
+"""A producer's id and epoch, as librdkafka reports them.
+
+No function of librdkafka returns them. It logs them, before ``init_transactions()`` returns (``rd_kafka_idemp_pid_update`` in
+``rdkafka_idempotence.c``). Its statistics have them, too, but each of those lists every partition of every topic that the client
+knows, and once begun they do not stop. So they are collected only if another librdkafka words that line in another way.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: librdkafka's own log lines. Without it a dropped producer that outlives its broker would write to stderr for ever.
+client_logger = logging.getLogger("twopc.librdkafka")
+
+#: syslog's levels, as librdkafka uses them, in Python's.
+LEVELS: Final = (50, 50, 50, 40, 30, 20, 20, 10)
+_INFO: Final = 6  #: librdkafka's ``log_level``, unless ``debug`` is set, too
+_DEBUG: Final = 7
+_FACILITY: Final = "GETPID"
+_ACQUIRED: Final = re.compile(r"Acquired PID\{Id:(\d+),Epoch:(\d+)\}")
+_CONTEXT: Final = "eos"  #: which of librdkafka's debug lines have it
+_STATISTICS_INTERVAL_MS: Final = "100"
+
+UNKNOWN: Final = (-1, -1)
+
+
+class Identity:
+    """Reads one client's id and epoch: as the logger of its lines, of which it passes on those that the user would see.
+
+    Args:
+        config: the client's options, as the user has set them.
+        by_statistics: whether the statistics are to have them.
+
+    Attributes:
+        known: producer id and epoch, once they are reported.
+    """
+
+    def __init__(self, config: Mapping[str, Any], *, by_statistics: bool = False) -> None:
+        self.known = UNKNOWN
+        self._by_statistics = by_statistics
+        self._debug = str(config.get("debug", ""))
+        self._level = _DEBUG if self._debug else int(config.get("log_level", _INFO))
+
+    @property
+    def log_level(self) -> int:
+        """The client's ``log_level``, as the user has set it."""
+        return self._level
+
+    @property
+    def awaits_statistics(self) -> bool:
+        """Whether the statistics are to have them, and did not yet."""
+        return self._by_statistics and self.known == UNKNOWN
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What makes the client report them."""
+        if self._by_statistics:
+            return {"statistics.interval.ms": _STATISTICS_INTERVAL_MS}
+        return {"debug": ",".join(filter(None, (self._debug, _CONTEXT)))}
+
+    def log(self, level: int, template: str, facility: str, client: str, text: str) -> None:
+        """As :meth:`logging.Logger.log`, as clients call it."""
+        if facility == _FACILITY and (found := _ACQUIRED.search(text)):
+            self.known = int(found[1]), int(found[2])
+        if level >= LEVELS[self._level]:
+            client_logger.log(level, template, facility, client, text)
+
+    def read_statistics(self, text: str) -> None:
+        """As librdkafka's ``stats_cb``."""
+        if self.known == UNKNOWN:
+            eos = json.loads(text).get("eos", {})
+            self.known = int(eos.get("producer_id", -1)), int(eos.get("producer_epoch", -1))
