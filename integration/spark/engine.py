@@ -76,7 +76,7 @@ class SparkEngine:
         reports: list[TaskReport] = []
         stages: set[int] = set()
         tag = f"twopc-{uuid.uuid4().hex}"
-        self.shuffles.require_unmixed()
+        self.shuffles.begin()
         with cancelled_after(self._context, tag, timeout_ms) as is_cancelled:
             for rows in self._jobs(work):
                 task = self._task(rows, work, first_task=len(reports))

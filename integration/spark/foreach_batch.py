@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyspark
+from pyspark import SparkContext
 
 from integration.history.writer import writer_for
 from integration.spark import checkpoint
@@ -21,17 +22,18 @@ from integration.spark.jobs import interruptible_pause, is_of_cluster, slow_batc
 from integration.spark.options import Options, checked_options, participants
 from integration.spark.planned import require_as_planned
 from integration.spark.py4j_log import hide_functions
+from integration.spark.query_runs import drop, run_of_this_call
 from integration.spark.repeated import Repeated
 from integration.spark.retention import decisions_kept
-from integration.spark.several import Call, by_frame, require_one_call
-from integration.spark.shuffles import Shuffles
+from integration.spark.running import require_number
+from integration.spark.several import Call, any_frame, by_frame
 from integration.spark.staging import Staging, as_uri
 from integration.spark.state_sizes import StateSizes
-from integration.spark.status_store import StatusStore
+from integration.spark.status_store import BEGINNING, StatusStore
 from twopc.batch import Overrides
 from twopc.checkpointing import PASSING
 from twopc.coordinator import Coordinator
-from twopc.errors import CheckpointExpiredError, ConfigurationError
+from twopc.errors import CheckpointExpiredError
 from twopc.pending import Listeners
 from twopc.settings import Settings
 from twopc.tried_files import tried
@@ -39,11 +41,12 @@ from twopc.tried_files import tried
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     from integration.spark.frame import Rows
+    from integration.spark.query_runs import QueryRun
     from integration.spark.several import Frames, SinkFrame
+    from integration.spark.shuffles import Shuffles
     from twopc.batch import Batch
     from twopc.files import Files
     from twopc.pending import Pending
@@ -53,8 +56,6 @@ logger = logging.getLogger(__name__)
 
 #: What `make matrix` runs.
 _PROVEN_SPARKS: Final = ("3.5", "4.0", "4.1", "4.2", "4.3")
-_QUERY_ID: Final = "sql.streaming.queryId"
-_RUN_ID: Final = "spark.jobGroup.id"  # a streaming query's run id is its job group
 
 
 def exactly_once(
@@ -94,7 +95,10 @@ class ExactlyOnce:
         self._participants = participants(sinks, options)
         self._location = checkpoint_location
         self._options = options
-        self._shuffles: Shuffles | None = None
+        # A cache may be older than the query: then any job since this moment may have filled it.
+        self._context = SparkContext._active_spark_context  # noqa: SLF001 - the public way would start one
+        self._since = BEGINNING if self._context is None else StatusStore(self._context).now()
+        self._run: QueryRun | None = None
         self._coordinator: Coordinator | None = None
         self._listeners: Listeners | None = None
         self._direct = Direct(options.direct, options.direct_max_bytes)
@@ -102,7 +106,6 @@ class ExactlyOnce:
         self._state = StateSizes()
         self._repeated = Repeated()
         self._last_batch: Batch | None = None
-        self._last_call: Call | None = None
 
     def __call__(self, frames: Frames, batch_id: int) -> None:
         """Make one batch visible in every sink exactly once; returning proves it. Call it once for every batch.
@@ -116,31 +119,34 @@ class ExactlyOnce:
         Raises:
             TwoPhaseCommitError: see ``twopc.errors``; the query stops with it.
         """
-        batch_frames = by_frame(frames, self._sinks, batch_id)
-        context = batch_frames[0].frame.sparkSession.sparkContext
-        call = Call(context.getLocalProperty(_RUN_ID), batch_id, tuple(one.frame for one in batch_frames))
-        require_one_call(call, self._last_call)
-        self._last_call = call
-        self._process(context, batch_frames, batch_id)
-        self._last_call = replace(call, frames=None)
-
-    def _process(self, context: SparkContext, frames: Sequence[SinkFrame], batch_id: int) -> None:
+        given = any_frame(frames)
+        if given is None:
+            by_frame(frames, self._sinks, batch_id)  # raises: there is nothing to write
+            raise AssertionError("a batch without a DataFrame")
+        context = given.sparkSession.sparkContext
         files = open_files(context, self._location)
-        query_id = self._require_own_checkpoint(context, files)
-        batch = checkpoint.read_batch(files, query_id, batch_id)
-        run_id = context.getLocalProperty(_RUN_ID)
+        run = self._run_of_this_call(given.sparkSession, files)
+        number = require_number(batch_id, run.query)
+        batch_frames = by_frame(frames, self._sinks, number)
+        call = Call(number, tuple(one.frame for one in batch_frames))
+        run.take(call, self)
+        self._process(context, files, batch_frames, run, checkpoint.read_batch(files, run.query.query_id, number))
+        run.last_call = replace(call, frames=None)
+
+    def _process(
+        self, context: SparkContext, files: Files, frames: Sequence[SinkFrame], run: QueryRun, batch: Batch
+    ) -> None:
         try:
-            shuffles = self._of_run(context, run_id)
             self._options.checkpointing.run(
                 self._watched(context),
                 batch,
-                run_id or "",
-                lambda pending: self._write(context, files, frames, batch, shuffles, pending),
+                run.query.run_id,
+                lambda pending: self._write(context, files, frames, batch, run.shuffles, pending),
                 lambda error, pending: self._may_repeat(error, batch, pending),
                 lambda pause_ms: interruptible_pause(context, pause_ms),
             )
         except BaseException:
-            self.close()  # so that the next call begins with recovery
+            self._release()  # so that the next call begins with recovery
             raise
         self._last_batch = batch
 
@@ -191,6 +197,12 @@ class ExactlyOnce:
 
     def close(self) -> None:
         """Close this query's connections after it has ended; an error or a new run does so, too. Ends no transaction."""
+        self._release()
+        if self._run is not None and not self._run.query.is_active:
+            drop(self._run)
+            self._run = None
+
+    def _release(self) -> None:
         if self._coordinator is not None:
             self._coordinator.close()
         if self._listeners is not None:
@@ -203,19 +215,24 @@ class ExactlyOnce:
             self._listeners = Listeners([*([] if writer is None else [writer]), *self._options.listeners])
         return self._listeners
 
-    def _require_own_checkpoint(self, context: SparkContext, files: Files) -> str:
-        """Returns the query's id.
+    def _run_of_this_call(self, session: SparkSession, files: Files) -> QueryRun:
+        """The run of the query that makes this call; what belongs to an earlier one is let go.
 
         Raises:
-            ConfigurationError: the checkpoint belongs to another query.
+            ConfigurationError: the checkpoint belongs to another query, or no query's own thread makes the call.
         """
-        found, running = checkpoint.query_id(files), context.getLocalProperty(_QUERY_ID)
-        if found != running:
-            raise ConfigurationError(
-                f"checkpoint_location={self._location!r} belongs to query {found}, but this is query {running}: give "
-                "exactly_once() the same path as .option('checkpointLocation', …)"
-            )
-        return found
+        run = self._run
+        if run is None or not run.query.makes_this_call():
+            since = self._since if session.sparkContext is self._context else BEGINNING
+            run = run_of_this_call(session, checkpoint.query_id(files), files.location, since)
+            self._release()
+            self._direct = Direct(self._options.direct, self._options.direct_max_bytes)
+            self._budget = Budget()
+            self._state = StateSizes()
+            self._repeated = Repeated()
+            self._last_batch = None
+            self._run = run
+        return run
 
     def _open_staging(self, files: Files, query_id: str) -> Staging | None:
         if not self._options.staging:
@@ -241,18 +258,6 @@ class ExactlyOnce:
         if last is not None and last.batch_id == batch.batch_id - 1:
             return Planned(last.offsets, batch.offsets)
         return Planned(batch.offsets_of(batch.batch_id - 1) if batch.batch_id else None, batch.offsets)
-
-    def _of_run(self, context: SparkContext, run_id: str | None) -> Shuffles:
-        """The same for all batches of a run of the query; a restarted query gets new ones."""
-        if self._shuffles is None or self._shuffles.run_id != run_id:
-            self.close()
-            self._shuffles = Shuffles(StatusStore(context), run_id)
-            self._direct = Direct(self._options.direct, self._options.direct_max_bytes)
-            self._budget = Budget()
-            self._state = StateSizes()
-            self._repeated = Repeated()
-            self._last_batch = None
-        return self._shuffles
 
     def _connect(
         self, context: SparkContext, session: SparkSession, staging: Staging | None, batch: Batch

@@ -35,6 +35,12 @@ class SinkFrame(NamedTuple):
     sinks: tuple[TwoPhaseCommitSink[Any], ...]
 
 
+def any_frame(frames: object) -> DataFrame | None:
+    """One of the DataFrames that the user gave; None if there is none."""
+    given = frames.values() if isinstance(frames, Mapping) else (frames,)
+    return next((one for one in given if isinstance(one, DataFrame)), None)
+
+
 def by_frame(frames: Frames, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id: int) -> list[SinkFrame]:
     """Group the sinks by the DataFrame that they take; a DataFrame that is given twice is evaluated once.
 
@@ -88,12 +94,10 @@ class Call:
     """A call for a batch.
 
     Attributes:
-        run_id: of the run of the query that Spark made the call in.
         batch_id: the batch.
         frames: the DataFrames; None once the call has succeeded.
     """
 
-    run_id: str | None
     batch_id: int
     frames: tuple[DataFrame, ...] | None
 
@@ -101,13 +105,16 @@ class Call:
 def require_one_call(call: Call, last: Call | None) -> None:
     """Require that a batch is written by one call: what a second one brings would be taken for a replay, and lost.
 
-    A run never repeats a batch that it has finished: Spark replays only what an earlier run left unfinished
-    (``MicroBatchExecution``). A call that failed may be repeated with the same DataFrames.
+    A call that failed may be repeated with the same DataFrames.
+
+    Args:
+        call: the present one.
+        last: the one before it in the same run of the query.
 
     Raises:
-        ConfigurationError: the same run has called for this batch before, with other DataFrames or with success.
+        ConfigurationError: the run has called for this batch before, with other DataFrames or with success.
     """
-    if last is None or (call.run_id, call.batch_id) != (last.run_id, last.batch_id):
+    if last is None or call.batch_id != last.batch_id:
         return
     if last.frames is None:
         raise ConfigurationError(

@@ -13,20 +13,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from twopc.errors import FatalError, RetriableError
+from integration.spark.job_history import JobHistory, UnreportedError
+from integration.spark.mixed_rows import judge
+from twopc.errors import FatalError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
-    from integration.spark.status_store import Job, StageAttempt, StatusStore
+    from integration.spark.status_store import Job, Moment, StageAttempt, StatusStore
 
 #: How long Spark's listener bus, which reports jobs and stages, may lag behind the job.
 _STATUS_TIMEOUT_S: Final = 30.0
 _STATUS_POLL_S: Final = 0.002
 #: What the tag of an attempt's marks ends with.
 _MARK: Final = "-end"
-_IDLE: Final = frozenset({"PENDING", "SKIPPED"})
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,18 @@ class _Seen:
 
     Attributes:
         jobs: with its tag.
-        marks: the job behind them; none if nobody has looked beside.
-        ran_once: whether no stage of the jobs ran more than once.
+        marks: the jobs behind them; none if nobody has looked beside.
+        stages: the last attempt at each stage of its jobs; None where the store does not have the stage.
     """
 
     jobs: Sequence[Job]
     marks: Sequence[Job]
-    ran_once: bool
+    stages: Mapping[int, StageAttempt | None]
+
+    @property
+    def lineage(self) -> frozenset[int]:
+        """The RDDs that its rows are made from."""
+        return frozenset(rdd for last in self.stages.values() if last is not None for rdd in last.rdd_ids)
 
 
 def _has_ended(jobs: Iterable[Job], results: Collection[int]) -> bool:
@@ -53,27 +59,32 @@ class Shuffles:
 
     Args:
         store: what Spark has reported.
-        run_id: the job group of the query's jobs.
+        since: a moment before the run.
     """
 
-    def __init__(self, store: StatusStore, run_id: str | None) -> None:
-        self.run_id = run_id
+    def __init__(self, store: StatusStore, since: Moment) -> None:
         self._store = store
-        self._checked = -1
+        self._history = JobHistory(store, since)
+        self._began = since
         self._numbers = itertools.count()
         self._looked: tuple[str, Future[_Seen] | None] = ("", None)  # of the last attempt with collected rows
         # One thread for all batches: PySpark keeps a connection to the JVM for each thread that calls it.
         self._beside = ThreadPoolExecutor(1, "twopc-marks")
         self._mixed: str | None = None
 
-    def require_unmixed(self) -> None:
-        """Require that no earlier attempt has left rows of two shuffles, which this run would take again.
+    def close(self) -> None:
+        """End the thread that looks beside."""
+        self._beside.shutdown(wait=False)
+
+    def begin(self) -> None:
+        """Note that an attempt begins: what its jobs make, no earlier job has computed.
 
         Raises:
-            FatalError: one has.
+            FatalError: an earlier attempt has left rows of two shuffles, which this run would take again.
         """
         if self._mixed is not None:
             raise FatalError(self._mixed)
+        self._began = self._history.begin()
 
     @contextlib.contextmanager
     def looking(self, tag: str) -> Iterator[None]:
@@ -101,21 +112,18 @@ class Shuffles:
         seen = looked.result() if looked is not None and of_tag == tag else None
         if seen is None or not _has_ended(seen.jobs, results):
             jobs = self._reported(tag, results)
-            seen = _Seen(jobs, () if seen is None else seen.marks, ran_once=self._ran_once(jobs))
-        if not seen.ran_once or self._may_read_what_is_kept(seen.jobs):
-            since = self._store.jobs_of_group(self.run_id, after=self._checked)
-            if self._ran_once(since):
-                self._require_written_once(since)
-            else:
-                self._look_closer(since, {stage for job in seen.jobs for stage in job.stages})
-        self._checked = max((job.job_id for job in (*seen.jobs, *seen.marks)), default=self._checked)
+            seen = _Seen(jobs, () if seen is None else seen.marks, self._stages_of(jobs))
+        try:
+            self._require_unmixed(seen)
+        except UnreportedError as error:
+            raise _unreported(str(error)) from None
 
     def _look(self, tag: str, mark: str) -> _Seen:
         """The jobs with the tag, once a mark behind them is reported, and so all that came before it."""
         self._store.mark(mark)
         marks = self._await(mark, bool, "the end of the job that collected the batch")
         jobs = self._store.jobs_with_tag(tag)
-        return _Seen(jobs, marks, ran_once=self._ran_once(jobs))
+        return _Seen(jobs, marks, self._stages_of(jobs))
 
     def _reported(self, tag: str, results: Collection[int]) -> list[Job]:
         """The jobs with the tag, once the end of those with the ``results`` is reported, and so all that came before."""
@@ -130,56 +138,29 @@ class Shuffles:
             time.sleep(_STATUS_POLL_S)
         return jobs
 
-    def _ran_once(self, jobs: Iterable[Job]) -> bool:
-        return all(job.missing <= 0 and all(self._store.last_attempt(one) == 0 for one in job.stages) for job in jobs)
+    def _stages_of(self, jobs: Iterable[Job]) -> dict[int, StageAttempt | None]:
+        return {stage: self._store.last_attempt(stage) for job in jobs for stage in job.stages}
 
-    def _may_read_what_is_kept(self, jobs: Sequence[Job]) -> bool:
-        """Whether a job may read what another job of the batch has kept, as shuffle files or in a cache."""
-        if {job.job_id for job in jobs} == {self._checked + 1}:
-            return False  # there is no other
-        return len(jobs) > 1 or any(job.skipped for job in jobs) or bool(self._store.cached_rdds())
+    def _require_unmixed(self, seen: _Seen) -> None:
+        history, own = self._history, {job.job_id for job in (*seen.jobs, *seen.marks)}
+        shared = self._shared(seen, own)
+        for stage, last in seen.stages.items():
+            history.record([last] if last is not None and last.attempt_id == 0 else history.attempts(stage))
+        elsewhere = history.examine(min(map(history.first_job, shared)), own) if shared else frozenset()
+        history.examined(own)
+        try:
+            judge(seen.stages, history.of(seen.lineage), elsewhere, self._store.cached_rdds)
+        except FatalError as error:
+            self._mixed = str(error)
+            raise
 
-    def _require_written_once(self, jobs: Sequence[Job]) -> None:
-        """Check jobs that ran each of their stages once: a later one may have written again what an earlier one has lost.
-
-        Then it skips nothing, and what is left of a cache is of the first writing.
-        """
-        written: dict[frozenset[int], int] = {}
-        for stage in sorted({stage for job in jobs for stage in job.stages}):
-            shuffle = self._store.shuffle_of(stage)
-            if shuffle and written.setdefault(shuffle, stage) != stage:
-                self._mixed = _MIXED.format(stage=stage)
-                raise FatalError(self._mixed)
-
-    def _look_closer(self, jobs: Iterable[Job], own: Collection[int]) -> None:
-        """Find the stages that ran more than once: in a job of this attempt, of an earlier one, or of the user's function."""
-        ran: dict[tuple[int, ...], list[StageAttempt]] = {}
-        for stage in sorted({stage for job in jobs for stage in job.stages}):
-            attempts = self._store.attempts(stage)
-            if not attempts:
-                raise _unreported(f"stage {stage}")
-            for attempt in attempts:
-                if attempt.status not in _IDLE:
-                    ran.setdefault(attempt.rdd_ids, []).append(attempt)  # the same in every job
-        again = {rdds: attempts for rdds, attempts in ran.items() if len(attempts) > 1}
-        cached = self._store.cached_rdds() if again else set()
-        for rdds, attempts in again.items():
-            stages = {attempt.stage_id for attempt in attempts}
-            reads = any(attempt.shuffle_read_records for attempt in attempts)
-            keeps = any(attempt.shuffle_write_records for attempt in attempts) or not cached.isdisjoint(rdds)
-            if keeps and (reads or len(stages) > 1):
-                self._mixed = _MIXED.format(stage=max(stages))
-                raise FatalError(self._mixed)
-        for attempts in again.values():
-            if attempts[0].stage_id in own and not any(attempt.shuffle_write_records for attempt in attempts):
-                raise RetriableError(f"stage {attempts[0].stage_id} was run again (attempt {len(attempts) - 1})")
-
-
-_MIXED: Final = (
-    "Spark ran stage {stage} again, because it lost some of that stage's output (an executor died, for example). The new "
-    "output may not fit what is left of the old one, so rows could be missing or doubled. Nothing of the batch is decided or "
-    "visible. Restart the query: it computes the whole batch anew. A retry without a restart would use the same shuffle files"
-)
+    def _shared(self, seen: _Seen, own: Collection[int]) -> set[int]:
+        """The RDDs among those that the rows are made from that another job may have kept: as shuffle files or in a cache."""
+        history, old = self._history, {rdd for rdd in seen.lineage if rdd < self._began.rdd}
+        if not old or (history.is_known(history.first_job(min(old)), own) and not history.of(old)):
+            return set()
+        written = {max(last.rdd_ids) for last in seen.stages.values() if last is not None and last.is_written}
+        return old & (written | self._store.cached_rdds())
 
 
 def _unreported(what: str) -> FatalError:

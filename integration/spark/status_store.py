@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from msgspec import structs
 from py4j.protocol import Py4JError
 
 if TYPE_CHECKING:
@@ -18,25 +19,54 @@ class Job(msgspec.Struct, frozen=True):
 
     Attributes:
         is_over: whether the report of its end has arrived, and with it all that was reported before.
-        skipped: how many tasks belong to stages that it skipped: an earlier job wrote their shuffles.
-        missing: how many others did not run: an earlier job ran them, or it failed.
     """
 
     job_id: int
     stages: tuple[int, ...]
     is_over: bool
-    skipped: int = 0
-    missing: int = 0
 
 
 class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
-    """An attempt at a stage: the fields of Spark's ``StageData`` (``status/api/v1/api.scala``) that count here."""
+    """An attempt at a stage: the fields of Spark's ``StageData`` (``status/api/v1/api.scala``) that count here.
+
+    Attributes:
+        rdd_ids: the RDDs that its tasks compute or read from a cache; the same for the same shuffle in every job.
+        submission_time: when it began, in milliseconds since 1970; None if it did not.
+    """
 
     status: str
     stage_id: int
+    attempt_id: int
     rdd_ids: tuple[int, ...]
     shuffle_read_records: int
     shuffle_write_records: int
+    submission_time: int | None = None
+
+    @property
+    def has_run(self) -> bool:
+        """Whether tasks of it have run: a later job may have skipped it, because an earlier one has its output."""
+        return self.status not in _IDLE
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the stage writes a shuffle. A stage is skipped only if it does."""
+        return not self.has_run or self.shuffle_write_records > 0
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """A point in an application's life, by the numbers that Spark gives next.
+
+    A job with a lower number than ``job`` was submitted before, so it has computed no RDD from ``rdd`` on.
+    """
+
+    rdd: int
+    job: int
+
+
+#: What Spark says of a stage without a task that has run.
+_IDLE: Final = frozenset({"PENDING", "SKIPPED"})
+#: Before the application. Nothing is older.
+BEGINNING: Final = Moment(0, 0)
 
 
 class _JobData(msgspec.Struct, frozen=True, rename="camel"):
@@ -57,11 +87,9 @@ class StatusStore:
         java: Any = context._jsc  # noqa: SLF001 - see above
         gateway: Any = context._gateway  # noqa: SLF001 - the same
         self._gateway = gateway
-        self._tracker, self._tags, self._store = (
-            java.statusTracker(),
-            java.sc().statusTracker(),
-            java.sc().statusStore(),
-        )
+        self._spark = java.sc()
+        self._tags, self._store = self._spark.statusTracker(), self._spark.statusStore()
+        self._scheduler = self._spark.dagScheduler()
         self._arrays = gateway.jvm.java.util.Arrays  # each look-up of a class is some calls
         self._context, self._nothing = context, java.emptyRDD()
 
@@ -73,18 +101,40 @@ class StatusStore:
         finally:
             self._context.removeJobTag(tag)
 
+    def end_of_jobs(self) -> int:
+        """The number that the next job gets."""
+        return int(self._scheduler.numTotalJobs())
+
     def jobs_with_tag(self, tag: str) -> list[Job]:
         """The jobs that have the tag."""
-        return self._jobs(self._tags.getJobIdsForTag(tag))
+        # One call for all numbers: py4j reads an array with a call for each of its elements.
+        numbers: list[int] = json.loads(self._arrays.toString(self._tags.getJobIdsForTag(tag)))
+        return [self.job(number) or Job(number, (), is_over=False) for number in sorted(numbers)]
 
-    def jobs_of_group(self, group: str | None, *, after: int) -> list[Job]:
-        """The jobs of a group with a higher number than ``after``."""
-        return self._jobs(self._tracker.getJobIdsForGroup(group), after=after)
+    def now(self) -> Moment:
+        """This moment. Uses up the number of an RDD."""
+        # In this order: a job that is submitted in between counts as one that may have computed what is older than the RDD.
+        job = self.end_of_jobs()
+        return Moment(self._spark.newRddId(), job)
 
-    def last_attempt(self, stage: int) -> int | None:
-        """The number of a stage's last attempt; None if the store does not have the stage."""
-        info = self._tracker.getStageInfo(stage)
-        return None if info is None else int(info.currentAttemptId())
+    def job(self, number: int) -> Job | None:
+        """A job of the application, whoever began it; None if the store does not have it."""
+        try:
+            data = self._store.job(number)
+        except Py4JError:
+            return None
+        # As JSON: one call instead of one for each field.
+        job = msgspec.json.decode(self._json.writeValueAsString(data), type=_JobData)
+        missing = job.num_tasks - job.num_completed_indices - job.num_skipped_tasks
+        return Job(number, job.stage_ids, is_over=missing <= 0 or job.status != "RUNNING")
+
+    def last_attempt(self, stage: int) -> StageAttempt | None:
+        """A stage's last attempt; None if the store does not have the stage."""
+        try:
+            data = self._store.lastStageAttempt(stage)
+        except Py4JError:
+            return None
+        return msgspec.json.decode(self._json.writeValueAsString(data), type=StageAttempt)
 
     def attempts(self, stage: int) -> list[StageAttempt]:
         """All attempts at a stage; none if the store does not have them."""
@@ -94,14 +144,9 @@ class StatusStore:
             found = self._store.stageData(stage, False, no_tasks, False, no_quantiles)  # noqa: FBT003 - Scala's
             return msgspec.json.decode(self._json.writeValueAsString(found), type=list[StageAttempt])
         except (Py4JError, msgspec.ValidationError):  # another release of Spark: the worst is assumed
-            return [StageAttempt("UNKNOWN", stage, (), 1, 1)] * (1 + (self.last_attempt(stage) or 0))
-
-    def shuffle_of(self, stage: int) -> frozenset[int]:
-        """The RDDs of a stage, the same in every job, if its last attempt wrote rows of a shuffle; else empty."""
-        data = self._store.lastStageAttempt(stage)
-        if data.shuffleWriteRecords() == 0:
-            return frozenset()
-        return frozenset(json.loads(data.rddIds().mkString("[", ",", "]")))
+            last = self.last_attempt(stage)
+            worst = [] if last is None else [structs.replace(last, shuffle_read_records=1, shuffle_write_records=1)]
+            return [structs.replace(one, attempt_id=number) for one in worst for number in range(one.attempt_id + 1)]
 
     def cached_rdds(self) -> set[int]:
         """The ids of the RDDs that are cached, or will be."""
@@ -114,18 +159,3 @@ class StatusStore:
         mapper = jackson.databind.ObjectMapper()
         mapper.registerModule(jackson.module.scala.DefaultScalaModule())
         return mapper
-
-    def _jobs(self, ids: Any, *, after: int = -1) -> list[Job]:
-        # One call for all numbers: py4j reads an array with a call for each of its elements.
-        numbers: list[int] = json.loads(self._arrays.toString(ids))
-        return [self._job(number) for number in sorted(numbers) if number > after]
-
-    def _job(self, number: int) -> Job:
-        try:
-            data = self._store.job(number)
-        except Py4JError:
-            return Job(number, (), is_over=False, missing=1)
-        # As JSON: one call instead of one for each field.
-        job = msgspec.json.decode(self._json.writeValueAsString(data), type=_JobData)
-        missing = job.num_tasks - job.num_completed_indices - job.num_skipped_tasks
-        return Job(number, job.stage_ids, missing <= 0 or job.status != "RUNNING", job.num_skipped_tasks, missing)

@@ -12,6 +12,7 @@ import os
 import random
 import signal
 import sys
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,7 +51,9 @@ class Options:
     ``two_shuffles`` (by a random number, and again; the last two tasks between them stop themselves),
     ``cached`` (the function caches and counts a shuffle by a random number, stops itself, and writes what it has cached),
     ``update`` or ``complete`` (a count per key, in that output mode), ``failing`` (the first task fails once, after its
-    last row). ``files`` is a directory of JSON lines with key and value, read one file per batch instead of topics.
+    last row). ``filled_by`` says who counts what is cached: ``function``, ``groups`` (of jobs, which the function sets),
+    ``thread`` (of the function's), ``program`` (before the query, which then writes that table). ``files`` is a directory of
+    JSON lines with key and value, read one file per batch instead of topics.
     ``filter`` is a condition on the rows, ``value`` an expression that makes the value where there is no
     shuffle. ``reader`` has further options of the source. ``spark`` has settings of the
     session; only those of the first pipeline count.
@@ -62,6 +65,7 @@ class Options:
     topic: str | None
     checkpoint: str
     plan: str = "rows"
+    filled_by: str = "function"
     filter: str = "true"
     value: str = "value"
     partitions: int = 3
@@ -144,18 +148,49 @@ def planned(frame: DataFrame, options: Options) -> DataFrame:
     return frame.selectExpr("key", f"{options.value} AS value")
 
 
-def _of_cache(each: ExactlyOnce, partitions: int) -> Callable[[DataFrame, int], None]:
+def _of_cache(each: ExactlyOnce, options: Options, table: DataFrame | None) -> Callable[[DataFrame, int], None]:
     def function(batch: DataFrame, batch_id: int) -> None:
-        schema = "key binary, value binary, place int, worker int"
-        frame = batch.select("key", "value").mapInArrow(_at_random_places, schema).repartition(partitions, "place")
-        frame.persist().count()
-        [row] = frame.take(1)
-        print(f"{SHUFFLED}{row.worker}", flush=True)  # noqa: T201 - read by the parent process
-        os.kill(os.getpid(), signal.SIGSTOP)
+        frame = table
+        if frame is None:
+            frame = _scattered(batch, options)
+            _fill(frame, options.filled_by)
         each(frame.select("key", "value"), batch_id)
         frame.unpersist()
 
     return function
+
+
+def _scattered(frame: DataFrame, options: Options) -> DataFrame:
+    schema = "key binary, value binary, place int, worker int"
+    return frame.select("key", "value").mapInArrow(_at_random_places, schema).repartition(options.partitions, "place")
+
+
+def _fill(frame: DataFrame, filled_by: str) -> None:
+    """Fill a cache, and stop this process."""
+    context = frame.sparkSession.sparkContext
+    if filled_by == "groups":
+        context.setJobGroup("load", "fills the cache")
+    if filled_by == "thread":
+        filling = threading.Thread(target=frame.persist().count)
+        filling.start()
+        filling.join()
+    else:
+        frame.persist().count()
+    [row] = frame.take(1)
+    print(f"{SHUFFLED}{row.worker}", flush=True)  # noqa: T201 - read by the parent process
+    os.kill(os.getpid(), signal.SIGSTOP)
+    if filled_by == "groups":
+        context.setJobGroup("write", "reads the cache")
+
+
+def _table(spark: SparkSession, options: Options) -> DataFrame | None:
+    """The source as a table that the program caches, if the query writes that."""
+    if options.plan != "cached" or options.filled_by != "program":
+        return None
+    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", options.bootstrap_servers)
+    frame = _scattered(reader.option("subscribe", ",".join(options.sources)).load(), options)
+    _fill(frame, options.filled_by)
+    return frame
 
 
 def _fail_once(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
@@ -190,7 +225,7 @@ def start(spark: SparkSession, options: Options) -> tuple[StreamingQuery, Exactl
     mode = options.plan if options.plan in {"update", "complete"} else "append"
     writer = planned(source(spark, options), options).writeStream.outputMode(mode)
     each = exactly_once(sink, **settings)
-    function = _of_cache(each, options.partitions) if options.plan == "cached" else each
+    function = _of_cache(each, options, _table(spark, options)) if options.plan == "cached" else each
     writer = writer.foreachBatch(function).option("checkpointLocation", options.checkpoint)
     return writer.trigger(availableNow=True).start(), each
 

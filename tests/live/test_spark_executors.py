@@ -138,8 +138,9 @@ def test_rows_of_two_shuffles_that_a_stage_between_them_has_mixed_stop_the_query
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("filled_by", ["function", "groups", "thread", "program"])
 def test_a_cache_of_which_an_executor_had_a_part_and_all_of_the_shuffle_is_not_decided_and_a_restart_writes_it_once(
-    kafka: KafkaService, tmp_path: Path
+    filled_by: str, kafka: KafkaService, tmp_path: Path
 ) -> None:
     """Each stage runs once in each job, and none is skipped: but the second job writes the shuffle anew, for what was lost."""
     apart = {
@@ -149,7 +150,7 @@ def test_a_cache_of_which_an_executor_had_a_part_and_all_of_the_shuffle_is_not_d
         "spark.shuffle.reduceLocality.enabled": "false",
     }
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, partitions=1, spark=apart, plan="cached", settings=BY_TASKS)
-    pipeline.change(partitions=2)
+    pipeline.change(partitions=2, filled_by=filled_by)
     try:
         pipeline.feed(200)
         run = pipeline.process()

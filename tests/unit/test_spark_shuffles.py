@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.spark import shuffles
+from integration.spark import job_history, shuffles
 from integration.spark.shuffles import Shuffles
-from integration.spark.status_store import Job, StageAttempt
+from integration.spark.status_store import BEGINNING, Job, Moment, StageAttempt
 from twopc.errors import FatalError, RetriableError
 
 if TYPE_CHECKING:
@@ -17,52 +17,70 @@ if TYPE_CHECKING:
 
 M1, M2, RESULT = range(3)
 RDDS = {M1: (1,), M2: (2,), RESULT: (3,)}
+#: A batch's RDDs are older than the call, those of the call's own plan are not.
+OLD, NEW = Moment(10, 0), Moment(0, 0)
 
 
 def attempts_at(stage: int, count: int = 1, *, of: int | None = None, status: str = "COMPLETE") -> list[StageAttempt]:
-    """Attempts at a stage that does what stage ``of`` does: by default itself."""
+    """Attempts at a stage that does what stage ``of`` does: by default itself. Later stages begin later."""
     kind = stage if of is None else of
-    return [StageAttempt(status, stage, RDDS[kind], 9 * (kind != M1), 9 * (kind != RESULT))] * count
+    has_run = status == "COMPLETE"
+    return [
+        StageAttempt(
+            status,
+            stage,
+            number,
+            RDDS[kind],
+            9 * (kind != M1 and has_run),
+            9 * (kind != RESULT and has_run),
+            10 * stage + number if has_run else None,
+        )
+        for number in range(count)
+    ]
 
 
 def plain() -> dict[int, list[StageAttempt]]:
     return {stage: attempts_at(stage) for stage in RDDS}
 
 
+def result(stage: int, rdd: int, *, reads: int = 9, attempts: int = 1) -> list[StageAttempt]:
+    return [StageAttempt("COMPLETE", stage, number, (rdd,), reads, 0, 10 * stage) for number in range(attempts)]
+
+
 @dataclass
 class Store:
-    """Spark's status store: the jobs of each tag, and of the query's function under the tag ``""``."""
+    """Spark's status store: the jobs of each tag, and those of others under the tag ``""``."""
 
     jobs: dict[str, list[Job]]
     stages: dict[int, list[StageAttempt]] = field(default_factory=plain)
     cached: set[int] = field(default_factory=set)
     unreported: Iterator[list[Job]] = field(default_factory=lambda: iter(()))
-    looked_closer: bool = False
+    asked: list[int] = field(default_factory=list)  #: the jobs that were looked up one by one
     marked: dict[str, list[Job]] = field(default_factory=dict)  #: what is reported by the time that a mark is
+    moment: Moment = OLD
+
+    def now(self) -> Moment:
+        return self.moment
+
+    def end_of_jobs(self) -> int:
+        return 1 + max((job.job_id for jobs in self.jobs.values() for job in jobs), default=-1)
 
     def mark(self, tag: str) -> None:
         marks = self.jobs.get(tag, [])
-        self.jobs |= {**self.marked, tag: [*marks, Job(90 + len(marks), (), is_over=True)]}
+        self.jobs |= {**self.marked, tag: [*marks, Job(self.end_of_jobs(), (), is_over=True)]}
 
     def jobs_with_tag(self, tag: str) -> list[Job]:
         return next(self.unreported, self.jobs.get(tag, []))
 
-    def jobs_of_group(self, group: str | None, *, after: int) -> list[Job]:
-        assert group == "run"
-        return sorted(
-            (job for jobs in self.jobs.values() for job in jobs if job.job_id > after), key=lambda job: job.job_id
-        )
+    def job(self, number: int) -> Job | None:
+        self.asked.append(number)
+        return next((job for jobs in self.jobs.values() for job in jobs if job.job_id == number), None)
 
-    def last_attempt(self, stage: int) -> int | None:
-        return len(self.stages[stage]) - 1 if stage in self.stages else None
+    def last_attempt(self, stage: int) -> StageAttempt | None:
+        return self.stages[stage][-1] if stage in self.stages else None
 
     def attempts(self, stage: int) -> list[StageAttempt]:
-        self.looked_closer = True
         return self.stages.get(stage, [])
-
-    def shuffle_of(self, stage: int) -> frozenset[int]:
-        last = self.stages[stage][-1]
-        return frozenset(last.rdd_ids) if last.shuffle_write_records and last.status == "COMPLETE" else frozenset()
 
     def cached_rdds(self) -> set[int]:
         return self.cached
@@ -79,13 +97,15 @@ def marked(store: Store) -> Shuffles:
 
 
 def watching(store: Store) -> Shuffles:
-    return Shuffles(store, "run")  # type: ignore[arg-type]
+    watched = Shuffles(store, BEGINNING)  # type: ignore[arg-type]
+    watched.begin()
+    return watched
 
 
-def test_a_batch_of_stages_that_ran_once_is_decided_without_a_closer_look() -> None:
+def test_a_batch_of_stages_that_ran_once_is_decided_without_a_look_at_other_jobs() -> None:
     store = Store(ONE_JOB)
     watching(store).check("a", {RESULT})
-    assert not store.looked_closer
+    assert not store.asked
 
 
 def test_a_job_whose_rows_were_collected_is_checked_once_a_mark_behind_it_is_reported() -> None:
@@ -114,7 +134,7 @@ def test_what_was_seen_of_collected_rows_does_not_stand_for_a_job_of_tasks_that_
     """Two DataFrames: the driver collects one, tasks write the other, in a stage that ran again."""
     store = Store(dict(ONE_JOB), {**plain(), 3: attempts_at(3, 2, of=M2), 4: attempts_at(4, of=RESULT)})
     watched = marked(store)
-    store.jobs["a"] = [*ONE_JOB["a"], Job(91, (3, 4), is_over=True)]
+    store.jobs["a"] = [*ONE_JOB["a"], Job(2, (3, 4), is_over=True)]
     with pytest.raises(FatalError, match="Spark ran stage"):
         watched.check("a", {4})
 
@@ -122,8 +142,8 @@ def test_what_was_seen_of_collected_rows_does_not_stand_for_a_job_of_tasks_that_
 def test_what_was_seen_of_one_attempt_does_not_stand_for_the_next() -> None:
     store = Store(dict(ONE_JOB))
     watched = marked(store)
-    store.jobs["b"] = [Job(91, (3,), is_over=True)]
-    store.stages[3] = [StageAttempt("COMPLETE", 3, (9,), 0, 0)] * 2
+    store.jobs["b"] = [Job(2, (3,), is_over=True)]
+    store.stages[3] = result(3, 9, reads=0, attempts=2)
     with pytest.raises(RetriableError, match="stage 3 was run again"):
         watched.check("b", ())
 
@@ -140,7 +160,7 @@ def test_a_stage_that_read_a_shuffle_and_ran_again_stops_the_query_and_every_lat
     with pytest.raises(FatalError, match=r"Spark ran stage 1 again.*Restart the query"):
         watched.check("a", {RESULT})
     with pytest.raises(FatalError, match="Spark ran stage 1 again"):
-        watched.require_unmixed()
+        watched.begin()
 
 
 def test_it_stops_the_query_also_where_the_result_stage_ran_again() -> None:
@@ -158,11 +178,11 @@ def test_a_result_stage_that_ran_again_is_repeated_and_the_repetition_is_decided
     watched = watching(store)
     with pytest.raises(RetriableError, match=r"stage 2 was run again \(attempt 1\)"):
         watched.check("a", {RESULT})
-    store.jobs = {**ONE_JOB, "b": [Job(1, (3, 4, 5), is_over=True, skipped=8)]}
+    store.jobs = {**ONE_JOB, "b": [Job(1, (3, 4, 5), is_over=True)]}
     store.stages |= {
         3: attempts_at(3, of=M1, status="SKIPPED"),
         4: attempts_at(4, of=M2, status="SKIPPED"),
-        5: [StageAttempt("COMPLETE", 5, (6,), 9, 0)],
+        5: result(5, 6),
     }
     watched.check("b", {5})
 
@@ -179,21 +199,21 @@ def later_job(m1: str, m2: str) -> dict[int, list[StageAttempt]]:
         **plain(),
         3: attempts_at(3, of=M1, status=m1),
         4: attempts_at(4, of=M2, status=m2),
-        5: [StageAttempt("COMPLETE", 5, (6,), 9, 0)],
+        5: result(5, 6),
     }
 
 
 def test_a_shuffle_that_an_earlier_job_of_the_function_wrote_and_mixed_stops_the_query() -> None:
     """``df.count()`` before the call: its job has no tag of ours, and the batch's own job skips the stage."""
     stages = {**later_job("SKIPPED", "SKIPPED"), M2: attempts_at(M2, 2)}
-    jobs = {"": ONE_JOB["a"], "b": [Job(1, (3, 4, 5), is_over=True, skipped=8)]}
+    jobs = {"": ONE_JOB["a"], "b": [Job(1, (3, 4, 5), is_over=True)]}
     with pytest.raises(FatalError, match="Spark ran stage 1 again"):
         watching(Store(jobs, stages)).check("b", {5})
 
 
 def test_a_shuffle_of_an_earlier_job_that_is_completed_by_a_later_one_stops_the_query() -> None:
     """An executor died between the two: each stage has one attempt, with some of its tasks."""
-    jobs = {"": ONE_JOB["a"], "b": [Job(1, (3, 4, 5), is_over=True, missing=4)]}
+    jobs = {"": ONE_JOB["a"], "b": [Job(1, (3, 4, 5), is_over=True)]}
     with pytest.raises(FatalError, match="Spark ran stage"):
         watching(Store(jobs, later_job("COMPLETE", "COMPLETE"))).check("b", {5})
 
@@ -210,41 +230,130 @@ def test_a_shuffle_that_an_earlier_job_wrote_and_a_later_one_writes_anew_as_a_wh
     with pytest.raises(FatalError, match="Spark ran stage 3 again"):
         watched.check("b", {5})
     with pytest.raises(FatalError, match="Spark ran stage 3 again"):
-        watched.require_unmixed()
+        watched.begin()
 
 
-def test_two_jobs_with_shuffles_of_their_own_are_decided_without_a_closer_look() -> None:
-    stages = {**plain(), 3: [StageAttempt("COMPLETE", 3, (7,), 0, 9)], 5: [StageAttempt("COMPLETE", 5, (6,), 9, 0)]}
-    store = Store({"": ONE_JOB["a"], "b": [Job(1, (3, 5), is_over=True)]}, stages, cached={2})
-    watching(store).check("b", {5})
-    assert not store.looked_closer
-
-
-def test_a_batch_of_one_job_that_skips_nothing_reads_nothing_of_the_functions_jobs_where_nothing_is_cached() -> None:
-    store = Store({"": ONE_JOB["a"], "b": [Job(1, (3, 5), is_over=True)]}, later_job("COMPLETE", "COMPLETE"))
-    del store.stages[M1]  # of many jobs Spark has forgotten some stages
+def test_two_jobs_with_shuffles_of_their_own_are_decided() -> None:
+    own = [StageAttempt("COMPLETE", 3, 0, (7,), 0, 9, 30)]
+    store = Store({"": ONE_JOB["a"], "b": [Job(1, (3, 5), is_over=True)]}, {**plain(), 3: own, 5: result(5, 6)})
     watching(store).check("b", {5})
 
 
-def test_what_an_earlier_job_of_the_function_wrote_once_is_decided_without_a_closer_look() -> None:
+def test_a_batch_without_what_others_may_keep_does_not_look_at_their_jobs() -> None:
+    """Other queries run many jobs, and of many jobs Spark has forgotten some stages."""
+    others = [Job(number, (M1,), is_over=True) for number in range(5)]
+    store = Store({"": others, "b": [Job(5, (5,), is_over=True)]}, {5: result(5, 6, reads=0)})
+    watching(store).check("b", {5})
+    assert not store.asked
+
+
+def test_what_the_attempt_has_made_itself_no_other_job_has_computed() -> None:
     store = Store(
-        {"": ONE_JOB["a"], "b": [Job(1, (3, 4, 5), is_over=True, skipped=8)]}, later_job("SKIPPED", "SKIPPED")
+        {"": ONE_JOB["a"], "b": [Job(1, (3, 5), is_over=True)]}, later_job("COMPLETE", "COMPLETE"), moment=NEW
     )
     watching(store).check("b", {5})
-    assert not store.looked_closer
+    assert not store.asked
 
 
-def test_jobs_of_a_batch_that_was_checked_are_not_checked_again() -> None:
-    store = Store(ONE_JOB)
+def test_what_an_earlier_job_wrote_once_is_decided() -> None:
+    store = Store({"": ONE_JOB["a"], "b": [Job(1, (3, 4, 5), is_over=True)]}, later_job("SKIPPED", "SKIPPED"))
+    watching(store).check("b", {5})
+    assert store.asked == [0]
+
+
+def test_a_job_is_looked_at_once_and_what_it_wrote_is_remembered() -> None:
+    """A table that the program has cached before the query: each batch reads it, none looks at all jobs again."""
+    store = Store({"": ONE_JOB["a"], "b": [Job(1, (3, 4, 5), is_over=True)]}, later_job("SKIPPED", "SKIPPED"))
     watched = watching(store)
-    watched.check("a", {RESULT})
-    store.stages = {**later_job("SKIPPED", "SKIPPED"), M2: attempts_at(M2, 2)}
-    store.jobs = {**ONE_JOB, "b": [Job(1, (3, 4, 5), is_over=True, skipped=8)]}
     watched.check("b", {5})
+    store.jobs |= {"c": [Job(2, (6, 7, 8), is_over=True)]}
+    store.stages |= {
+        6: attempts_at(6, of=M1, status="SKIPPED"),
+        7: attempts_at(7, of=M2, status="SKIPPED"),
+        8: result(8, 16),
+    }
+    watched.begin()
+    watched.check("c", {8})
+    assert store.asked == [0]
+    store.jobs |= {"d": [Job(3, (9, 10, 11), is_over=True)]}
+    store.stages |= {9: attempts_at(9, of=M1), 10: attempts_at(10, of=M2), 11: result(11, 17)}
+    watched.begin()
+    with pytest.raises(FatalError, match="Spark ran stage"):
+        watched.check("d", {11})
+
+
+def test_a_job_that_runs_at_the_same_moment_and_shares_a_stage_that_ran_again_stops_the_query() -> None:
+    """It may have written the shuffle again while a task of the batch had read the first writing."""
+    jobs = {"": [Job(0, (M1, RESULT), is_over=False)], "b": [Job(1, (M1, 5), is_over=True)]}
+    store = Store(jobs, {M1: attempts_at(M1, 2), RESULT: attempts_at(RESULT), 5: result(5, 6)})
+    with pytest.raises(FatalError, match="Spark ran stage 0 again"):
+        watching(store).check("b", {5})
+
+
+def test_a_job_that_has_not_ended_is_looked_at_again() -> None:
+    jobs = {"": [Job(0, (M1, M2, RESULT), is_over=False)], "b": [Job(1, (3, 4, 5), is_over=True)]}
+    store = Store(jobs, later_job("SKIPPED", "SKIPPED"))
+    watched = watching(store)
+    watched.check("b", {5})
+    store.jobs |= {"": ONE_JOB["a"], "c": [Job(2, (6, 7, 8), is_over=True)]}
+    store.stages |= {
+        M2: attempts_at(M2, 2),
+        6: attempts_at(6, of=M1, status="SKIPPED"),
+        7: attempts_at(7, of=M2, status="SKIPPED"),
+        8: result(8, 16),
+    }
+    watched.begin()
+    with pytest.raises(FatalError, match="Spark ran stage 1 again"):
+        watched.check("c", {8})
+
+
+def filled(*stages: int, of: int = 3) -> dict[int, list[StageAttempt]]:
+    return {stage: [StageAttempt("COMPLETE", stage, 0, (of,), 9, 0, 10 * stage)] for stage in stages}
+
+
+def test_a_cache_that_was_filled_before_and_after_its_shuffle_was_written_again_stops_the_query() -> None:
+    """One stage of two jobs at the same moment wrote it, so nothing but the order of the readers shows it."""
+    again = [StageAttempt("COMPLETE", M1, number, (1,), 0, 9, time) for number, time in enumerate((0, 45))]
+    jobs = {"": [Job(0, (M1, 4), is_over=True)], "b": [Job(1, (3, 5), is_over=True)]}
+    stages = {M1: again, 3: attempts_at(3, of=M1, status="SKIPPED"), **filled(4, 5)}
+    with pytest.raises(FatalError, match="Spark ran stage 0 again"):
+        watching(Store(jobs, stages, cached={3})).check("b", {5})
+
+
+def test_a_cache_that_was_filled_after_its_shuffle_was_written_again_is_decided() -> None:
+    again = [StageAttempt("COMPLETE", M1, number, (1,), 0, 9, time) for number, time in enumerate((0, 1))]
+    jobs = {"": [Job(0, (M1, 4), is_over=True)], "b": [Job(1, (3, 5), is_over=True)]}
+    stages = {M1: again, 3: attempts_at(3, of=M1, status="SKIPPED"), **filled(4, 5)}
+    watching(Store(jobs, stages, cached={3})).check("b", {5})
+
+
+def test_a_cache_without_its_lineage_that_was_filled_again_by_another_job_stops_the_query() -> None:
+    """``localCheckpoint()`` cuts the lineage: the batch's job does not show the shuffle."""
+    jobs = {"": [Job(0, (M1, 4), is_over=True)], "b": [Job(1, (5,), is_over=True)]}
+    stages = {M1: attempts_at(M1), 4: result(4, 3, attempts=2), 5: result(5, 3, reads=0)}
+    with pytest.raises(FatalError, match="Spark ran stage 4 again"):
+        watching(Store(jobs, stages, cached={3})).check("b", {5})
+
+
+def test_a_job_that_may_have_filled_a_cache_and_is_forgotten_stops_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_history, "_LATE_S", 0.01)
+    store = Store({"b": [Job(1, (3, 4, 5), is_over=True)]}, later_job("SKIPPED", "SKIPPED"))
+    with pytest.raises(FatalError, match=f"does not have job 0.*{SETTINGS}"):
+        watching(store).check("b", {5})
+
+
+def test_jobs_before_the_rdds_of_the_batch_are_not_looked_at() -> None:
+    """Of a session with many jobs, Spark has forgotten the first ones."""
+    store = Store({"b": [Job(900, (3, 4, 5), is_over=True)]}, later_job("COMPLETE", "COMPLETE"), moment=Moment(0, 900))
+    watched = watching(store)
+    store.moment = Moment(10, 900)
+    watched.begin()
+    watched.check("b", {5})
+    assert not store.asked
 
 
 def test_the_end_of_a_job_is_waited_for() -> None:
-    store = Store(ONE_JOB, unreported=iter([[], [Job(0, (M1, M2, RESULT), is_over=False, missing=1)]]))
+    store = Store(ONE_JOB, unreported=iter([[], [Job(0, (M1, M2, RESULT), is_over=False)]]))
     watching(store).check("a", {RESULT})
     assert next(store.unreported, None) is None
 

@@ -1,0 +1,147 @@
+"""Which stages the jobs of an application have run, whoever began them: a cache may be filled by anybody, at any time.
+
+A job group, a thread or a tag would not find them all: users set them, and a cache may be older than the query. The numbers
+that Spark gives to jobs and RDDs cannot be set: a job has a higher number than all that were submitted before it, and so has
+an RDD.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from integration.spark.status_store import BEGINNING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from integration.spark.status_store import Job, Moment, StageAttempt, StatusStore
+
+#: How long the report of a job's beginning may lag behind that of a job with a higher number.
+_LATE_S: Final = 1.0
+_POLL_S: Final = 0.01
+#: Of how many RDDs the stages are remembered, and how many moments.
+_MAX_RDDS: Final = 100_000
+_MAX_MOMENTS: Final = 64
+
+
+class UnreportedError(Exception):
+    """Spark's status store does not have what is asked for; the argument names it."""
+
+
+class JobHistory:
+    """The stages that the examined jobs have run, by RDD. Examines a job once.
+
+    Args:
+        store: what Spark has reported.
+        since: a moment before the run. What is older may be computed by any job of the application.
+    """
+
+    def __init__(self, store: StatusStore, since: Moment) -> None:
+        self._store = store
+        self._moments = [BEGINNING, since]
+        self._stages: OrderedDict[int, dict[tuple[int, int], StageAttempt]] = OrderedDict()  # by RDD
+        self._first = self._next = 0  # all jobs between are examined
+        self._beyond: set[int] = set()  # examined, with higher numbers
+
+    def begin(self) -> Moment:
+        """Note a moment: what is made from now on, no earlier job has computed."""
+        now = self._store.now()
+        if len(self._moments) > _MAX_MOMENTS:
+            del self._moments[2]  # the oldest but the two that are always needed
+        self._moments.append(now)
+        return now
+
+    def first_job(self, rdd: int) -> int:
+        """The first job that may have computed the RDD."""
+        return next(moment.job for moment in reversed(self._moments) if moment.rdd <= rdd)
+
+    def is_known(self, first: int, own: Collection[int]) -> bool:
+        """Whether all jobs from ``first`` to the last own one are own or examined."""
+        numbers = range(first, max(own, default=first))
+        return all(number in own or self._is_examined(number) for number in numbers)
+
+    def examine(self, first: int, own: Collection[int]) -> frozenset[int]:
+        """Examine the jobs from ``first`` on that have not been.
+
+        Args:
+            first: the number of the first job that matters.
+            own: the jobs that are known already. Those with higher numbers count as far as they have begun.
+
+        Returns:
+            their stages. Jobs that run at the same moment share the stage that writes a common shuffle.
+
+        Raises:
+            UnreportedError: the store lacks one of them, or one of its stages.
+        """
+        last, stages = max(own, default=first), set[int]()
+        for number in range(first, self._store.end_of_jobs()):
+            if number in own or self._is_examined(number):
+                continue
+            job = self._reported(number) if number < last else self._store.job(number)
+            if job is None:
+                continue  # it began when the own jobs were over
+            stages.update(job.stages)
+            for stage in job.stages:
+                self.record(self.attempts(stage))
+            if job.is_over:
+                self._beyond.add(number)
+        if not self._first <= first <= self._next:
+            self._first = self._next = first
+        self._first = min(self._first, first)
+        self._join()
+        return frozenset(stages)
+
+    def attempts(self, stage: int) -> list[StageAttempt]:
+        """All attempts at a stage.
+
+        Raises:
+            UnreportedError: the store does not have the stage.
+        """
+        last = self._store.last_attempt(stage)
+        found = [last] if last is not None and last.attempt_id == 0 else self._store.attempts(stage)
+        if not found:
+            raise UnreportedError(f"stage {stage}")
+        return found
+
+    def record(self, attempts: Iterable[StageAttempt]) -> None:
+        """Remember those that have run."""
+        for attempt in attempts:
+            if attempt.has_run:
+                for rdd in attempt.rdd_ids:
+                    self._stages.setdefault(rdd, {})[attempt.stage_id, attempt.attempt_id] = attempt
+        while len(self._stages) > _MAX_RDDS:
+            self._stages.popitem(last=False)
+
+    def examined(self, jobs: Iterable[int]) -> None:
+        """Note that these jobs are over, and their stages recorded."""
+        self._beyond.update(jobs)
+        self._join()
+        while len(self._beyond) > _MAX_RDDS:
+            self._beyond.remove(min(self._beyond))
+
+    def of(self, rdds: Iterable[int]) -> list[StageAttempt]:
+        """The attempts of examined jobs that computed any of the RDDs, in the order of their stages."""
+        found: dict[tuple[int, int], StageAttempt] = {}
+        for rdd in rdds:
+            if rdd in self._stages:
+                self._stages.move_to_end(rdd)
+                found |= self._stages[rdd]
+        return [found[key] for key in sorted(found)]
+
+    def _is_examined(self, number: int) -> bool:
+        return self._first <= number < self._next or number in self._beyond
+
+    def _join(self) -> None:
+        while self._next in self._beyond:
+            self._beyond.remove(self._next)
+            self._next += 1
+
+    def _reported(self, number: int) -> Job:
+        deadline = time.monotonic() + _LATE_S
+        while (job := self._store.job(number)) is None:
+            if time.monotonic() > deadline:
+                raise UnreportedError(f"job {number}")
+            time.sleep(_POLL_S)
+        return job

@@ -1,0 +1,94 @@
+"""Whether rows of two writings of one shuffle may be mixed, by what has run (rule 6)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from twopc.errors import FatalError, RetriableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from integration.spark.status_store import StageAttempt
+
+
+def judge(
+    own: Mapping[int, StageAttempt | None],
+    ran: Sequence[StageAttempt],
+    elsewhere: frozenset[int],
+    cached_rdds: Callable[[], set[int]],
+) -> None:
+    """Judge an attempt at a batch.
+
+    Args:
+        own: the last attempt at each stage of its jobs.
+        ran: the attempts, of any job, that computed something of what its rows are made from.
+        elsewhere: the stages of other jobs. Of jobs that run at the same moment, one may write a shuffle again while the other
+            reads it.
+        cached_rdds: asks for the RDDs that are cached.
+
+    Raises:
+        RetriableError: a stage that keeps nothing ran again; a retry reads its input anew.
+        FatalError: rows of two shuffles may be mixed, and kept.
+    """
+    again = [runs for runs in map(_Written(ran).of, _shuffles(own)) if len(runs) > 1]
+    for runs in again:
+        stages = {run.stage_id for run in runs}
+        reads = any(run.shuffle_read_records for run in runs)
+        if reads or len(stages) > 1 or not stages.isdisjoint(own.keys() & elsewhere):
+            raise _mixed(max(stages))
+    if not again and all(attempt.attempt_id == 0 for attempt in ran):
+        return
+    for rdd in cached_rdds():
+        _require_one_filling([one for one in ran if rdd in one.rdd_ids and one.shuffle_read_records], again)
+    writing = {one.stage_id for one in ran if one.shuffle_write_records}
+    for attempt in ran:
+        if attempt.attempt_id and attempt.stage_id in own and attempt.stage_id not in writing:
+            raise RetriableError(f"stage {attempt.stage_id} was run again (attempt {attempt.attempt_id})")
+
+
+class _Written:
+    """The writings of shuffles: by the RDDs of the stage, which are the same in every job."""
+
+    def __init__(self, ran: Sequence[StageAttempt]) -> None:
+        writing = {one.stage_id for one in ran if one.shuffle_write_records}
+        self._runs: dict[tuple[int, ...], list[StageAttempt]] = {}
+        for one in ran:
+            if one.stage_id in writing:
+                self._runs.setdefault(one.rdd_ids, []).append(one)
+
+    def of(self, rdds: tuple[int, ...]) -> Sequence[StageAttempt]:
+        return self._runs.get(rdds, ())
+
+
+def _shuffles(own: Mapping[int, StageAttempt | None]) -> set[tuple[int, ...]]:
+    return {last.rdd_ids for last in own.values() if last is not None and last.is_written}
+
+
+def _require_one_filling(fills: Sequence[StageAttempt], again: Sequence[Sequence[StageAttempt]]) -> None:
+    """Require that a cache is filled from one writing of each shuffle.
+
+    Args:
+        fills: the attempts that read a shuffle and computed the cached rows, or found them.
+        again: the shuffles that were written more than once.
+    """
+    stages = [fill.stage_id for fill in fills]
+    if len(set(stages)) < len(stages):
+        raise _mixed(max(stage for stage in stages if stages.count(stage) > 1))
+    for runs in again:
+        rewritten = max(run.submission_time or 0 for run in runs)
+        before = [fill for fill in fills if (fill.submission_time or 0) < rewritten]
+        if before and len(before) < len(fills):
+            raise _mixed(max(run.stage_id for run in runs))
+
+
+_MIXED: Final = (
+    "Spark ran stage {stage} again, because it lost some of that stage's output (an executor died, for example). The new "
+    "output may not fit what is left of the old one, so rows could be missing or doubled. Nothing of the batch is decided or "
+    "visible. Restart the query: it computes the whole batch anew. A retry without a restart would use the same shuffle files. "
+    "If your program has cached a DataFrame outside the function, call its unpersist() first"
+)
+
+
+def _mixed(stage: int) -> FatalError:
+    return FatalError(_MIXED.format(stage=stage))

@@ -1,0 +1,97 @@
+"""What this process knows of each run of a query. It outlives the object of ``exactly_once``, which people make anew.
+
+A run never repeats a batch that it has finished: Spark replays only what an earlier run has left unfinished
+(``MicroBatchExecution``). So a second call for a batch is a mistake, whichever object takes it.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+from integration.spark.running import calling_query
+from integration.spark.several import require_one_call
+from integration.spark.shuffles import Shuffles
+from integration.spark.status_store import StatusStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+    from integration.spark.running import RunningQuery
+    from integration.spark.several import Call
+    from integration.spark.status_store import Moment
+
+
+class Closable(Protocol):
+    """What writes a run's batches."""
+
+    def close(self) -> None:
+        """Release connections."""
+
+
+@dataclass
+class QueryRun:
+    """One run of a query. Used by the query's thread only.
+
+    Attributes:
+        query: Spark's side of it.
+        shuffles: its jobs, for rule 6.
+        last_call: the last call for one of its batches.
+        writer: the object that took that call.
+    """
+
+    query: RunningQuery
+    shuffles: Shuffles
+    last_call: Call | None = None
+    writer: Closable | None = field(default=None, repr=False)
+
+    def take(self, call: Call, writer: Closable) -> None:
+        """Take a call for a batch, unless the batch has had its call.
+
+        Raises:
+            ConfigurationError: it has.
+        """
+        require_one_call(call, self.last_call)
+        if self.writer is not None and self.writer is not writer:
+            self.writer.close()  # people make an object for each batch; its connections would stay open
+        self.last_call, self.writer = call, writer
+
+
+_runs: Final[dict[str, QueryRun]] = {}
+_lock: Final = threading.Lock()  # queries of one process start in threads of their own
+
+
+def run_of_this_call(session: SparkSession, query_id: str, location: str, since: Moment) -> QueryRun:
+    """The run whose query makes the present call.
+
+    Args:
+        session: any session.
+        query_id: the id in the checkpoint.
+        location: of the checkpoint, for messages.
+        since: a moment before the run.
+
+    Raises:
+        ConfigurationError: see :func:`~integration.spark.running.calling_query`.
+    """
+    query = calling_query(session, query_id, location)
+    with _lock:
+        if query.run_id not in _runs:
+            for ended in list(_ended()):
+                drop(ended)
+            _runs[query.run_id] = QueryRun(query, Shuffles(StatusStore(session.sparkContext), since))
+        return _runs[query.run_id]
+
+
+def drop(run: QueryRun) -> None:
+    """Forget a run that has ended, and close what is left of it."""
+    if _runs.pop(run.query.run_id, None) is not None:
+        run.shuffles.close()
+        if run.writer is not None:
+            run.writer.close()
+
+
+def _ended() -> Iterator[QueryRun]:
+    return (run for run in _runs.values() if not run.query.is_active)

@@ -1,0 +1,130 @@
+"""The query that makes a call, as Spark itself knows it.
+
+Nothing here rests on what a user can set. A job group, a local property, a name and a session's setting are the user's own;
+the query's thread and Spark's object of the query are not.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError
+
+from twopc.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class RunningQuery:
+    """One run of a query, seen from the thread that calls the user's function.
+
+    Args:
+        java: Spark's ``StreamExecution``.
+        threads: the JVM's class ``java.lang.Thread``.
+
+    Attributes:
+        query_id: the query's id, which survives restarts.
+        run_id: Spark's id of the run, new with each start.
+    """
+
+    def __init__(self, java: Any, threads: Any) -> None:
+        self.query_id = str(java.id())
+        self.run_id = str(java.runId())
+        self._java = java
+        self._thread = java.queryExecutionThread()
+        self._threads = threads
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the run has not ended."""
+        try:
+            return bool(self._java.isActive())
+        except (Py4JError, OSError):  # its JVM has ended
+            return False
+
+    @property
+    def batch_id(self) -> int:
+        """The batch that Spark processes now. Source: ``IncrementalExecution.scala``, which plans one batch."""
+        return int(self._java.lastExecution().currentBatchId())
+
+    def makes_this_call(self) -> bool:
+        """Whether the present thread is the query's own, in which Spark calls the user's function and waits for it."""
+        return bool(self._thread.equals(self._threads.currentThread()))
+
+
+def calling_query(session: SparkSession, query_id: str, location: str) -> RunningQuery:
+    """Find the query that makes the present call.
+
+    Args:
+        session: any session: all share what is running.
+        query_id: the id in the checkpoint.
+        location: of the checkpoint, for messages.
+
+    Raises:
+        ConfigurationError: the checkpoint belongs to another query, or the call does not come from a query's own thread.
+    """
+    try:
+        return _calling_query(session, query_id, location)
+    except Py4JError as error:
+        raise ConfigurationError(
+            f"this Spark ({session.version}) does not show which query makes the call, so it cannot be checked. Nothing was "
+            f"written. Use a version of Spark that the documentation lists. Spark's error: {error}"
+        ) from error
+
+
+def _calling_query(session: SparkSession, query_id: str, location: str) -> RunningQuery:
+    threads = session.sparkContext._jvm.java.lang.Thread  # type: ignore[union-attr]  # noqa: SLF001 - no public way there
+    callers = {}
+    for java in _active(session):
+        query = RunningQuery(java, threads)
+        if query.makes_this_call():
+            callers[query.query_id] = query
+    if query_id in callers:
+        return callers[query_id]
+    for other in callers:
+        raise ConfigurationError(
+            f"checkpoint_location={location!r} belongs to query {query_id}, but this is query {other}: give exactly_once() the "
+            "same path as .option('checkpointLocation', …). Nothing was written"
+        )
+    if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
+        raise ConfigurationError(
+            "PYSPARK_PIN_THREAD=false hides which query makes the call. Nothing was written. Unset it: Spark's default is true"
+        )
+    raise ConfigurationError(
+        f"thread {threading.current_thread().name!r} made this call, and it is not the thread in which a query called your "
+        "function. Spark takes a batch for finished as soon as that function returns, even if other threads still write. "
+        "Nothing was written. Call the object of exactly_once() in the function itself; other work may stay in threads. One call "
+        'takes several DataFrames: each({"orders": orders, "audit": audit}, batch_id)'
+    )
+
+
+def _active(session: SparkSession) -> list[Any]:
+    java_session: Any = session._jsparkSession  # noqa: SLF001 - the public API shows only the queries of one session
+    running = java_session.sharedState().activeStreamingQueries()
+    return [java for key in list(running) if (java := running.get(key)) is not None]  # one may end meanwhile
+
+
+def require_number(given: Any, query: RunningQuery) -> int:
+    """Require that a call names the batch that Spark processes; returns its number.
+
+    A wrong number would be taken for another batch: for one that was written before, whose replay writes nothing.
+
+    Raises:
+        ConfigurationError: it is another number, or none.
+    """
+    actual = query.batch_id
+    try:
+        number = None if isinstance(given, bool) else operator.index(given)
+    except TypeError:
+        number = None
+    if number != actual:
+        raise ConfigurationError(
+            f"the call names batch {given!r} ({type(given).__name__}), but Spark is processing batch {actual}. Nothing of this "
+            "call was written. Pass on the number that Spark gives to your function, unchanged: "
+            "def write(batch, batch_id): each(batch, batch_id)"
+        )
+    return actual

@@ -1,0 +1,311 @@
+"""Which run of which query makes a call, and for which batch: nothing that users set may hide it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from pyspark import InheritableThread
+
+from integration.spark import exactly_once
+from tests.live.file_query import BATCHES, VALUES, Query, kafka_sink, values
+from tests.live.spark_support import spark, wait_until
+from twopc.testing import crash_points
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from integration.spark import ExactlyOnce
+    from tests.live.services import KafkaService
+
+    Function = Callable[[DataFrame, int], None]
+    Using = Callable[["Any"], Callable[[ExactlyOnce], Function]]
+
+__all__ = ["spark"]
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
+
+def group_of_each_call(query: Query) -> Callable[[ExactlyOnce], Function]:
+    def function(each: ExactlyOnce) -> Function:
+        def write(batch: DataFrame, batch_id: int) -> None:
+            for part in ("odd", "even"):
+                query.spark.sparkContext.setJobGroup(part, f"{part} rows of batch {batch_id}")
+                each(batch.where(f"id = '{part}'"), batch_id)
+
+        return write
+
+    return function
+
+
+def no_group_at_all(query: Query) -> Callable[[ExactlyOnce], Function]:
+    def function(each: ExactlyOnce) -> Function:
+        def write(batch: DataFrame, batch_id: int) -> None:
+            each(batch.where("id = 'odd'"), batch_id)
+            query.spark.sparkContext._jsc.clearJobGroup()
+            each(batch.where("id = 'even'"), batch_id)
+
+        return write
+
+    return function
+
+
+def made_for_each_part(query: Query) -> Callable[[ExactlyOnce], Function]:
+    def write(batch: DataFrame, batch_id: int) -> None:
+        for part in ("odd", "even"):
+            each = exactly_once(*query.sinks, checkpoint_location=str(query.directory / "checkpoint"))
+            each(batch.where(f"id = '{part}'"), batch_id)
+
+    return lambda _: write
+
+
+def made_and_closed_for_each_part(query: Query) -> Callable[[ExactlyOnce], Function]:
+    def write(batch: DataFrame, batch_id: int) -> None:
+        for part in ("odd", "even"):
+            made = exactly_once(*query.sinks, checkpoint_location=str(query.directory / "checkpoint"))
+            with contextlib.closing(made) as each:
+                each(batch.where(f"id = '{part}'"), batch_id)
+
+    return lambda _: write
+
+
+@pytest.mark.parametrize(
+    "using", [group_of_each_call, no_group_at_all, made_for_each_part, made_and_closed_for_each_part]
+)
+def test_a_second_call_for_a_batch_is_refused_whatever_the_function_sets_and_whichever_object_takes_it(
+    using: Using, kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    query = Query(spark, tmp_path, (kafka_sink(kafka.bootstrap_servers),))
+    query.function = using(query)
+    query.feed(*BATCHES[0])
+    message = query.refused()
+    assert "second call for batch 0" in message and "unionByName" in message
+    assert values(query.sinks[0]) == Counter(["3"])
+
+
+def one_group_for_all(query: Query) -> Callable[[ExactlyOnce], Function]:
+    def function(each: ExactlyOnce) -> Function:
+        def write(batch: DataFrame, batch_id: int) -> None:
+            query.spark.sparkContext.setJobGroup("everything", "one group for all batches")
+            batch.count()
+            each(batch, batch_id)
+
+        return write
+
+    return function
+
+
+def made_for_each_batch(query: Query) -> Callable[[ExactlyOnce], Function]:
+    def write(batch: DataFrame, batch_id: int) -> None:
+        each = exactly_once(*query.sinks, checkpoint_location=str(query.directory / "checkpoint"))
+        each(batch, batch_id)
+
+    return lambda _: write
+
+
+def other_properties(query: Query) -> Callable[[ExactlyOnce], Function]:
+    def function(each: ExactlyOnce) -> Function:
+        def write(batch: DataFrame, batch_id: int) -> None:
+            context = query.spark.sparkContext
+            for name in ("sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id", "spark.scheduler.pool"):
+                context.setLocalProperty(name, "mine")
+            context.addJobTag("mine")
+            each(batch, batch_id)
+            context.clearJobTags()
+
+        return write
+
+    return function
+
+
+def number_of_numpy(_: Query) -> Callable[[ExactlyOnce], Function]:
+    return lambda each: lambda batch, batch_id: each(batch, np.int64(batch_id))
+
+
+@pytest.mark.parametrize("using", [one_group_for_all, made_for_each_batch, other_properties, number_of_numpy])
+def test_every_batch_is_there_once_after_a_crash_and_a_restart_in_the_same_session(
+    using: Using, kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    query = Query(spark, tmp_path, (kafka_sink(kafka.bootstrap_servers),))
+    query.function = using(query)
+    query.run_over_a_crash_at("driver.decided")
+    assert values(query.sinks[0]) == VALUES
+
+
+def test_the_connections_of_an_object_are_closed_once_another_one_writes_for_the_same_run(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[int] = []
+    query = Query(spark, tmp_path, (kafka_sink(kafka.bootstrap_servers),))
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        each = exactly_once(*query.sinks, checkpoint_location=str(query.directory / "checkpoint"))
+        release = each.close
+
+        def close() -> None:
+            closed.append(batch_id)
+            release()
+
+        monkeypatch.setattr(each, "close", close)
+        each(batch, batch_id)
+
+    query.function = lambda _: write
+    for rows in BATCHES:
+        query.feed(*rows)
+    query.run()
+    assert values(query.sinks[0]) == VALUES
+    assert closed == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda number: 0 if number else 7,
+        lambda number: number + 1,
+        lambda number: number - 1,
+        str,
+        float,
+        bool,
+        lambda _: None,
+        lambda _: 1 << 70,
+    ],
+    ids=["constant", "next", "before", "str", "float", "bool", "None", "huge"],
+)
+def test_another_number_than_sparks_is_refused_with_both_numbers_and_nothing_is_written(
+    wrong: Callable[[int], Any], kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    query = Query(spark, tmp_path, (kafka_sink(kafka.bootstrap_servers),))
+    query.feed(*BATCHES[0])
+    query.run()
+    query.function = lambda each: lambda batch, number: each(batch, wrong(number))
+    query.feed(*BATCHES[1])
+    message = query.refused()
+    assert f"names batch {wrong(1)!r}" in message and "processing batch 1" in message and "unchanged" in message
+    query.function = lambda each: each
+    query.feed(*BATCHES[2])
+    query.run()
+    assert values(query.sinks[0]) == VALUES
+
+
+def in_a_thread(call: Callable[[], None]) -> None:
+    raised: list[Exception] = []
+
+    def run() -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - raised by the caller
+            raised.append(error)
+
+    thread = threading.Thread(target=run, name="mine")
+    thread.start()
+    thread.join()
+    for error in raised:
+        raise error
+
+
+def in_an_executor(call: Callable[[], None]) -> None:
+    with ThreadPoolExecutor(1, "mine") as pool:
+        pool.submit(call).result()
+
+
+def in_a_thread_that_inherits(call: Callable[[], None]) -> None:
+    raised: list[Exception] = []
+
+    def run() -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - raised by the caller
+            raised.append(error)
+
+    thread = InheritableThread(target=run, name="mine")
+    thread.start()
+    thread.join()
+    for error in raised:
+        raise error
+
+
+@pytest.mark.parametrize("by", [in_a_thread, in_an_executor, in_a_thread_that_inherits])
+def test_a_call_from_a_thread_of_the_users_is_refused_and_names_the_thread(
+    by: Callable[[Callable[[], None]], None], kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    query = Query(spark, tmp_path, (kafka_sink(kafka.bootstrap_servers),))
+    query.function = lambda each: lambda batch, number: by(lambda: each(batch, number))
+    query.feed(*BATCHES[0])
+    message = query.refused()
+    assert "'mine" in message and "in the function itself" in message and "Nothing was written" in message
+    assert not values(query.sinks[0])
+
+
+def test_two_queries_of_a_session_may_share_a_function_but_not_a_checkpoint(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    """One takes the other's object by mistake, while both run."""
+    queries = [Query(spark, tmp_path / name, (kafka_sink(kafka.bootstrap_servers),)) for name in ("one", "two")]
+    for query in queries:
+        query.directory.mkdir()
+        query.feed(*BATCHES[0])
+    started: list[ExactlyOnce] = []
+    is_refused = threading.Event()
+
+    def of_one(each: ExactlyOnce) -> Function:
+        def write(batch: DataFrame, batch_id: int) -> None:
+            started.append(each)
+            each(batch, batch_id)
+            assert is_refused.wait(120)
+
+        return write
+
+    queries[0].function = of_one
+    first = threading.Thread(target=queries[0].run)
+    first.start()
+    try:
+        wait_until(lambda: bool(started), "the first query calls")
+        queries[1].function = lambda _: started[0]
+        message = queries[1].refused()
+    finally:
+        is_refused.set()
+        first.join()
+    assert "belongs to query" in message and "checkpointLocation" in message
+    assert values(queries[0].sinks[0]) == Counter(["2", "3"])
+    assert not values(queries[1].sinks[0])
+
+
+def test_a_call_outside_a_query_is_refused(kafka: KafkaService, spark: SparkSession, tmp_path: Path) -> None:
+    query = Query(spark, tmp_path, (kafka_sink(kafka.bootstrap_servers),))
+    query.feed(*BATCHES[0])
+    query.run()
+    each = exactly_once(*query.sinks, checkpoint_location=str(tmp_path / "checkpoint"))
+    frame = spark.createDataFrame([("k", "v")], "key string, value string")
+    with pytest.raises(Exception, match="is not the thread in which a query called your function"):
+        each(frame, 0)
+
+
+def test_a_failed_call_may_be_repeated_by_another_object(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    query = Query(spark, tmp_path, (kafka_sink(kafka.bootstrap_servers),))
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        for _ in range(2):
+            each = exactly_once(*query.sinks, checkpoint_location=str(query.directory / "checkpoint"))
+            with contextlib.suppress(RuntimeError):
+                each(batch, batch_id)
+                return
+
+    query.function = lambda _: write
+    for rows in BATCHES:
+        query.feed(*rows)
+    crash_points.arm_from("driver.decided=raise")
+    try:
+        query.run()
+    finally:
+        crash_points.disarm()
+    assert values(query.sinks[0]) == VALUES
