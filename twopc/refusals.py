@@ -49,6 +49,7 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
     """The error for a position that the recovery table refuses."""
     at, highest, mine = batch.batch_id, view.highest_batch, batch.query_id
     other = view.begin.query_id if view.begin else None
+    missing = 0 if highest is None else highest + 1  # the first batch of a gap
     texts = {
         Position.REWOUND: (
             f"the checkpoint is at batch {at}, but {log} has already decided batch {highest}. An older checkpoint was "
@@ -64,7 +65,10 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
             f"the checkpoint is at batch {at}, but the last batch decided in {log} is {highest}. The batches in between ran "
             "without this sink, or the log was replaced. Call exactly_once's object for every batch, even an empty one. If the "
             f"batches in between have no rows for this sink, or were written in another way, pass resume_at_batch={at}; "
-            f"otherwise their rows are missing: restore the checkpoint of batch {highest}, or write them in another way first"
+            f"otherwise their rows are missing: let the engine run them again. With Spark, delete the files in the checkpoint's "
+            f"offsets/ with a number above {missing} and those in commits/ with a number above {highest}, correct the "
+            "function, and restart. Do so, too, if the query keeps state (dropDuplicates, windows, joins of streams) and the "
+            "function has not evaluated all of these batches: their state is missing, and resume_at_batch does not bring it back"
         ),
         Position.NEW_QUERY: (
             f"{log} belongs to query {other}, but this is query {mine}. Its checkpoint was deleted, or another query uses the "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from integration.spark.frame import Rows
     from integration.spark.shuffles import Shuffles
     from integration.spark.staging import Staging
+    from integration.spark.stateful import BatchState
     from twopc.engine import Work
     from twopc.records import TaskReport
     from twopc.sink import TwoPhaseCommitSink
@@ -48,6 +50,7 @@ class SparkEngine:
         way: who writes a DataFrame: the driver or the tasks.
         budget: keeps the tasks to what the driver may collect.
         timeout_ms: how long an attempt may take, if the user has set a limit.
+        state: what the batch writes of the query's state, if the query keeps any.
     """
 
     batch: Sequence[Rows]
@@ -57,13 +60,17 @@ class SparkEngine:
     way: Way
     budget: Budget
     timeout_ms: float | None
+    state: BatchState | None = None
 
     @property
     def _context(self) -> SparkContext:
         return self.batch[0].source.sparkSession.sparkContext
 
     def evaluate(self) -> None:
-        """See :class:`Engine`. The rows go nowhere; a stateful plan writes its state."""
+        """See :class:`Engine`. The rows go nowhere; a stateful plan writes its state, whatever the DataFrames take of it."""
+        if self.state is not None:
+            self.state.evaluate()
+            return
         for rows in self.batch:
             rows.source.write.format("noop").mode("overwrite").save()
 
@@ -91,6 +98,13 @@ class SparkEngine:
                 if is_cancelled():  # what was cancelled may still have come to its end
                     raise self._expired(work, reports)
                 stages |= {result.stage for result in results if result.stage is not None}
+            if self.state is not None and not work.slices:
+                try:
+                    self.state.complete()
+                except Exception as error:
+                    if is_cancelled():
+                        raise self._expired(work, reports) from error
+                    raise
         self.shuffles.check(tag, stages)
         if self.staging is not None:
             self.staging.require_visible(report.staged for report in reports if report.staged is not None)
@@ -140,16 +154,21 @@ class SparkEngine:
             wanted = replace(rows, is_hashed=is_divided)
             budget = self.budget if self.way.needs_bound(rows.name) else None
             cancel = partial(self._context.cancelJobsWithTag, tag)
-            batches = collect(wanted, max_bytes=max_bytes, budget=budget, cancel=cancel)
+            with self._watching(rows):
+                batches = collect(wanted, max_bytes=max_bytes, budget=budget, cancel=cancel)
             if batches is not None:
                 with self.shuffles.looking(tag):
                     result = replace(task, is_direct=True).execute(0, batches)
                 self.way.learn(rows.name, result.size_bytes)
                 return [result]
             self.way.learn_over(rows.name)
-        results = _run(rows.frame(), task)
+        with self._watching(rows):
+            results = _run(rows.frame(), task)
         self.way.learn(rows.name, sum(result.size_bytes for result in results))
         return results
+
+    def _watching(self, rows: Rows) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self.state is None else self.state.watching(rows.source)
 
     def _jobs(self, work: Work) -> Sequence[Rows]:
         return [replace(self.batch[0], name="", sinks=self.sinks, views={})] if work.slices else self.batch

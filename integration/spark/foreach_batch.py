@@ -29,6 +29,7 @@ from integration.spark.running import require_number
 from integration.spark.several import Call, any_frame, by_frame
 from integration.spark.staging import Staging, as_uri
 from integration.spark.state_sizes import StateSizes
+from integration.spark.stateful import StatefulOperators
 from integration.spark.status_store import BEGINNING, StatusStore
 from twopc.batch import Overrides
 from twopc.checkpointing import PASSING
@@ -105,6 +106,7 @@ class ExactlyOnce:
         self._budget = Budget()
         self._state = StateSizes()
         self._repeated = Repeated()
+        self._stateful = StatefulOperators()
         self._last_batch: Batch | None = None
 
     def __call__(self, frames: Frames, batch_id: int) -> None:
@@ -177,6 +179,7 @@ class ExactlyOnce:
             way=Way(self._direct, self._planned(batch), self._state.is_stateless),
             budget=self._budget,
             timeout_ms=self._options.prepare_timeout_ms,
+            state=self._stateful.of_batch(context, batch.batch_id, has_state=lambda: bool(files.names("state"))),
         )
         try:
             coordinator.process(batch, engine, pending)
@@ -230,6 +233,7 @@ class ExactlyOnce:
             self._budget = Budget()
             self._state = StateSizes()
             self._repeated = Repeated()
+            self._stateful = StatefulOperators()
             self._last_batch = None
             self._run = run
         return run

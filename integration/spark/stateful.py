@@ -1,0 +1,224 @@
+"""Whether Spark has written a batch's state whole: the next batch cannot load a state of which a partition is missing.
+
+A stateful operator commits a partition of its state when the last row of the partition has been taken
+(``StateStoreWriter`` and its ``CompletionIterator`` in Spark's ``statefulOperators.scala``). So a ``limit``, a filter that is
+always false, a join with an empty side, or a DataFrame that is not made from the batch leaves partitions out (SPARK-52008).
+Spark up to 4.0 passes such a batch, and fails at every start afterwards. Newer ones fail once ``foreachBatch`` has returned.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import operator
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from py4j.protocol import Py4JError
+
+from twopc.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pyspark import SparkContext
+    from pyspark.sql import DataFrame
+
+logger = logging.getLogger(__name__)
+
+#: Of the batch's own plan: ``MicroBatchExecution`` gives it to the sink within a SQL execution (``SQLExecution``).
+_EXECUTION_ID: Final = "spark.sql.execution.id"
+#: Of a stateful operator: how many stores its tasks have committed. A task that fails, or is cut off, adds nothing.
+_COMMITTED: Final = "numStateStoreInstances"
+#: Each task of a join of two streams has four stores (``SymmetricHashJoinStateManager.allStateStoreNames``).
+_STORES: Final = {"StreamingSymmetricHashJoin": 4}
+#: What an unlike Spark may cause: a class that it lacks is a package to py4j, a plan that it does not have is None.
+_UNLIKE: Final = (Py4JError, TypeError, ValueError, AttributeError)
+#: As which ``ForeachBatchSink`` gives the batch.
+_BATCH: Final = "LogicalRDD"
+#: What may compute a partition more than once: a range is sampled first, and a common table expression may be copied.
+_REPEATING: Final = re.compile("Sort|Repartition|Rebalance|WithCTE|CTERelation")
+#: The name of a node, in the text of a plan.
+_NODE: Final = re.compile(r"^[\s:+-]*'?(\w+)", re.MULTILINE)
+
+
+class StatefulOperators:
+    """The operators that keep state, in the plan of one run of a query. A query without any is asked once."""
+
+    def __init__(self) -> None:
+        self._places: tuple[int, ...] | None = None
+        self._executions: Any = None
+        self._tell: Callable[[str], None] = _tell_once()
+
+    def of_batch(self, context: SparkContext, batch_id: int, *, has_state: Callable[[], bool]) -> BatchState | None:
+        """The state that a batch writes; None if the query keeps none.
+
+        Args:
+            context: of the thread in which Spark has called for the batch.
+            batch_id: the batch.
+            has_state: whether the checkpoint has state; asked if this Spark does not show the plan.
+
+        Raises:
+            ConfigurationError: the query keeps state, and this Spark does not show the plan.
+        """
+        if self._places == ():
+            return None
+        try:
+            execution = self._execution(context, batch_id)
+            operators = self._operators(execution.executedPlan())
+        except _UNLIKE as error:
+            if not has_state():
+                return None
+            raise ConfigurationError(
+                f"batch {batch_id} belongs to a query that keeps state, and Spark does not show its plan ({error}). So it cannot "
+                "be checked whether all of the state is written, without which the next batch could not start. Nothing of this "
+                "batch was written. Call exactly_once's object in the thread in which Spark calls the foreachBatch function, and "
+                "use a Spark that this release was run on"
+            ) from error
+        return BatchState(batch_id, execution, operators, self._tell) if operators else None
+
+    def _execution(self, context: SparkContext, batch_id: int) -> Any:
+        if self._executions is None:  # each look-up of a class is some calls
+            jvm: Any = context._jvm  # noqa: SLF001 - no public way to the plan that Spark runs
+            self._executions = jvm.org.apache.spark.sql.execution.SQLExecution
+        execution = self._executions.getQueryExecution(int(context.getLocalProperty(_EXECUTION_ID) or ""))
+        if execution.currentBatchId() != batch_id:
+            raise ValueError(f"the plan at hand is that of batch {execution.currentBatchId()}")
+        return execution
+
+    def _operators(self, plan: Any) -> list[Operator]:
+        """The operators in a batch's plan; sought where the batch before had them, and everywhere if they are not there."""
+        found = {place: _operator(plan.apply(place)) for place in self._places or ()}
+        if self._places is None or None in found.values():
+            nodes = iter(map(plan.apply, itertools.count()).__next__, None)
+            found = {place: operator for place, node in enumerate(nodes) if (operator := _operator(node)) is not None}
+            self._places = tuple(found)
+        return [operator for operator in found.values() if operator is not None]
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A stateful operator of a batch's plan.
+
+    Attributes:
+        name: Spark's.
+        stores: how many its tasks commit, if each of them runs once, to its end.
+        metric: Spark's count of those that they have committed.
+    """
+
+    name: str
+    stores: int
+    metric: Any
+
+    def committed(self) -> int:
+        """How many stores tasks have committed for this batch, in all jobs together."""
+        return int(self.metric.value())
+
+
+class BatchState:
+    """The state that one batch writes.
+
+    Args:
+        batch_id: the batch.
+        execution: Spark's own plan of it (``IncrementalExecution``).
+        operators: those that keep state; at least one.
+        tell: takes note of an evaluation that is only for the state.
+    """
+
+    def __init__(
+        self, batch_id: int, execution: Any, operators: Sequence[Operator], tell: Callable[[str], None]
+    ) -> None:
+        self._batch_id = batch_id
+        self._execution = execution
+        self._operators = operators
+        self._tell = tell
+        self._is_whole = False
+
+    @contextlib.contextmanager
+    def watching(self, frame: DataFrame) -> Iterator[None]:
+        """See whether the body, one job over a DataFrame, writes the state.
+
+        It has, if exactly as many stores were committed as there are, and the job computes no partition twice. Then each was.
+        """
+        if self._is_whole:
+            yield
+            return
+        before = self._committed()
+        yield
+        self._is_whole = self._is_all(before, self._committed()) and self._is_taken_once(frame)
+
+    def complete(self) -> None:
+        """Write what is missing of the state: evaluate the batch as Spark has planned it, whole, and drop the rows.
+
+        It writes what is there again, as in a retry.
+
+        Raises:
+            ConfigurationError: Spark's own plan does not write all of its state.
+            Exception: the evaluation failed, as from any action.
+        """
+        if self._is_whole:
+            return
+        self._tell(
+            f"what batch {self._batch_id} gives to the sinks does not show that Spark has evaluated all of the batch: it is cut "
+            "off, or the batch was evaluated before (persist and count, for example). So the batch is evaluated once more, "
+            "without output, to write its state. This run does not say so again"
+        )
+        self.evaluate()
+        missing = [one.name for one in self._operators if one.committed() < one.stores]
+        if missing:
+            raise ConfigurationError(
+                f"batch {self._batch_id} has evaluated all of its rows, but {', '.join(missing)} has not written all of its "
+                "state, so the next batch could not start: the query's own plan cuts this operator off, for example by a join "
+                "with a table that is empty. Nothing of this batch is decided or visible. Move that part of the plan into the "
+                "foreachBatch function, and restart"
+            )
+        self._is_whole = True
+
+    def evaluate(self) -> None:
+        """Evaluate all of the batch, and drop the rows."""
+        self._execution.toRdd().count()
+
+    def _committed(self) -> list[int]:
+        return [one.committed() for one in self._operators]
+
+    def _is_all(self, before: Sequence[int], after: Sequence[int]) -> bool:
+        """Whether a job has committed every store, itself or in a stage that it skipped: all of its shuffle is written, then."""
+        counts = list(zip(self._operators, before, after, strict=True))
+        ran = [new - old == one.stores for one, old, new in counts]
+        skipped = [one.stores <= old == new for one, old, new in counts]
+        return any(ran) and all(map(operator.or_, ran, skipped))
+
+    def _is_taken_once(self, frame: DataFrame) -> bool:
+        """Whether a DataFrame has the batch once, and computes none of its partitions twice."""
+        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public way to the plan
+        text = str(plan.toString())
+        nodes = _NODE.findall(text)
+        if (
+            nodes.count(_BATCH) != 1 or any(map(_REPEATING.match, nodes)) or text.endswith("characters")
+        ):  # Spark cut it short
+            return False
+        leaves, batch = plan.collectLeaves(), self._execution.toRdd().id()
+        found = map(leaves.apply, range(leaves.size()))
+        return any(leaf.nodeName() == _BATCH and leaf.rdd().id() == batch for leaf in found)
+
+
+def _operator(node: Any) -> Operator | None:
+    """A node of a plan as an operator, if there is one that keeps state."""
+    if node is None or not node.metrics().contains(_COMMITTED):
+        return None
+    name = str(node.nodeName())
+    partitions = int(node.outputPartitioning().numPartitions())
+    return Operator(name, partitions * _STORES.get(name, 1), node.longMetric(_COMMITTED))
+
+
+def _tell_once() -> Callable[[str], None]:
+    told: list[str] = []
+
+    def tell(text: str) -> None:
+        if not told:
+            logger.warning(text)
+            told.append(text)
+
+    return tell

@@ -1,0 +1,334 @@
+"""Queries that keep state, and functions that do not take all of a batch: the next batch needs all of the state (SPARK-52008)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as sf
+
+from tests.live.file_query import Query, counted, counting, kafka_sink, values
+from tests.live.spark_support import spark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from integration.spark import ExactlyOnce
+    from tests.live.services import KafkaService
+
+__all__ = ["spark"]
+
+pytestmark = [pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"), pytest.mark.timeout(900)]
+
+_STORE = "spark.sql.streaming.stateStore"
+_ROCKS_DB = {f"{_STORE}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"}
+_CHANGELOG = f"{_STORE}.rocksdb.changelogCheckpointing.enabled"
+STORES = [
+    pytest.param({}, id="hdfs"),
+    pytest.param({**_ROCKS_DB, _CHANGELOG: "false"}, id="rocksdb", marks=pytest.mark.whole),
+    pytest.param({**_ROCKS_DB, _CHANGELOG: "true"}, id="changelog", marks=pytest.mark.whole),
+]
+NEW = 6  # rows of a batch that no batch before had
+
+
+def _other(batch: DataFrame) -> DataFrame:
+    return batch.sparkSession.range(2).selectExpr("'k' AS key", "CAST(-1 - id AS STRING) AS value")
+
+
+def _counted_first(batch: DataFrame) -> DataFrame:
+    batch.persist().count()
+    return batch.limit(1)
+
+
+def _seen_first(batch: DataFrame) -> DataFrame:
+    assert batch.head(1)
+    batch.isEmpty()
+    return batch.limit(2)
+
+
+def _empty_side(batch: DataFrame) -> DataFrame:
+    return batch.join(batch.sparkSession.createDataFrame([], "id STRING"), "id")
+
+
+def _static_side(batch: DataFrame) -> DataFrame:
+    """Joined without a shuffle of the batch: where the table has no row, Spark does not look at the batch."""
+    table = batch.sparkSession.createDataFrame([("2-0",)], "id STRING")
+    return table.hint("merge").join(batch, "id").select("key", "value")
+
+
+#: What a function makes of a batch, and how many rows that is.
+CUTS: dict[str, tuple[Callable[[DataFrame], DataFrame], int]] = {
+    "none": (lambda batch: batch.limit(0), 0),
+    "some": (lambda batch: batch.limit(2), 2),
+    "false": (lambda batch: batch.where("false"), 0),
+    "other": (_other, 2),
+    "counted": (_counted_first, 1),
+    "seen": (_seen_first, 2),
+    "both": (lambda batch: batch.limit(1).union(batch.limit(1)), 2),
+    "join": (_empty_side, 0),
+    "merge": (_static_side, 0),
+    "local": (lambda batch: batch.sparkSession.createDataFrame(batch.limit(2).collect(), batch.schema), 2),
+}
+QUICK = ("some", "other")
+
+
+@contextlib.contextmanager
+def configured(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            spark.conf.unset(name) if old is None else spark.conf.set(name, old)
+
+
+def feed(query: Query, number: int) -> None:
+    """Add a batch with new rows, and with all rows of the batches before."""
+    query.feed(*({"id": f"{of}-{one}", "n": 100 * of + one} for of in range(number + 1) for one in range(NEW)))
+
+
+def cutting(*cuts: str) -> Callable[[ExactlyOnce], Callable[[DataFrame, int], None]]:
+    """A function that passes every even batch whole, and cuts the others."""
+
+    def function(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
+        def write(batch: DataFrame, number: int) -> None:
+            each(CUTS[cuts[number // 2]][0](batch) if number % 2 else batch, number)
+            batch.unpersist()
+
+        return write
+
+    return function
+
+
+def require_rows(seen: Counter[str], *cuts: str) -> None:
+    """Require the new rows of every batch that was passed whole, and as many as were left of the others; none twice."""
+    by_batch = Counter(int(value) // 100 for value in seen.elements())
+    assert max((seen - Counter({value: 1 for value in seen if "both" in cuts})).values()) == 1
+    for number in range(2 * len(cuts) + 1):
+        is_cut = number % 2 == 1 and cuts[number // 2] != "other"
+        wanted = CUTS[cuts[number // 2]][1] if is_cut else 0 if number % 2 else NEW
+        assert by_batch[number] == wanted, (number, by_batch)
+
+
+@pytest.mark.parametrize("cuts", [QUICK, pytest.param(tuple(CUTS), marks=pytest.mark.whole)], ids=["quick", "all"])
+@pytest.mark.parametrize("store", STORES)
+def test_a_query_goes_on_after_batches_that_were_not_taken_whole(
+    store: dict[str, str], cuts: tuple[str, ...], kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    sink = kafka_sink(kafka.bootstrap_servers)
+    query = Query(spark, tmp_path, (sink,), function=cutting(*cuts), plan=lambda frame: frame.dropDuplicates(["id"]))
+    with configured(spark, store):
+        for number in range(2 * len(cuts) + 1):
+            feed(query, number)
+            if number % 4 == 1:  # so some cut batches are the last of a run, and some are not
+                query.run()
+        query.run()
+    require_rows(values(sink), *cuts)
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "driver.decided@2",
+        *(pytest.param(one, marks=pytest.mark.whole) for one in ("driver.confirmed@2", "driver.committed@2")),
+    ],
+)
+def test_a_replay_writes_the_whole_state_of_a_batch_that_was_not_taken_whole(
+    point: str, kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    sink = kafka_sink(kafka.bootstrap_servers)
+    query = Query(spark, tmp_path, (sink,), function=cutting("none"), plan=lambda frame: frame.dropDuplicates(["id"]))
+    feed(query, 0)
+    feed(query, 1)
+    query.fail_at(point)
+    for written in (tmp_path / "checkpoint" / "state").rglob("2.delta"):
+        written.unlink()
+        written.with_name(f".{written.name}.crc").unlink(missing_ok=True)
+    feed(query, 2)
+    query.run()
+    require_rows(values(sink), "none")
+
+
+def test_as_many_commits_as_partitions_prove_nothing_where_a_dataframe_has_the_batch_twice(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Two of four partitions have no rows and commit twice; the other two are cut off, and commit never."""
+    sink = kafka_sink(kafka.bootstrap_servers)
+    placed = (
+        spark.range(100).selectExpr("CAST(id AS STRING) AS id", "pmod(hash(CAST(id AS STRING)), 4) AS place").collect()
+    )
+    full = [row.id for row in placed if row.place < 2]
+
+    def function(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
+        return lambda batch, number: each(batch.limit(1).union(batch.limit(2)) if number == 1 else batch, number)
+
+    query = Query(spark, tmp_path, (sink,), function=function, plan=lambda frame: frame.dropDuplicates(["id"]))
+    query.feed(*({"id": row.id, "n": 0} for row in placed[:4]))
+    query.feed(*({"id": one, "n": 1} for one in full))
+    query.feed(*({"id": row.id, "n": 2} for row in placed))
+    with configured(spark, {"spark.sql.shuffle.partitions": "4"}):
+        query.run()
+    known = {row.id for row in placed[:4]} | set(full)
+    assert values(sink) == {"0": 4, "1": 3, "2": len(placed) - len(known)}
+
+
+def test_one_sink_of_two_may_get_no_rows(kafka: KafkaService, spark: SparkSession, tmp_path: Path) -> None:
+    one, two = kafka_sink(kafka.bootstrap_servers), kafka_sink(kafka.bootstrap_servers)
+
+    def function(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
+        def write(batch: DataFrame, number: int) -> None:
+            cut = batch.limit(0)
+            frames: list[dict[str, Any]] = [
+                {one.name: cut, two.name: batch},
+                {one.name: None, two.name: cut},
+                {one.name: batch.limit(1), two.name: None},
+                {one.name: batch, two.name: batch.where("id like '%0'")},
+            ]
+            each(frames[number], number)
+
+        return write
+
+    query = Query(spark, tmp_path, (one, two), function=function, plan=lambda frame: frame.dropDuplicates(["id"]))
+    for number in range(4):
+        feed(query, number)
+    query.run()
+    assert Counter(int(value) // 100 for value in values(one).elements()) == {2: 1, 3: NEW}
+    assert Counter(int(value) // 100 for value in values(two).elements()) == {0: NEW, 3: 1}
+
+
+def test_a_batch_that_is_taken_whole_is_evaluated_once(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    sink = kafka_sink(kafka.bootstrap_servers)
+    count = counting(tmp_path / "evaluated")
+
+    def function(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
+        def write(batch: DataFrame, number: int) -> None:
+            table = spark.range(10).selectExpr("CAST(id AS STRING) AS other")
+            made = [
+                lambda: batch,
+                lambda: batch.persist().where("id not like '%x'"),
+                lambda: (
+                    batch.join(table, sf.col("value") == sf.col("other"), "left")
+                    .groupBy("key")
+                    .agg(sf.max("value").alias("value"))
+                ),
+            ][number]()
+            each(made, number)
+            batch.unpersist()
+
+        return write
+
+    query = Query(spark, tmp_path, (sink,), function=function, plan=lambda frame: count(frame.dropDuplicates(["id"])))
+    for number in range(3):
+        feed(query, number)
+    query.run()
+    assert sum(values(sink).values()) == 3 * NEW
+    assert counted(tmp_path / "evaluated") == 3 * NEW
+
+
+def _sessions(frame: DataFrame) -> DataFrame:
+    return frame.groupBy(sf.session_window("time", "20 seconds"), "kind").agg(sf.count("*").alias("n"))
+
+
+def _joined(frame: DataFrame) -> DataFrame:
+    other = frame.selectExpr("id AS other", "time AS at").withWatermark("at", "1 minute")
+    near = "id = other AND at BETWEEN time - INTERVAL 1 MINUTE AND time + INTERVAL 1 MINUTE"
+    return frame.join(other, sf.expr(near))
+
+
+def _counts(key: Any, frames: Iterable[Any], state: Any) -> Iterator[Any]:
+    import pandas as pd  # noqa: PLC0415 - in a worker
+
+    count = sum(len(frame) for frame in frames) + (state.get[0] if state.exists else 0)
+    state.update((count,))
+    yield pd.DataFrame({"kind": [key[0]], "n": [count]})
+
+
+def _with_state(frame: DataFrame) -> DataFrame:
+    from pyspark.sql.streaming.state import GroupStateTimeout  # noqa: PLC0415 - for one test
+
+    grouped = frame.groupBy("kind")
+    return grouped.applyInPandasWithState(
+        _counts, "kind STRING, n LONG", "n LONG", "append", GroupStateTimeout.NoTimeout
+    )
+
+
+#: Plans with state. In ``joined``, both operators of a query write state; in ``chained``, one is behind the other's shuffle.
+PLANS: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "within": lambda frame: frame.dropDuplicatesWithinWatermark(["id"]),
+    "windows": lambda frame: frame.groupBy(sf.window("time", "10 seconds"), "kind").count(),
+    "sessions": _sessions,
+    "joined": lambda frame: _joined(frame.dropDuplicates(["id", "time"])),
+    "chained": lambda frame: frame.dropDuplicates(["id", "time"]).groupBy(sf.window("time", "10 seconds")).count(),
+    "function": _with_state,
+    "limited": lambda frame: frame.limit(15),
+}
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_cut_batch_changes_no_other_batch_of_a_stateful_query(
+    plan: str, kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The rows of the others, and so the watermark, are those that Spark gives where each batch is taken whole."""
+    sink, taken, alone = kafka_sink(kafka.bootstrap_servers), tmp_path / "taken", Counter[str]()
+    taken.mkdir()
+
+    def planned(frame: DataFrame) -> DataFrame:
+        timed = frame.selectExpr("id", "kind", "CAST(at AS TIMESTAMP) AS time").withWatermark("time", "1 second")
+        return PLANS[plan](timed)
+
+    def written(batch: DataFrame) -> DataFrame:
+        return batch.selectExpr("'k' AS key", "to_json(struct(*)) AS value")
+
+    def function(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
+        return lambda batch, number: each(written(batch).limit(0) if number in {1, 4} else written(batch), number)
+
+    def keep(batch: DataFrame, number: int) -> None:
+        alone.update(row.value for row in written(batch).collect() if number not in {1, 4})
+
+    def run_alone() -> None:
+        source = spark.readStream.schema(query.schema).option("maxFilesPerTrigger", 1).json(str(taken / "source"))
+        writer = planned(source).writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "alone"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    query = Query(spark, taken, (sink,), schema="id STRING, kind STRING, at STRING", function=function, plan=planned)
+    for number in range(7):
+        at = [f"2024-01-01T00:0{number}:{second:02d}Z" for second in (0, 20, 40)]
+        query.feed(*({"id": f"{number}-{one % 4}", "kind": f"k{one % 2}", "at": at[one % 3]} for one in range(6)))
+        if number in {1, 5, 6}:  # one cut batch is the last of a run, one is not
+            query.run("*")
+            run_alone()
+    assert sum(alone.values()) > 0
+    assert values(sink) == alone
+
+
+def test_a_batch_that_a_function_has_left_out_runs_again_as_the_refusal_says(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    sink = kafka_sink(kafka.bootstrap_servers)
+
+    def leaving_out(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
+        return lambda batch, number: None if number == 1 else each(batch, number)
+
+    query = Query(spark, tmp_path, (sink,), function=leaving_out, plan=lambda frame: frame.dropDuplicates(["id"]))
+    for number in range(3):
+        feed(query, number)
+    message = query.refused()
+    assert "offsets/ with a number above 1 and those in commits/ with a number above 0" in message
+    for directory, above in (("offsets", 1), ("commits", 0)):
+        for file in (tmp_path / "checkpoint" / directory).iterdir():
+            if file.name.isdigit() and int(file.name) > above:
+                file.unlink()
+                file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+    query.function = lambda each: each
+    query.run()
+    assert Counter(int(value) // 100 for value in values(sink).elements()) == {0: NEW, 1: NEW, 2: NEW}
