@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from integration.spark.frame import Rows
     from integration.spark.query_runs import QueryRun
     from integration.spark.several import Frames, SinkFrame
-    from integration.spark.shuffles import Shuffles
     from twopc.batch import Batch
     from twopc.files import Files
     from twopc.pending import Pending
@@ -143,7 +142,7 @@ class ExactlyOnce:
                 self._watched(context),
                 batch,
                 run.query.run_id,
-                lambda pending: self._write(context, files, frames, batch, run.shuffles, pending),
+                lambda pending: self._write(context, files, frames, batch, run, pending),
                 lambda error, pending: self._may_repeat(error, batch, pending),
                 lambda pause_ms: interruptible_pause(context, pause_ms),
             )
@@ -158,7 +157,7 @@ class ExactlyOnce:
         files: Files,
         frames: Sequence[SinkFrame],
         batch: Batch,
-        shuffles: Shuffles,
+        run: QueryRun,
         pending: Pending,
     ) -> None:
         if not files.is_atomic:
@@ -174,12 +173,12 @@ class ExactlyOnce:
         engine = SparkEngine(
             batch=rows,
             sinks=self._participants,
-            shuffles=shuffles,
+            shuffles=run.shuffles,
             staging=staging,
             way=Way(self._direct, self._planned(batch), self._state.is_stateless),
             budget=self._budget,
             timeout_ms=self._options.prepare_timeout_ms,
-            state=self._stateful.of_batch(context, batch.batch_id, has_state=lambda: bool(files.names("state"))),
+            state=self._stateful.of_batch(run.query, batch.batch_id, has_state=lambda: bool(files.names("state"))),
         )
         try:
             coordinator.process(batch, engine, pending)

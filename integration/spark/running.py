@@ -47,9 +47,14 @@ class RunningQuery:
             return False
 
     @property
+    def execution(self) -> Any:
+        """Spark's plan of the present batch (``IncrementalExecution``), from which ``ForeachBatchSink`` makes the batch."""
+        return self._java.lastExecution()
+
+    @property
     def batch_id(self) -> int:
-        """The batch that Spark processes now. Source: ``IncrementalExecution.scala``, which plans one batch."""
-        return int(self._java.lastExecution().currentBatchId())
+        """The batch that Spark processes now."""
+        return int(self.execution.currentBatchId())
 
     def makes_this_call(self) -> bool:
         """Whether the present thread is the query's own, in which Spark calls the user's function and waits for it."""

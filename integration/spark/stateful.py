@@ -23,13 +23,12 @@ from twopc.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pyspark import SparkContext
     from pyspark.sql import DataFrame
+
+    from integration.spark.running import RunningQuery
 
 logger = logging.getLogger(__name__)
 
-#: Of the batch's own plan: ``MicroBatchExecution`` gives it to the sink within a SQL execution (``SQLExecution``).
-_EXECUTION_ID: Final = "spark.sql.execution.id"
 #: Of a stateful operator: how many stores its tasks have committed. A task that fails, or is cut off, adds nothing.
 _COMMITTED: Final = "numStateStoreInstances"
 #: Each task of a join of two streams has four stores (``SymmetricHashJoinStateManager.allStateStoreNames``).
@@ -49,14 +48,13 @@ class StatefulOperators:
 
     def __init__(self) -> None:
         self._places: tuple[int, ...] | None = None
-        self._executions: Any = None
         self._tell: Callable[[str], None] = _tell_once()
 
-    def of_batch(self, context: SparkContext, batch_id: int, *, has_state: Callable[[], bool]) -> BatchState | None:
+    def of_batch(self, query: RunningQuery, batch_id: int, *, has_state: Callable[[], bool]) -> BatchState | None:
         """The state that a batch writes; None if the query keeps none.
 
         Args:
-            context: of the thread in which Spark has called for the batch.
+            query: the query that has called for the batch.
             batch_id: the batch.
             has_state: whether the checkpoint has state; asked if this Spark does not show the plan.
 
@@ -66,27 +64,17 @@ class StatefulOperators:
         if self._places == ():
             return None
         try:
-            execution = self._execution(context, batch_id)
+            execution = query.execution
             operators = self._operators(execution.executedPlan())
         except _UNLIKE as error:
             if not has_state():
                 return None
             raise ConfigurationError(
-                f"batch {batch_id} belongs to a query that keeps state, and Spark does not show its plan ({error}). So it cannot "
-                "be checked whether all of the state is written, without which the next batch could not start. Nothing of this "
-                "batch was written. Call exactly_once's object in the thread in which Spark calls the foreachBatch function, and "
-                "use a Spark that this release was run on"
+                f"batch {batch_id} belongs to a query that keeps state, and this Spark does not show its plan ({error}). So it "
+                "cannot be checked whether all of the state is written, without which the next batch could not start. Nothing of "
+                "this batch was written. Use a version of Spark that the documentation lists"
             ) from error
         return BatchState(batch_id, execution, operators, self._tell) if operators else None
-
-    def _execution(self, context: SparkContext, batch_id: int) -> Any:
-        if self._executions is None:  # each look-up of a class is some calls
-            jvm: Any = context._jvm  # noqa: SLF001 - no public way to the plan that Spark runs
-            self._executions = jvm.org.apache.spark.sql.execution.SQLExecution
-        execution = self._executions.getQueryExecution(int(context.getLocalProperty(_EXECUTION_ID) or ""))
-        if execution.currentBatchId() != batch_id:
-            raise ValueError(f"the plan at hand is that of batch {execution.currentBatchId()}")
-        return execution
 
     def _operators(self, plan: Any) -> list[Operator]:
         """The operators in a batch's plan; sought where the batch before had them, and everywhere if they are not there."""
