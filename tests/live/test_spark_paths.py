@@ -1,15 +1,20 @@
-"""A checkpoint is where Spark has it, however its path is spelled."""
+"""A checkpoint is where Spark has it, however its path is spelled, and on shares that have no hard links."""
 
 from __future__ import annotations
 
+import errno
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.live.spark_support import Pipeline, spark
+import pytest
+
+from tests.live import spark_query
+from tests.live.operate.support import command
+from tests.live.spark_support import Pipeline, finish, spark
+from tests.without_links import run_without_links
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
     from tests.live.services import KafkaService
@@ -18,14 +23,18 @@ __all__ = ["spark"]
 
 #: SPARK-26824: Spark itself has taken a path's escaped text for the path.
 ALL = "a b%20c%#d[e]{f}+g&h=é~"
+#: What a glob, a scheme, an escape, a query or a string would be.
+QUOTED = """it's "q"?x=*:y\\z^|<>,;@$!`"""
 
 
-def through_another_file_system(spark: SparkSession, root: Path, name: str) -> str:
-    """The same directory by a URL of Hadoop's, whose files are not taken for local ones."""
-    table = f"t{uuid.uuid4().hex[:8]}"
-    context: Any = spark.sparkContext
-    context._jsc.hadoopConfiguration().set(f"fs.viewfs.mounttable.{table}.link./here", f"file://{root}")
-    return f"viewfs://{table}/here/{name}"
+def path_of(kind: str, spark: SparkSession, root: Path, name: str) -> str:
+    """The same directory as a path, as URLs, and through another Hadoop file system."""
+    if kind == "viewfs":
+        table = f"t{uuid.uuid4().hex[:8]}"
+        context: Any = spark.sparkContext
+        context._jsc.hadoopConfiguration().set(f"fs.viewfs.mounttable.{table}.link./here", f"file://{root}")
+        return f"viewfs://{table}/here/{name}"
+    return {"path": "", "file:": "file:", "file://": "file://"}[kind] + f"{root}/{name}"
 
 
 def require_same_directory(pipeline: Pipeline, spark: SparkSession, root: Path, name: str) -> None:
@@ -38,11 +47,51 @@ def require_same_directory(pipeline: Pipeline, spark: SparkSession, root: Path, 
     assert {"metadata", "offsets", "commits", "twopc"} <= {path.name for path in (root / name).iterdir()}
 
 
-def test_every_character_of_a_checkpoints_path_means_itself(
-    kafka: KafkaService, spark: SparkSession, tmp_path: Path
-) -> None:
-    """Fails if a path is made from a URI's escaped text."""
+def play(kafka: KafkaService, spark: SparkSession, tmp_path: Path, kind: str, name: str) -> None:
     root = tmp_path / "checkpoints"
     root.mkdir()
-    location = through_another_file_system(spark, root, ALL)
-    require_same_directory(Pipeline(kafka.bootstrap_servers, tmp_path, checkpoint=location), spark, root, ALL)
+    location = path_of(kind, spark, root, name)
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, checkpoint=location)
+    require_same_directory(pipeline, spark, root, name)
+    if kind != "viewfs":
+        assert command("status", location, "--json").facts["checkpoint"]["last_finished"] == 1
+        assert command("history", location).status == 0
+
+
+@pytest.mark.parametrize(("kind", "name"), [("path", ALL), ("viewfs", ALL)])
+def test_every_character_of_a_checkpoints_path_means_itself(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path, kind: str, name: str
+) -> None:
+    """Fails if a path is made from a URI's escaped text."""
+    play(kafka, spark, tmp_path, kind, name)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("kind", ["path", "file:", "file://", "viewfs"])
+@pytest.mark.parametrize("name", [ALL, QUOTED, "plain///"])
+def test_every_spelling_of_a_checkpoints_path_is_the_same_directory(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path, kind: str, name: str
+) -> None:
+    """Hadoop's ``viewfs`` lists nothing below a mounted name with a colon; the query is then refused by name."""
+    play(kafka, spark, tmp_path, kind, name.replace(":", "") if kind == "viewfs" else name)
+
+
+def run_query(options: spark_query.Options) -> None:
+    session = spark_query.session(Path(options.checkpoint).parent)
+    finish(*spark_query.start(session, options))
+    session.stop()
+
+
+@pytest.mark.whole
+def test_a_query_runs_on_a_share_without_hard_links_and_its_checkpoint_may_move(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Its Kafka ledger keeps the decisions. Fails if the directory is not tried, or if its files need links all the same."""
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
+    for _ in range(2):
+        pipeline.feed(4)
+        pipeline.flush()
+        run_without_links(errno.EOPNOTSUPP, run_query, pipeline.options)
+    pipeline.feed(4)
+    pipeline.run(spark)  # where there are links
+    pipeline.require_exactly_once()

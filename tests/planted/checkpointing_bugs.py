@@ -52,7 +52,7 @@ CHECKPOINTING_BUGS: Final[tuple[Bug, ...]] = (
         "                self._end_what_is_open(error)\n        return",
         "        return",
         model=False,
-        protocol=_UNIT,
+        protocol="tests/unit/test_coordinator_open.py",
     ),
     one_edit(
         "tolerated: the driver acquires anew and fences its successor",
@@ -62,6 +62,15 @@ CHECKPOINTING_BUGS: Final[tuple[Bug, ...]] = (
         "        object.__setattr__(self._setup, 'run_id', uuid.uuid4().hex)\n        self._run = None\n        return True\n",
         model=False,
         protocol=_UNIT,
+    ),
+    one_edit(
+        "the directory beside the checkpoint is not tried",
+        0,
+        "integration/spark/foreach_batch.py",
+        "own_files = tried(open_files(",
+        "own_files = (open_files(",
+        model=False,
+        whole=f"{_PATHS} -k without_hard_links",
     ),
     one_edit(
         "a share without hard links decides between two drivers",
