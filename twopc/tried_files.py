@@ -32,8 +32,7 @@ def tried(files: Files) -> Files:
     if failed is None:
         return files
     doing, why = failed
-    is_unsupported = isinstance(why, OSError) and why.errno in _UNSUPPORTED
-    if is_unsupported and isinstance(files, LocalFiles) and files.is_atomic:
+    if is_unsupported(why) and isinstance(files, LocalFiles) and files.is_atomic:
         text = "%s: this file system has no hard links, or syncs no directory (%s). Decisions have to be kept in a Kafka ledger"
         logger.warning(text, files.location, why)
         return tried(UnlinkedFiles(files.location))
@@ -42,6 +41,11 @@ def tried(files: Files) -> Files:
         "written, and no other run was stopped. The driver creates, reads, lists and deletes small files there. Allow it, make "
         "room, or use a checkpoint on another file system; then restart"
     ) from (why if isinstance(why, Exception) else None)
+
+
+def is_unsupported(error: object) -> bool:
+    """Whether the file system has no hard links, or syncs no directory: :class:`UnlinkedFiles` do without."""
+    return isinstance(error, OSError) and error.errno in _UNSUPPORTED
 
 
 def _try(files: Files) -> tuple[str, object] | None:

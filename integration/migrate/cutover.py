@@ -104,9 +104,9 @@ def record(found: Found, place: Place) -> str:
     """Put the hand-over in force; returns its file. May be repeated.
 
     Raises:
-        ConfigurationError: another process records one at the same moment.
+        ConfigurationError: the file cannot be written, or another process writes one at the same moment.
     """
-    return Handovers(place.own).add(found.handover)
+    return Handovers(place.writable()).add(found.handover)
 
 
 def last_batch(files: Files) -> tuple[int, bool]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from integration.local_paths import is_elsewhere, local_path
 from twopc.errors import ConfigurationError, missing_extra
 from twopc.files import LocalFiles
+from twopc.tried_files import tried
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +28,14 @@ class Place:
 
     files: Files
     own: Files
+
+    def writable(self) -> Files:
+        """The directory ``twopc``, tried: on a share without hard links it is used like an object store.
+
+        Raises:
+            ConfigurationError: it cannot be written. Nothing has changed.
+        """
+        return tried(self.own)
 
 
 @contextlib.contextmanager

@@ -43,7 +43,8 @@ def roll_back(place: Place, sink: KafkaSink) -> WayBack:
         CommitBlockedError, InDoubtError: the last decision cannot be completed now; nothing was recorded.
         TwoPhaseCommitError: recovery was refused or failed; nothing was recorded.
     """
-    files, handovers = place.files, Handovers(place.own)
+    files, own = place.files, place.writable()
+    handovers = Handovers(own)
     former = handovers.newest()
     if former is None:
         raise ConfigurationError(f"{files.location} has no hand-over, so there is no way back from one")
@@ -52,7 +53,7 @@ def roll_back(place: Place, sink: KafkaSink) -> WayBack:
     batch = read_batch(files, name, batch_id)
     # Nothing is decided here, so a batch behind a gap (after a second cut-over) is no danger.
     settings = Settings(overrides=Overrides(adopt_query_id=name, resume_at_batch=batch_id))
-    with closing(Coordinator([sink], place.own, settings=settings)) as coordinator:
+    with closing(Coordinator([sink], own, settings=settings)) as coordinator:
         run = coordinator.initialize_state(batch)  # commits the last decision again, and sweeps
         if run.outcome is not Outcome.COMMITTED:
             raise ConfigurationError(

@@ -17,7 +17,7 @@ from integration.operate.manifest import Savepoint, open_savepoint
 from integration.operate.retention import Retention
 from integration.operate.savepoint import create_savepoint
 from twopc.errors import ConfigurationError, FatalError, RetriableError, TwoPhaseCommitError
-from twopc.files import LocalFiles
+from twopc.files import UnlinkedFiles
 from twopc.sealed import unseal
 
 if TYPE_CHECKING:
@@ -109,7 +109,8 @@ class WithSavepoints:
     ) -> None:
         self._function = function
         self._checkpoint = checkpoint
-        self._requests = LocalFiles(checkpoint / "twopc")
+        self._requests = _requests_in(checkpoint)
+        self._unheard: set[str] = set()  # requests whose answer could not be written
         self._periodic = periodic
         self._sinks = sinks
         self._since = 0  # batches since the last periodic savepoint
@@ -131,32 +132,51 @@ class WithSavepoints:
         self._since += 1
 
     def _serve(self) -> None:
-        for name in self._requests.names(""):
-            if not name.startswith(_REQUESTS) or name.startswith(_ANSWERS):
-                continue
-            answer, stop = Answer(problem="the request cannot be read"), False
-            try:
-                request = unseal(self._requests.read(name) or b"", Request)
-                stop = request.stop
-                answer = Answer(path=str(self._take(Path(request.directory)).path))
-            except (TwoPhaseCommitError, msgspec.DecodeError) as error:
-                logger.warning("a savepoint that was asked for could not be taken: %s", error)
-                answer = Answer(problem=str(error))
-            told = _ANSWERS + name.removeprefix(_REQUESTS)
-            self._requests.put_if_absent(told, msgspec.json.encode(answer))
-            # Who withdraws a request removes it first, and then looks for an answer once more.
-            if self._requests.read(name) is None:
-                self._requests.remove(told)
-                text = (
-                    "a savepoint's request was withdrawn while it was served, so the query goes on. The answer was: %s"
-                )
-                logger.warning(text, answer.path or answer.problem)
-                continue
-            self._requests.remove(name)
-            if stop and answer.path is not None:
+        for name in self._unanswered():
+            answer, is_to_stop = self._answer(name)
+            if self._tell(name, answer) and is_to_stop and answer.path is not None:
                 raise StoppedWithSavepointError(
                     f"stopped with savepoint {answer.path}. Nothing of the next batch was written"
                 )
+
+    def _unanswered(self) -> list[str]:
+        """The requests. One that can be neither answered nor removed is not served at each batch again."""
+        try:
+            names = self._requests.names("")
+        except OSError as error:
+            logger.warning("%s cannot be looked at for a savepoint's request: %s", self._requests.location, error)
+            return []
+        found = [name for name in names if name.startswith(_REQUESTS) and not name.startswith(_ANSWERS)]
+        return [name for name in found if name not in self._unheard]
+
+    def _answer(self, name: str) -> tuple[Answer, bool]:
+        """Do what a request asks for; returns the answer, and whether the query is to stop."""
+        is_to_stop = False
+        try:
+            request = unseal(self._requests.read(name) or b"", Request)
+            is_to_stop = request.stop
+            return Answer(path=str(self._take(Path(request.directory)).path)), is_to_stop
+        except (TwoPhaseCommitError, OSError, msgspec.DecodeError) as error:
+            logger.warning("a savepoint that was asked for could not be taken: %s", error)
+            return Answer(problem=str(error)), is_to_stop
+
+    def _tell(self, name: str, answer: Answer) -> bool:
+        """Whether who asked is told, and still waits."""
+        told = _ANSWERS + name.removeprefix(_REQUESTS)
+        try:
+            self._requests.put_if_absent(told, msgspec.json.encode(answer))
+            # Who withdraws a request removes it first, and then looks for an answer once more.
+            is_wanted = self._requests.read(name) is not None
+            self._requests.remove(name if is_wanted else told)
+        except OSError as error:
+            self._unheard.add(name)
+            text = "a savepoint's request could not be answered, so the query goes on: %s. The answer was: %s"
+            logger.warning(text, error, answer.path or answer.problem)
+            return False
+        if not is_wanted:
+            text = "a savepoint's request was withdrawn while it was served, so the query goes on. The answer was: %s"
+            logger.warning(text, answer.path or answer.problem)
+        return is_wanted
 
     def _take_periodic(self) -> None:
         if self._periodic is None or self._since < self._periodic.every:
@@ -174,6 +194,11 @@ class WithSavepoints:
 
     def _take(self, directory: Path, *, is_periodic: bool = False) -> Savepoint:
         return create_savepoint(self._checkpoint, directory, sinks=self._sinks, is_periodic=is_periodic)
+
+
+def _requests_in(checkpoint: Path) -> UnlinkedFiles:
+    """Each name is used once, so nothing has to decide between two writers: a share without hard links will do."""
+    return UnlinkedFiles(checkpoint / "twopc")
 
 
 def request_savepoint(
@@ -197,8 +222,15 @@ def request_savepoint(
     """
     checkpoint, directory = local_path(checkpoint), local_path(directory)
     read_checkpoint(checkpoint)
-    files, name = LocalFiles(checkpoint / "twopc"), uuid.uuid4().hex
-    files.put_if_absent(_REQUESTS + name, msgspec.json.encode(Request(directory=str(directory.resolve()), stop=stop)))
+    files, name = _requests_in(checkpoint), uuid.uuid4().hex
+    request = Request(directory=str(directory.resolve()), stop=stop)
+    try:
+        files.put_if_absent(_REQUESTS + name, msgspec.json.encode(request))
+    except OSError as error:
+        raise ConfigurationError(
+            f"the request for a savepoint cannot be written to {files.location}: {error}. The query goes on, and nothing has "
+            "changed. Make room, or correct the directory's rights; then ask again"
+        ) from error
     deadline, ended = time.monotonic() + timeout_s, False
     try:
         while files.read(_ANSWERS + name) is None and time.monotonic() < deadline and not (ended := is_over()):

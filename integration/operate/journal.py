@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from twopc.errors import ConfigurationError
-from twopc.files import LocalFiles
+from twopc.files import LocalFiles, UnlinkedFiles
 from twopc.sealed import seal, unseal
+from twopc.tried_files import is_unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,15 +58,23 @@ def write_down(directory: Path, command: str, sink: str, transactions: dict[str,
         at_ms=int(time.time() * 1000),
         by=f"{_user()}@{socket.gethostname()}",
     )
-    files = LocalFiles(directory)
     try:
-        for _ in range(_TRIES):
-            name = f"operator-{max(_numbers(files), default=0) + 1:06d}.json"
-            if files.put_if_absent(name, seal(act)):
-                return f"{directory}/{name}"
+        try:
+            return _add(LocalFiles(directory), act)
+        except OSError as error:
+            if not is_unsupported(error):
+                raise
+            return _add(UnlinkedFiles(directory), act)
     except OSError as error:
         raise ConfigurationError(f"the reason cannot be written to {directory} ({error}). Nothing was done") from error
-    raise ConfigurationError(f"others write to {directory} at the same time. Nothing was done; run it again")
+
+
+def _add(files: LocalFiles, act: Act) -> str:
+    for _ in range(_TRIES):
+        name = f"operator-{max(_numbers(files), default=0) + 1:06d}.json"
+        if files.put_if_absent(name, seal(act)):
+            return f"{files.location}/{name}"
+    raise ConfigurationError(f"others write to {files.location} at the same time. Nothing was done; run it again")
 
 
 def acts_in(directory: Path) -> Sequence[Act]:

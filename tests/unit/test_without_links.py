@@ -1,0 +1,120 @@
+"""What the commands and a running query write beside a checkpoint, on a share that has no hard links, and on one that is full."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from integration.migrate.handover import Handover, Handovers, Kind
+from integration.migrate.place import opened
+from integration.operate.boundary import StoppedWithSavepointError, WithSavepoints, request_savepoint
+from integration.operate.journal import acts_in, write_down
+from tests.unit.test_savepoint import checkpoint
+from tests.without_links import run_without_links
+from twopc.errors import ConfigurationError
+from twopc.files import LocalFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame
+
+__all__ = ["checkpoint"]
+
+
+def write(frame: DataFrame, batch_id: int) -> None:
+    """Write nothing: a query between two batches is all that is needed."""
+
+
+def query_of(location: Path) -> WithSavepoints:
+    query = WithSavepoints(write, location, None, ())
+    query(None, 3)  # type: ignore[arg-type]
+    return query
+
+
+def stop_with_savepoint(root: str) -> list[str]:
+    location = Path(root)
+    query = query_of(location)
+
+    def go_on() -> bool:
+        """The query, while the command waits."""
+        with pytest.raises(StoppedWithSavepointError):
+            query(None, 4)  # type: ignore[arg-type]
+        return False
+
+    assert request_savepoint(location, location.parent / "kept", stop=True, timeout_s=60, is_over=go_on) is not None
+    return sorted(path.name for path in (location / "twopc").glob("*savepoint*"))
+
+
+def hand_over(root: str) -> tuple[int, str]:
+    with opened(root) as place:
+        for batch in range(2):
+            Handovers(place.writable()).add(Handover(query_id="q", batch_id=batch, offsets=(), kind=Kind.NOTHING))
+        newest = Handovers(place.own).newest()
+        assert newest is not None
+        return newest.batch_id, type(place.writable()).__name__
+
+
+def force(root: str) -> list[str]:
+    for reason in ("first", "second"):
+        write_down(Path(root, "twopc"), "abort", "s", {}, reason)
+    return [act.reason for act in acts_in(Path(root, "twopc"))]
+
+
+@pytest.mark.parametrize(
+    ("work", "expected"),
+    [(stop_with_savepoint, []), (hand_over, (1, "UnlinkedFiles")), (force, ["first", "second"])],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_what_needs_no_decision_between_two_needs_no_links(
+    checkpoint: Path, work: Callable[[str], object], expected: object
+) -> None:
+    """Fails with "Operation not supported" if any of it is written by a link."""
+    assert run_without_links(errno.EOPNOTSUPP, work, str(checkpoint)) == expected
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_request_that_cannot_be_written_is_named(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(ConfigurationError, match=r"checkpoint/twopc.*No space left.*nothing has changed"):
+        request_savepoint(checkpoint, checkpoint.parent / "kept", stop=False, timeout_s=1)
+
+
+@pytest.mark.parametrize("name", ["names", "read", "put_if_absent", "remove"])
+def test_no_request_stops_a_query_because_its_files_fail(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """Fails if a savepoint that somebody has asked for ends the query, or is taken again at each batch."""
+    query = query_of(checkpoint)
+
+    def go_on() -> bool:
+        """The query, while the command waits."""
+        with monkeypatch.context() as patched:
+            patched.setattr(LocalFiles, name, refuse)
+            for batch in (4, 5, 6):
+                query(None, batch)  # type: ignore[arg-type]
+        return True
+
+    with contextlib.suppress(ConfigurationError):  # where the request cannot be read, the answer says so
+        request_savepoint(checkpoint, checkpoint.parent / "kept", stop=False, timeout_s=60, is_over=go_on)
+    assert "No space left" in caplog.text
+    assert len([*(checkpoint.parent / "kept").glob("[!.]*")]) <= 1
+    assert not list((checkpoint / "twopc").glob("savepoint-request*"))
+    query(None, 7)  # type: ignore[arg-type] # and the next request is served
+    assert query_serves(query, checkpoint)
+
+
+def query_serves(query: WithSavepoints, location: Path) -> bool:
+    def go_on() -> bool:
+        query(None, 8)  # type: ignore[arg-type]
+        return False
+
+    return request_savepoint(location, location.parent / "again", stop=False, timeout_s=60, is_over=go_on) is not None
