@@ -116,18 +116,19 @@ def test_an_id_is_not_initialised_again_before_its_batch_is_proven(play: Play) -
 
 
 def test_producers_prepared_together_never_share_an_id(play: Play) -> None:
-    """A worker whose pool runs low gets an empty task of the next batch, and prepares several producers at once.
+    """A worker whose pool has run out prepares several producers at once, with ids whose batch is proven.
 
     Fails if the pool hands out an id twice before the first producer is ready: the second would fence the first.
     """
     driver = play.driver()
     driver.initialize_state(play.batch(0))
-    work = work_of(play, 1, driver_epoch=driver.log_epoch, committed_through=0)
-    writer_of(play, work, 0)  # makes the pool
+    writer = writer_of(play, work_of(play, 0, driver_epoch=driver.log_epoch), 0)
+    writer.begin_transaction()  # makes the pool
     pool: ProducerPool = producer_pool._pools[play.name]
-    for _ in range(3):
+    for _ in range(2):
         pool.take(0, committed_through=-1)
-    writer_of(play, work, 0).close()  # an empty task uses no producer
+    writer.abort()
+    pool.replenish(committed_through=0)
     assert pool._making is not None
     pool._making.join()
     assert len({ready.transactional_id for ready in pool._ready}) == len(pool._ready) == 3
