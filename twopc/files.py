@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 import uuid
@@ -13,6 +14,17 @@ from twopc.errors import ConfigurationError
 
 #: Flink's limit of a state in its job manager's memory.
 _MEMORY_BYTES: Final = 5 * 1024 * 1024
+#: What ``link``, or ``fsync`` of a directory, gives where the file system has none (link(2), fsync(2)). Each share has its own.
+_UNSUPPORTED: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL})
+
+
+class NotDurableError(OSError):
+    """The name is there, and the file system could not make it durable: a power failure may undo it. It proves nothing."""
+
+
+def is_unsupported(error: object) -> bool:
+    """Whether the file system has no hard links, or syncs no directory: :class:`UnlinkedFiles` do without."""
+    return isinstance(error, OSError) and error.errno in _UNSUPPORTED
 
 
 class Files(Protocol):
@@ -36,9 +48,12 @@ class Files(Protocol):
         """
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Create the file, whole or not at all, durable on return. False if the name is taken, whatever it holds.
+        """Create the file, whole or not at all. False if the name is taken, whatever it holds. Either is durable on return.
 
-        See :attr:`is_atomic`.
+        See :attr:`is_atomic`. Whatever is raised, the file may be there.
+
+        Raises:
+            NotDurableError: it is there, and may vanish.
         """
 
     def remove(self, name: str) -> None:
@@ -72,7 +87,7 @@ class LocalFiles:
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """See :class:`Files`."""
         target = self._root / name
-        _make_directory(target.parent)
+        self._make_directory(target.parent)
         # A dot file: Spark, Hadoop and names() ignore it.
         temporary = target.parent / f".{target.name}.{uuid.uuid4().hex}.tmp"
         try:
@@ -89,12 +104,32 @@ class LocalFiles:
         (self._root / name).unlink(missing_ok=True)
 
     def _publish(self, temporary: Path, target: Path) -> bool:
+        is_new = True
         try:
             os.link(temporary, target)
         except FileExistsError:
-            return False
-        sync(target.parent)
-        return True
+            is_new = False
+        self._sync(target.parent)  # also what is taken: the sync of whoever wrote it may have failed
+        return is_new
+
+    def _make_directory(self, directory: Path) -> None:
+        """Create the directory and its parents, each durable: a decision must not vanish with its directory."""
+        if directory.is_dir():
+            return
+        self._make_directory(directory.parent)
+        directory.mkdir(exist_ok=True)
+        try:
+            self._sync(directory.parent)
+        except OSError:
+            with contextlib.suppress(OSError):  # the next try must not take it for a durable one
+                directory.rmdir()
+            raise
+
+    def _sync(self, directory: Path) -> None:
+        try:
+            sync(directory)
+        except OSError as error:
+            raise NotDurableError(error.errno, error.strerror, str(directory)) from error
 
 
 class UnlinkedFiles(LocalFiles):
@@ -107,12 +142,18 @@ class UnlinkedFiles(LocalFiles):
     is_atomic = False
 
     def _publish(self, temporary: Path, target: Path) -> bool:
-        if target.exists():
-            return False
-        temporary.replace(target)
-        with contextlib.suppress(OSError):  # not every share can, and no decision depends on it
-            sync(target.parent)
-        return True
+        is_new = not target.exists()
+        if is_new:
+            temporary.replace(target)
+        self._sync(target.parent)
+        return is_new
+
+    def _sync(self, directory: Path) -> None:
+        try:
+            super()._sync(directory)
+        except OSError as error:
+            if not is_unsupported(error):  # not every share can, and no decision depends on it
+                raise
 
 
 class MemoryFiles:
@@ -166,14 +207,6 @@ class MemoryFiles:
     def remove(self, name: str) -> None:
         """See :class:`Files`."""
         self._content.pop(name, None)
-
-
-def _make_directory(directory: Path) -> None:
-    """Create the directory and its parents, each durable: a decision must not vanish with its directory."""
-    if not directory.is_dir():
-        _make_directory(directory.parent)
-        directory.mkdir(exist_ok=True)
-        sync(directory.parent)
 
 
 def sync(path: str | os.PathLike[str]) -> None:

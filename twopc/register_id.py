@@ -7,7 +7,7 @@ import re
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from twopc.errors import DecisionLogDamagedError
+from twopc.errors import DecisionLogDamagedError, RetriableError, TwoPhaseCommitError
 
 if TYPE_CHECKING:
     from twopc.files import Files
@@ -37,8 +37,20 @@ def read_id(files: Files) -> str:
 
 
 def create_id(files: Files) -> None:
-    """Write a new id if there is none."""
-    files.put_if_absent(FILE, _checked(uuid.uuid4().hex))
+    """Write a new id if there is none.
+
+    Raises:
+        RetriableError: it could not be written.
+    """
+    try:
+        files.put_if_absent(FILE, _checked(uuid.uuid4().hex))
+    except TwoPhaseCommitError:
+        raise
+    except Exception as error:  # whatever the file system raises; if it is there after all, the next try finds it
+        raise RetriableError(
+            f"{files.location}/{FILE}, the id of the decision log, could not be written: {error}. Nothing of this batch was "
+            "written. Restart the query when the file system takes files again"
+        ) from error
 
 
 def _checked(identity: str) -> bytes:

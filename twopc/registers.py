@@ -4,7 +4,9 @@
 The driver that writes the next number owns the log; a driver that finds it taken is fenced and stops. Two rules make
 that safe:
 
-* After an unclear write the register is read back. Every write carries its own id, so equal bytes are this write.
+* After an unclear write the register is read back. Every write carries its own id, so equal bytes are this write. If the
+  directory's sync has failed they prove nothing: the name may be gone after a power failure. A driver acts on what it reads only
+  once its own record is in the directory, and synced.
 * The next register of a driver that was paused for long may have been written *and deleted* since, so that it looks
   free. The truncation record is durable before the first register is deleted, and the newest register is never deleted.
   So a register that was just written is checked against the newer ones, and removed if it lies below a truncation.
@@ -33,6 +35,7 @@ from twopc.errors import (
     FencedError,
     RetriableError,
 )
+from twopc.files import NotDurableError
 from twopc.records import Acquired, Entries, LogContents, LogEntry, Record, truncated_to
 
 if TYPE_CHECKING:
@@ -173,6 +176,12 @@ class RegisterLog(DecisionLog):
                 f"{self._where(number)}: it is not known whether this decision was written ({failure or error}). No data is "
                 "lost. Restart the query when the file system answers; it reads the outcome"
             ) from error
+        if found == data and isinstance(failure, NotDurableError):
+            raise DecisionInDoubtError(
+                f"{self._where(number)} was written, and could not be made durable ({failure}): after a power failure it may be "
+                "gone, so nothing was committed. No data is lost. Restart the query when the file system is sound: it reads the "
+                "outcome"
+            ) from failure
         if found is None and failure is not None:
             raise RetriableError(f"{self._where(number)} could not be written: {failure}") from failure
         if dropped:

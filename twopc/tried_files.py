@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import uuid
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from twopc.errors import ConfigurationError
-from twopc.files import LocalFiles, UnlinkedFiles
+from twopc.files import LocalFiles, UnlinkedFiles, is_unsupported
 
 if TYPE_CHECKING:
     from twopc.files import Files
 
 logger = logging.getLogger(__name__)
-
-#: What ``link``, or ``fsync`` of a directory, gives where the file system has none (link(2), fsync(2)). Each share has its own.
-_UNSUPPORTED: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL})
 
 
 def tried(files: Files) -> Files:
@@ -41,11 +37,6 @@ def tried(files: Files) -> Files:
         "written, and no other run was stopped. The driver creates, reads, lists and deletes small files there. Allow it, make "
         "room, or use a checkpoint on another file system; then restart"
     ) from (why if isinstance(why, Exception) else None)
-
-
-def is_unsupported(error: object) -> bool:
-    """Whether the file system has no hard links, or syncs no directory: :class:`UnlinkedFiles` do without."""
-    return isinstance(error, OSError) and error.errno in _UNSUPPORTED
 
 
 def _try(files: Files) -> tuple[str, object] | None:

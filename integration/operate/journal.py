@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from twopc.errors import ConfigurationError
-from twopc.files import LocalFiles, UnlinkedFiles
+from twopc.files import LocalFiles, UnlinkedFiles, is_unsupported
 from twopc.sealed import seal, unseal
-from twopc.tried_files import is_unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,6 +15,7 @@ _CHECKPOINTING: Final = "twopc/checkpointing.py"
 _PLAIN: Final = "sinks/kafka/plain_writer.py"
 _UNIT: Final = "tests/unit/test_checkpointing.py"
 _PATHS: Final = "tests/live/test_spark_paths.py"
+_NOT_DURABLE: Final = "tests/unit/test_not_durable.py"
 _UNDECIDED: Final = "tests/live/rules/test_rule_07_undecided.py"
 _GUARANTEES: Final = "tests/live/test_kafka_guarantees.py"
 
@@ -80,6 +81,24 @@ CHECKPOINTING_BUGS: Final[tuple[Bug, ...]] = (
         "    is_atomic = True\n\n    def _publish",
         model=False,
         protocol="tests/unit/test_tried_files.py",
+    ),
+    one_edit(
+        "a decision whose name was not synced counts as written",
+        12,
+        "twopc/registers.py",
+        "found == data and isinstance(failure, NotDurableError)",
+        "False",
+        model=False,
+        protocol=_NOT_DURABLE,
+    ),
+    one_edit(
+        "a name that is taken counts, whether it is durable or not",
+        11,
+        "twopc/files.py",
+        "        self._sync(target.parent)  # also what is taken",
+        "        is_new and self._sync(target.parent)  # also what is taken",
+        model=False,
+        protocol=_NOT_DURABLE,
     ),
     one_edit(
         "a path is made from a URI's escaped text",
