@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from sinks.kafka.identity import client_logger
+from sinks.kafka.client_log import client_logger
 from sinks.kafka.oauth import require_token
 from twopc.errors import BadRecordError, RetriableError, TwoPhaseCommitError
 

@@ -13,9 +13,19 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from tenacity import wait_none
 
 from sinks.kafka.acknowledged import flush_all
-from sinks.kafka.errors import SERVING, error_of, is_fenced, on_ids, on_topic, translate, translated
+from sinks.kafka.client_log import ClientLog
+from sinks.kafka.errors import (
+    SERVING,
+    cause_of,
+    error_of,
+    is_fenced,
+    ledger_gone,
+    on_ids,
+    on_topic,
+    translate,
+    translated,
+)
 from sinks.kafka.handle import driver_id
-from sinks.kafka.identity import client_logger
 from sinks.kafka.producer import connect
 from sinks.retry import retrying
 from twopc.crash_points import crash_point
@@ -27,6 +37,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from sinks.kafka.settings import KafkaSettings
+    from twopc.errors import TwoPhaseCommitError
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +57,7 @@ class DriverProducer:
         self._timeout_s = settings.timeout_ms / 1000
         self._transactional_id = driver_id(settings.name)
         silence_ms = {**defaults, **settings.producer_config()}.get("socket.timeout.ms", self._lives_ms)
+        self._client_log = ClientLog()
         self._producer = Producer(
             {
                 **defaults,
@@ -64,7 +76,7 @@ class DriverProducer:
                 "queue.buffering.max.kbytes": "1048576",
                 "queue.buffering.max.messages": "100000",
             },
-            logger=client_logger,
+            logger=self._client_log,
         )
         acquiring = f"acquiring the ledger {self._ledger} as {self._transactional_id}"
         with translated(acquiring, right=on_ids("Write", self._transactional_id)):
@@ -97,9 +109,10 @@ class DriverProducer:
             until = time.monotonic() + self._lives_ms / 1000
             left = flush_all(self._producer.flush, silence_s=self._timeout_s, until=until)
             if failures or left:
-                raise KafkaException(failures[0] if failures else KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001
+                found = cause_of(self._producer, failures[0]) if failures else KafkaError(KafkaError._TIMED_OUT)  # noqa: SLF001
+                raise KafkaException(found)
         except SERVING as error:
-            refused = translate(error, f"writing to the ledger {self._ledger}", on_topic("Write", self._ledger))
+            refused = self._refused(error)
             # A late EndTxn of the previous record may have committed this one (KAFKA-17754). Only an abort that succeeds
             # disproves it.
             if not self._abort() and not isinstance(refused, FencedError):
@@ -116,6 +129,11 @@ class DriverProducer:
         if first is None or last is None:
             raise AssertionError("a delivered message has an offset")
         return first, last, time.monotonic() - began
+
+    def _refused(self, error: KafkaException | SystemError) -> TwoPhaseCommitError:
+        doing, right = f"writing to the ledger {self._ledger}", on_topic("Write", self._ledger)
+        found = ledger_gone(error_of(error), self._ledger) or translate(error, doing, right)
+        return RetriableError(f"{found}{self._client_log.said()}") if isinstance(found, RetriableError) else found
 
     def _commit(self) -> None:
         """Commit, and repeat the commit while its error is retriable; the decision itself is never repeated (rule 12)."""
@@ -145,6 +163,7 @@ class DriverProducer:
             raise DecisionInDoubtError(
                 f"the ledger {self._ledger} did not answer the commit of a record ({error_of(error).str()}), so its outcome is "
                 "unknown. No data is lost. Restart the query when the brokers respond; it reads the outcome"
+                f"{self._client_log.said()}"
             ) from error
 
     def _abort(self) -> bool:

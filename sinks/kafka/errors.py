@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -42,10 +42,23 @@ SLOW_DELIVERY: Final = (
     "kafka.batch.size, kafka.linger.ms, kafka.compression.type. A record may wait for kafka.transaction.timeout.ms: the sink's "
     "delivery.timeout.ms (message.timeout.ms) is the same"
 )
-_SLOW: Final = {
+#: What to do about what may pass.
+_PASSING: Final = {
     KafkaError._MSG_TIMED_OUT: SLOW_DELIVERY,
+    KafkaError.INVALID_PRODUCER_ID_MAPPING: "the brokers have forgotten the transactional id: it was idle for longer than their "
+    "transactional.id.expiration.ms (7 days by default). Nothing of this transaction is visible. Restart the query; raise that "
+    "setting if batches come more rarely",
     KafkaError._TIMED_OUT: "look at the brokers and the network; if they are only slow, raise timeout_ms of the sink",
 }
+#: What a client reports of a topic that was deleted.
+_GONE: Final = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError.UNKNOWN_TOPIC_ID,
+    }
+)
 _CREDENTIALS: Final = "the broker refused the credentials: check kafka.sasl.*"
 #: What to do, by error, as a user of the sink can do it.
 _BAD_RECORD: Final = {
@@ -101,6 +114,39 @@ def error_of(error: KafkaException | SystemError | KafkaError) -> KafkaError:
     return inner
 
 
+def cause_of(producer: Any, error: KafkaError) -> KafkaError:
+    """What has failed the transaction, where a record says no more than that it was given up.
+
+    Args:
+        producer: it has a transaction. One that has failed says why when another is begun (``rd_kafka_txn_require_state``),
+            and changes nothing; nor does one that has not failed.
+        error: the record's.
+    """
+    if error.code() not in _GIVEN_UP:
+        return error
+    try:
+        producer.begin_transaction()
+    except SERVING as raised:
+        found = error_of(raised)
+        if found.txn_requires_abort() or found.fatal():
+            return found
+    return error
+
+
+def ledger_gone(error: KafkaError, ledger: str) -> ConfigurationError | None:
+    """What to raise for an error about the ledger if it means that there is none; a row's topic may still be created."""
+    return ledger_is_gone(ledger, f" ({error.str()}, {error.name()})") if error.code() in _GONE else None
+
+
+def ledger_is_gone(ledger: str, why: str = "") -> ConfigurationError:
+    """What to raise where there is no ledger any more."""
+    return ConfigurationError(
+        f"the ledger {ledger} is gone, or lacks a partition{why}: somebody has deleted it while the "
+        "query ran, and the sink's decisions with it. Nothing of this batch is visible. Do not create it by hand. Restart the "
+        "query: it says what the checkpoint still knows, and what to do"
+    )
+
+
 def is_fenced(error: KafkaError) -> bool:
     """Whether a newer producer has initialised the transactional id, or the broker timed the transaction out."""
     return error.code() in _FENCED
@@ -134,7 +180,7 @@ def translate(error: KafkaException | SystemError | KafkaError, doing: str, righ
         return BadRecordError(f"{text}: {_BAD_RECORD[inner.code()]}")
     if inner.code() in _CONFIGURATION:
         return ConfigurationError(f"{text}: {_CONFIGURATION[inner.code()]}")
-    return RetriableError(f"{text}: {_SLOW[inner.code()]}" if inner.code() in _SLOW else text)
+    return RetriableError(f"{text}: {_PASSING[inner.code()]}" if inner.code() in _PASSING else text)
 
 
 def translate_in_task(

@@ -8,15 +8,13 @@ knows, and once begun they do not stop. So they are collected only if another li
 from __future__ import annotations
 
 import json
-import logging
 import re
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: librdkafka's own log lines. Without it a dropped producer that outlives its broker would write to stderr for ever.
-client_logger = logging.getLogger("twopc.librdkafka")
+    from sinks.kafka.client_log import ClientLog
 
 #: syslog's levels, as librdkafka uses them, in Python's.
 LEVELS: Final = (50, 50, 50, 40, 30, 20, 20, 10)
@@ -35,14 +33,16 @@ class Identity:
 
     Args:
         config: the client's options, as the user has set them.
+        passed_on: what gets those lines.
         by_statistics: whether the statistics are to have them.
 
     Attributes:
         known: producer id and epoch, once they are reported.
     """
 
-    def __init__(self, config: Mapping[str, Any], *, by_statistics: bool = False) -> None:
+    def __init__(self, config: Mapping[str, Any], passed_on: ClientLog, *, by_statistics: bool = False) -> None:
         self.known = UNKNOWN
+        self.passed_on = passed_on
         self._by_statistics = by_statistics
         self._debug = str(config.get("debug", ""))
         self._level = _DEBUG if self._debug else int(config.get("log_level", _INFO))
@@ -69,7 +69,7 @@ class Identity:
         if facility == _FACILITY and (found := _ACQUIRED.search(text)):
             self.known = int(found[1]), int(found[2])
         if level >= LEVELS[self._level]:
-            client_logger.log(level, template, facility, client, text)
+            self.passed_on.log(level, template, facility, client, text)
 
     def read_statistics(self, text: str) -> None:
         """As librdkafka's ``stats_cb``."""

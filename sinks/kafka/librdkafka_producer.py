@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Mapping
 
+    from sinks.kafka.client_log import ClientLog
     from sinks.kafka.identity import Identity
 
 _TEXT_BYTES: Final = 512
@@ -70,7 +71,7 @@ class LibrdkafkaProducer:
         delivered: Counter[tuple[str, int]],
         on_error: Callable[[str, KafkaError], object],
         on_statistics: Callable[[str], object] | None,
-        logger: logging.Logger | Identity,
+        logger: logging.Logger | ClientLog | Identity,
     ) -> None:
         self._lib = library
         self._on_error = on_error

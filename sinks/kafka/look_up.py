@@ -44,6 +44,14 @@ class LookUp:
         count = self._partitions(topic) if error.code() == KafkaError._UNKNOWN_PARTITION else 0
         return f"{topic} ({topic} has {count} partitions)" if count else topic
 
+    def is_gone(self, topic: str) -> bool:
+        """Whether a broker says that there is no such topic."""
+        try:
+            found = self._producer.list_topics(topic, timeout=self._timeout_s).topics.get(topic)
+        except KafkaException:
+            return False
+        return found is None or not found.partitions
+
     def _partitions(self, topic: str) -> int:
         """Their number, after asking a broker for it; 0 if there is no such topic, or no answer."""
         try:

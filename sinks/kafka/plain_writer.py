@@ -15,6 +15,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from sinks.kafka.acknowledged import flush_all
+from sinks.kafka.client_log import ClientLog
 from sinks.kafka.errors import SERVING, translate_in_task, translated
 from sinks.kafka.oauth import require_token
 from sinks.kafka.producer import ReadyProducer, new_producer
@@ -86,11 +87,12 @@ class PlainWriter(KafkaWriter):
     def _make(self) -> ReadyProducer:
         failures: dict[str, KafkaError] = {}
         delivered: Counter[tuple[str, int]] = Counter()
+        log = ClientLog()
         label = f"{self._settings.name} ({self._settings.guarantee})"
         require_token(self._config)
         with translated(f"{label}: creating a producer", translate_in_task):
-            producer, native = new_producer(self._config, failures, delivered)
-        return ReadyProducer(producer, label, 0, failures, native=native, delivered=delivered)
+            producer, native = new_producer(self._config, failures, delivered, log)
+        return ReadyProducer(producer, label, 0, failures, native=native, delivered=delivered, log=log)
 
 
 def release(settings: KafkaSettings) -> list[str]:

@@ -14,8 +14,9 @@ import confluent_kafka
 from confluent_kafka import KafkaError, Producer
 
 from sinks.kafka import librdkafka
+from sinks.kafka.client_log import ClientLog
 from sinks.kafka.errors import SERVING, on_ids, translate_in_task, translated
-from sinks.kafka.identity import UNKNOWN, Identity, client_logger
+from sinks.kafka.identity import UNKNOWN, Identity
 from sinks.kafka.oauth import require_token
 from sinks.kafka.oauth_requests import diagnose
 from twopc.errors import RetriableError
@@ -50,6 +51,7 @@ class ReadyProducer:
             it is confluent-kafka's.
         delivered: how many records each topic and partition has acknowledged, by each one's delivery report.
         identity: producer id and epoch, from the producer itself: the broker might describe another one (rule 3).
+        log: what it has logged.
     """
 
     producer: Producer | LibrdkafkaProducer
@@ -60,6 +62,7 @@ class ReadyProducer:
     native: LibrdkafkaProducer | None = None
     delivered: Counter[tuple[str, int]] = field(default_factory=Counter)
     identity: tuple[int, int] = UNKNOWN
+    log: ClientLog = field(default_factory=ClientLog)
 
 
 def connect(producer: Producer | LibrdkafkaProducer, topic: str, *, timeout_s: float) -> int:
@@ -69,7 +72,11 @@ def connect(producer: Producer | LibrdkafkaProducer, topic: str, *, timeout_s: f
     500 ms. The bootstrap address alone may answer the first request (6 of 55 producers); two requests always sufficed
     (112 of 112).
     """
-    producer.list_topics(topic, timeout=timeout_s)
+    try:
+        producer.list_topics(topic, timeout=timeout_s)
+    except SERVING:
+        producer.poll(0)  # reads what it has logged of it
+        raise
     return len(producer.list_topics(topic, timeout=timeout_s).topics[topic].partitions)
 
 
@@ -86,12 +93,13 @@ def make_ready(
     """
     require_token(config)
     for by_statistics in (False, True):
-        identity = Identity(config, by_statistics=by_statistics)
+        log = ClientLog()
+        identity = Identity(config, log, by_statistics=by_statistics)
         try:
             ready = _initialised(config, identity, transactional_id, sequence, topics, timeout_ms=timeout_ms)
-        except RetriableError:
+        except RetriableError as error:
             diagnose(config)
-            raise
+            raise RetriableError(f"{error}{log.said()}") from error
         if ready.identity != UNKNOWN:
             return ready
         _warn_of_statistics(confluent_kafka.libversion()[0])
@@ -113,7 +121,7 @@ def _initialised(  # noqa: PLR0913 - as make_ready
     doing, right = f"initialising the transactional id {transactional_id}", on_ids("Write", transactional_id)
     with translated(doing, translate_in_task, right=right):
         settings = {**config, **identity.options, "transactional.id": transactional_id}
-        producer, native = new_producer(settings, failures, delivered, identity)
+        producer, native = new_producer(settings, failures, delivered, identity.passed_on, identity)
         markers = connect(producer, topics[0], timeout_s=timeout_ms / 1000) - 1
         if native is not None:
             for topic in topics:
@@ -125,7 +133,7 @@ def _initialised(  # noqa: PLR0913 - as make_ready
     if native is not None:
         native.set_log_level(identity.log_level)
     return ReadyProducer(
-        producer, transactional_id, sequence, failures, markers, native, delivered=delivered, identity=identity.known
+        producer, transactional_id, sequence, failures, markers, native, delivered, identity.known, identity.passed_on
     )
 
 
@@ -142,13 +150,14 @@ def new_producer(
     config: Mapping[str, Any],
     failures: dict[str, KafkaError],
     delivered: Counter[tuple[str, int]],
+    log: ClientLog,
     identity: Identity | None = None,
 ) -> tuple[Producer | LibrdkafkaProducer, LibrdkafkaProducer | None]:
     """Create a producer, twice if it takes records that are no Python objects.
 
-    It notes what becomes of each record in ``failures`` and ``delivered``, and what it says of itself in ``identity``.
+    It notes what becomes of each record in ``failures`` and ``delivered``, and what it says in ``log`` and ``identity``.
     """
-    native = _native(config, failures, delivered, identity)
+    native = _native(config, failures, delivered, log, identity)
     if native is not None:
         return native, native
 
@@ -162,13 +171,14 @@ def new_producer(
             delivered[topic, partition] += 1
 
     heard = {} if identity is None else {"stats_cb": identity.read_statistics}
-    return Producer({**config, **heard, "on_delivery": on_delivery}, logger=identity or client_logger), None
+    return Producer({**config, **heard, "on_delivery": on_delivery}, logger=identity or log), None
 
 
 def _native(
     config: Mapping[str, Any],
     failures: dict[str, KafkaError],
     delivered: Counter[tuple[str, int]],
+    log: ClientLog,
     identity: Identity | None,
 ) -> LibrdkafkaProducer | None:
     library = librdkafka.library()
@@ -184,7 +194,7 @@ def _native(
         delivered=delivered,
         on_error=lambda topic, error: _note(failures, topic, error),
         on_statistics=None if identity is None else identity.read_statistics,
-        logger=identity or client_logger,
+        logger=identity or log,
     )
 
 

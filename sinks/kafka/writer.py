@@ -5,18 +5,28 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from sinks.kafka.acknowledged import flush_all
 from sinks.kafka.batch_size import batch_size_of
 from sinks.kafka.columns import require_exact, texts_of
-from sinks.kafka.errors import SLOW_DELIVERY, on_ids, on_topic, translate_in_task, translated
+from sinks.kafka.errors import (
+    SLOW_DELIVERY,
+    cause_of,
+    ledger_gone,
+    ledger_is_gone,
+    on_ids,
+    on_topic,
+    translate_in_task,
+    translated,
+)
 from sinks.kafka.handle import KafkaHandle
 from sinks.kafka.look_up import LookUp
 from sinks.kafka.markers import encode_marker
+from sinks.kafka.prepared_rows import records_of
 from sinks.kafka.producer import drop_quietly, is_for_another
 from sinks.kafka.producer_pool import PoolKey, pool_for
-from sinks.kafka.records import OneByOne, has_failed, is_full, messages_of
+from sinks.kafka.records import OneByOne, has_failed, is_full
 from sinks.kafka.sent import by_topic, ranges
 from twopc.crash_points import crash_point
 from twopc.errors import CheckpointExpiredError, RetriableError
@@ -101,7 +111,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         self._rows += rows.num_rows
         at_once = _OBJECTS if ready.native is None else _STRUCTURES
         for start in range(0, rows.num_rows, at_once):
-            records = self._records(ready, rows.slice(start, at_once))
+            records = records_of(ready, self._topic, rows.slice(start, at_once))
             self._largest = max(self._largest, records.largest)
             self._enqueue_all(ready, records)
             self._serve(ready, 0)
@@ -110,6 +120,8 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         """See :class:`SinkWriter`. A vote needs no delivery error, an empty queue, and every row transmitted (rule 2)."""
         ready = self._begun
         crash_point("task.written")
+        if ready.markers < 1:
+            raise ledger_is_gone(self._ledger)
         transaction = uuid.uuid4().hex
         marker = encode_marker(transaction, self._task, self._rows)
         marker_partition = 1 + self._task.partition % ready.markers
@@ -163,18 +175,6 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             self.abort()
             self.begin_transaction()
 
-    def _records(self, ready: ReadyProducer, rows: pa.RecordBatch) -> Records:
-        topics: list[Any] = [self._topic]
-        which = None
-        if self._topic is None:
-            encoded = rows.column("topic").dictionary_encode()
-            topics, which = texts_of(encoded.dictionary), encoded.indices
-        if ready.native is None:
-            return OneByOne(ready.producer, messages_of(rows, topics, which))
-        from sinks.kafka.arrow_records import records_of  # noqa: PLC0415 - it needs numpy, as the native producer does
-
-        return records_of(ready.native, rows, topics, which)
-
     def _enqueue_all(self, ready: ReadyProducer, records: Records) -> None:
         done, deadline = 0, None
         look_up = LookUp(ready.producer, self._timeout_s)
@@ -191,14 +191,17 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
                 self._serve(ready, 0)
                 for _ in range(_LOOKS if has_failed(error) else 0):
                     self._serve(ready, 0.05)  # raises the error of the record that has failed the transaction
-                raise translate_in_task(error, f"writing to {look_up.named(topic, error)}", on_topic("Write", topic))
+                gone = ledger_gone(error, topic) if topic == self._ledger else None
+                doing = f"writing to {look_up.named(topic, error)}"
+                raise gone or translate_in_task(error, doing, on_topic("Write", topic))
             # The queue is full, which bounds the task's memory. Wait until the broker has taken something.
             if deadline is None or accepted > done:
                 deadline = time.monotonic() + self._timeout_s
             done = accepted
             self._serve(ready, 0.05)
             if time.monotonic() > deadline:
-                raise RetriableError(f"the topic {topic} took no record for {self._timeout_s:.0f} s: {SLOW_DELIVERY}")
+                took = f"the topic {topic} took no record for {self._timeout_s:.0f} s"
+                raise RetriableError(f"{took}: {SLOW_DELIVERY}{ready.log.said()}")
 
     def _flush(self, ready: ReadyProducer) -> None:
         """Wait until every record has its report, or one has failed. Acknowledgements renew the time.
@@ -219,6 +222,8 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         left = flush_all(flush, silence_s=self._timeout_s, until=self._ends_at)
         if not left:
             return
+        if LookUp(ready.producer, self._timeout_s).is_gone(self._ledger):
+            raise ledger_is_gone(self._ledger)
         open_ones = f"{ready.transactional_id}: {min(left, self._rows)} of {self._rows} records were not acknowledged"
         if time.monotonic() >= self._ends_at:
             raise CheckpointExpiredError(
@@ -226,7 +231,9 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
                 "lives. Nothing of this attempt is visible or decided. Raise kafka.transaction.timeout.ms and the brokers' "
                 f"transaction.max.timeout.ms; and {SLOW_DELIVERY}"
             )
-        raise RetriableError(f"{open_ones}, none of them within {self._timeout_s:.0f} s: {SLOW_DELIVERY}")
+        raise RetriableError(
+            f"{open_ones}, none of them within {self._timeout_s:.0f} s: {SLOW_DELIVERY}{ready.log.said()}"
+        )
 
     def _serve(self, ready: ReadyProducer, wait_s: float) -> None:
         """Serve delivery reports; a record that was not delivered raises."""
@@ -244,16 +251,18 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             look_up = LookUp(ready.producer, self._timeout_s)
             blamed = {topic: error for topic, error in ready.failures.items() if not is_for_another(error)}
             errors = [
-                self._translated(error, topic, f"{doing} {look_up.named(topic, error)} (of {self._rows} rows)")
+                self._translated(ready, error, topic, f"{doing} {look_up.named(topic, error)} (of {self._rows} rows)")
                 for topic, error in sorted((blamed or ready.failures).items())
             ]
             lasting = next((error for error in errors if not error.retriable), errors[0])
             raise type(lasting)("; ".join(map(str, errors)))
 
-    def _translated(self, error: KafkaError, topic: str, doing: str) -> TwoPhaseCommitError:
+    def _translated(self, ready: ReadyProducer, error: KafkaError, topic: str, doing: str) -> TwoPhaseCommitError:
         """What to raise for the delivery report of a record."""
+        error = cause_of(ready.producer, error)
+        gone = ledger_gone(error, topic) if topic == self._ledger else None
         refused = self._batch_size.refusal(error, topic, self._sent_bytes, self._largest, doing)
-        return refused or translate_in_task(error, doing, on_topic("Write", topic))
+        return gone or refused or translate_in_task(error, doing, on_topic("Write", topic))
 
     def _doing(self, ready: ReadyProducer) -> str:
         return f"{ready.transactional_id}: writing (of {self._rows} rows)"

@@ -66,12 +66,10 @@ def test_a_partition_that_is_not_there_is_refused_with_both_figures(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     way = Way(kafka, monkeypatch, native=native)
-    began = time.monotonic()
     kind, text = way.error([rows([0]), rows([1, 17])])
     assert kind is BadRecordError
     assert "the topic has no such partition" in text
     assert f"NAME-0 has {BEFORE} partitions" in text
-    assert time.monotonic() - began < 15
 
 
 @BOTH

@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from sinks.kafka import decision_log
+from sinks.kafka.client_log import ClientLog
 from sinks.kafka.decision_log import KafkaDecisionLog
 from sinks.kafka.driver_producer import DriverProducer
 from sinks.kafka.reader import Row
@@ -160,7 +161,7 @@ FENCED = error(KafkaError._FENCED, fatal=True)
 def commit(producer: Any) -> None:
     driver = object.__new__(DriverProducer)
     driver._producer, driver._timeout_s, driver._settings = producer, 0.05, SETTINGS
-    driver._ledger, driver._transactional_id = SETTINGS.ledger, "s.driver"
+    driver._ledger, driver._transactional_id, driver._client_log = SETTINGS.ledger, "s.driver", ClientLog()
     driver._commit()
 
 

@@ -22,7 +22,7 @@ INVALID = KafkaError(KafkaError.INVALID_RECORD)
 TOO_LARGE = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
 
 
-def reporting(*reports: Sequence[tuple[str, KafkaError]]) -> ReadyProducer:
+def reporting(*reports: Sequence[tuple[str, KafkaError]], cause: KafkaError | None = None) -> ReadyProducer:
     """A producer that has one of these groups of failed records at each look."""
     left = list(reports)
     failures: dict[str, KafkaError] = {}
@@ -35,7 +35,10 @@ def reporting(*reports: Sequence[tuple[str, KafkaError]]) -> ReadyProducer:
     def produce(*_: object) -> None:
         raise KafkaException(KafkaError(KafkaError._STATE))
 
-    producer: Any = SimpleNamespace(poll=poll, produce=produce)
+    def begin_transaction() -> None:
+        raise KafkaException(cause or KafkaError(KafkaError._STATE))
+
+    producer: Any = SimpleNamespace(poll=poll, produce=produce, begin_transaction=begin_transaction)
     return ReadyProducer(producer, "s.1.w.0", 0, failures)
 
 
@@ -58,9 +61,23 @@ def test_a_record_given_up_for_another_does_not_hide_the_one_that_failed(
     assert "Purged" not in str(caught.value) and "same batch" not in str(caught.value)
 
 
+def serve(ready: ReadyProducer) -> None:
+    """As a writer does that has begun its transaction with this producer."""
+    writer = writer_of_three()
+    writer._ready = ready
+    writer._serve(ready, 0)
+
+
 def test_purged_records_alone_prevent_the_vote() -> None:
     with pytest.raises(RetriableError, match="Purged in queue"):
-        writer_of_three()._serve(reporting([("out", PURGED)]), 0)
+        serve(reporting([("out", PURGED)]))
+
+
+def test_the_transactions_own_error_is_named_rather_than_that_a_record_was_given_up_for_it() -> None:
+    cause = KafkaError(KafkaError.INVALID_PRODUCER_ID_MAPPING, "the mapping", txn_requires_abort=True)
+    with pytest.raises(RetriableError, match=r"the mapping.*transactional\.id\.expiration\.ms") as caught:
+        serve(reporting([("out", PURGED)], cause=cause))
+    assert "Purged" not in str(caught.value)
 
 
 def test_a_record_that_is_refused_for_an_earlier_one_names_that_one() -> None:

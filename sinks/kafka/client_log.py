@@ -1,0 +1,30 @@
+"""What librdkafka logs: passed on, and the last lines kept for the error that they explain."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Final
+
+#: librdkafka's own log lines. Without it a dropped producer that outlives its broker would write to stderr for ever.
+client_logger = logging.getLogger("twopc.librdkafka")
+
+_KEPT: Final = 3
+
+
+class ClientLog:
+    """The log of one client, as confluent-kafka takes a logger."""
+
+    def __init__(self) -> None:
+        self._last: deque[str] = deque(maxlen=_KEPT)
+
+    def log(self, level: int, message: str, *args: object) -> None:
+        """Log a line."""
+        client_logger.log(level, message, *args)
+        line = message % args if args else message
+        if level >= logging.WARNING and line not in self._last:
+            self._last.append(line)
+
+    def said(self) -> str:
+        """The last warnings and errors, as the end of an error's message; empty if there were none."""
+        return f". The client's log: {' | '.join(self._last)}" if self._last else ""

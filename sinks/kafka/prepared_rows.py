@@ -1,0 +1,28 @@
+"""Chooses how rows go to librdkafka: as structures that numpy fills in, or one by one as Python objects."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sinks.kafka.columns import texts_of
+from sinks.kafka.records import OneByOne, messages_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from sinks.kafka.producer import ReadyProducer
+    from sinks.kafka.records import Records
+
+
+def records_of(ready: ReadyProducer, topic: str | None, rows: pa.RecordBatch) -> Records:
+    """Rows for a producer, in the way that it takes them; ``topic`` is the sink's, None where the rows have theirs."""
+    topics: list[Any] = [topic]
+    which = None
+    if topic is None:
+        encoded = rows.column("topic").dictionary_encode()
+        topics, which = texts_of(encoded.dictionary), encoded.indices
+    if ready.native is None:
+        return OneByOne(ready.producer, messages_of(rows, topics, which))
+    from sinks.kafka import arrow_records  # noqa: PLC0415 - it needs numpy, as the native producer does
+
+    return arrow_records.records_of(ready.native, rows, topics, which)

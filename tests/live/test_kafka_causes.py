@@ -1,0 +1,91 @@
+"""An error names its cause, where librdkafka says of a record only that it was given up, or that time ran out."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from integration.services.kafka import LocalKafka
+from sinks.kafka.driver_producer import DriverProducer
+from sinks.kafka.handle import driver_id
+from sinks.kafka.transactions import TransactionClient
+from tests.live.services import KafkaService
+from tests.live.spark_support import wait_until
+from tests.live.ways import BOTH, Way
+from twopc.errors import ConfigurationError, RetriableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="module")
+def forgetful() -> Iterator[KafkaService]:
+    """A broker that forgets ids after a second, and takes nothing for a topic that wants two replicas."""
+    properties = {
+        "transactional.id.expiration.ms": "1000",
+        "transaction.remove.expired.transaction.cleanup.interval.ms": "200",
+    }
+    with LocalKafka(properties=properties) as kafka:
+        yield KafkaService(kafka.bootstrap_servers, kafka)
+
+
+def rows() -> pa.RecordBatch:
+    return pa.record_batch({"value": pa.array([b"v"] * 3, pa.binary())})
+
+
+def delete(servers: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    admin.delete_topics([topic])[topic].result()
+    wait_until(lambda: topic not in admin.list_topics(timeout=30).topics, "the topic is gone")
+
+
+@BOTH
+def test_a_ledger_that_was_deleted_is_not_taken_for_a_bad_record(
+    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
+) -> None:
+    options = {"kafka.topic.metadata.propagation.max.ms": "100", "kafka.allow.auto.create.topics": "false"}
+    way = Way(kafka, monkeypatch, native=native, options=options, timeout_ms=4_000)
+    writer = way.writer()
+    writer.write(rows())
+    delete(way.servers, way.sink.ledger)
+    with pytest.raises(ConfigurationError, match=f"the ledger {way.sink.ledger} is gone.*Restart the query"):
+        writer.pre_commit()
+    writer.abort()
+
+
+@pytest.mark.whole
+@BOTH
+def test_an_id_that_the_brokers_have_forgotten_is_named_with_their_setting(
+    forgetful: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
+) -> None:
+    """Caught mutation: the error of the record that was given up is taken for the transaction's."""
+    way = Way(forgetful, monkeypatch, native=native)
+    driver, writer = DriverProducer(way.sink, {}), way.writer()
+    client = TransactionClient(way.sink.committing_config())
+    ids = [driver_id(way.name), writer._begun.transactional_id]
+    wait_until(lambda: {one.error for one in client.describe(ids).values()} == {"TransactionalIdNotFoundError"}, "idle")
+    client.close()
+    with pytest.raises(RetriableError, match=r"transactional\.id\.expiration\.ms") as caught:  # noqa: PT012 - at either
+        writer.write(rows())
+        writer.pre_commit()
+    assert "Purged" not in str(caught.value)
+    with pytest.raises(RetriableError, match=r"transactional\.id\.expiration\.ms") as caught:
+        driver.write([(0, b"a decision")], point=None)
+    assert "Purged" not in str(caught.value)
+
+
+def test_a_producer_that_cannot_log_in_says_what_its_client_has_logged(
+    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    way = Way(kafka, monkeypatch, native=True, timeout_ms=2_000)
+    away = dataclasses.replace(way.sink, name=f"s{uuid.uuid4().hex[:8]}", bootstrap_servers="127.0.0.1:1")
+    way.sink = away
+    kind, text = way.error([rows()])
+    assert kind is RetriableError
+    assert "The client's log: " in text
+    assert "Connection refused" in text
