@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import random
-import socket
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from sinks.kafka.transactions import TransactionClient
 from tests.live.rules.batches import rows_of, seen
 from tests.live.rules.schedules import crash, until
 from tests.nemesis.frames import Api
@@ -21,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.live.rules.schedules import Play
-    from tests.live.services import KafkaService
     from tests.nemesis.proxy import KafkaProxy
     from tests.nemesis.rules import Rule
 
@@ -119,23 +115,3 @@ def test_a_drivers_request_that_arrives_twice_stops_it_at_worst(play: Play, prox
     assert [decision.batch_id for decision in play.decisions()] == [0, 1, 2]
     assert play.visible() == seen(3)
     assert play.open_transactions() == ()
-
-
-def test_a_silent_broker_uses_up_only_its_share_of_the_timeout(
-    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A client connects to a random broker first: here twice to one that accepts the connection and never answers."""
-    asked: list[int] = []
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        port = silent.getsockname()[1]
-
-        def by_chance(brokers: Any) -> Any:
-            asked.append(port)
-            return next(broker for broker in brokers if (broker.port == port) is (len(asked) <= 2))
-
-        monkeypatch.setattr(random, "choice", by_chance)
-        client = TransactionClient(
-            {"bootstrap_servers": [f"127.0.0.1:{port}", kafka.bootstrap_servers], "bootstrap_timeout_ms": 8_000}
-        )
-    client.close()
-    assert len(asked) == 3
