@@ -75,15 +75,11 @@ def drawn(seed: int) -> Program:
     many = 2 if draft.maybe(0.4) or wrong == "queries" else 1
     is_double = many == 2 and (wrong == "queries" or (wrong is None and draft.maybe(0.15)))
     written = _written(draft, wrong, many, is_double=is_double)
-    if (
-        draft.maybe(0.15)
-        and not is_double
-        and written.name in {_SIMPLE, "select *, then", "swallows", "inheritable thread"}
-    ):
+    if draft.maybe(0.15) and not is_double and written.name in {_SIMPLE, "select *, then", "swallows"}:
         settings += draft.note(query.SELECT).text.format(other=query.SELECT_OTHER if many == 2 else "")
     else:
         _finish(draft)
-    number = draft.note(draft.one_of(write.NUMBERS[2:] if wrong == "number" else write.NUMBERS[:1])).text
+    number = draft.note(draft.one_of(write.WRONG_NUMBERS if wrong == "number" else write.NUMBERS)).text
     loose = _loosest(draft, written)
     text = _text(draft, stream, written, number, settings, many, wrong, is_double=is_double)
     partly = is_stateful and any(piece.name in {"limit", "limit of all"} for piece in draft.pieces)

@@ -59,15 +59,6 @@ WRITES: Final = (
         "logs and raises", "try:\n    {each}(out, {id})\nexcept Exception as error:\n    seen.append(error)\n    raise"
     ),
     Piece("swallows", "try:\n    {each}(out, {id})\nexcept Exception as error:\n    seen.append(error)"),
-    Piece(
-        "inheritable thread",
-        "thread = pyspark.InheritableThread(target=lambda: {each}(out, {id}))\nthread.start()\nthread.join()",
-    ),
-    Piece(
-        "pool with inheritable_thread_target",
-        "with ThreadPoolExecutor(2) as pool:\n"
-        "    pool.submit(pyspark.inheritable_thread_target(lambda: {each}(out, {id}))).result()",
-    ),
 )
 
 #: Each of these is a mistake, or something that the product may refuse by name.
@@ -78,6 +69,17 @@ WRONG_WRITES: Final = (
         mistake=True,
     ),
     Piece("pool", "with ThreadPoolExecutor(2) as pool:\n    pool.submit({each}, out, {id}).result()", mistake=True),
+    Piece(
+        "inheritable thread",
+        "thread = pyspark.InheritableThread(target=lambda: {each}(out, {id}))\nthread.start()\nthread.join()",
+        mistake=True,
+    ),
+    Piece(
+        "pool with inheritable_thread_target",
+        "with ThreadPoolExecutor(2) as pool:\n"
+        "    pool.submit(pyspark.inheritable_thread_target(lambda: {each}(out, {id}))).result()",
+        mistake=True,
+    ),
     Piece(
         "two calls, the parts",
         '{each}(out.where("crc32(key) % 2 = 0"), {id})\n{each}(out.where("crc32(key) % 2 = 1"), {id})',
@@ -128,9 +130,12 @@ WRONG_WRITES: Final = (
 )
 
 NUMBERS: Final = (
-    Piece("Spark's number", "batch_id", weight=1),
+    Piece("Spark's number", "batch_id", weight=8),
     Piece("int of it", "int(str(batch_id))"),
-    Piece("numpy.int64", "np.int64(batch_id)", mistake=True),
+    Piece("numpy.int64", "np.int64(batch_id)"),
+)
+
+WRONG_NUMBERS: Final = (
     Piece("a constant", "0", mistake=True),
     Piece("another constant", "7", mistake=True),
     Piece("the next number", "batch_id + 1", mistake=True),
