@@ -48,6 +48,7 @@ class Totals:
     rows: int = 0
     wrong: list[int] = field(default_factory=list)
     pieces: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
 
     def add(self, result: dict[str, Any]) -> None:
         self.programs += 1
@@ -55,6 +56,7 @@ class Totals:
         self.killed += result["killed"]
         self.rows += result["rows"]
         self.pieces.update(result["pieces"])
+        self.refusals.update(result["named"])
         if result["wrong"]:
             self.wrong.append(result["seed"])
             ARTIFACTS.mkdir(exist_ok=True)
@@ -69,7 +71,7 @@ class Totals:
         )
 
 
-def lane_of(lane: Lane, until: float) -> Iterator[dict[str, Any]]:
+def lane_of(lane: Lane) -> Iterator[dict[str, Any]]:
     """Run a lane; yields its results. One that says nothing for too long is ended."""
     results = Path(lane.results)
     log = results.with_suffix(".log")
@@ -85,8 +87,6 @@ def lane_of(lane: Lane, until: float) -> Iterator[dict[str, Any]]:
                 if began is None:
                     yield facts
             read = len(lines)
-            if began is None and time.monotonic() > until:
-                return
             is_silent = time.monotonic() - heard > _PROGRAM_LIMIT_S
             if began is not None and (is_over or is_silent):
                 yield _ended(began, "hung" if is_silent else "the lane ended", log)
@@ -113,8 +113,8 @@ def run(first: int, programs: int, minutes: float, kills: int = _KILLS) -> Total
             place = Path(directory) / f"lane-{number}"
             place.mkdir()
             seeds = list(range(seed, min(seed + _LANE, first + programs)))
-            lane = Lane(seeds, kafka.bootstrap_servers, str(place / "work"), str(place / "results"), kills)
-            for result in lane_of(lane, until):
+            lane = Lane(seeds, kafka.bootstrap_servers, str(place / "work"), str(place / "results"), kills, until)
+            for result in lane_of(lane):
                 totals.add(result)
                 seed = result["seed"] + 1
             if time.monotonic() < until and seed == seeds[0]:
@@ -140,6 +140,8 @@ def main() -> int:
     if options.replay is not None:
         print(drawn(options.replay))
         totals = run(options.replay, 1, 60.0, options.kills)
+        for text, count in totals.refusals.items():
+            print(f"refused {count} times: {text}")
     else:
         print(f"users: seeds from {options.seed} on", flush=True)
         totals = run(options.seed, options.programs, options.minutes, options.kills)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ class Lane:
         directory: everything on disk.
         results: the file of its lines.
         kills: every how many programs one is killed in processes of its own; 0: none.
+        until: no program begins after this moment of the machine's monotonic clock.
     """
 
     seeds: list[int]
@@ -35,6 +38,7 @@ class Lane:
     directory: str
     results: str
     kills: int = 0
+    until: float = math.inf
 
 
 def run(lane: Lane) -> None:
@@ -43,6 +47,8 @@ def run(lane: Lane) -> None:
     spark = session(directory / "spark", settings={"spark.ui.showConsoleProgress": "false"})
     spark.sparkContext.setLogLevel("OFF")
     for seed in lane.seeds:
+        if time.monotonic() > lane.until:
+            break
         _say(lane, {"began": seed})
         is_killed = bool(lane.kills) and seed % lane.kills == 0
         verdict = play(seed, spark, lane.bootstrap_servers, directory, is_killed=is_killed)

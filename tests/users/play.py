@@ -31,7 +31,7 @@ class Verdict:
     Attributes:
         program: the program.
         wrong: what is wrong.
-        named: how many errors of the project's own it saw.
+        named: the errors of the project's own that it saw.
         killed: how often it was interrupted.
         rows: how many rows are visible.
         is_hung: whether the session is of no use any more.
@@ -81,7 +81,7 @@ def _verdict(program: Program, wrong: list[str], outcome: Outcome) -> Verdict:
     return Verdict(
         program,
         wrong,
-        named=[event.error for event in outcome.events if event.kind == NAMED],
+        named=[f"{event.error}: {event.text}" for event in outcome.events if event.kind == NAMED],
         killed=sum(event.kind == KILLED for event in outcome.events),
         rows=sum(sum(rows.values()) for rows in outcome.visible.values()),
         is_hung=any(event.what == HUNG for event in outcome.events),

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import asdict, dataclass
+import traceback
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from twopc.errors import TwoPhaseCommitError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 NAMED: Final = "named"
 RAW: Final = "raw"
 KILLED: Final = "killed"
+_PROGRAM: Final = "<program "
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,11 @@ class Event:
     text: str = ""
 
 
+def program_name(seed: int) -> str:
+    """What tracebacks call the text of a program."""
+    return f"{_PROGRAM}{seed}>"
+
+
 def kind_of(error: BaseException) -> str:
     seen: set[int] = set()
     cause: BaseException | None = error
@@ -56,6 +63,12 @@ def kind_of(error: BaseException) -> str:
         seen.add(id(cause))
         cause = cause.__cause__
     return NAMED if isinstance(error, TwoPhaseCommitError) else RAW
+
+
+def _is_own(error: BaseException) -> bool:
+    """Whether the program's text itself raised it, and nothing that the text called."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and frames[-1].filename.startswith(_PROGRAM)
 
 
 class Recorder:
@@ -69,6 +82,7 @@ class Recorder:
         self._lock = threading.Lock()
         self._at: dict[int, tuple[int, int]] = {}  # by thread; the last one for threads of the program's own
         self._latest = (0, -1)
+        self._failed: dict[tuple[int, int], Event] = {}  # the last failed call of each batch
         self._last_error: BaseException | None = None  # it passes several of our functions
 
     def note(self, event: Event) -> None:
@@ -82,10 +96,16 @@ class Recorder:
         if error is self._last_error:
             return
         self._last_error = error
+        if what == "function" and self.is_dead:
+            return  # its death is noted, and nobody sees what it raises
         query, batch = self.at()
-        kind = kind_of(error)
-        self.is_dead = self.is_dead or kind == KILLED
-        self.note(Event(what, query, batch, kind, type(error).__name__, str(error)))
+        event = Event(what, query, batch, kind_of(error), type(error).__name__, str(error))
+        if what == "called":
+            self._failed[query, batch] = event
+        elif what == "function" and _is_own(error) and (query, batch) in self._failed:
+            event = replace(self._failed[query, batch], what=what)  # such as "gave up", without a cause
+        self.is_dead = self.is_dead or event.kind == KILLED
+        self.note(event)
 
     def at(self) -> tuple[int, int]:
         """The query and batch that this thread is in."""
@@ -96,6 +116,7 @@ class Recorder:
 
         def watched(batch: DataFrame, batch_id: int) -> None:
             self._at[threading.get_ident()] = self._latest = (query, batch_id)
+            self._failed.pop((query, batch_id), None)
             self.note(Event("entered", query, batch_id))
             try:
                 function(batch, batch_id)

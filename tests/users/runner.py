@@ -33,7 +33,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
 from integration.spark import exactly_once
-from tests.users.recorder import KILLED, RAW, Event, Recorder
+from tests.users.recorder import RAW, Event, Recorder, program_name
 from tests.users.reference import Reference, Rows
 from twopc.testing import crash_points
 
@@ -152,7 +152,7 @@ class _Run:
     def execute(self) -> None:
         began = len(self._recorder.events)
         try:
-            exec(compile(self._program.text, f"<program {self._program.seed}>", "exec"), self._names())  # noqa: S102
+            exec(compile(self._program.text, program_name(self._program.seed), "exec"), self._names())  # noqa: S102
         except Exception as error:  # noqa: BLE001 - whatever a program raises
             self._recorder.failed("program", error)
         for number, query in enumerate(self._queries):
@@ -172,7 +172,7 @@ class _Run:
 
     def _note(self, number: int, text: str, events: list[Event]) -> None:
         """Take note of an error that is Spark's own; those of the function are known."""
-        if any(one.query == number and (one.kind == KILLED or one.what == "function") for one in events):
+        if self._recorder.is_dead or any(one.query == number and one.what == "function" for one in events):
             return
         if any(one.query == number and one.kind and one.text and one.text[:40] in text for one in events):
             return

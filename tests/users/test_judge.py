@@ -12,7 +12,7 @@ import pytest
 from tests.users.judge import judged
 from tests.users.piece import Loose
 from tests.users.program import Program
-from tests.users.recorder import KILLED, NAMED, RAW, Event, Recorder, Watched
+from tests.users.recorder import KILLED, NAMED, RAW, Event, Recorder, Watched, program_name
 from tests.users.reference import Call, Rows
 from tests.users.runner import HUNG, Expected, Outcome
 from twopc.errors import ConfigurationError, RetriableError
@@ -177,3 +177,43 @@ def test_an_error_that_is_swallowed_is_known(error: Exception, kind: str) -> Non
     with pytest.raises(type(error)):
         Watched(recorder, each)()
     assert [(event.kind, event.error) for event in recorder.events] == [(kind, type(error).__name__)]
+
+
+GIVES_UP = """
+def function(batch, batch_id):
+    try:
+        each(batch, batch_id)
+    except Exception:
+        pass
+    {last}
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "last", "kinds"),
+    [
+        (InjectedFault(), 'raise RuntimeError("gave up")', [KILLED]),
+        (InjectedFault(), 'int("x")', [KILLED]),
+        (ConfigurationError("set it"), 'raise RuntimeError("gave up")', [NAMED, NAMED]),
+        (ConfigurationError("set it"), "fails_elsewhere()", [NAMED, RAW]),
+        (KeyError("a"), 'raise RuntimeError("gave up")', [RAW, RAW]),
+        (None, 'raise RuntimeError("gave up")', [RAW]),
+    ],
+)
+def test_what_a_program_raises_behind_a_failed_call_is_the_failure_of_the_call(
+    error: Exception | None, last: str, kinds: list[str]
+) -> None:
+    recorder = Recorder()
+
+    def each(*_: object) -> None:
+        if error is not None:
+            raise error
+
+    def fails_elsewhere() -> None:
+        raise KeyError("not the program's own")
+
+    names = {"each": Watched(recorder, each), "fails_elsewhere": fails_elsewhere}
+    exec(compile(GIVES_UP.format(last=last), program_name(1), "exec"), names)  # noqa: S102
+    with pytest.raises(Exception):  # noqa: B017, PT011 - the recorder says which
+        recorder.function(0, names["function"])(None, 0)  # type: ignore[arg-type]
+    assert [event.kind for event in recorder.events if event.kind] == kinds

@@ -16,6 +16,7 @@ from tests.users.judge import judged
 from tests.users.piece import Loose
 from tests.users.play import play
 from tests.users.program import Program
+from tests.users.recorder import KILLED
 from tests.users.runner import expected, played
 from tests.users.worlds import world_of
 from twopc.crash_points import crash_point
@@ -43,7 +44,6 @@ def test_a_seed_draws_the_same_program_and_each_is_python() -> None:
         assert program == drawn(seed)
 
 
-@pytest.mark.whole  # until wrong numbers and second objects are refused
 def test_a_sample_of_programs_is_right_or_refused_by_name(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path, add_summary: Callable[[str], None]
 ) -> None:
@@ -84,6 +84,29 @@ PLAIN = Program(
     is_stateful=False,
 )
 TWICE = PLAIN.text.replace("    each(", "    for _ in range(2): each(")
+
+
+TWO_QUERIES = (
+    "def writer(each):\n"
+    "    def write(batch, batch_id):\n"
+    "        each(batch.selectExpr('id AS key', 'CAST(n AS STRING) AS value'), batch_id)\n"
+    "    return write\n"
+    "start(source(), writer(exactly_once(one, checkpoint_location=CHECKPOINT)), CHECKPOINT)\n"
+    "start(source(), writer(exactly_once(two, checkpoint_location=CHECKPOINT_2)), CHECKPOINT_2)\n"
+)
+
+
+@pytest.mark.whole
+def test_a_query_that_dies_with_another_one_is_no_error(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    program = replace(PLAIN, text=TWO_QUERIES, sinks=2, faults=("driver.fenced@1=raise",))
+    world = world_of(program, kafka.bootstrap_servers, tmp_path, f"b{random.SystemRandom().getrandbits(40):x}")
+    reference = expected(program, spark, world)
+    outcome = played(program, spark, world)
+    assert any(event.kind == KILLED for event in outcome.events), outcome.events
+    assert not judged(program, reference, outcome)
+    world.delete()
 
 
 class Broken:
