@@ -11,12 +11,12 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
-from integration.spark.status_store import BEGINNING
+from integration.spark.status_store import BEGINNING, Moment
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from integration.spark.status_store import Job, Moment, StageAttempt, StatusStore
+    from integration.spark.status_store import Job, StageAttempt, StatusStore
 
 #: How long the report of a job's beginning may lag behind that of a job with a higher number.
 _LATE_S: Final = 1.0
@@ -42,12 +42,14 @@ class JobHistory:
         self._store = store
         self._moments = [BEGINNING, since]
         self._stages: OrderedDict[int, dict[tuple[int, int], StageAttempt]] = OrderedDict()  # by RDD
+        self._last: int | None = None  # the last job that is known to be over
         self._first = self._next = 0  # all jobs between are examined
         self._beyond: set[int] = set()  # examined, with higher numbers
 
     def begin(self) -> Moment:
         """Note a moment: what is made from now on, no earlier job has computed."""
-        now = self._store.now()
+        # What is made from now on, no job has computed that is over: that one is known without a call.
+        now = self._store.now() if self._last is None else Moment(self._store.next_rdd(), self._last + 1)
         if len(self._moments) > _MAX_MOMENTS:
             del self._moments[2]  # the oldest but the two that are always needed
         self._moments.append(now)
@@ -117,6 +119,7 @@ class JobHistory:
     def examined(self, jobs: Iterable[int]) -> None:
         """Note that these jobs are over, and their stages recorded."""
         self._beyond.update(jobs)
+        self._last = max(self._beyond, default=self._last)
         self._join()
         while len(self._beyond) > _MAX_RDDS:
             self._beyond.remove(min(self._beyond))

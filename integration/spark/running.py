@@ -37,6 +37,7 @@ class RunningQuery:
         self._java = java
         self._thread = java.queryExecutionThread()
         self._threads = threads
+        self._known: threading.Thread | None = None  # Python's side of that thread, once it is seen
 
     @property
     def is_active(self) -> bool:
@@ -58,7 +59,11 @@ class RunningQuery:
 
     def makes_this_call(self) -> bool:
         """Whether the present thread is the query's own, in which Spark calls the user's function and waits for it."""
-        return bool(self._thread.equals(self._threads.currentThread()))
+        # py4j gives each thread of the JVM a connection of its own, and each connection a thread (``clientserver.py``).
+        present = threading.current_thread()
+        if self._known is not present and self._thread.equals(self._threads.currentThread()):
+            self._known = present
+        return self._known is present
 
 
 def calling_query(session: SparkSession, query_id: str, location: str) -> RunningQuery:

@@ -115,7 +115,11 @@ class StatusStore:
         """This moment. Uses up the number of an RDD."""
         # In this order: a job that is submitted in between counts as one that may have computed what is older than the RDD.
         job = self.end_of_jobs()
-        return Moment(self._spark.newRddId(), job)
+        return Moment(self.next_rdd(), job)
+
+    def next_rdd(self) -> int:
+        """The number that the next RDD would get. Uses it up."""
+        return int(self._spark.newRddId())
 
     def job(self, number: int) -> Job | None:
         """A job of the application, whoever began it; None if the store does not have it."""

@@ -54,6 +54,7 @@ TASK = {
     "INIT_PRODUCER_ID": 1.2,
     PARTITIONS: 3,
     "PRODUCE": 3,
+    "api key 32": 0.05,  # DescribeConfigs: how large a batch of records may be, once for each process and topic
     BYTES: 1_800,
 }
 #: What ``exactly_once`` costs in the driver, for a batch that the tasks write and for one that the driver writes, with so many

@@ -62,6 +62,9 @@ class Store:
     def now(self) -> Moment:
         return self.moment
 
+    def next_rdd(self) -> int:
+        return self.moment.rdd
+
     def end_of_jobs(self) -> int:
         return 1 + max((job.job_id for jobs in self.jobs.values() for job in jobs), default=-1)
 
