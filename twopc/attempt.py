@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeVar
@@ -31,6 +32,8 @@ class TaskAttempt:
         driver_epoch: the fencing token that this driver acquired for the sink (:meth:`SinkCommitter.acquire`).
         committed_through: the highest batch of which this driver has proven every transaction; -1: none.
         is_repair: whether it writes again what a decision has lost, so that it needs a handle (rule 9).
+        ends_at: when its vote comes too late, by ``time.monotonic()`` of this process: a writer should not wait any longer.
+            Infinite where the engine cancels the task itself.
     """
 
     query_id: str
@@ -40,6 +43,7 @@ class TaskAttempt:
     driver_epoch: int
     committed_through: int
     is_repair: bool = False
+    ends_at: float = math.inf
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ class Pending:
         began: when, by the monotonic clock.
         limit_ms: how long preparing may take; None: without a limit.
         limited_by: the settings that change it.
+        ends_at: when the limit is reached, by the monotonic clock.
         planned, state: see :class:`Checkpoint`.
         transactions_live_ms: how long the sinks' transactions may be open until they must be decided; None: for ever.
         attempt_began: when its tasks, and so its transactions, began.
@@ -60,6 +61,7 @@ class Pending:
         self.phase = ""
         self.limit_ms: float | None = None
         self.limited_by = ""
+        self.ends_at = math.inf
         self.planned: int | None = None
         self.state: tuple[StateSize, ...] = ()
         self.is_declined = False

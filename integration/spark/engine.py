@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import time
 import uuid
 from dataclasses import dataclass, replace
 from functools import partial
@@ -117,12 +119,13 @@ class SparkEngine:
         pending, timeout_ms = work.pending, min(limits, default=None)
         pending.planned, pending.limit_ms = self.way.planned.size, timeout_ms
         pending.limited_by = limits[timeout_ms] if timeout_ms is not None else ""
+        pending.ends_at = math.inf if timeout_ms is None else time.monotonic() + timeout_ms / 1000
         return timeout_ms
 
-    def _expired(self, work: Work, late: Sequence[TaskReport]) -> CheckpointExpiredError:
+    def _expired(self, work: Work, late: Sequence[TaskReport], why: str = "") -> CheckpointExpiredError:
         return CheckpointExpiredError(
             f"batch {work.batch.batch_id} was cancelled: its tasks did not finish within {work.pending.limit_ms:.0f} ms. Nothing "
-            f"of this attempt is visible or decided. Raise the limit: {work.pending.limited_by}",
+            f"of this attempt is visible or decided. Raise the limit: {work.pending.limited_by}{why}",
             late=late,
         )
 
@@ -139,7 +142,10 @@ class SparkEngine:
         """
         for result in results:
             if result.error is not None:
-                raise self._declined(work, named_error(*result.error))
+                error = named_error(*result.error)
+                # The driver's own writer gives up when the time is over, which Spark cannot tell it.
+                late = isinstance(error, CheckpointExpiredError) and time.monotonic() >= work.pending.ends_at
+                raise self._expired(work, (), f". {error}") if late else self._declined(work, error)
         return [result.report for result in results if result.report is not None]
 
     def _results(self, rows: Rows, task: PrepareTask, work: Work, tag: str) -> list[TaskResult]:
@@ -175,7 +181,7 @@ class SparkEngine:
 
     def _publish(self, task: PrepareTask) -> list[TaskResult]:
         """Write staged slices where they were staged: in the driver, or in a task for each."""
-        here = replace(task, slices=tuple(one for one in task.slices if one.is_direct))
+        here = replace(task, is_direct=True, slices=tuple(one for one in task.slices if one.is_direct))
         there = replace(task, slices=tuple(one for one in task.slices if not one.is_direct))
         results = [here.execute(number, ()) for number in range(len(here.slices))]
         if count := len(there.slices):
@@ -197,6 +203,7 @@ class SparkEngine:
             staging=self.staging,
             views=rows.views,
             slices=work.slices,
+            ends_at=work.pending.ends_at,
         )
 
 

@@ -5,6 +5,7 @@ Every Python worker imports this module, so it must stay light: nothing of the d
 
 from __future__ import annotations
 
+import math
 import socket
 import struct
 import time
@@ -69,6 +70,7 @@ class PrepareTask:
         staging: where the rows are kept until they are proven; None keeps none.
         views: by sink name, its columns.
         is_direct: whether the driver itself runs it, on all rows of the DataFrame.
+        ends_at: when the driver must have its votes, by its own clock (see :class:`TaskAttempt`). Spark cancels its own tasks.
         slices: what each task reads instead of its rows. For all other fields see :class:`twopc.engine.Work`.
     """
 
@@ -85,6 +87,7 @@ class PrepareTask:
     views: dict[str, View]
     slices: tuple[TaskReport, ...]
     is_direct: bool = False
+    ends_at: float = math.inf
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """``mapInArrow``'s function: takes one task's rows, gives one row with the :class:`TaskResult`."""
@@ -131,6 +134,7 @@ class PrepareTask:
                     driver_epoch=self.driver_epochs[sink.name],
                     committed_through=self.committed_through,
                     is_repair=self.only_tasks is not None,
+                    ends_at=self.ends_at if self.is_direct else math.inf,
                 )
             )
             for sink in self.sinks

@@ -36,11 +36,18 @@ _NOT_CONNECTED: Final = frozenset(
     }
 )
 
+#: Why brokers may take nothing in time. librdkafka retries the last two, and does not log why.
+_SILENT: Final = (
+    "look at the brokers, the network, and the topic's replicas: a partition takes no record while too few replicas are in sync "
+    "(fewer than its min.insync.replicas), or while it has no leader. If the brokers are only slow, raise timeout_ms of the sink"
+)
+_LARGER_REQUESTS: Final = "send fewer, larger requests: kafka.batch.size, kafka.linger.ms, kafka.compression.type"
+#: What to do when brokers take records, but too slowly for all of them.
+TOO_MUCH: Final = f"look at the network and at quotas; {_LARGER_REQUESTS}"
 #: What to do when brokers do not take records in time.
 SLOW_DELIVERY: Final = (
-    "look at the brokers and the network; if they are only slow, raise timeout_ms of the sink, and send fewer, larger requests: "
-    "kafka.batch.size, kafka.linger.ms, kafka.compression.type. A record may wait for kafka.transaction.timeout.ms: the sink's "
-    "delivery.timeout.ms (message.timeout.ms) is the same"
+    f"{_SILENT}, and {_LARGER_REQUESTS}. A record may wait for kafka.transaction.timeout.ms: the sink's delivery.timeout.ms "
+    "(message.timeout.ms) is the same"
 )
 #: What to do about what may pass.
 _PASSING: Final = {
@@ -48,7 +55,7 @@ _PASSING: Final = {
     KafkaError.INVALID_PRODUCER_ID_MAPPING: "the brokers have forgotten the transactional id: it was idle for longer than their "
     "transactional.id.expiration.ms (7 days by default). Nothing of this transaction is visible. Restart the query; raise that "
     "setting if batches come more rarely",
-    KafkaError._TIMED_OUT: "look at the brokers and the network; if they are only slow, raise timeout_ms of the sink",
+    KafkaError._TIMED_OUT: _SILENT,
 }
 #: What a client reports of a topic that was deleted.
 _GONE: Final = frozenset(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 import uuid
 from typing import TYPE_CHECKING, Final
@@ -12,6 +11,7 @@ from sinks.kafka.batch_size import batch_size_of
 from sinks.kafka.columns import require_exact, texts_of
 from sinks.kafka.errors import (
     SLOW_DELIVERY,
+    TOO_MUCH,
     cause_of,
     ledger_gone,
     ledger_is_gone,
@@ -72,7 +72,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         self._timeout_s = settings.timeout_ms / 1000
         self._ready: ReadyProducer | None = None
         self._sent_bytes = 0  # at most in one batch
-        self._ends_at = math.inf
+        self._ends_at = task.ends_at
         self._rows = 0
         self._largest = 0
 
@@ -86,7 +86,8 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         """See :class:`SinkWriter`."""
         settings = self._settings
         self._ready = self._take()
-        self._ends_at = time.monotonic() + (settings.transaction_timeout_ms - settings.reserve_ms) / 1000
+        lives_s = (settings.transaction_timeout_ms - settings.reserve_ms) / 1000
+        self._ends_at = min(time.monotonic() + lives_s, self._task.ends_at)
         tid = self._ready.transactional_id
         with translated(f"beginning {tid}", translate_in_task, right=on_ids("Write", tid)):
             self._ready.producer.begin_transaction()
@@ -199,6 +200,8 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
                 deadline = time.monotonic() + self._timeout_s
             done = accepted
             self._serve(ready, 0.05)
+            if time.monotonic() >= self._ends_at:
+                raise self._expired(f"{ready.transactional_id}: the queue of records for {topic} was still full")
             if time.monotonic() > deadline:
                 took = f"the topic {topic} took no record for {self._timeout_s:.0f} s"
                 raise RetriableError(f"{took}: {SLOW_DELIVERY}{ready.log.said()}")
@@ -208,7 +211,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
 
         Raises:
             RetriableError: none came in time.
-            CheckpointExpiredError: they came, but not for all records in what the transaction lives.
+            CheckpointExpiredError: they came, but not for all records in the time that there is.
             BadRecordError, RetriableError: a record was not delivered.
         """
 
@@ -226,13 +229,19 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             raise ledger_is_gone(self._ledger)
         open_ones = f"{ready.transactional_id}: {min(left, self._rows)} of {self._rows} records were not acknowledged"
         if time.monotonic() >= self._ends_at:
-            raise CheckpointExpiredError(
-                f"{open_ones} when too little was left of the {self._settings.transaction_timeout_ms} ms that the transaction "
-                "lives. Nothing of this attempt is visible or decided. Raise kafka.transaction.timeout.ms and the brokers' "
-                f"transaction.max.timeout.ms; and {SLOW_DELIVERY}"
-            )
+            raise self._expired(open_ones)
         raise RetriableError(
             f"{open_ones}, none of them within {self._timeout_s:.0f} s: {SLOW_DELIVERY}{ready.log.said()}"
+        )
+
+    def _expired(self, what: str) -> CheckpointExpiredError:
+        """What to raise once a vote would come too late; ``what`` was not done by then."""
+        if self._ends_at >= self._task.ends_at:
+            return CheckpointExpiredError(f"{what} when the batch's time was over: {TOO_MUCH}")
+        return CheckpointExpiredError(
+            f"{what} when too little was left of the {self._settings.transaction_timeout_ms} ms that the transaction "
+            "lives. Nothing of this attempt is visible or decided. Raise kafka.transaction.timeout.ms and the brokers' "
+            f"transaction.max.timeout.ms; and {TOO_MUCH}"
         )
 
     def _serve(self, ready: ReadyProducer, wait_s: float) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from tests.live.pipeline import create_topic
 from tests.live.ways import BOTH, Way
@@ -32,22 +31,8 @@ def rows(count: int = 500, size: int = ROW_BYTES, **columns: Any) -> pa.RecordBa
 
 def picky(way: Way, number: int = 0, config: dict[str, str] = SMALL) -> str:
     """Make one of the topics take smaller batches than librdkafka makes by default."""
-    change(way, way.topics[number], config)
+    way.change(way.topics[number], config)
     return way.topics[number]
-
-
-def change(way: Way, topic: str, config: dict[str, str]) -> None:
-    admin = AdminClient({"bootstrap.servers": way.servers, "log_level": 0})
-    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()]
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    admin.incremental_alter_configs([resource])[resource].result()
-
-    def current() -> dict[str, str]:
-        wanted = ConfigResource(ResourceType.TOPIC, topic)
-        return {name: entry.value for name, entry in admin.describe_configs([wanted])[wanted].result().items()}
-
-    while not config.items() <= current().items():  # the broker may be behind the controller
-        pass
 
 
 def values(way: Way, *topics: str) -> Counter[bytes | None]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 import uuid
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from sinks.kafka import KafkaSink, librdkafka
 from sinks.kafka.prepared import await_visible
@@ -45,12 +47,34 @@ class Way:
         )
         self._monkeypatch = monkeypatch
 
-    def writer(self) -> KafkaWriter:
+    def change(self, topic: str, config: dict[str, str]) -> None:
+        """Set options of a topic, and wait until the broker has them."""
+        admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        admin.incremental_alter_configs([resource])[resource].result()
+
+        def current() -> dict[str, str]:
+            wanted = ConfigResource(ResourceType.TOPIC, topic)
+            return {name: entry.value for name, entry in admin.describe_configs([wanted])[wanted].result().items()}
+
+        while not config.items() <= current().items():  # the broker may be behind the controller
+            pass
+
+    def writer(self, *, ends_at: float = math.inf) -> KafkaWriter:
         self._monkeypatch.setattr(
             "sinks.kafka.producer.librdkafka.library", librdkafka.library if self.native else lambda: None
         )
         task = TaskAttempt(
-            query_id="q", batch_id=0, attempt=Attempt(1, 1), partition=0, driver_epoch=1, committed_through=-1
+            query_id="q",
+            batch_id=0,
+            attempt=Attempt(1, 1),
+            partition=0,
+            driver_epoch=1,
+            committed_through=-1,
+            ends_at=ends_at,
         )
         writer = self.sink.create_writer(task)
         writer.begin_transaction()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import uuid
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ from twopc.errors import CheckpointExpiredError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from sinks.kafka.writer import KafkaWriter
 
 SILENCE_MS = 1_000
 BYTES_PER_S = 200_000
@@ -68,6 +71,26 @@ def test_a_batch_that_outlives_its_transaction_says_so(
     kind, text = ours.error([rows()])
     assert kind is CheckpointExpiredError
     assert "of the 2000 ms that the transaction lives" in text
+
+
+@BOTH
+@pytest.mark.parametrize("guarantee", ["EXACTLY_ONCE", "AT_LEAST_ONCE"])
+@pytest.mark.parametrize("queue", ["100000", "4"], ids=["flush", "full queue"])
+def test_a_writer_whose_vote_would_come_too_late_gives_up(
+    slow: KafkaService, monkeypatch: pytest.MonkeyPatch, queue: str, guarantee: str, *, native: bool
+) -> None:
+    """Caught mutations: only the transaction's life ends the flush; nothing ends the wait for the queue."""
+    options = {"kafka.queue.buffering.max.messages": queue}
+    ours = way(slow, monkeypatch, native=native, options=options, guarantee=guarantee)
+    writer = ours.writer(ends_at=time.monotonic() + 1)  # all rows take twice as long
+    with pytest.raises(CheckpointExpiredError, match="when the batch's time was over"):
+        write_and_vote(writer)
+    writer.abort()
+
+
+def write_and_vote(writer: KafkaWriter) -> None:
+    writer.write(rows())
+    writer.pre_commit()
 
 
 @BOTH

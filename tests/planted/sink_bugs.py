@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.planted.bug import Bug, one_edit
+from tests.planted.bug import Bug, Edit, one_edit
+
+_POOL: Final = "sinks/kafka/producer_pool.py"
 
 SINK_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
@@ -199,12 +201,19 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         model=False,
         protocol="tests/live/hbase/test_whole_chunks.py",
     ),
-    one_edit(
+    Bug(
         "the idle thread keeps the producers of a query that has ended",
         0,
-        "sinks/kafka/producer_pool.py",
-        "        _serve_all()\n",
-        "        for pool in list(_pools.values()):\n            pool.serve_idle()\n",
+        (
+            Edit(
+                _POOL,
+                "        _serve_all()\n",
+                "        for pool in list(_pools.values()):\n            pool.serve_idle()\n",
+            ),
+            Edit(
+                _POOL, "        del _pools[sink]\n    pool.close()\n", "        del _pools[sink]\n"
+            ),  # either is enough
+        ),
         model=False,
         protocol="tests/live/test_kafka_idle.py -k dropped",
     ),
@@ -243,6 +252,24 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "deadline",
         model=False,
         protocol="tests/nemesis/test_slow_link.py -k outlives",
+    ),
+    one_edit(
+        "a writer waits although its vote would come too late",
+        0,
+        "sinks/kafka/writer.py",
+        "min(time.monotonic() + lives_s, self._task.ends_at)",
+        "time.monotonic() + lives_s",
+        model=False,
+        protocol="tests/nemesis/test_slow_link.py -k too_late",
+    ),
+    one_edit(
+        "the driver's writer does not know the limit of its batch",
+        0,
+        "integration/spark/task.py",
+        "ends_at=self.ends_at if self.is_direct else math.inf",
+        "ends_at=math.inf",
+        model=False,
+        whole="tests/live/test_spark_slow_brokers.py -k over_its_own",
     ),
     one_edit(
         "many commits have one deadline",
