@@ -39,10 +39,10 @@ def cluster(three_brokers: LocalKafkaCluster) -> LocalKafkaCluster:
     return three_brokers
 
 
-def replicated_topic(cluster: LocalKafkaCluster, name: str, partitions: int) -> str:
-    """A topic with the cluster's default replication."""
+def replicated_topic(cluster: LocalKafkaCluster, name: str, partitions: int, replicas: int = -1) -> str:
+    """A topic, by default with the cluster's own replication."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-    admin.create_topics([NewTopic(name, partitions)])[name].result(_TIMEOUT_S)
+    admin.create_topics([NewTopic(name, partitions, replicas)])[name].result(_TIMEOUT_S)
     return name
 
 
