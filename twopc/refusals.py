@@ -75,9 +75,10 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
             f"same sink name. If query {other} is over, pass end_query_id={other!r}; otherwise give this sink another name"
         ),
         Position.UNADOPTED: (
-            f"the checkpoint is at batch {at}, but {log} has no record of it. The checkpoint is older than this sink, or the "
-            f"sink was renamed. If the batches before {at} were written in another way, pass adopt_query_id={mine!r}; "
-            "otherwise give the sink its former name"
+            f"the checkpoint is at batch {at}, but {log} has no record of the batches before. If they were written in another "
+            f"way, pass adopt_query_id={mine!r}. If the sink was renamed, give it its former name. If the function did not call "
+            "exactly_once's object for them, correct the function, and start with a new checkpoint: this sink has written "
+            "nothing yet"
         ),
         Position.ENDED: (
             f"query {mine} was ended in {log} when query {other} replaced it. Its checkpoint must not be used again. Start "

@@ -29,6 +29,10 @@ _FILES: Final = (
     "tests/live/test_spark_several.py",
     "tests/live/test_spark_versions.py",
     "tests/live/test_spark_budget.py",
+    "tests/live/test_spark_callers.py",
+    "tests/live/test_spark_stateful.py",
+    "tests/live/test_spark_selects.py",
+    "tests/live/test_spark_zones.py",
 )
 #: Sources of Kafka; drivers and workers are killed.
 _KAFKA: Final = (
