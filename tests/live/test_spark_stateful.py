@@ -6,6 +6,7 @@ import contextlib
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import pyspark
 import pytest
 from pyspark.sql import functions as sf
 
@@ -311,6 +312,9 @@ def test_a_cut_batch_changes_no_other_batch_of_a_stateful_query(
     assert values(sink) == alone
 
 
+@pytest.mark.skipif(
+    pyspark.__version__ >= "4.1", reason="Spark stops such a query itself, at the batch that is left out (SPARK-52008)"
+)
 def test_a_batch_that_a_function_has_left_out_runs_again_as_the_refusal_says(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
