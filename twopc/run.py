@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from twopc.attempt import Attempt, Evidence
 from twopc.crash_points import crash_point
 from twopc.errors import DecisionInDoubtError, FatalError, FencedError, RetriableError, TwoPhaseCommitError
+from twopc.fenced import is_proven_absent
 from twopc.log_view import fold_more
 from twopc.records import Begin, Truncation
 from twopc.recovery import Outcome, outcome_of
@@ -102,7 +103,14 @@ class Run:
                 self.doubt = (
                     error if isinstance(error, TwoPhaseCommitError) else _interrupted(self.setup.log.name, error)
                 )
+                if isinstance(error, FencedError) and self._is_proven_absent(records):
+                    self.undetermined = {}  # nobody else may end them for hours
             raise
+
+    def _is_proven_absent(self, records: Sequence[Record]) -> bool:
+        kept = self.view.kept
+        after = max(self.log_epoch, kept[-1][0] if kept else -1)
+        return is_proven_absent(self.setup.log, records, run_id=self.setup.run_id, after=after)
 
     def abandon(self) -> None:
         """Record that the rest of the last decision is given up. Then nothing is decided that its batch lacks.

@@ -15,6 +15,8 @@ _CHECKPOINTING: Final = "twopc/checkpointing.py"
 _PLAIN: Final = "sinks/kafka/plain_writer.py"
 _UNIT: Final = "tests/unit/test_checkpointing.py"
 _PATHS: Final = "tests/live/test_spark_paths.py"
+_FENCED: Final = "tests/live/rules/test_rule_07_fenced.py"
+_OPEN: Final = "tests/unit/test_coordinator_open.py"
 _NOT_DURABLE: Final = "tests/unit/test_not_durable.py"
 _UNDECIDED: Final = "tests/live/rules/test_rule_07_undecided.py"
 _GUARANTEES: Final = "tests/live/test_kafka_guarantees.py"
@@ -47,13 +49,49 @@ CHECKPOINTING_BUGS: Final[tuple[Bug, ...]] = (
         protocol=_UNDECIDED,
     ),
     one_edit(
+        "a fenced driver's rows stay open beside an idle successor",
+        7,
+        "twopc/run.py",
+        "isinstance(error, FencedError) and self._is_proven_absent(records)",
+        "False",
+        model=False,
+        protocol=_OPEN,
+    ),
+    one_edit(
+        "a fenced driver ends what its successor finds decided",
+        7,
+        "twopc/fenced.py",
+        "            if isinstance(record, (Decision, Repair)) and record.attempt in attempts:\n",
+        "            if False:\n",
+        model=False,
+        protocol=_FENCED,
+    ),
+    one_edit(
+        "a fence proves that nothing was decided",
+        7,
+        "twopc/fenced.py",
+        "    return is_succeeded\n",
+        "    return True\n",
+        model=False,
+        protocol=_FENCED,
+    ),
+    one_edit(
+        "a decision that the successor has truncated was never written",
+        7,
+        "twopc/fenced.py",
+        "        if contents.start > after:",
+        "        if False:",
+        model=False,
+        protocol=_OPEN,
+    ),
+    one_edit(
         "what the failed attempt prepared stays open beside the next one",
         7,
         _TRANSACTION,
         "                self._end_what_is_open(error)\n        return",
         "        return",
         model=False,
-        protocol="tests/unit/test_coordinator_open.py",
+        protocol=_OPEN,
     ),
     one_edit(
         "tolerated: the driver acquires anew and fences its successor",

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.unit.coordinator_support import die_at
-from tests.unit.fake_sink import Cluster, FakeCommitter, FakeEngine, all_rows
+from tests.unit.fake_sink import Cluster, FakeCommitter, FakeEngine, all_rows, batch_of
 from twopc import repair
-from twopc.errors import RetriableError
+from twopc.errors import FencedError, RetriableError
 from twopc.registers import RegisterLog
+from twopc.settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.unit.fake_sink import Query
     from twopc.engine import Work
     from twopc.records import TaskReport
 
@@ -85,3 +89,55 @@ def test_the_first_error_is_raised_if_ending_what_is_open_fails_too_and_other_si
             query.run(1)
     assert "the client is closed" in caplog.text
     assert cluster.world.store("two").pending() == []
+
+
+def fenced_before_its_tasks(query: Query, act: Callable[[], object]) -> None:
+    """Run batch 1; another driver takes over after this one was told to begin, and before its tasks do."""
+    really = query.engine.prepare
+
+    def prepare(work: Work) -> list[TaskReport]:
+        act()
+        return really(work)
+
+    query.engine.prepare = prepare  # type: ignore[method-assign]
+    with pytest.raises(FencedError):
+        query.run(1)
+
+
+def test_a_fenced_driver_ends_in_every_sink_what_its_successor_does_not_find(cluster: Cluster) -> None:
+    first, second = cluster.start("one", "two"), cluster.start("one", "two")
+    first.run(0)
+    fenced_before_its_tasks(first, lambda: second.coordinator.initialize_state(batch_of(1)))
+    assert [cluster.world.store(name).pending() for name in ("one", "two")] == [[], []]
+    second.run(1)
+    assert cluster.world.store("two").visible() == all_rows(0, 1)
+
+
+def test_a_fenced_driver_ends_nothing_if_the_log_no_longer_shows_what_it_may_have_decided(cluster: Cluster) -> None:
+    """Its successor has truncated the log, and has a successor. Fails if what is not found there counts as never written."""
+    first, second, third = cluster.start(), cluster.start(settings=Settings(keep_batches=1)), cluster.start()
+    first.run(0)
+
+    def take_over_twice() -> None:
+        second.run(*range(1, 6))
+        third.coordinator.initialize_state(batch_of(6))
+
+    fenced_before_its_tasks(first, take_over_twice)
+    assert len(cluster.store.pending()) == len(all_rows(1)) / 2
+    third.run(6)
+    assert (cluster.store.pending(), cluster.store.visible()) == ([], all_rows(*range(7)))
+
+
+def test_a_fenced_driver_ends_nothing_if_it_cannot_read_the_log(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = cluster.start(), cluster.start()
+    first.run(0)
+
+    def take_over() -> None:
+        second.coordinator.initialize_state(batch_of(1))
+        monkeypatch.setattr(RegisterLog, "inspect", fail)
+
+    fenced_before_its_tasks(first, take_over)
+    assert "a bug" in caplog.text
+    assert cluster.store.pending() != []

@@ -1,0 +1,127 @@
+"""Rule 7: what a driver had prepared when it was fenced stays open for nobody, even if its successor waits for input for hours.
+
+Its successor ends at its start what is there. What comes later is ended by the fenced driver itself, once it has read the record
+of its successor: before that record stands everything that it can have decided (rule 1).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sinks.kafka.decision_log import KafkaDecisionLog
+from tests.live.pipeline import Tasks
+from tests.live.rules.batches import ROWS, VISIBLE, rows_of, seen
+from tests.live.rules.schedules import at, vanish
+from tests.live.rules.test_rule_07_undecided import require_nothing_open
+from twopc.attempt import Claim
+from twopc.errors import FencedError
+from twopc.records import Acquired
+from twopc.testing.crash_points import InjectedFault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tests.live.rules.schedules import Play
+    from twopc.engine import Work
+    from twopc.records import Record, TaskReport
+
+
+class After(Tasks):
+    """Tasks that begin after something else has happened, and after the driver was told where markers begin."""
+
+    def __init__(self, play: Play, act: Callable[[], object]) -> None:
+        super().__init__(play, ROWS)
+        self._act = act
+
+    def prepare(self, work: Work) -> list[TaskReport]:
+        self._act()
+        return super().prepare(work)
+
+
+def test_a_successor_ends_at_its_start_what_its_predecessor_prepared(play: Play) -> None:
+    """Fails if only the end of its first batch does: it may wait for input for hours."""
+    first, second = play.driver(), play.driver()
+    open_before: list[int] = []
+
+    def take_over() -> None:
+        open_before.append(len(play.open_transactions()))
+        second.initialize_state(play.batch(0))
+        require_nothing_open(play)
+
+    with pytest.raises(FencedError), at("driver.confirmed", take_over):
+        first.process(play.batch(0), Tasks(play, ROWS))
+    assert open_before == [len(ROWS)]
+    require_nothing_open(play)
+
+
+@pytest.mark.parametrize("batch", [0, 1])
+def test_a_fenced_driver_ends_what_it_prepared_after_its_successors_start(play: Play, batch: int) -> None:
+    """Fails if it spares what it was about to decide, and nobody is left to end it."""
+    first, second = play.driver(), play.driver()
+    for done in range(batch):
+        first.process(play.batch(done), Tasks(play, rows_of(done)))
+    with pytest.raises(FencedError):
+        first.process(play.batch(batch), After(play, lambda: second.initialize_state(play.batch(batch))))
+    require_nothing_open(play)
+    assert play.visible() == seen(batch)
+    second.process(play.batch(batch), Tasks(play, rows_of(batch)))
+    assert play.visible() == seen(batch + 1)
+    require_nothing_open(play)
+
+
+def test_a_driver_that_is_fenced_before_its_successor_has_a_record_leaves_its_rows_to_it(play: Play) -> None:
+    """The fence comes before the record. Fails if nobody ends the rows, or if a fence without a record counts as a proof."""
+    first, second = play.driver(), play.driver()
+
+    def decide() -> None:
+        with pytest.raises(FencedError):
+            first.process(play.batch(0), Tasks(play, ROWS))
+        assert len(play.open_transactions()) == len(ROWS)
+
+    first.initialize_state(play.batch(0))
+    with at("driver.fenced", decide):
+        second.initialize_state(play.batch(0))
+    require_nothing_open(play)
+
+
+@pytest.mark.parametrize("is_acquired", [False, True])
+def test_a_fenced_driver_spares_what_its_successor_finds_decided(
+    play: Play, monkeypatch: pytest.MonkeyPatch, *, is_acquired: bool
+) -> None:
+    """Its decision was written, and its answer said that it was fenced. Fails if the error counts, not the log."""
+    first = play.driver()
+    first.initialize_state(play.batch(0))
+    really = KafkaDecisionLog.append
+
+    def append(log: KafkaDecisionLog, records: Sequence[Record]) -> int:
+        first_offset = really(log, records)
+        if isinstance(records[0], Acquired):
+            return first_offset
+        if is_acquired:
+            other = play.sink.create_decision_log()
+            other.acquire(Claim(query_id=play.query_id, run="successor", deciding_log=other.name))
+            other.close()
+        raise FencedError("as it seems")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(KafkaDecisionLog, "append", append)
+        with pytest.raises(FencedError):
+            first.process(play.batch(0), Tasks(play, ROWS))
+    assert len(play.open_transactions()) == len(ROWS)
+    replay = Tasks(play, ROWS)
+    play.driver().process(play.batch(0), replay)
+    assert (replay.prepared, play.visible()) == (0, VISIBLE)
+    require_nothing_open(play)
+
+
+def test_rows_of_a_driver_that_dies_after_its_successors_start_end_with_the_next_batch(play: Play) -> None:
+    """Nobody else can: until then, or until they time out, they hold readers back (docs/protocol.md)."""
+    first, second = play.driver(), play.driver()
+    with pytest.raises(InjectedFault), at("driver.confirmed", lambda: vanish(first)):
+        first.process(play.batch(0), After(play, lambda: second.initialize_state(play.batch(0))))
+    assert len(play.open_transactions()) == len(ROWS)
+    second.process(play.batch(0), Tasks(play, ROWS))
+    require_nothing_open(play)
+    assert play.visible() == VISIBLE

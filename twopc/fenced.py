@@ -1,0 +1,46 @@
+"""What a fenced driver can still prove: that what it was about to decide never got into the log.
+
+The error of the append does not say it: the record may have been written, and only the answer was that of a fenced driver. The
+log says it, by rule 1 from the other side. The successor's record was written after the fence, so everything that this driver can
+ever have decided stands before it. Who has read up to that record, and not found it, knows.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from twopc.records import Acquired, Decision, Repair
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twopc.decision_log import DecisionLog
+    from twopc.records import Record
+
+logger = logging.getLogger(__name__)
+
+
+def is_proven_absent(log: DecisionLog, records: Sequence[Record], *, run_id: str, after: int) -> bool:
+    """Whether none of these decisions is in the log, or ever can be. Reads it; an error proves nothing.
+
+    Args:
+        log: the log, of which another driver is the owner.
+        records: what this driver was about to write.
+        run_id: this driver's.
+        after: the offset of a record that this driver has written there before; what is deleted below it says nothing.
+    """
+    attempts = {record.attempt for record in records if isinstance(record, (Decision, Repair))}
+    is_succeeded = False
+    try:
+        contents = log.inspect()
+        if contents.start > after:  # it may have been written, and truncated by the successor
+            return False
+        for offset, record in contents.entries:
+            if isinstance(record, (Decision, Repair)) and record.attempt in attempts:
+                return False
+            is_succeeded |= isinstance(record, Acquired) and offset > after and record.run != run_id
+    except Exception as error:  # noqa: BLE001 - whatever the log raises
+        logger.warning("%s cannot be read, so what this driver was about to decide stays open: %s", log.name, error)
+        return False
+    return is_succeeded
