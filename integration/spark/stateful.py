@@ -197,7 +197,8 @@ def _operator(node: Any) -> Operator | None:
     if node is None or not node.metrics().contains(_COMMITTED):
         return None
     name = str(node.nodeName())
-    partitions = int(node.outputPartitioning().numPartitions())
+    # Not of its outputPartitioning: for functions in Python, Spark does not know that.
+    partitions = int(node.getStateInfo().numPartitions())
     return Operator(name, partitions * _STORES.get(name, 1), node.longMetric(_COMMITTED))
 
 
