@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from tests.live.services import KafkaService
 
-TIMEOUT_S = 60
+TIMEOUT_S = 240
 COMMAND = [sys.executable, "-c", "from integration.cli import app; app(prog_name='twopc')"]
 KEYS_OF_JSON = {
     *("rows_in", "rows_out", "lost", "duplicated", "out_of_order", "unfinished"),

@@ -231,12 +231,13 @@ def test_a_row_whose_time_the_topic_refuses_is_a_bad_record_that_names_the_setti
 ) -> None:
     """What the finding warns of. Fails if the refusal is taken for a fault that passes: the batch would be repeated."""
     with playing(kafka, tmp_path) as play:
+        play.driver().process(play.batch(0), Tasks(play, [["a"]]))  # creates the ledger
         topic = f"{play.name}-young"
         known_topic(kafka.bootstrap_servers, topic, {"message.timestamp.before.max.ms": "86400000"})
         rows = record_batch(["a"]).append_column("timestamp", pa.array([1_000], pa.int64()))
         sink = dataclasses.replace(play.sink, topic=topic)
         with pytest.raises(BadRecordError, match=r"message\.timestamp\.before\.max\.ms"):
-            prepare(sink, attempt_of(work_of(play, 0, driver_epoch=0), play.name, 0), [rows])
+            prepare(sink, attempt_of(work_of(play, 1, driver_epoch=1), play.name, 0), [rows])
 
 
 def test_an_unreachable_broker_is_one_line_and_no_traceback() -> None:
