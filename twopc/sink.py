@@ -138,6 +138,13 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
     def create_writer(self, task: TaskAttempt) -> SinkWriter[HandleT]:
         """Create the writer of one task attempt, on an executor."""
 
+    def release(self, driver_epoch: int) -> None:
+        """Let go of what this process keeps for further writers of a driver: it will have none. Ends no transaction.
+
+        Args:
+            driver_epoch: see :class:`TaskAttempt`.
+        """
+
     @abstractmethod
     def create_committer(self) -> SinkCommitter[HandleT]:
         """Create the committer of one run, in the driver."""

@@ -130,22 +130,35 @@ def deliver(channel: Channel, alert: Alert) -> None:
 
 
 class Post:
-    """A channel behind a short queue and a thread of its own: who hands over an alert never waits."""
+    """A channel behind a short queue and a thread of its own, which ends when all is told: who hands over an alert never waits.
 
-    def __init__(self, channel: Channel) -> None:
+    Args:
+        channel: who is told.
+        when_idle: called in that thread when all is told, or given up.
+    """
+
+    def __init__(self, channel: Channel, when_idle: Callable[[], None]) -> None:
         self._channel = channel
+        self._when_idle = when_idle
         self._waiting: queue.Queue[Alert] = queue.Queue(_WAITING)
-        self._thread: threading.Thread | None = None
+        self._is_running = False
+        self._starting = threading.Lock()  # held to start the thread, and by the thread to end
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an alert is neither delivered nor given up."""
+        return self._waiting.unfinished_tasks > 0
 
     def put(self, alert: Alert) -> None:
         """Hand it over. If too many wait already, it is logged and dropped."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="twopc-alert", daemon=True)
-            self._thread.start()
-        try:
-            self._waiting.put_nowait(alert)
-        except queue.Full:
-            logger.warning("the alert was dropped, %d are waiting: %s", _WAITING, line(alert))
+        with self._starting:
+            try:
+                self._waiting.put_nowait(alert)
+            except queue.Full:
+                logger.warning("the alert was dropped, %d are waiting: %s", _WAITING, line(alert))
+            if not self._is_running:
+                self._is_running = True
+                threading.Thread(target=self._run, name="twopc-alert", daemon=True).start()
 
     def flush(self, timeout_s: float) -> None:
         """Wait until all of them are delivered or given up, for a time."""
@@ -154,7 +167,14 @@ class Post:
             done.wait_for(lambda: not self._waiting.unfinished_tasks, timeout_s)
 
     def _run(self) -> None:
-        while True:
-            alert = self._waiting.get()
+        while (alert := self._next()) is not None:
             deliver(self._channel, alert)
             self._waiting.task_done()
+        self._when_idle()
+
+    def _next(self) -> Alert | None:
+        with self._starting:
+            if self._waiting.empty():
+                self._is_running = False
+                return None
+            return self._waiting.get_nowait()

@@ -7,6 +7,7 @@ import logging
 import queue
 import threading
 import time
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +35,8 @@ _TICK_S: Final = 5.0
 #: How long the end of the process waits for alerts that are on their way.
 _LAST_S: Final = 10.0
 _WAITING: Final = 1_000
+#: Those that have a thread.
+_watching: Final[set[Alerts]] = set()
 
 
 class Alerts(Listener):
@@ -62,12 +65,15 @@ class Alerts(Listener):
     ) -> None:
         require_names(rules)
         self._rules, self._name, self._clock = tuple(rules), name, clock
-        self._posts = [Post(channel) for channel in to]
+        self._posts = [Post(channel, self._look_again) for channel in to]
         self._checkpoint = None if checkpoint_location is None else _local(str(checkpoint_location))
         self._saved = None if self._checkpoint is None else self._checkpoint / "twopc" / "alerts.json"
         self._happened: queue.Queue[Callable[[Episodes], None]] = queue.Queue(_WAITING)
+        self._episodes: Episodes | None = None
         self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()  # held to start the thread, and by the thread to end
         self._began_ms = 0
+        self._run = ("", "")
         self._is_paused = False
 
     @classmethod
@@ -87,23 +93,42 @@ class Alerts(Listener):
         found = read_rules(Path(path))
         return cls(found.rules, [*found.channels, *to], name=name, checkpoint_location=checkpoint_location)
 
-    def triggered(self, pending: Pending) -> None:  # noqa: ARG002 - see Listener
+    def triggered(self, pending: Pending) -> None:
         """See :class:`twopc.Listener`."""
+        if self._run != (pending.query_id, pending.run_id):
+            self._run = (pending.query_id, pending.run_id)
+            for other in list(_watching):
+                other._make_way(*self._run)  # noqa: SLF001 - of this class
         now_ms = int(self._clock() * 1000)
-        if self._thread is None:
-            self._began_ms = now_ms
-            self._thread = threading.Thread(target=self._watch, name="twopc-alerts", daemon=True)
-            self._thread.start()
-            atexit.register(self._flush)  # a failure often ends the process, and somebody is to hear of it
-        self._tell(lambda episodes: self._begins(episodes, now_ms))
+        self._began_ms = self._began_ms or now_ms
+        with self._starting:
+            self._tell(lambda episodes: self._begins(episodes, now_ms))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._watch, name="twopc-alerts", daemon=True)
+                self._thread.start()
+                _watching.add(self)
+                _flush_at_exit()
 
     def ended(self, checkpoint: Checkpoint) -> None:
         """See :class:`twopc.Listener`."""
         self._tell(lambda episodes: self._ends(episodes, checkpoint))
 
     def close(self) -> None:
-        """See :class:`twopc.Listener`. A query that was closed in good order is not missed."""
-        self._tell(self._closes)
+        """See :class:`twopc.Listener`. A query that was closed in good order is not missed; one that has failed is."""
+        self._tell_thread(self._closes)
+
+    def _make_way(self, query_id: str, run_id: str) -> None:
+        """A run begins. If it is a later one of this query, and so watched by another object, this one misses nothing."""
+        if self._run[0] == query_id and self._run[1] != run_id:
+            self._tell_thread(lambda _: self._pauses())
+
+    def _look_again(self) -> None:
+        self._tell_thread(lambda _: None)
+
+    def _tell_thread(self, what: Callable[[Episodes], None]) -> None:
+        with self._starting:
+            if self._thread is not None:
+                self._tell(what)
 
     def _tell(self, what: Callable[[Episodes], None]) -> None:
         try:
@@ -114,9 +139,11 @@ class Alerts(Listener):
     # -- in the watching thread ----------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        episodes = Episodes(self._rules, self._name, self._began_ms, load(self._saved))
-        self._learn(episodes)
-        while True:
+        if self._episodes is None:
+            self._episodes = Episodes(self._rules, self._name, self._began_ms, load(self._saved))
+            self._learn(self._episodes)
+        episodes = self._episodes
+        while not self._ends_here():
             try:
                 happened = self._happened.get(timeout=_TICK_S)
             except queue.Empty:
@@ -125,6 +152,17 @@ class Alerts(Listener):
                 self._guarded(episodes, happened)
                 self._guarded(episodes, self._checks)
                 self._happened.task_done()
+
+    def _ends_here(self) -> bool:
+        """Whether nobody would miss anything, and every alert has been delivered or given up. Another thread may begin then."""
+        if not self._is_paused or any(post.is_busy for post in self._posts):
+            return False
+        with self._starting:
+            if not self._happened.empty():
+                return False
+            self._thread = None
+            _watching.discard(self)
+            return True
 
     def _guarded(self, episodes: Episodes, act: Callable[[Episodes], None]) -> None:
         try:
@@ -157,7 +195,10 @@ class Alerts(Listener):
         self._send(episodes, checkpoint)
 
     def _closes(self, episodes: Episodes) -> None:
-        self._is_paused = episodes.planned_ms is None
+        self._is_paused = self._is_paused or episodes.planned_ms is None
+
+    def _pauses(self) -> None:
+        self._is_paused = True
 
     def _checks(self, episodes: Episodes) -> None:
         if not self._is_paused:
@@ -171,12 +212,24 @@ class Alerts(Listener):
         if found:
             save(self._saved, episodes.state)
 
-    def _flush(self) -> None:
-        until = time.monotonic() + _LAST_S
+    def _flush(self, until: float) -> None:
         with self._happened.all_tasks_done:
-            self._happened.all_tasks_done.wait_for(lambda: not self._happened.unfinished_tasks, _LAST_S)
+            left_s = max(0.0, until - time.monotonic())
+            self._happened.all_tasks_done.wait_for(lambda: not self._happened.unfinished_tasks, left_s)
         for post in self._posts:
             post.flush(max(0.0, until - time.monotonic()))
+
+
+@cache
+def _flush_at_exit() -> None:
+    """Let the end of this process wait for alerts: a failure often ends it, and somebody is to hear of it."""
+    atexit.register(_flush_all)
+
+
+def _flush_all() -> None:
+    until = time.monotonic() + _LAST_S
+    for alerts in list(_watching):
+        alerts._flush(until)  # noqa: SLF001 - of this module
 
 
 def _local(location: str) -> Path:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from integration.spark.budget import Budget
     from integration.spark.direct import Way
     from integration.spark.frame import Rows
+    from integration.spark.kept import Runs
     from integration.spark.shuffles import Shuffles
     from integration.spark.staging import Staging
     from integration.spark.stateful import BatchState
@@ -47,7 +48,8 @@ class SparkEngine:
     Attributes:
         batch: its DataFrames.
         sinks: all of the query's, also those that get nothing of this batch.
-        shuffles: of this run of the query.
+        runs: this run of the query, among others.
+        shuffles: of this run.
         staging: where the tasks keep their rows, if they do.
         way: who writes a DataFrame: the driver or the tasks.
         budget: keeps the tasks to what the driver may collect.
@@ -57,6 +59,7 @@ class SparkEngine:
 
     batch: Sequence[Rows]
     sinks: tuple[TwoPhaseCommitSink[Any], ...]
+    runs: Runs
     shuffles: Shuffles
     staging: Staging | None
     way: Way
@@ -191,6 +194,7 @@ class SparkEngine:
 
     def _task(self, rows: Rows, work: Work, *, first_task: int) -> PrepareTask:
         return PrepareTask(
+            runs=self.runs,
             sinks=rows.sinks,
             query_id=work.batch.query_id,
             batch_id=work.batch.batch_id,

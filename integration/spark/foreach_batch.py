@@ -173,6 +173,7 @@ class ExactlyOnce:
         engine = SparkEngine(
             batch=rows,
             sinks=self._participants,
+            runs=run.among_others,
             shuffles=run.shuffles,
             staging=staging,
             way=Way(self._direct, self._planned(batch), self._state.is_stateless),

@@ -10,6 +10,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
+from integration.spark.kept import Runs
 from integration.spark.running import calling_query
 from integration.spark.several import require_one_call
 from integration.spark.shuffles import Shuffles
@@ -58,6 +59,11 @@ class QueryRun:
         if self.writer is not None and self.writer is not writer:
             self.writer.close()  # people make an object for each batch; its connections would stay open
         self.last_call, self.writer = call, writer
+
+    @property
+    def among_others(self) -> Runs:
+        """This run, and all that have not been found to have ended."""
+        return Runs(self.query.run_id, frozenset(_runs) | {self.query.run_id})
 
 
 _runs: Final[dict[str, QueryRun]] = {}

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
+from integration.spark.kept import keep
 from integration.spark.staging import SliceWriter
 from integration.spark.views import CAUSE, CHECKSUM, screen
 from integration.spark.worker import keep_archives
@@ -29,6 +30,7 @@ from twopc.records import TaskReport
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from integration.spark.kept import Runs
     from integration.spark.staging import Staging
     from integration.spark.views import View
     from twopc.attempt import TaskKey
@@ -65,6 +67,7 @@ class PrepareTask:
     """What every task of an attempt does: write its rows, or those of its slice, and pre-commit. Pickled by Spark.
 
     Attributes:
+        runs: the query's run, among others.
         frame: the name of the DataFrame, where the batch has several.
         first_task: the number of its first task in the batch.
         staging: where the rows are kept until they are proven; None keeps none.
@@ -74,6 +77,7 @@ class PrepareTask:
         slices: what each task reads instead of its rows. For all other fields see :class:`twopc.engine.Work`.
     """
 
+    runs: Runs
     sinks: tuple[TwoPhaseCommitSink[Any], ...]
     query_id: str
     batch_id: int
@@ -92,6 +96,7 @@ class PrepareTask:
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """``mapInArrow``'s function: takes one task's rows, gives one row with the :class:`TaskResult`."""
         keep_archives()
+        keep(self.runs, self.sinks, self.driver_epochs)
         context = TaskContext.get()
         if context is None:
             raise AssertionError("a task has a context")

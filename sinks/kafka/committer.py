@@ -171,12 +171,6 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
                 )
         return super().initialize_state(decided, scan_start)
 
-    def _release(self) -> None:
-        from sinks.kafka.plain_writer import release  # noqa: PLC0415 - most sinks need none
-
-        for unsent in release(self._settings):
-            logger.warning("sink %r, guarantee %s: %s", self._settings.name, self._settings.guarantee, unsent)
-
     def forget(self, kept_scan_start: Mapping[str, Any]) -> None:
         """See :class:`SinkCommitter`: markers below the oldest kept decision."""
         starts = {int(partition): offset for partition, offset in kept_scan_start.get("markers", {}).items()}
@@ -188,6 +182,8 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         """See :class:`SinkCommitter`."""
         drop_pool(self._settings.name, self._log.driver_epoch)
         if self._settings.guarantee != EXACTLY_ONCE:
-            self._release()
+            from sinks.kafka.plain_writer import let_go  # noqa: PLC0415 - most sinks need none
+
+            let_go(self._settings)
         self._client.close()
         self._log.close()

@@ -10,6 +10,7 @@ A producer serves one task after the other in its process, like Flink's. A task 
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
     from sinks.kafka.settings import KafkaSettings
     from twopc.attempt import TaskAttempt
+
+logger = logging.getLogger(__name__)
 
 #: By process, sink and options: between two tasks. In the order of their last use.
 _idle: dict[tuple[Any, ...], ReadyProducer] = {}
@@ -108,3 +111,9 @@ def release(settings: KafkaSettings) -> list[str]:
         unsent += [f"{left} records were not acknowledged"] if left else []
         unsent += [f"{topic}: {error.str()}" for topic, error in ready.failures.items()]
     return unsent
+
+
+def let_go(settings: KafkaSettings) -> None:
+    """The same, and log what could not be sent."""
+    for unsent in release(settings):
+        logger.warning("sink %r, guarantee %s: %s", settings.name, settings.guarantee, unsent)

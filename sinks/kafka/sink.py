@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sinks.kafka.handle import KafkaHandle
+from sinks.kafka.producer_pool import drop_pool
 from sinks.kafka.settings import EXACTLY_ONCE, KafkaSettings
 from sinks.kafka.writer import KafkaWriter
 from twopc.sink import TwoPhaseCommitSink
@@ -87,6 +88,14 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
 
             return PlainWriter(task, self)
         return KafkaWriter(task, self)
+
+    def release(self, driver_epoch: int) -> None:
+        """See :class:`TwoPhaseCommitSink`: the producers that are ready."""
+        drop_pool(self.name, driver_epoch)
+        if self.guarantee != EXACTLY_ONCE:
+            from sinks.kafka.plain_writer import let_go  # noqa: PLC0415 - most sinks need none
+
+            let_go(self)
 
     def create_committer(self) -> KafkaCommitter:
         """See :class:`TwoPhaseCommitSink`."""

@@ -15,9 +15,9 @@ import pytest
 
 from integration.spark import exactly_once
 from sinks.kafka import KafkaSink
+from tests.live.leftovers import workers_of
 from tests.live.spark_support import Pipeline, spark
 from tests.reader import consumer_of, read_to_end
-from twopc.testing.crash_points import DAEMON_MODULE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -116,22 +116,6 @@ def write(spark: SparkSession, pipeline: Pipeline, each: object, count: int) -> 
     writer = stream.load().writeStream.foreachBatch(instead)
     query = writer.option("checkpointLocation", pipeline.options.checkpoint).trigger(availableNow=True).start()
     query.awaitTermination()
-
-
-def workers_of(parent: psutil.Process, variable: str = "") -> list[int]:
-    """Python workers under a process, with a variable in their environment; they stay for the next task.
-
-    Not the programs that Spark starts for its own files: they end at any moment.
-    """
-    found = []
-    for process in parent.children(recursive=True):
-        try:
-            if DAEMON_MODULE in process.cmdline() and (not variable or variable in process.environ()):
-                found.append(process.pid)
-        except psutil.Error:
-            continue
-    assert found
-    return found
 
 
 def peak_mib(pid: int) -> int:

@@ -8,6 +8,7 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from twopc.errors import BadRecordError, ConfigurationError
 from twopc.pending import Listener, Pending
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from integration.alerts.rules import Rule
     from tests.unit.fake_sink import Cluster
@@ -60,7 +61,7 @@ def test_a_query_that_fails_again_and_again_is_told_once_and_its_recovery_too(cl
         ("broken", "over", "orders"),
     ]
     assert "BadRecordError: row 7" in first.text
-    alerts._flush()
+    alerts._flush(time.monotonic() + WAIT_S)
     assert told.empty()
 
 
@@ -80,12 +81,12 @@ def test_a_query_that_was_closed_in_good_order_is_not_missed() -> None:
     alerts.triggered(Pending(0))
     alerts.ended(ended(0))
     alerts.close()
-    alerts._flush()
+    alerts._flush(time.monotonic() + WAIT_S)
     clock.now += 3_600
     alerts.close()  # a look at the clock
-    alerts._flush()
+    alerts._flush(time.monotonic() + WAIT_S)
     alerts.triggered(Pending(1))
-    alerts._flush()
+    alerts._flush(time.monotonic() + WAIT_S)
     assert told.empty()
     clock.now += 61
     alerts.close()  # a look at the clock
@@ -100,15 +101,15 @@ def test_a_checkpoint_after_a_long_pause_of_the_source_is_not_late_when_it_begin
     alerts = _alerts(told, NoCheckpoint("stalled", for_s=60, is_of_planned=True), at=checkpoint, clock=clock)
     alerts.triggered(Pending(1))
     alerts.ended(ended(1, triggered_ms=int(clock.now * 1000)))
-    alerts._flush()
+    alerts._flush(time.monotonic() + WAIT_S)
     clock.now += 3_600
     alerts.triggered(Pending(2))
-    alerts._flush()
+    alerts._flush(time.monotonic() + WAIT_S)
     assert told.empty()
     clock.now += 50
     alerts.ended(failed(2, "RetriableError", "away", triggered_ms=int(clock.now * 1000)))
     alerts.triggered(Pending(2))
-    alerts._flush()
+    alerts._flush(time.monotonic() + WAIT_S)
     assert told.empty()
     clock.now += 11
     alerts.close()  # a look at the clock
@@ -122,10 +123,86 @@ def test_a_query_that_failed_and_was_closed_is_missed() -> None:
     alerts.triggered(Pending(0))
     alerts.ended(failed(0, "FatalError", "no"))
     alerts.close()
-    alerts._flush()
+    alerts._flush(time.monotonic() + WAIT_S)
     clock.now += 3_600
     alerts.close()  # a look at the clock
     assert told.get(timeout=WAIT_S).rule == "stalled"
+
+
+def test_nobody_watches_a_query_that_was_closed_in_good_order() -> None:
+    """Neither its thread is left, nor a channel's, nor what the end of the process would call. A later run is watched again."""
+    before = threading.enumerate()
+    told: queue.Queue[Alert] = queue.Queue()
+    alerts = _alerts(told, BROKEN)
+    for _ in range(2):
+        alerts.triggered(Pending(0))
+        alerts.ended(failed(0, "FatalError", "no"))
+        alerts.triggered(Pending(0))
+        alerts.ended(failed(0, "FatalError", "no"))
+        assert told.get(timeout=WAIT_S).status == "firing"
+        alerts.triggered(Pending(0))
+        assert len(threading.enumerate()) > len(before)
+        alerts.ended(ended(0))
+        alerts.close()
+        assert told.get(timeout=WAIT_S).status == "over"
+        _wait_for_end_of_others(before)
+        assert alerts not in module._watching
+    alerts.close()
+    alerts._flush(time.monotonic() + WAIT_S)  # waits for nothing
+
+
+def test_an_alert_on_its_way_keeps_its_query_watched_until_it_is_delivered() -> None:
+    """So the end of the process waits for it. Caught mutation: the watching thread ends with the query."""
+    before = threading.enumerate()
+    asked, free = threading.Event(), threading.Event()
+
+    def channel(_: Alert) -> None:
+        asked.set()
+        free.wait()
+
+    alerts = Alerts([ConsecutiveFailures("broken", 1)], [channel])
+    alerts.triggered(Pending(0))
+    alerts.ended(failed(0, "FatalError", "no"))
+    assert asked.wait(WAIT_S)
+    alerts.triggered(Pending(0))
+    alerts.ended(ended(0))
+    alerts.close()
+    alerts._happened.join()
+    assert alerts in module._watching
+    free.set()
+    _wait_for_end_of_others(before)
+    assert alerts not in module._watching
+
+
+def test_a_query_that_failed_is_not_missed_once_another_object_watches_its_next_run() -> None:
+    """People make the objects anew for each run. A run of another query changes nothing."""
+    told: queue.Queue[Alert] = queue.Queue()
+    clock = Clock()
+    before = threading.enumerate()
+    former = _alerts(told, NoCheckpoint("stalled", for_s=60), clock=clock)
+    former.triggered(Pending(0, "query", "run 1"))
+    former.ended(failed(0, "FatalError", "no"))
+    former.close()
+    other, beside, next_one = (_alerts(queue.Queue(), BROKEN) for _ in range(3))
+    other.triggered(Pending(0, "another query", "run 2"))
+    beside.triggered(Pending(0, "query", "run 1"))
+    former._flush(time.monotonic() + WAIT_S)
+    assert former in module._watching
+    next_one.triggered(Pending(0, "query", "run 3"))
+    former._flush(time.monotonic() + WAIT_S)
+    clock.now += 3_600
+    former.close()  # a look at the clock
+    for one in (other, next_one):
+        one.ended(ended(0))
+        one.close()
+    _wait_for_end_of_others(before)
+    assert told.empty()
+
+
+def _wait_for_end_of_others(threads: Collection[threading.Thread]) -> None:
+    for thread in set(threading.enumerate()) - set(threads):
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
 
 
 def test_a_checkpoint_that_a_dead_process_has_planned_is_late_from_then_on(tmp_path: Path) -> None:
@@ -150,12 +227,12 @@ def test_failures_of_earlier_processes_count_and_are_told_once(tmp_path: Path) -
     first.triggered(Pending(0))
     first.ended(failed(0, "FatalError", "no"))
     assert told.get(timeout=WAIT_S).status == "firing"
-    first._flush()
+    first._flush(time.monotonic() + WAIT_S)
     write(checkpoint, [failed(0, "FatalError", "no", triggered_ms=T0 - 9_000 + n) for n in range(2)])
     second = _alerts(told, BROKEN, at=checkpoint)
     second.triggered(Pending(0))
     second.ended(failed(0, "FatalError", "no"))
-    second._flush()
+    second._flush(time.monotonic() + WAIT_S)
     assert told.empty()
     second.ended(ended(0))
     assert told.get(timeout=WAIT_S).status == "over"
@@ -168,7 +245,7 @@ def test_what_the_history_has_of_this_process_counts_once(tmp_path: Path) -> Non
     alerts = _alerts(told, BROKEN, at=checkpoint)
     alerts.triggered(Pending(0))
     alerts.ended(mine)
-    alerts._flush()
+    alerts._flush(time.monotonic() + WAIT_S)
     assert told.empty()
 
 
@@ -184,7 +261,7 @@ def test_a_channel_that_hangs_holds_up_neither_the_query_nor_the_others_nor_the_
     for batch in range(3):
         cluster.start(listeners=[alerts]).run(batch)
     assert told.get(timeout=WAIT_S).status == "over"
-    alerts._flush()
+    module._flush_all()
     free.set()
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from integration.spark import task
+from integration.spark.kept import Runs
 from integration.spark.staging import Staging
 from integration.spark.task import PrepareTask, TaskResult
 from integration.spark.views import CHECKSUM, View
@@ -62,6 +63,7 @@ def task_of(
     staging: Staging | None = None,
 ) -> PrepareTask:
     return PrepareTask(
+        runs=Runs("run", frozenset({"run"})),
         sinks=sinks,
         query_id="a",
         batch_id=0,

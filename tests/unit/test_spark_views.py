@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from integration.spark.kept import Runs
 from integration.spark.staging import SliceWriter, Staging
 from integration.spark.task import PrepareTask
 from integration.spark.views import CAUSE, CHECKSUM, View, bad_rows, screen
@@ -175,6 +176,7 @@ def test_staged_rows_reach_each_sink_as_in_the_task(tmp_path: Path) -> None:
 def test_a_task_stages_screened_rows(tmp_path: Path) -> None:
     """Lost transactions are rewritten from staged rows; a bad row among them would reach every sink after all."""
     task = PrepareTask(
+        runs=Runs("run", frozenset({"run"})),
         sinks=(KAFKA, REDIS, LETTERS),
         query_id="a",
         batch_id=0,

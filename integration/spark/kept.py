@@ -1,0 +1,47 @@
+"""What sinks keep in a Python worker for the next tasks, and until when: until the run that they write for has ended.
+
+A worker outlives many queries, and nobody tells it that one has ended. So each task says which runs its driver has.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from twopc.sink import TwoPhaseCommitSink
+
+#: The driver's process. Several may share Spark's workers, where notebooks share a JVM.
+_PROCESS: Final = uuid.uuid4().hex
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The run that a task belongs to, among all of its driver. Travels with the task.
+
+    Attributes:
+        mine: Spark's id of the run.
+        running: the ids of all runs that may have more tasks, this one included.
+        process: the driver's.
+    """
+
+    mine: str
+    running: frozenset[str]
+    process: str = _PROCESS
+
+
+#: In a worker, by process and run: the sinks that tasks have written to, each with its driver's epoch.
+_kept: Final[dict[tuple[str, str], dict[tuple[str, int], TwoPhaseCommitSink[Any]]]] = {}
+
+
+def keep(runs: Runs, sinks: Iterable[TwoPhaseCommitSink[Any]], driver_epochs: Mapping[str, int]) -> None:
+    """Note that a task writes to the sinks; let go of what tasks of ended runs have left in this process."""
+    for process, run in list(_kept):
+        if process == runs.process and run not in runs.running:
+            for (_, epoch), sink in _kept.pop((process, run)).items():
+                sink.release(epoch)
+    written = _kept.setdefault((runs.process, runs.mine), {})
+    written.update({(sink.name, driver_epochs[sink.name]): sink for sink in sinks})

@@ -1,0 +1,85 @@
+"""What a process holds, kind by kind: the product's threads, librdkafka's, and open files."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import os
+import re
+import threading
+from pathlib import Path
+
+import psutil
+
+from twopc.testing.crash_points import DAEMON_MODULE
+
+#: PySpark's own: py4j's threads that the JVM calls, and connections to it. Of each, one is left for each query.
+THREAD_OF_SPARK = "a thread of py4j"
+SOCKET_OF_SPARK = "a socket, not to the broker"
+
+
+def clients(pid: int | None = None) -> int:
+    """How many librdkafka clients a process has: each has one main thread."""
+    return _native_threads(pid or os.getpid())["rdk:main"]
+
+
+def held(broker: int) -> collections.Counter[str]:
+    """What this process holds.
+
+    Args:
+        broker: its port.
+    """
+    gc.collect()
+    threads = [_unnumbered(thread.name) for thread in threading.enumerate()]
+    found = collections.Counter(THREAD_OF_SPARK if name == "Thread (run)" else name for name in threads)
+    native = _native_threads(os.getpid())
+    found.update({name: count for name, count in native.items() if name.startswith("rdk:")})
+    found["a thread that Python does not know"] = sum(native.values()) - len(threads)
+    found.update(_files())
+    to_broker = sum(bool(one.raddr) and one.raddr.port == broker for one in psutil.Process().net_connections("tcp"))
+    found["a connection to the broker"] = to_broker
+    found[SOCKET_OF_SPARK] -= to_broker
+    return found
+
+
+def _unnumbered(name: str) -> str:
+    return re.sub(r"[-_][0-9]+", "", name)
+
+
+def _native_threads(pid: int) -> collections.Counter[str]:
+    found: collections.Counter[str] = collections.Counter()
+    for task in Path(f"/proc/{pid}/task").glob("*/comm"):
+        try:
+            name = task.read_text().strip()
+        except OSError:  # it has ended meanwhile
+            continue
+        found["rdk:broker" if name.startswith("rdk:broker") else name] += 1
+    return found
+
+
+def _files() -> collections.Counter[str]:
+    found: collections.Counter[str] = collections.Counter()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(descriptor.readlink())
+        except OSError:
+            continue
+        kind = target.partition(":")[0]
+        found["a file" if target.startswith("/") else SOCKET_OF_SPARK if kind == "socket" else kind] += 1
+    return found
+
+
+def workers_of(parent: psutil.Process, variable: str = "") -> list[int]:
+    """Python workers under a process, with a variable in their environment; they stay for the next task.
+
+    Not the programs that Spark starts for its own files: they end at any moment.
+    """
+    found = []
+    for process in parent.children(recursive=True):
+        try:
+            if DAEMON_MODULE in process.cmdline() and (not variable or variable in process.environ()):
+                found.append(process.pid)
+        except psutil.Error:
+            continue
+    assert found
+    return found

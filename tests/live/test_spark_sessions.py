@@ -1,0 +1,213 @@
+"""A process that runs many queries, one after the other: nothing of those that have ended is left in it, or in its workers.
+
+PySpark itself leaves a thread and a socket for each query that has called Python. What else there is must be exactly what
+was there before.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from integration.alerts import Alerts, ConsecutiveFailures
+from integration.spark import exactly_once, query_runs
+from sinks.kafka import KafkaSink
+from tests.live.leftovers import SOCKET_OF_SPARK, THREAD_OF_SPARK, clients, held, workers_of
+from tests.live.pipeline import create_topic
+from tests.live.spark_support import spark, wait_until
+from tests.reader import committed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from integration.spark import ExactlyOnce
+    from tests.live.services import KafkaService
+
+    #: Runs a query with settings of ``exactly_once``.
+    Variant = Callable[..., None]
+
+__all__ = ["spark"]
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
+BATCHES = 2
+#: Of one query.
+MOST_SINKS = 2
+#: A variable in the environment of the workers of one test.
+MINE = "TWOPC_SESSIONS"
+
+
+@dataclass
+class Session:
+    """Runs queries over the same files, each with a sink and a checkpoint of its own.
+
+    Attributes:
+        written: the rows that must be visible.
+    """
+
+    spark: SparkSession
+    kafka: KafkaService
+    directory: Path
+    topic: str = ""
+    written: Counter[str] = field(default_factory=Counter)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def __post_init__(self) -> None:
+        self.topic = create_topic(self.kafka.bootstrap_servers, f"many-{uuid.uuid4().hex[:10]}", 2)
+        self._source.mkdir()
+        for batch in range(BATCHES):
+            (self._source / f"{batch}.json").write_text('{"value": "row"}\n')
+
+    @property
+    def _source(self) -> Path:
+        return self.directory / "source"
+
+    @property
+    def port(self) -> int:
+        """The broker's."""
+        return int(self.kafka.bootstrap_servers.rpartition(":")[2])
+
+    def sinks(self, count: int = 1, **options: Any) -> list[KafkaSink]:
+        options |= {"bootstrap_servers": self.kafka.bootstrap_servers, "topic": self.topic}
+        return [KafkaSink(name=f"s{uuid.uuid4().hex[:10]}", **options) for _ in range(count)]
+
+    def location(self) -> str:
+        """A new checkpoint's."""
+        return str(self.directory / f"checkpoint-{next(self._numbers)}")
+
+    def run(self, location: str, function: Callable[[DataFrame, int], None]) -> None:
+        frame = self.spark.readStream.schema("value STRING").option("maxFilesPerTrigger", 1).json(str(self._source))
+        writer = frame.writeStream.foreachBatch(function).option("checkpointLocation", location)
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    def write(self, *sinks: KafkaSink, **settings: Any) -> ExactlyOnce:
+        """Run a query in good order; returns what is still to be closed."""
+        each = exactly_once(*sinks, checkpoint_location=(location := self.location()), **settings)
+        self.run(location, each)
+        self.written["row"] += BATCHES * len(sinks)
+        return each
+
+
+def closed(session: Session, **settings: Any) -> None:
+    session.write(*session.sinks(), **settings).close()
+
+
+def not_closed(session: Session, **settings: Any) -> None:
+    session.write(*session.sinks(), **settings)
+
+
+def two_sinks(session: Session, **settings: Any) -> None:
+    session.write(*session.sinks(2), **settings).close()
+
+
+def without_transactions(session: Session, **settings: Any) -> None:
+    session.write(*session.sinks(guarantee="AT_LEAST_ONCE"), **settings).close()
+
+
+def watched(session: Session, **settings: Any) -> None:
+    alerts = Alerts([ConsecutiveFailures("broken", 3)])
+    session.write(*session.sinks(), listeners=[alerts], **settings).close()
+
+
+def stopped_by_an_error(session: Session, **settings: Any) -> None:
+    each = exactly_once(*session.sinks(), checkpoint_location=(location := session.location()), **settings)
+
+    def function(batch: DataFrame, batch_id: int) -> None:
+        each(batch.selectExpr("value", "99 AS partition") if batch_id else batch, batch_id)
+
+    with pytest.raises(StreamingQueryException, match="99"):
+        session.run(location, function)
+    session.written["row"] += 1
+
+
+def made_for_each_batch(session: Session, **settings: Any) -> None:
+    [sink], location = session.sinks(), session.location()
+
+    def function(batch: DataFrame, batch_id: int) -> None:
+        exactly_once(sink, checkpoint_location=location, **settings)(batch, batch_id)
+
+    session.run(location, function)
+    session.written["row"] += BATCHES
+
+
+#: Of each thing that may be left, one that leaves it unless it is taken care of.
+SHORT = (not_closed, stopped_by_an_error, made_for_each_batch, two_sinks, watched)
+VARIANTS = (closed, without_transactions, *SHORT)
+
+
+def require_nothing_left(session: Session, before: Counter[str], queries: int) -> None:
+    """Require that there is what there was before, and at most what PySpark keeps for each query."""
+    allowed = before + Counter({THREAD_OF_SPARK: queries + 1, SOCKET_OF_SPARK: queries + 1})
+
+    def left() -> Counter[str]:
+        return held(session.port) - allowed
+
+    try:
+        wait_until(lambda: not left(), "nothing is left", timeout_s=20)
+    except AssertionError:
+        assert not left()
+        raise
+    assert query_runs._runs == {}
+    workers = workers_of(psutil.Process(), variable=MINE)
+    wait_until(lambda: max(map(clients, workers)) <= MOST_SINKS, "workers keep producers of one query", timeout_s=20)
+
+
+@pytest.fixture
+def session(spark: SparkSession, kafka: KafkaService, tmp_path: Path) -> Iterator[Session]:
+    session = Session(spark, kafka, tmp_path)
+    environment = spark.sparkContext.environment
+    environment[MINE] = uuid.uuid4().hex
+    try:
+        yield session
+    finally:
+        del environment[MINE]
+    assert committed(kafka.bootstrap_servers, session.topic) == session.written
+
+
+def run_and_require_nothing_left(session: Session, variants: Iterable[Variant], **settings: Any) -> None:
+    closed(session, **settings)  # what the process has once, whatever it runs
+    before = held(session.port)
+    queries = 1
+    for variant in variants:
+        variant(session, **settings)
+        queries += 1
+    closed(session, **settings)  # its start lets go of what those without close() have left
+    require_nothing_left(session, before, queries)
+
+
+def test_nothing_is_left_of_queries_that_have_ended(session: Session) -> None:
+    """The driver writes all but each query's first batch, whose size it does not know."""
+    run_and_require_nothing_left(session, SHORT)
+
+
+@pytest.mark.whole
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("direct", ["never", "always"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_nothing_is_left_of_a_dozen_queries_of_one_kind(session: Session, variant: Variant, direct: str) -> None:
+    run_and_require_nothing_left(session, [variant] * 12, direct=direct)
+
+
+@pytest.mark.whole
+@pytest.mark.timeout(3600)
+def test_nothing_is_left_of_a_hundred_queries(session: Session, add_summary: Callable[[str], None]) -> None:
+    figures = [measured()]
+    for _ in range(4):
+        run_and_require_nothing_left(session, itertools.islice(itertools.cycle(VARIANTS), 23))
+        figures.append(measured())
+    add_summary("MiB, threads and files of the driver before 100 queries, and after each 25: " + ", ".join(figures))
+
+
+def measured() -> str:
+    me = psutil.Process()
+    return f"{me.memory_info().rss >> 20} {me.num_threads()} {me.num_fds()}"
