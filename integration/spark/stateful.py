@@ -197,9 +197,17 @@ def _operator(node: Any) -> Operator | None:
     if node is None or not node.metrics().contains(_COMMITTED):
         return None
     name = str(node.nodeName())
-    # Not of its outputPartitioning: for functions in Python, Spark does not know that.
-    partitions = int(node.getStateInfo().numPartitions())
-    return Operator(name, partitions * _STORES.get(name, 1), node.longMetric(_COMMITTED))
+    return Operator(name, _partitions(node) * _STORES.get(name, 1), node.longMetric(_COMMITTED))
+
+
+def _partitions(node: Any) -> int:
+    """How many partitions an operator has.
+
+    Not those of its outputPartitioning, which Spark does not know for functions in Python. What it demands of its input is known: a
+    global limit has one partition, although its state says as many as the query's other operators have.
+    """
+    demanded = node.requiredChildDistribution().apply(0).requiredNumPartitions()
+    return int(demanded.get() if demanded.isDefined() else node.getStateInfo().numPartitions())
 
 
 def _tell_once() -> Callable[[str], None]:
