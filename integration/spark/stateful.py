@@ -203,8 +203,8 @@ def _operator(node: Any) -> Operator | None:
 def _partitions(node: Any) -> int:
     """How many partitions an operator has.
 
-    Not those of its outputPartitioning, which Spark does not know for functions in Python. What it demands of its input is known: a
-    global limit has one partition, although its state says as many as the query's other operators have.
+    Spark does not know its outputPartitioning for functions in Python. What it demands of its input is known: a global limit has
+    one partition, although its state names as many as the query's other operators have.
     """
     demanded = node.requiredChildDistribution().apply(0).requiredNumPartitions()
     return int(demanded.get() if demanded.isDefined() else node.getStateInfo().numPartitions())
