@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 import psutil
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
-from integration.services.ivy import pyspark_jars
-from integration.services.java import java_command
-from integration.services.kafka import LocalKafka
-from integration.services.ports import HOST, free_ports
+from twopc.integration.services.ivy import pyspark_jars
+from twopc.integration.services.java import java_command
+from twopc.integration.services.kafka import LocalKafka
+from twopc.integration.services.ports import HOST, free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

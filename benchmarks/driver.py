@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from sinks.kafka import KafkaSink
 from twopc.attempt import TaskAttempt
 from twopc.batch import Batch
 from twopc.coordinator import Coordinator
 from twopc.files import LocalFiles
 from twopc.records import TaskReport
+from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -26,12 +26,12 @@ from benchmarks.measured import TWOPC, Case
 from benchmarks.one_task import ARROW_ROWS, Steps, run_task
 from benchmarks.redis_sink import step_facts
 from benchmarks.turns import in_turn
-from integration.services.hbase import LocalHBase
-from sinks.hbase import HBaseSink
-from sinks.hbase.errors import FAILURES
-from sinks.hbase.mappings import COUNTER, Append, Increment, Mapping, Put
-from sinks.hbase.messages import Message, client_pb, hbase_pb, name_parts
-from sinks.hbase.row_ops import DURABLE, Op
+from twopc.integration.services.hbase import LocalHBase
+from twopc.sinks.hbase import HBaseSink
+from twopc.sinks.hbase.errors import FAILURES
+from twopc.sinks.hbase.mappings import COUNTER, Append, Increment, Mapping, Put
+from twopc.sinks.hbase.messages import Message, client_pb, hbase_pb, name_parts
+from twopc.sinks.hbase.row_ops import DURABLE, Op
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

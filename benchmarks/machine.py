@@ -14,8 +14,8 @@ from typing import Any
 import confluent_kafka
 import psutil
 
-from integration.services.jars import DEFAULT_KAFKA_VERSION
-from integration.services.java import java_command
+from twopc.integration.services.jars import DEFAULT_KAFKA_VERSION
+from twopc.integration.services.java import java_command
 
 _ROOT = Path(__file__).parents[1]
 _PACKAGES = ("twopc", "pyspark", "confluent-kafka", "pyarrow", "redis", "hbase-driver")

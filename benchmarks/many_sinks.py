@@ -21,14 +21,14 @@ from benchmarks.counting import WrongCountError, count, transactional_ids
 from benchmarks.driver import Query, Tasks
 from benchmarks.measured import TWOPC, Case, some
 from benchmarks.topics import Topics
-from integration.operate.status import status
-from integration.operate.subject import Connection
-from sinks.kafka import KafkaSink
-from sinks.kafka.committer import KafkaCommitter
-from sinks.kafka.handle import ProducerIdentity
-from sinks.kafka.reports import NONE
-from sinks.kafka.settings import LEDGERS
-from sinks.kafka.transactions import TransactionClient
+from twopc.integration.operate.status import status
+from twopc.integration.operate.subject import Connection
+from twopc.sinks.kafka import KafkaSink
+from twopc.sinks.kafka.committer import KafkaCommitter
+from twopc.sinks.kafka.handle import ProducerIdentity
+from twopc.sinks.kafka.reports import NONE
+from twopc.sinks.kafka.settings import LEDGERS
+from twopc.sinks.kafka.transactions import TransactionClient
 from twopc.testing.crash_points import InjectedFault
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     from benchmarks.broker import Broker
     from benchmarks.settings import Settings
-    from sinks.kafka.handle import KafkaHandle
     from twopc.attempt import Evidence
     from twopc.coordinator import Coordinator
+    from twopc.sinks.kafka.handle import KafkaHandle
 
 TITLE: Final = "Many sinks on one cluster: a batch of one task of the last one, without Spark"
 X_LABEL: Final = ""  # three points, of which the table says all

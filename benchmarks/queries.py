@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.counting import count
 from benchmarks.memory import Held
-from integration.spark import exactly_once
-from sinks.kafka import KafkaSink
+from twopc.integration.spark import exactly_once
+from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable

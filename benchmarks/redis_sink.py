@@ -19,9 +19,9 @@ from benchmarks.counting import WrongCountError
 from benchmarks.measured import TWOPC, Case
 from benchmarks.one_task import ARROW_ROWS, Steps, run_task
 from benchmarks.turns import in_turn
-from integration.services.redis import LocalRedis
-from sinks.redis import RedisSink
-from sinks.redis.mappings import HashIncrBy, HashSet, IncrBy, ListPush, Set
+from twopc.integration.services.redis import LocalRedis
+from twopc.sinks.redis import RedisSink
+from twopc.sinks.redis.mappings import HashIncrBy, HashSet, IncrBy, ListPush, Set
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import redis
 
     from benchmarks.settings import Settings
-    from sinks.redis.mappings import Mapping
+    from twopc.sinks.redis.mappings import Mapping
 
 TITLE: Final = "Redis: the sink beside redis-py's bare pipeline"
 X_LABEL: Final = ""

@@ -1,7 +1,7 @@
 """A Spark session whose Kafka connector is placed as users place it: by ``spark.jars.packages``.
 
 Spark puts such jars on the Python workers' ``sys.path``, too, which a jar of ``spark.jars`` is not; that costs every task
-time. No network is needed: Spark's Ivy takes the jars from those that ``integration.services`` has downloaded.
+time. No network is needed: Spark's Ivy takes the jars from those that ``twopc.integration.services`` has downloaded.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from xml.sax.saxutils import quoteattr
 
 from pyspark.sql import SparkSession
 
-from integration.services.jars import spark_kafka_jars
-from integration.services.java import java_home
+from twopc.integration.services.jars import spark_kafka_jars
+from twopc.integration.services.java import java_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

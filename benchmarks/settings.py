@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from integration.spark.options import Options
+from twopc.integration.spark.options import Options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

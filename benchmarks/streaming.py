@@ -21,7 +21,7 @@ from benchmarks.session import spark_session
 from benchmarks.settings import Settings, parsed
 from benchmarks.topics import Topics
 from benchmarks.turns import in_turn
-from integration.services.kafka import LocalKafka
+from twopc.integration.services.kafka import LocalKafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -18,10 +18,10 @@ from benchmarks.measured import TWO_PHASES, TWOPC, Case
 from benchmarks.queries import WARM_UP_BATCHES
 from benchmarks.streaming import SPARK, case_name, queries
 from benchmarks.turns import in_turn
-from integration.spark import ExactlyOnce, engine
-from integration.spark.shuffles import Shuffles
-from integration.spark.task import PrepareTask
 from twopc.batch_transaction import BatchTransaction
+from twopc.integration.spark import ExactlyOnce, engine
+from twopc.integration.spark.shuffles import Shuffles
+from twopc.integration.spark.task import PrepareTask
 from twopc.participants import Participants
 
 if TYPE_CHECKING:

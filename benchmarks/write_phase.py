@@ -22,8 +22,8 @@ from benchmarks.one_task import ARROW_ROWS, run_task
 from benchmarks.peers import producer_performance
 from benchmarks.topics import Topics
 from benchmarks.turns import in_turn
-from integration.services.kafka import LocalKafka
-from sinks.kafka import KafkaSink
+from twopc.integration.services.kafka import LocalKafka
+from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -2,8 +2,8 @@
 
 from pyspark.sql import SparkSession
 
-from integration.spark import exactly_once
-from sinks.kafka import KafkaSink
+from twopc.integration.spark import exactly_once
+from twopc.sinks.kafka import KafkaSink
 
 BROKER = "broker:9092"
 CHECKPOINT = "/shared/checkpoints/orders"

@@ -38,17 +38,17 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 
-from integration.services.class_data import driver_flags
-from integration.services.hbase import LocalHBase
-from integration.services.jars import spark_kafka_jars
-from integration.services.java import java_home
-from integration.services.kafka import LocalKafka
-from integration.services.query_processes import QueryProcesses
-from integration.services.redis import LocalRedis
-from integration.spark import exactly_once
-from sinks.hbase import HBaseSink, Put
-from sinks.kafka import KafkaSink
-from sinks.redis import HashIncrBy, HashSet, RedisSink
+from twopc.integration.services.class_data import driver_flags
+from twopc.integration.services.hbase import LocalHBase
+from twopc.integration.services.jars import spark_kafka_jars
+from twopc.integration.services.java import java_home
+from twopc.integration.services.kafka import LocalKafka
+from twopc.integration.services.query_processes import QueryProcesses
+from twopc.integration.services.redis import LocalRedis
+from twopc.integration.spark import exactly_once
+from twopc.sinks.hbase import HBaseSink, Put
+from twopc.sinks.kafka import KafkaSink
+from twopc.sinks.redis import HashIncrBy, HashSet, RedisSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -8,13 +8,13 @@ import sys
 def main() -> None:
     """Run the command line."""
     try:
-        from integration.cli import app  # noqa: PLC0415 - typer may be absent
+        from twopc.integration.cli import app  # noqa: PLC0415 - typer may be absent
 
         app()
     except ModuleNotFoundError as error:
         sys.exit(
-            f"twopc: the package {error.name!r} is not installed. Run: pip install 'twopc[verify]' for `twopc verify` and "
-            "`twopc preflight`, or 'twopc[demo]' for every command"
+            f"twopc: the package {error.name!r} is not installed. Run: pip install 'spark-twopc[verify]' for `twopc verify` and "
+            "`twopc preflight`, or 'spark-twopc[demo]' for every command"
         )
 
 

@@ -12,8 +12,8 @@ import kafka.errors as kafka_errors
 from kafka.protocol.consumer import FetchRequest
 from kafka.record import MemoryRecords
 
-from sinks.kafka.broker_connection import BrokerConnection
 from twopc.errors import RetriableError
+from twopc.sinks.kafka.broker_connection import BrokerConnection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

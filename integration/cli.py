@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from integration.alerts.commands import app as alerts
-from integration.command_line import Config, ConfigFile, Json, Seed, Servers, Timeout, chosen_seed, connection
-from integration.history.commands import app as history
-from integration.migrate.commands import app as migrate
-from integration.operate import commands as operate
-from integration.operate.savepoint_commands import app as savepoint
+from twopc.integration.alerts.commands import app as alerts
+from twopc.integration.command_line import Config, ConfigFile, Json, Seed, Servers, Timeout, chosen_seed, connection
+from twopc.integration.history.commands import app as history
+from twopc.integration.migrate.commands import app as migrate
+from twopc.integration.operate import commands as operate
+from twopc.integration.operate.savepoint_commands import app as savepoint
 
 app = typer.Typer(
     name="twopc",
@@ -33,7 +33,7 @@ app.command()(operate.report)
 
 
 def _parse(text: str) -> Any:
-    from integration.verify.expressions import ExpressionError, parse  # noqa: PLC0415 - slow, not needed for --help
+    from twopc.integration.verify.expressions import ExpressionError, parse  # noqa: PLC0415 - slow, not needed for --help
 
     try:
         return parse(text)
@@ -75,7 +75,7 @@ def demo(  # noqa: PLR0913 - options of a command line, each with a default
         raise typer.BadParameter(
             f"{kills} kills need more than {rows} rows: every kill needs new ones", param_hint="--rows"
         )
-    from integration.demo.run import DemoOptions, main  # noqa: PLC0415 - slow imports that --help does not need
+    from twopc.integration.demo.run import DemoOptions, main  # noqa: PLC0415 - slow imports that --help does not need
 
     options = DemoOptions(
         rows=rows,
@@ -134,11 +134,11 @@ def verify(  # noqa: PLR0913 - options of a command line
     """
     if by is not None and sequence is None:
         raise typer.BadParameter("it groups the records of --sequence: add --sequence", param_hint="--by")
-    from integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
-    from integration.verify import command  # noqa: PLC0415
-    from integration.verify.output import RecordChecks  # noqa: PLC0415
-    from integration.verify.verifier import VerifyOptions  # noqa: PLC0415
     from twopc.files import LocalFiles  # noqa: PLC0415
+    from twopc.integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
+    from twopc.integration.verify import command  # noqa: PLC0415
+    from twopc.integration.verify.output import RecordChecks  # noqa: PLC0415
+    from twopc.integration.verify.verifier import VerifyOptions  # noqa: PLC0415
 
     options = VerifyOptions(
         topics=frozenset(topic or ()),
@@ -173,8 +173,8 @@ def preflight(  # noqa: PLR0913 - options of a command line
 
     Exit status by the worst finding: 0 pass, 3 warn, 1 fail; 2 not checked (no broker, wrong usage, interrupted).
     """
-    from integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
-    from integration.preflight import command  # noqa: PLC0415
+    from twopc.integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
+    from twopc.integration.preflight import command  # noqa: PLC0415
 
     described = describing(bootstrap_servers, sink, ledger_topic, option, config_file, timeout)
     raise typer.Exit(command.main(described, topic or (), as_json=as_json))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sinks.kafka.options import PREFIX
 from twopc.errors import ConfigurationError
+from twopc.sinks.kafka.options import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka.admin import AdminClient
 
-    from sinks.kafka import KafkaSink
+    from twopc.sinks.kafka import KafkaSink
 
 
 def connection_options(pairs: Sequence[str], file: Path | None) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def describing(  # noqa: PLR0913, PLR0917 - the options that describe a sink
     timeout_s: int,
 ) -> Callable[[], KafkaSink]:
     """What describes the sink; it raises a ConfigurationError where the command reports one."""
-    from sinks.kafka import KafkaSink  # noqa: PLC0415 - slow, not needed for --help
+    from twopc.sinks.kafka import KafkaSink  # noqa: PLC0415 - slow, not needed for --help
 
     return lambda: KafkaSink(
         name=sink,

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from sinks.kafka.errors import on_topic, translate
-from sinks.kafka.reader import COMMITTED
 from twopc.errors import RetriableError
+from twopc.sinks.kafka.errors import on_topic, translate
+from twopc.sinks.kafka.reader import COMMITTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.services.kafka import LocalKafka
-from sinks.kafka import producer_pool
 from tests.live import pipeline
 from tests.live.lending import lent
 from tests.live.services import KafkaService, chosen, kafka_service
+from twopc.integration.services.kafka import LocalKafka
+from twopc.sinks.kafka import producer_pool
 from twopc.testing.contract import drivers
 
 if TYPE_CHECKING:

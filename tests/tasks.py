@@ -1,10 +1,10 @@
-"""One task attempt without Spark: the steps of ``integration.spark.task``, which needs a Spark task."""
+"""One task attempt without Spark: the steps of ``twopc.integration.spark.task``, which needs a Spark task."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from integration.spark.views import View
+from twopc.integration.spark.views import View
 from twopc.testing.contract.drivers import attempt_of, is_wanted
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from integration.services import ServiceError
-from integration.services.class_data import archive_in, class_data_flags
-from integration.services.java import java_command
+from twopc.integration.services import ServiceError
+from twopc.integration.services.class_data import archive_in, class_data_flags
+from twopc.integration.services.java import java_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

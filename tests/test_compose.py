@@ -10,10 +10,10 @@ import subprocess
 
 import pytest
 
-from integration.services.jars import DEFAULT_KAFKA_VERSION, HBASE_VERSION
-from integration.services.redis import DURABLE
 from tests.live.hbase.services import DOCKER_DIRECTORY, PORTS
 from tests.live.services import COMPOSE_FILE, compose_image, container_environment
+from twopc.integration.services.jars import DEFAULT_KAFKA_VERSION, HBASE_VERSION
+from twopc.integration.services.redis import DURABLE
 
 
 def test_the_broker_has_the_settings_of_the_local_broker() -> None:

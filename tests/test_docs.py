@@ -11,12 +11,12 @@ from pathlib import Path
 import typer
 import yaml
 
-from integration.cli import app
-from integration.history.diagnose import RULES
-from integration.history.failing import FAILING
-from sinks.kafka.java_options import ANSWERS, LOGIN_MODULES
 from tests.contract import guide
 from twopc import crash_points
+from twopc.integration.cli import app
+from twopc.integration.history.diagnose import RULES
+from twopc.integration.history.failing import FAILING
+from twopc.sinks.kafka.java_options import ANSWERS, LOGIN_MODULES
 from twopc.testing.contract import Case
 from twopc.testing.kill_loop import Moment
 

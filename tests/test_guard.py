@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.services.guard import GuardedProcess
+from twopc.integration.services.guard import GuardedProcess
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import tenacity
 
-from integration.services import ServiceError, ivy, jar_lock, jars
-from integration.services.ivy import ivy_file
-from integration.services.jars import (
+from twopc.integration.services import ServiceError, ivy, jar_lock, jars
+from twopc.integration.services.ivy import ivy_file
+from twopc.integration.services.jars import (
     LOCKED_KAFKA_VERSIONS,
     NEWEST_CONNECTORS,
     JarSet,

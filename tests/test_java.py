@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.services import ServiceError, cache_dir, java
-from integration.services.java import java_home, trust_arguments
+from twopc.integration.services import ServiceError, cache_dir, java
+from twopc.integration.services.java import java_home, trust_arguments
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from integration.services.jars import LOCKED_KAFKA_VERSIONS
-from integration.spark.foreach_batch import _PROVEN_SPARKS
 from tests.matrix.__main__ import KAFKAS, ROOT, SPARKS
+from twopc.integration.services.jars import LOCKED_KAFKA_VERSIONS
+from twopc.integration.spark.foreach_batch import _PROVEN_SPARKS
 
 OLDEST = SPARKS[0]
 PYTHON = "{}.{}".format(*sys.version_info)

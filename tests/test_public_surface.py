@@ -18,21 +18,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ROOT = Path(__file__).parents[1]
-_OURS = ("twopc", "sinks", "integration")
-_SINKS = ("sinks.kafka", "sinks.redis", "sinks.hbase")
+_SINKS = ("twopc.sinks.kafka", "twopc.sinks.redis", "twopc.sinks.hbase")
 _PUBLIC = (
     "twopc",
     *_SINKS,
-    "integration.spark",
-    "integration.history",
-    "integration.alerts",
-    "integration.migrate",
-    "integration.operate",
+    "twopc.integration.spark",
+    "twopc.integration.history",
+    "twopc.integration.alerts",
+    "twopc.integration.migrate",
+    "twopc.integration.operate",
 )
 #: Public as a whole, for those who break a sink on purpose.
 _FOR_TESTS = ("twopc.testing", "twopc.crash_points")
 #: Examples and the demo start servers; the demo consists of its own modules.
-_ROOMS = ("integration.services", "integration.demo", "integration.topic_reader", "integration.signals")
+_ROOMS = (
+    "twopc.integration.services",
+    "twopc.integration.demo",
+    "twopc.integration.topic_reader",
+    "twopc.integration.signals",
+)
 _DOCUMENTS = [_ROOT / "README.md", *sorted((_ROOT / "docs").glob("*.md"))]
 _SCRIPTS = [*sorted((_ROOT / "examples").glob("*.py")), *sorted((_ROOT / "integration" / "demo").glob("*.py"))]
 
@@ -48,8 +52,8 @@ def _imported(code: str) -> Iterator[tuple[str, str | None]]:
     """``(module, name)`` of each import from our packages; name None if the module itself is imported."""
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, None) for alias in node.names if alias.name.split(".")[0] in _OURS)
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in _OURS:
+            yield from ((alias.name, None) for alias in node.names if alias.name.split(".")[0] == "twopc")
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "twopc":
             yield from ((node.module or "", alias.name) for alias in node.names)
 
 

@@ -30,14 +30,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "package",
     [
         "twopc",
-        "sinks.kafka",
-        "sinks.redis",
-        "sinks.hbase",
-        "integration.spark",
-        "integration.history",
-        "integration.alerts",
-        "integration.migrate",
-        "integration.operate",
+        "twopc.sinks.kafka",
+        "twopc.sinks.redis",
+        "twopc.sinks.hbase",
+        "twopc.integration.spark",
+        "twopc.integration.history",
+        "twopc.integration.alerts",
+        "twopc.integration.migrate",
+        "twopc.integration.operate",
     ],
 )
 def test_the_api_page_shows_every_public_name(site: Path, package: str) -> None:

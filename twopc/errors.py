@@ -123,6 +123,6 @@ class CommitBlockedError(TwoPhaseCommitError):
 def missing_extra(what: str, extra: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
     """The error to raise when ``what`` cannot be imported because a package of ``extra`` is absent."""
     return ModuleNotFoundError(
-        f"{what} needs the package {error.name!r}, which is not installed. Run: pip install 'twopc[{extra}]'",
+        f"{what} needs the package {error.name!r}, which is not installed. Run: pip install 'spark-twopc[{extra}]'",
         name=error.name,
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.measured import MissingError
-from integration.services.java import java_home
+from twopc.integration.services.java import java_home
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,8 +9,8 @@ from typing import Final
 
 from benchmarks.measured import MissingError
 from benchmarks.peers.jars import KAFKA_TOOLS, peer_jars
-from integration.services.jars import DEFAULT_KAFKA_VERSION, kafka_jars
-from integration.services.java import java_command
+from twopc.integration.services.jars import DEFAULT_KAFKA_VERSION, kafka_jars
+from twopc.integration.services.java import java_command
 
 NAME: Final = "Kafka's ProducerPerformance, transactional"
 #: With librdkafka's default batch.size; Java's is 16 KiB.

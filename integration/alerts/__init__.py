@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from integration.alerts.channels import Webhook, to_log
-from integration.alerts.episodes import Alert
-from integration.alerts.listener import Alerts
-from integration.alerts.rules import ConsecutiveFailures, FailedCheckpoints, NoCheckpoint
+from twopc.integration.alerts.channels import Webhook, to_log
+from twopc.integration.alerts.episodes import Alert
+from twopc.integration.alerts.listener import Alerts
+from twopc.integration.alerts.rules import ConsecutiveFailures, FailedCheckpoints, NoCheckpoint
 
 __all__ = ["Alert", "Alerts", "ConsecutiveFailures", "FailedCheckpoints", "NoCheckpoint", "Webhook", "to_log"]

@@ -17,8 +17,8 @@ import msgspec
 from tenacity import Retrying, retry_if_exception, stop_after_attempt
 from tenacity.wait import WaitBaseT, wait_exponential
 
-from integration.alerts.episodes import Alert
 from twopc.errors import ConfigurationError
+from twopc.integration.alerts.episodes import Alert
 
 logger: Final = logging.getLogger("twopc.alerts")
 

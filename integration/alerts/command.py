@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import typer
 
-from integration.alerts.channels import deliver, line, to_log
-from integration.alerts.episodes import Episodes, ended_ms
-from integration.alerts.file import read_rules
-from integration.alerts.saved import load, save
-from integration.history.reader import HistoryError, read
-from integration.reported import reported
+from twopc.integration.alerts.channels import deliver, line, to_log
+from twopc.integration.alerts.episodes import Episodes, ended_ms
+from twopc.integration.alerts.file import read_rules
+from twopc.integration.alerts.saved import load, save
+from twopc.integration.history.reader import HistoryError, read
+from twopc.integration.reported import reported
 from twopc.progress import utc
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from integration.alerts.channels import Channel
-    from integration.alerts.episodes import Alert
-    from integration.history.reader import History
+    from twopc.integration.alerts.channels import Channel
+    from twopc.integration.alerts.episodes import Alert
+    from twopc.integration.history.reader import History
 
 _QUIET: Final = 0
 _FIRING: Final = 1

@@ -1,4 +1,4 @@
-"""``twopc alerts``: options only, as in ``integration.cli``."""
+"""``twopc alerts``: options only, as in ``twopc.integration.cli``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from integration.command_line import Json  # noqa: TC001 - typer evaluates annotations at run time
+from twopc.integration.command_line import Json  # noqa: TC001 - typer evaluates annotations at run time
 
 app = typer.Typer()
 
@@ -38,7 +38,7 @@ def alerts(  # noqa: PLR0913 - options of a command line
 
     Exit status: 0 no rule holds, 1 a rule holds (--watch: at the last look), 2 not looked at (no history, a wrong rule).
     """
-    from integration.alerts.command import Watching, main  # noqa: PLC0415 - slow imports that --help does not need
+    from twopc.integration.alerts.command import Watching, main  # noqa: PLC0415 - slow imports that --help does not need
 
     watching = Watching(checkpoint, rules, state, name, interval_s=interval if watch else None, for_s=seconds)
     raise typer.Exit(main(watching, as_json=as_json))

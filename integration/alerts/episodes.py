@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from integration.alerts.rules import Facts, duration
+from twopc.integration.alerts.rules import Facts, duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from integration.alerts.rules import Rule
+    from twopc.integration.alerts.rules import Rule
     from twopc.progress import Checkpoint
 
 #: Of what a webhook gets. Fields are added; anything else needs another number.

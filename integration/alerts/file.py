@@ -7,15 +7,15 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from integration.alerts.channels import Channel, Webhook, to_log
-from integration.alerts.rules import ConsecutiveFailures, FailedCheckpoints, NoCheckpoint
 from twopc.errors import ConfigurationError
+from twopc.integration.alerts.channels import Channel, Webhook, to_log
+from twopc.integration.alerts.rules import ConsecutiveFailures, FailedCheckpoints, NoCheckpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from integration.alerts.rules import Rule
+    from twopc.integration.alerts.rules import Rule
 
 _UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
 

@@ -11,20 +11,20 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from integration.alerts.channels import Post, to_log
-from integration.alerts.episodes import Episodes
-from integration.alerts.file import read_rules, require_names
-from integration.alerts.saved import load, save
-from integration.history.reader import HistoryError, read
-from integration.local_paths import local_path
 from twopc.errors import ConfigurationError
+from twopc.integration.alerts.channels import Post, to_log
+from twopc.integration.alerts.episodes import Episodes
+from twopc.integration.alerts.file import read_rules, require_names
+from twopc.integration.alerts.saved import load, save
+from twopc.integration.history.reader import HistoryError, read
+from twopc.integration.local_paths import local_path
 from twopc.pending import Listener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from integration.alerts.channels import Channel
-    from integration.alerts.rules import Rule
+    from twopc.integration.alerts.channels import Channel
+    from twopc.integration.alerts.rules import Rule
     from twopc.pending import Pending
     from twopc.progress import Checkpoint
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from integration.alerts.episodes import State
+from twopc.integration.alerts.episodes import State
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from integration.services import ServiceError
-from integration.services.server import wait_until
-from integration.topic_reader import read_topic
 from twopc import TwoPhaseCommitError
+from twopc.integration.services import ServiceError
+from twopc.integration.services.server import wait_until
+from twopc.integration.topic_reader import read_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

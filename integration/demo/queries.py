@@ -17,8 +17,8 @@ def with_twopc(bootstrap_servers: str, topic: str, shuffle: int) -> Query:
     """Write through this toolkit; see :func:`with_spark`."""
 
     def query(frame: DataFrame, checkpoint: str) -> DataStreamWriter:
-        from integration.spark import exactly_once  # noqa: PLC0415 - in the query's own process
-        from sinks.kafka import KafkaSink  # noqa: PLC0415 - the same
+        from twopc.integration.spark import exactly_once  # noqa: PLC0415 - in the query's own process
+        from twopc.sinks.kafka import KafkaSink  # noqa: PLC0415 - the same
 
         sink = KafkaSink(name="demo", bootstrap_servers=bootstrap_servers, topic=topic)
         rows = _shuffled(frame, shuffle)

@@ -14,22 +14,22 @@ from confluent_kafka import KafkaException
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from integration.demo.output import KEYS, Output
-from integration.demo.plan import outside_kills, protocol_kills
-from integration.demo.queries import with_spark, with_twopc
-from integration.demo.report import facts, is_exactly_once, show
-from integration.services import ServiceError
-from integration.services.class_data import driver_flags
-from integration.services.jars import spark_kafka_jars
-from integration.services.kafka import LocalKafka
-from integration.signals import ended_by_signals
+from twopc.integration.demo.output import KEYS, Output
+from twopc.integration.demo.plan import outside_kills, protocol_kills
+from twopc.integration.demo.queries import with_spark, with_twopc
+from twopc.integration.demo.report import facts, is_exactly_once, show
+from twopc.integration.services import ServiceError
+from twopc.integration.services.class_data import driver_flags
+from twopc.integration.services.jars import spark_kafka_jars
+from twopc.integration.services.kafka import LocalKafka
+from twopc.integration.signals import ended_by_signals
 from twopc.testing.kill_loop import KafkaTopic, Kill, KillLoop
 from twopc.testing.kill_loop.kills import BATCHES_A_KILL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from integration.demo.queries import Query
+    from twopc.integration.demo.queries import Query
 
 #: Largest default batch: a kill undoes at most one batch.
 _LARGEST_BATCH: Final = 100_000
@@ -37,7 +37,7 @@ _LARGEST_BATCH: Final = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
-    """Options of ``twopc demo``; ``integration.cli`` says what they mean."""
+    """Options of ``twopc demo``; ``twopc.integration.cli`` says what they mean."""
 
     rows: int
     kills: int

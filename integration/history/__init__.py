@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from integration.history.log import CheckpointLog
-from integration.history.metrics import PrometheusMetrics
+from twopc.integration.history.log import CheckpointLog
+from twopc.integration.history.metrics import PrometheusMetrics
 
 __all__ = ["CheckpointLog", "PrometheusMetrics"]

@@ -12,17 +12,17 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from integration.history.diagnose import diagnose
-from integration.history.reader import HistoryError, read
-from integration.reported import reported
-from integration.tables import show_table
+from twopc.integration.history.diagnose import diagnose
+from twopc.integration.history.reader import HistoryError, read
+from twopc.integration.reported import reported
+from twopc.integration.tables import show_table
 from twopc.progress import describe, seconds, utc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from integration.history.reader import History
+    from twopc.integration.history.reader import History
     from twopc.progress import Checkpoint, StateSize
 
 _DONE: Final = 0

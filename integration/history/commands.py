@@ -1,4 +1,4 @@
-"""``twopc history``, ``show``, ``diagnose``: options only, as in ``integration.cli``."""
+"""``twopc history``, ``show``, ``diagnose``: options only, as in ``twopc.integration.cli``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from integration.command_line import Json  # noqa: TC001 - typer evaluates annotations at run time
+from twopc.integration.command_line import Json  # noqa: TC001 - typer evaluates annotations at run time
 
 app = typer.Typer()
 
@@ -32,7 +32,7 @@ def history(
 
     Exit status: 0 shown, 2 no history, or it cannot be read.
     """
-    from integration.history import command  # noqa: PLC0415 - slow imports that --help does not need
+    from twopc.integration.history import command  # noqa: PLC0415 - slow imports that --help does not need
 
     raise typer.Exit(command.show_history(checkpoint, last=last, only_failed=only_failed, as_json=as_json))
 
@@ -48,7 +48,7 @@ def show(
 
     Exit status: 0 shown, 2 not in the history, or it cannot be read.
     """
-    from integration.history import command  # noqa: PLC0415 - slow imports that --help does not need
+    from twopc.integration.history import command  # noqa: PLC0415 - slow imports that --help does not need
 
     raise typer.Exit(command.show_one(checkpoint, batch, as_json=as_json))
 
@@ -59,6 +59,6 @@ def diagnose(checkpoint: HistoryOf, *, last: Last = 50, as_json: Json = False) -
 
     Exit status: 0 nothing found, 1 something found, 2 no history, or it cannot be read.
     """
-    from integration.history import command  # noqa: PLC0415 - slow imports that --help does not need
+    from twopc.integration.history import command  # noqa: PLC0415 - slow imports that --help does not need
 
     raise typer.Exit(command.show_diagnosis(checkpoint, last=last, as_json=as_json))

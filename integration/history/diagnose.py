@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from integration.history.failing import FAILING
-from integration.history.slow import SLOW
-from integration.history.window import LAST, Window
+from twopc.integration.history.failing import FAILING
+from twopc.integration.history.slow import SLOW
+from twopc.integration.history.window import LAST, Window
 
 if TYPE_CHECKING:
-    from integration.history.reader import History
+    from twopc.integration.history.reader import History
 
 RULES: Final = (*FAILING, *SLOW)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from integration.history.window import Evidence, Rule, failures
+from twopc.integration.history.window import Evidence, Rule, failures
 
 if TYPE_CHECKING:
-    from integration.history.window import Window
+    from twopc.integration.history.window import Window
 
 _MEMORY: Final = (
     r"OutOfMemoryError|GC overhead limit|ExecutorLostFailure|exit code:? 137|Container killed|MemoryError"

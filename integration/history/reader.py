@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from integration.history.writer import DIRECTORY, SUFFIX
-from integration.local_paths import local_path
+from twopc.integration.history.writer import DIRECTORY, SUFFIX
+from twopc.integration.local_paths import local_path
 from twopc.progress import FORMAT, Checkpoint
 from twopc.sealed import AlteredError, unseal
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from integration.history.charts import PHASES, rates, timeline
+from twopc.integration.history.charts import PHASES, rates, timeline
 from twopc.progress import seconds, utc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from integration.history.diagnose import Diagnosis
-    from integration.history.reader import History
+    from twopc.integration.history.diagnose import Diagnosis
+    from twopc.integration.history.reader import History
     from twopc.progress import Checkpoint
 
 #: The browser, too, asks nobody for anything.

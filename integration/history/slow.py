@@ -7,11 +7,11 @@ from itertools import pairwise
 from statistics import mean, median
 from typing import TYPE_CHECKING, Final
 
-from integration.history.window import LEAST_MS, Evidence, Rule, slow_phase
+from twopc.integration.history.window import LEAST_MS, Evidence, Rule, slow_phase
 from twopc.progress import seconds
 
 if TYPE_CHECKING:
-    from integration.history.window import Window
+    from twopc.integration.history.window import Window
     from twopc.progress import Checkpoint, StateSize
 
 #: A task is behind the others at so many times their median.

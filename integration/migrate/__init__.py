@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from twopc.errors import missing_extra
 
 if TYPE_CHECKING:
-    from integration.migrate.unfinished import TakeOver, take_over
+    from twopc.integration.migrate.unfinished import TakeOver, take_over
 
 __all__ = ["TakeOver", "take_over"]
 
@@ -19,6 +19,6 @@ if not TYPE_CHECKING:  # so that a type checker still reports names that do not 
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         try:
-            return getattr(import_module("integration.migrate.unfinished"), name)
+            return getattr(import_module("twopc.integration.migrate.unfinished"), name)
         except ModuleNotFoundError as error:
-            raise missing_extra("integration.migrate", "spark", error) from error
+            raise missing_extra("twopc.integration.migrate", "spark", error) from error

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
-from integration.preflight.findings import Finding, Result
-from sinks.kafka.errors import translated
 from twopc.errors import RetriableError, TwoPhaseCommitError
+from twopc.integration.preflight.findings import Finding, Result
+from twopc.sinks.kafka.errors import translated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from integration.preflight.target import Target
+    from twopc.integration.preflight.target import Target
 
 _CHECK: Final = "clock"
 #: What is found is rounded to milliseconds, and a hand-over allows a minute: less than this is no finding.

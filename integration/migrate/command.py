@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import typer
 
-from integration.migrate.cutover import find, record
-from integration.migrate.handover import Kind
-from integration.migrate.place import opened
-from integration.migrate.probe import probe
-from integration.migrate.rollback import roll_back
-from integration.preflight.findings import Result
-from integration.reported import reported
-from integration.verify.expressions import ExpressionError
+from twopc.integration.migrate.cutover import find, record
+from twopc.integration.migrate.handover import Kind
+from twopc.integration.migrate.place import opened
+from twopc.integration.migrate.probe import probe
+from twopc.integration.migrate.rollback import roll_back
+from twopc.integration.preflight.findings import Result
+from twopc.integration.reported import reported
+from twopc.integration.verify.expressions import ExpressionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from integration.migrate.cutover import Cutover, Found
-    from integration.migrate.probe import Probe
-    from integration.migrate.rollback import WayBack
-    from sinks.kafka import KafkaSink
+    from twopc.integration.migrate.cutover import Cutover, Found
+    from twopc.integration.migrate.probe import Probe
+    from twopc.integration.migrate.rollback import WayBack
+    from twopc.sinks.kafka import KafkaSink
 
 _DONE: Final = 0
 _NOT_DONE: Final = 2

@@ -1,4 +1,4 @@
-"""``twopc migrate …``: options only, as in ``integration.cli``."""
+"""``twopc migrate …``: options only, as in ``twopc.integration.cli``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from integration.command_line import Config, ConfigFile, Json, Seed, Servers, Timeout, chosen_seed, connection
+from twopc.integration.command_line import Config, ConfigFile, Json, Seed, Servers, Timeout, chosen_seed, connection
 
 app = typer.Typer(no_args_is_help=True, help="From an at-least-once pipeline to transactional sinks, and back.")
 
 
 class Way(Enum):
-    """The ways of a rehearsal; see :mod:`integration.migrate.rehearsal.ways`."""
+    """The ways of a rehearsal; see :mod:`twopc.integration.migrate.rehearsal.ways`."""
 
     ANOTHER_CLUSTER = "another-cluster"
     UPGRADE = "upgrade"
@@ -51,9 +51,9 @@ def preflight(  # noqa: PLR0913 - options of a command line
     """
     if source_topic and source_bootstrap_servers is None:
         raise typer.BadParameter("it needs --source-bootstrap-servers", param_hint="--source-topic")
-    from integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
-    from integration.migrate.preflight import Source, further_checks  # noqa: PLC0415
-    from integration.preflight import command  # noqa: PLC0415
+    from twopc.integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
+    from twopc.integration.migrate.preflight import Source, further_checks  # noqa: PLC0415
+    from twopc.integration.preflight import command  # noqa: PLC0415
 
     source = None if source_bootstrap_servers is None else Source(source_bootstrap_servers, tuple(source_topic or ()))
     described = describing(bootstrap_servers, sink, ledger_topic, config, config_file, timeout)
@@ -98,9 +98,9 @@ def cutover(  # noqa: PLR0913 - options of a command line
 
     Exit status: 0 done, 2 not done (the message says why).
     """
-    from integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
-    from integration.migrate import command  # noqa: PLC0415
-    from integration.migrate.cutover import Cutover  # noqa: PLC0415
+    from twopc.integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
+    from twopc.integration.migrate import command  # noqa: PLC0415
+    from twopc.integration.migrate.cutover import Cutover  # noqa: PLC0415
 
     wanted = Cutover(
         topics=tuple(topic),
@@ -132,8 +132,8 @@ def rollback(  # noqa: PLR0913 - options of a command line
 
     Exit status: 0 done, 2 not done (the message says why).
     """
-    from integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
-    from integration.migrate import command  # noqa: PLC0415
+    from twopc.integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
+    from twopc.integration.migrate import command  # noqa: PLC0415
 
     described = describing(bootstrap_servers, sink, ledger_topic, config, config_file, timeout)
     raise typer.Exit(command.roll_back_to_old(checkpoint, described, as_json=as_json))
@@ -157,8 +157,8 @@ def rehearse(
 
     Exit status: 0 if every check passed, 1 if one failed, or the rehearsal itself.
     """
-    from integration.migrate.rehearsal.run import main  # noqa: PLC0415 - slow imports that --help does not need
-    from integration.migrate.rehearsal.ways import Scale  # noqa: PLC0415
+    from twopc.integration.migrate.rehearsal.run import main  # noqa: PLC0415 - slow imports that --help does not need
+    from twopc.integration.migrate.rehearsal.ways import Scale  # noqa: PLC0415
 
     scale = Scale(seed=chosen_seed(seed), kills=kills, batch_rows=batch_rows)
     raise typer.Exit(main([each.value for each in way or Way], scale, as_json=as_json))
@@ -188,9 +188,9 @@ def probe(  # noqa: PLR0913 - options of a command line
 
     Exit status by the worst finding: 0 pass, 3 warn (the group committed no offset), 1 fail; 2 not probed.
     """
-    from integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
-    from integration.migrate import command  # noqa: PLC0415
-    from integration.migrate.probe import Probe  # noqa: PLC0415
+    from twopc.integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
+    from twopc.integration.migrate import command  # noqa: PLC0415
+    from twopc.integration.migrate.probe import Probe  # noqa: PLC0415
 
     wanted = Probe(group=group, topic=topic, wait_s=wait, hold_s=hold)
     described = describing(bootstrap_servers, sink, ledger_topic, config, config_file, timeout)

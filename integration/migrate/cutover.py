@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from integration.migrate.handover import Bounds, Handover, Handovers, Kind
-from integration.migrate.output import Tally, bounds_of, tally
-from integration.spark.checkpoint import decoding, offsets_by_source, query_id, source_offsets
-from integration.verify.expressions import parse
 from twopc.errors import ConfigurationError
+from twopc.integration.migrate.handover import Bounds, Handover, Handovers, Kind
+from twopc.integration.migrate.output import Tally, bounds_of, tally
+from twopc.integration.spark.checkpoint import decoding, offsets_by_source, query_id, source_offsets
+from twopc.integration.verify.expressions import parse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from integration.migrate.place import Place
-    from sinks.kafka import KafkaSink
     from twopc.files import Files
+    from twopc.integration.migrate.place import Place
+    from twopc.sinks.kafka import KafkaSink
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ output. A sink without transactions leaves no trace that says which.
 
 So the command ``twopc migrate cutover`` writes a file ``<checkpoint>/twopc/handover-<n>.json``, once the old query has ended. It
 holds the number of the batch, its source offsets, and *bounds*: the offsets of the output between which the batch's rows are. The
-callable that :func:`integration.migrate.take_over` makes stands before the new sink. It compares batch N with the records
+callable that :func:`twopc.integration.migrate.take_over` makes stands before the new sink. It compares batch N with the records
 within the bounds, as multisets, and passes on the rest. Every other batch passes unchanged.
 
 The protocol needs no second path. The bounds are fixed before the new sink writes its first row, so they never contain its own
@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from integration.spark.handed_over import NAME
 from twopc.errors import ConfigurationError
+from twopc.integration.spark.handed_over import NAME
 from twopc.sealed import seal, unseal
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
-    from integration.verify.expressions import Expression
+    from twopc.integration.verify.expressions import Expression
 
 
 class Row(NamedTuple):

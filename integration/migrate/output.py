@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from integration.connection_options import quiet_admin
-from integration.migrate.handover import Bounds
-from integration.migrate.identity import identity_of
-from integration.topic_reader import read_topic
-from sinks.kafka.errors import translated
-from sinks.kafka.ledger_topic import describe
-from sinks.kafka.reader import offsets
 from twopc.errors import ConfigurationError, RetriableError
+from twopc.integration.connection_options import quiet_admin
+from twopc.integration.migrate.handover import Bounds
+from twopc.integration.migrate.identity import identity_of
+from twopc.integration.topic_reader import read_topic
+from twopc.sinks.kafka.errors import translated
+from twopc.sinks.kafka.ledger_topic import describe
+from twopc.sinks.kafka.reader import offsets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from confluent_kafka import Message
 
-    from integration.migrate.handover import Handover
-    from integration.verify.expressions import Expression
-    from sinks.kafka import KafkaSink
+    from twopc.integration.migrate.handover import Handover
+    from twopc.integration.verify.expressions import Expression
+    from twopc.sinks.kafka import KafkaSink
 
 _NONE_AT_THAT_TIME = -1
 

@@ -6,9 +6,9 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from integration.local_paths import is_elsewhere, local_path
 from twopc.errors import ConfigurationError, missing_extra
 from twopc.files import LocalFiles
+from twopc.integration.local_paths import is_elsewhere, local_path
 from twopc.tried_files import tried
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def opened(location: str) -> Iterator[Place]:
         from pyspark.errors import PySparkException  # noqa: PLC0415 - the same
         from pyspark.sql import SparkSession  # noqa: PLC0415 - local directories need no Spark
 
-        from integration.spark.hadoop_files import open_files  # noqa: PLC0415 - the same
+        from twopc.integration.spark.hadoop_files import open_files  # noqa: PLC0415 - the same
     except ModuleNotFoundError as error:
         raise ConfigurationError(str(missing_extra("--checkpoint with a URL", "spark", error))) from error
     running = SparkSession.getActiveSession()

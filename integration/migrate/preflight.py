@@ -12,21 +12,21 @@ from confluent_kafka.admin import OffsetSpec
 from kafka.protocol.admin import DescribeClientQuotasRequest
 from kafka.protocol.metadata import MetadataRequest
 
-from integration.connection_options import quiet_admin
-from integration.migrate.clock import check_clock
-from integration.preflight.checks import Check
-from integration.preflight.findings import Finding, Result
-from integration.topic_reader import read_topic
-from sinks.kafka.broker_connection import BrokerConnection
-from sinks.kafka.errors import translated
-from sinks.kafka.ledger_topic import describe
-from sinks.kafka.reader import offsets
+from twopc.integration.connection_options import quiet_admin
+from twopc.integration.migrate.clock import check_clock
+from twopc.integration.preflight.checks import Check
+from twopc.integration.preflight.findings import Finding, Result
+from twopc.integration.topic_reader import read_topic
+from twopc.sinks.kafka.broker_connection import BrokerConnection
+from twopc.sinks.kafka.errors import translated
+from twopc.sinks.kafka.ledger_topic import describe
+from twopc.sinks.kafka.reader import offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from integration.preflight.target import Target
-    from sinks.kafka import KafkaSink
+    from twopc.integration.preflight.target import Target
+    from twopc.sinks.kafka import KafkaSink
 
 _SAMPLE: Final = 500
 #: The request with which Spark's connector describes topics since 3.0; before version 4 it may create them.

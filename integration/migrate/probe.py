@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from integration.connection_options import quiet_admin
-from integration.preflight.findings import Finding, Result
-from sinks.kafka.errors import on_ids, on_topic, translated
-from sinks.kafka.ledger_topic import describe
 from twopc.errors import ConfigurationError, RetriableError
+from twopc.integration.connection_options import quiet_admin
+from twopc.integration.preflight.findings import Finding, Result
+from twopc.sinks.kafka.errors import on_ids, on_topic, translated
+from twopc.sinks.kafka.ledger_topic import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from sinks.kafka import KafkaSink
+    from twopc.sinks.kafka import KafkaSink
 
 _COMMITTED: Final = b"twopc migrate probe: this record is committed; every reader sees it"
 _ABORTED: Final = b"twopc migrate probe: this record was aborted; no read_committed reader sees it"

@@ -11,20 +11,20 @@ from pyspark.sql import Window
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from integration.migrate.handover import Bounds, Handover
-from integration.migrate.identity import Row, content_of, identity_of
-from integration.migrate.output import records_of
-from integration.verify.expressions import parse
-from sinks.kafka.columns import named
 from twopc.errors import ConfigurationError, SchemaError
+from twopc.integration.migrate.handover import Bounds, Handover
+from twopc.integration.migrate.identity import Row, content_of, identity_of
+from twopc.integration.migrate.output import records_of
+from twopc.integration.verify.expressions import parse
+from twopc.sinks.kafka.columns import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from pyspark.sql import Column, DataFrame
 
-    from integration.verify.expressions import Expression
-    from sinks.kafka import KafkaSink
+    from twopc.integration.verify.expressions import Expression
+    from twopc.sinks.kafka import KafkaSink
 
 _ID: Final = "__twopc_id"
 _CONTENT: Final = "__twopc_content"

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from integration.migrate.cutover import last_batch
-from integration.migrate.handover import Handover, Handovers, Kind
-from integration.spark.checkpoint import query_id, read_batch
 from twopc.batch import Overrides
 from twopc.coordinator import Coordinator
 from twopc.errors import ConfigurationError
+from twopc.integration.migrate.cutover import last_batch
+from twopc.integration.migrate.handover import Handover, Handovers, Kind
+from twopc.integration.spark.checkpoint import query_id, read_batch
 from twopc.recovery import Outcome
 from twopc.settings import Settings
 
 if TYPE_CHECKING:
-    from integration.migrate.place import Place
-    from sinks.kafka import KafkaSink
+    from twopc.integration.migrate.place import Place
+    from twopc.sinks.kafka import KafkaSink
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import DataFrame
 
-from integration.migrate.handover import Handovers, Kind
-from integration.migrate.output import written_since
-from integration.migrate.rest import Comparison
-from integration.spark import ExactlyOnce, checkpoint
-from integration.spark.hadoop_files import open_files
-from integration.spark.handed_over import passing_the_rest
 from twopc.errors import ConfigurationError, FatalError
+from twopc.integration.migrate.handover import Handovers, Kind
+from twopc.integration.migrate.output import written_since
+from twopc.integration.migrate.rest import Comparison
+from twopc.integration.spark import ExactlyOnce, checkpoint
+from twopc.integration.spark.hadoop_files import open_files
+from twopc.integration.spark.handed_over import passing_the_rest
 from twopc.log_view import fold
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from integration.migrate.handover import Handover
-    from integration.migrate.rest import Numbers
-    from sinks.kafka import KafkaSink
     from twopc.files import Files
+    from twopc.integration.migrate.handover import Handover
+    from twopc.integration.migrate.rest import Numbers
+    from twopc.sinks.kafka import KafkaSink
 
 logger = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from twopc.errors import missing_extra
 
 if TYPE_CHECKING:
-    from integration.operate.boundary import StoppedWithSavepointError, stop_with_savepoint, with_savepoints
-    from integration.operate.progress import with_progress
-    from integration.operate.restore import restore_savepoint
-    from integration.operate.savepoint import create_savepoint
+    from twopc.integration.operate.boundary import StoppedWithSavepointError, stop_with_savepoint, with_savepoints
+    from twopc.integration.operate.progress import with_progress
+    from twopc.integration.operate.restore import restore_savepoint
+    from twopc.integration.operate.savepoint import create_savepoint
 
 __all__ = [
     "StoppedWithSavepointError",
@@ -33,6 +33,6 @@ if not TYPE_CHECKING:  # so that a type checker still reports names that do not 
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         try:
-            return getattr(import_module(f"integration.operate.{_HOMES.get(name, 'boundary')}"), name)
+            return getattr(import_module(f"twopc.integration.operate.{_HOMES.get(name, 'boundary')}"), name)
         except ModuleNotFoundError as error:
-            raise missing_extra("integration.operate", "verify", error) from error
+            raise missing_extra("twopc.integration.operate", "verify", error) from error

@@ -10,22 +10,22 @@ import uuid
 from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from integration.operate.observe import SinkState, history, observe
-from integration.operate.opened import OpenTransaction, Standing
-from integration.verify.cluster import Cluster
-from integration.verify.history import history_of
-from integration.verify.transactions import decided_in
-from sinks.kafka.prepared import await_visible, end_all, fence
-from sinks.kafka.reports import NONE
-from sinks.kafka.transactions import TransactionClient
 from twopc.attempt import Claim, Evidence
 from twopc.errors import FatalError
+from twopc.integration.operate.observe import SinkState, history, observe
+from twopc.integration.operate.opened import OpenTransaction, Standing
+from twopc.integration.verify.cluster import Cluster
+from twopc.integration.verify.history import history_of
+from twopc.integration.verify.transactions import decided_in
 from twopc.records import LogContents
+from twopc.sinks.kafka.prepared import await_visible, end_all, fence
+from twopc.sinks.kafka.reports import NONE
+from twopc.sinks.kafka.transactions import TransactionClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from sinks.kafka import KafkaSink
+    from twopc.sinks.kafka import KafkaSink
 
 _NEVER: Final = "Nothing was done, and --force does not change that"
 _FORCE: Final = "Nothing was done. If you are sure, add --force --reason TEXT"

@@ -5,15 +5,15 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from integration.operate.opened import Standing
 from twopc.attempt import Evidence
+from twopc.integration.operate.opened import Standing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from integration.operate.checkpoint import CheckpointState
-    from integration.operate.observe import SinkState
-    from integration.operate.opened import OpenTransaction
+    from twopc.integration.operate.checkpoint import CheckpointState
+    from twopc.integration.operate.observe import SinkState
+    from twopc.integration.operate.opened import OpenTransaction
 
 #: The runbook. Each entry's anchor is checked by a test.
 RUNBOOK: Final = "docs/operations.md"

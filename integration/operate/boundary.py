@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from integration.local_paths import local_path
-from integration.operate.checkpoint import read_checkpoint
-from integration.operate.manifest import Savepoint, open_savepoint
-from integration.operate.retention import Retention
-from integration.operate.savepoint import create_savepoint
 from twopc.errors import ConfigurationError, FatalError, RetriableError, TwoPhaseCommitError
 from twopc.files import UnlinkedFiles
+from twopc.integration.local_paths import local_path
+from twopc.integration.operate.checkpoint import read_checkpoint
+from twopc.integration.operate.manifest import Savepoint, open_savepoint
+from twopc.integration.operate.retention import Retention
+from twopc.integration.operate.savepoint import create_savepoint
 from twopc.sealed import unseal
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from sinks.kafka import KafkaSink
+    from twopc.sinks.kafka import KafkaSink
 
 logger = logging.getLogger(__name__)
 
@@ -263,7 +263,7 @@ def stop_with_savepoint(
     """Stop a query of this process at the end of a batch, with a savepoint of it.
 
     A query that waits for input is stopped at once: it is between two batches. If it begins one at that very moment, the batch
-    may be decided after the savepoint; :func:`integration.operate.restore_savepoint` says so.
+    may be decided after the savepoint; :func:`twopc.integration.operate.restore_savepoint` says so.
 
     Raises:
         ConfigurationError: the savepoint could not be taken.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from integration.local_paths import local_path
-from integration.spark.checkpoint import query_id
 from twopc.binding import Binding
 from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
+from twopc.integration.local_paths import local_path
+from twopc.integration.spark.checkpoint import query_id
 from twopc.log_view import fold
 from twopc.registers import RegisterLog
 

@@ -1,4 +1,4 @@
-"""``twopc status``, ``twopc report``, ``twopc resolve`` and ``twopc transactions …``: options only, as in ``integration.cli``."""
+"""``twopc status``, ``twopc report``, ``twopc resolve`` and ``twopc transactions …``: options only."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from integration.command_line import Config, ConfigFile, Json, Servers, Timeout, connection
-from integration.history.commands import HistoryOf, Last  # noqa: TC001 - typer evaluates annotations at run time
+from twopc.integration.command_line import Config, ConfigFile, Json, Servers, Timeout, connection
+from twopc.integration.history.commands import HistoryOf, Last  # noqa: TC001 - typer evaluates annotations at run time
 
 if TYPE_CHECKING:
-    from integration.operate.subject import Connection
+    from twopc.integration.operate.subject import Connection
 
 transactions = typer.Typer(no_args_is_help=True, help="What is open, what is proven of it, and how to end it by hand.")
 
@@ -44,7 +44,7 @@ def _connect(
     config_file: Path | None,
     timeout: int,
 ) -> Connection:
-    from integration.operate.subject import Connection  # noqa: PLC0415 - slow imports that --help does not need
+    from twopc.integration.operate.subject import Connection  # noqa: PLC0415 - slow imports that --help does not need
 
     return Connection(servers, ledger, config, config_file, timeout)
 
@@ -71,9 +71,9 @@ def status(  # noqa: PLR0913 - options of a command line
     """
     if what is None and bootstrap_servers is None:
         raise typer.BadParameter("name a checkpoint, or add --bootstrap-servers")
-    from integration.operate import status as command  # noqa: PLC0415 - slow imports that --help does not need
-    from integration.operate.printing import run  # noqa: PLC0415
-    from integration.verify.command import Pace  # noqa: PLC0415
+    from twopc.integration.operate import status as command  # noqa: PLC0415 - slow imports that --help does not need
+    from twopc.integration.operate.printing import run  # noqa: PLC0415
+    from twopc.integration.verify.command import Pace  # noqa: PLC0415
 
     connection = _connect(bootstrap_servers, ledger_topic, config, config_file, timeout)
     if watch:
@@ -103,7 +103,7 @@ def report(  # noqa: PLR0913 - options of a command line
 
     Exit status: 0 written, 1 written, but the cluster could not be asked, 2 not written.
     """
-    from integration.operate import report as command  # noqa: PLC0415 - slow imports that --help does not need
+    from twopc.integration.operate import report as command  # noqa: PLC0415 - slow imports that --help does not need
 
     connection = _connect(bootstrap_servers, None, config, config_file, timeout)
     raise typer.Exit(command.write_report(checkpoint, out, connection, last=last))
@@ -127,8 +127,8 @@ def resolve(  # noqa: PLR0913 - options of a command line
 
     Exit status: 0 nothing is in doubt, 1 there is a next action, 2 not looked at.
     """
-    from integration.operate.printing import run  # noqa: PLC0415 - slow imports that --help does not need
-    from integration.operate.resolve import resolve as go  # noqa: PLC0415
+    from twopc.integration.operate.printing import run  # noqa: PLC0415 - slow imports that --help does not need
+    from twopc.integration.operate.resolve import resolve as go  # noqa: PLC0415
 
     connection = _connect(bootstrap_servers, ledger_topic, config, config_file, timeout)
     may_ask = not as_json and sys.stdin.isatty()
@@ -158,8 +158,8 @@ def list_open(  # noqa: PLR0913 - options of a command line
 
     Exit status: 0 none is in doubt, 1 some are, 2 not looked at.
     """
-    from integration.operate import transactions as command  # noqa: PLC0415 - slow imports that --help does not need
-    from integration.operate.printing import run  # noqa: PLC0415
+    from twopc.integration.operate import transactions as command  # noqa: PLC0415 - slow imports that --help does not need
+    from twopc.integration.operate.printing import run  # noqa: PLC0415
 
     connection = _connect(bootstrap_servers, ledger_topic, config, config_file, timeout)
     raise typer.Exit(run("transactions list", lambda: command.list_open(what, connection), as_json=as_json))
@@ -180,8 +180,8 @@ def prove(  # noqa: PLR0913 - options of a command line
 
     Exit status: 0 all are proven committed, 1 some are lost, open or not provable, 2 not looked at.
     """
-    from integration.operate import transactions as command  # noqa: PLC0415 - slow imports that --help does not need
-    from integration.operate.printing import run  # noqa: PLC0415
+    from twopc.integration.operate import transactions as command  # noqa: PLC0415 - slow imports that --help does not need
+    from twopc.integration.operate.printing import run  # noqa: PLC0415
 
     connection = _connect(bootstrap_servers, ledger_topic, config, config_file, timeout)
     raise typer.Exit(run("transactions prove", lambda: command.prove(what, connection), as_json=as_json))
@@ -209,8 +209,8 @@ def commit(  # noqa: PLR0913 - options of a command line
 
     Exit status: 0 done, 1 not all of it is proven, 2 not done, 3 refused by the decision record, or it needs --force.
     """
-    from integration.operate import transactions as command  # noqa: PLC0415 - slow imports that --help does not need
-    from integration.operate.printing import run  # noqa: PLC0415
+    from twopc.integration.operate import transactions as command  # noqa: PLC0415 - slow imports that --help does not need
+    from twopc.integration.operate.printing import run  # noqa: PLC0415
 
     connection = _connect(bootstrap_servers, ledger_topic, config, config_file, timeout)
     by_hand = command.ByHand(checkpoint=checkpoint, is_forced=force, reason=reason, is_sure=yes)
@@ -241,8 +241,8 @@ def abort(  # noqa: PLR0913 - options of a command line
 
     Exit status: 0 done, 1 not all of it is proven, 2 not done, 3 refused by the decision record, or it needs --force.
     """
-    from integration.operate import transactions as command  # noqa: PLC0415 - slow imports that --help does not need
-    from integration.operate.printing import run  # noqa: PLC0415
+    from twopc.integration.operate import transactions as command  # noqa: PLC0415 - slow imports that --help does not need
+    from twopc.integration.operate.printing import run  # noqa: PLC0415
 
     connection = _connect(bootstrap_servers, ledger_topic, config, config_file, timeout)
     by_hand = command.ByHand(checkpoint=checkpoint, is_forced=force, reason=reason, is_sure=yes)

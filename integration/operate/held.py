@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from kafka.protocol.admin import DescribeProducersRequest
 
-from sinks.kafka.broker_connection import BrokerConnection
-from sinks.kafka.ledger_topic import describe
+from twopc.sinks.kafka.broker_connection import BrokerConnection
+from twopc.sinks.kafka.ledger_topic import describe
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from integration.verify.cluster import Cluster
+    from twopc.integration.verify.cluster import Cluster
 
 
 @dataclass(frozen=True)

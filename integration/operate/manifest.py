@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from integration.local_paths import local_path
 from twopc.errors import ConfigurationError
+from twopc.integration.local_paths import local_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

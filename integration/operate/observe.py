@@ -10,27 +10,27 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tenacity import stop_after_delay, wait_fixed
 
-from integration.operate.held import HeldPartition, held_back
-from integration.operate.opened import OpenTransaction, opened
-from integration.verify.cluster import Cluster
-from integration.verify.findings import Kind
-from integration.verify.history import history_of
-from integration.verify.markers import Markers, missing, wait_for_commits
-from integration.verify.transactions import check_missing, decided_in, topics_of
-from sinks.kafka.handle import driver_epoch_of, driver_id, id_prefix
-from sinks.kafka.ledger_topic import ABSENT
-from sinks.kafka.transactions import TransactionClient
-from sinks.retry import repeating
 from twopc.attempt import Evidence
 from twopc.errors import ConfigurationError, DecisionLogDamagedError
+from twopc.integration.operate.held import HeldPartition, held_back
+from twopc.integration.operate.opened import OpenTransaction, opened
+from twopc.integration.verify.cluster import Cluster
+from twopc.integration.verify.findings import Kind
+from twopc.integration.verify.history import history_of
+from twopc.integration.verify.markers import Markers, missing, wait_for_commits
+from twopc.integration.verify.transactions import check_missing, decided_in, topics_of
+from twopc.sinks.kafka.handle import driver_epoch_of, driver_id, id_prefix
+from twopc.sinks.kafka.ledger_topic import ABSENT
+from twopc.sinks.kafka.transactions import TransactionClient
+from twopc.sinks.retry import repeating
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from integration.verify.history import BatchId, History
-    from integration.verify.transactions import Decided
-    from sinks.kafka import KafkaSink
-    from sinks.kafka.reports import Description
+    from twopc.integration.verify.history import BatchId, History
+    from twopc.integration.verify.transactions import Decided
+    from twopc.sinks.kafka import KafkaSink
+    from twopc.sinks.kafka.reports import Description
 
 #: How long a driver that is alive may take from its decision to the last commit.
 _COMMIT_S: Final = 1.0

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from sinks.kafka.handle import ProducerIdentity, driver_epoch_of, driver_id
+from twopc.sinks.kafka.handle import ProducerIdentity, driver_epoch_of, driver_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from integration.verify.transactions import Decided
-    from sinks.kafka.reports import Description
+    from twopc.integration.verify.transactions import Decided
+    from twopc.sinks.kafka.reports import Description
 
 
 class Standing(Enum):

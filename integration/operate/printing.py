@@ -9,18 +9,18 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from integration.operate.acts import ForbiddenError
-from integration.operate.advice import Urgency
-from integration.reported import reported
-from integration.signals import ended_by_signals
-from integration.tables import show_table
+from twopc.integration.operate.acts import ForbiddenError
+from twopc.integration.operate.advice import Urgency
+from twopc.integration.reported import reported
+from twopc.integration.signals import ended_by_signals
+from twopc.integration.tables import show_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from integration.operate.advice import Advice
-    from integration.operate.observe import SinkState
-    from integration.operate.opened import OpenTransaction
+    from twopc.integration.operate.advice import Advice
+    from twopc.integration.operate.observe import SinkState
+    from twopc.integration.operate.opened import OpenTransaction
 
 #: The exit statuses of all these commands.
 DONE: Final = 0

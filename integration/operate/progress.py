@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from integration.spark.checkpoint import offsets_by_source
-from integration.spark.hadoop_files import open_files
-from sinks.kafka import KafkaSink
 from twopc.errors import ConfigurationError, TwoPhaseCommitError
+from twopc.integration.spark.checkpoint import offsets_by_source
+from twopc.integration.spark.hadoop_files import open_files
+from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from integration.history.diagnose import diagnose
-from integration.history.reader import HistoryError, read
-from integration.history.report import cards, none, page, table
-from integration.operate.advice import Urgency
-from integration.operate.status import look
-from integration.reported import reported
-from integration.signals import ended_by_signals
 from twopc.errors import TwoPhaseCommitError
+from twopc.integration.history.diagnose import diagnose
+from twopc.integration.history.reader import HistoryError, read
+from twopc.integration.history.report import cards, none, page, table
+from twopc.integration.operate.advice import Urgency
+from twopc.integration.operate.status import look
+from twopc.integration.reported import reported
+from twopc.integration.signals import ended_by_signals
 from twopc.progress import utc
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from integration.operate.advice import Advice
-    from integration.operate.held import HeldPartition
-    from integration.operate.observe import SinkState
-    from integration.operate.opened import OpenTransaction
-    from integration.operate.subject import Connection
+    from twopc.integration.operate.advice import Advice
+    from twopc.integration.operate.held import HeldPartition
+    from twopc.integration.operate.observe import SinkState
+    from twopc.integration.operate.opened import OpenTransaction
+    from twopc.integration.operate.subject import Connection
 
 _WRITTEN: Final = 0
 _NOT_ASKED: Final = 1

@@ -6,23 +6,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from integration.operate import acts
-from integration.operate.advice import RUNBOOK
-from integration.operate.observe import observe
-from integration.operate.opened import Standing
-from integration.operate.printing import ATTENTION, DONE, Answer, show_lines
-from integration.operate.subject import subject_of
 from twopc.attempt import Evidence
 from twopc.batch import Position
+from twopc.integration.operate import acts
+from twopc.integration.operate.advice import RUNBOOK
+from twopc.integration.operate.observe import observe
+from twopc.integration.operate.opened import Standing
+from twopc.integration.operate.printing import ATTENTION, DONE, Answer, show_lines
+from twopc.integration.operate.subject import subject_of
 from twopc.recovery import Step, lookup, outcome_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from integration.operate.checkpoint import CheckpointState
-    from integration.operate.observe import SinkState
-    from integration.operate.subject import Connection
-    from sinks.kafka import KafkaSink
+    from twopc.integration.operate.checkpoint import CheckpointState
+    from twopc.integration.operate.observe import SinkState
+    from twopc.integration.operate.subject import Connection
+    from twopc.sinks.kafka import KafkaSink
 
 #: What the query's next start does at each step of the table, and what is left to a person; in words.
 _NEXT: Final = {

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from integration.local_paths import local_path
-from integration.operate.durable import whole_directory, write
-from integration.operate.manifest import Savepoint, choose, contents
-from integration.operate.observe import observe
 from twopc.errors import ConfigurationError
+from twopc.integration.local_paths import local_path
+from twopc.integration.operate.durable import whole_directory, write
+from twopc.integration.operate.manifest import Savepoint, choose, contents
+from twopc.integration.operate.observe import observe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from sinks.kafka import KafkaSink
+    from twopc.sinks.kafka import KafkaSink
 
 _METADATA: Final = "metadata"
 #: What the old query decides and is bound to: it stays with the old query.

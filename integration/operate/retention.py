@@ -5,14 +5,14 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Final
 
-from integration.operate.manifest import check, savepoints_in
 from twopc.errors import ConfigurationError
 from twopc.files import sync
+from twopc.integration.operate.manifest import check, savepoints_in
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from integration.operate.manifest import Savepoint
+    from twopc.integration.operate.manifest import Savepoint
 
 #: Of a savepoint that is being deleted; with the dot before its name, nothing reads it.
 _DELETED: Final = ".deleted"

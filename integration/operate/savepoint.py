@@ -19,22 +19,22 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from integration.local_paths import local_path
-from integration.operate.checkpoint import numbers, read_checkpoint
-from integration.operate.durable import whole_directory, write
-from integration.operate.manifest import NAME, TREE, Copied, Manifest, Position, Savepoint, directory_name, pack
-from integration.spark.checkpoint import query_id, source_offsets
-from integration.verify.cluster import Cluster
-from integration.verify.history import history_of
 from twopc.errors import ConfigurationError, RetriableError
 from twopc.files import LocalFiles
+from twopc.integration.local_paths import local_path
+from twopc.integration.operate.checkpoint import numbers, read_checkpoint
+from twopc.integration.operate.durable import whole_directory, write
+from twopc.integration.operate.manifest import NAME, TREE, Copied, Manifest, Position, Savepoint, directory_name, pack
+from twopc.integration.spark.checkpoint import query_id, source_offsets
+from twopc.integration.verify.cluster import Cluster
+from twopc.integration.verify.history import history_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
-    from integration.operate.checkpoint import CheckpointState
-    from sinks.kafka import KafkaSink
+    from twopc.integration.operate.checkpoint import CheckpointState
+    from twopc.sinks.kafka import KafkaSink
 
 logger = logging.getLogger(__name__)
 

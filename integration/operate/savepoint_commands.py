@@ -1,4 +1,4 @@
-"""``twopc savepoint …``: options only, as in ``integration.cli``."""
+"""``twopc savepoint …``: options only, as in ``twopc.integration.cli``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from integration.command_line import Config, ConfigFile, Json, Timeout, connection
+from twopc.integration.command_line import Config, ConfigFile, Json, Timeout, connection
 
 app = typer.Typer(
     no_args_is_help=True, help="Consistent copies of a query's checkpoint, to go back to or to go elsewhere."
@@ -35,9 +35,9 @@ def create(  # noqa: PLR0913 - options of a command line
 
     Exit status: 0 taken, 2 not taken; then nothing is left of it.
     """
-    from integration.operate import savepoints as command  # noqa: PLC0415 - slow imports that --help does not need
-    from integration.operate.printing import run  # noqa: PLC0415
-    from integration.operate.subject import Connection  # noqa: PLC0415
+    from twopc.integration.operate import savepoints as command  # noqa: PLC0415 - slow imports that --help does not need
+    from twopc.integration.operate.printing import run  # noqa: PLC0415
+    from twopc.integration.operate.subject import Connection  # noqa: PLC0415
 
     connection = Connection(bootstrap_servers, None, config, config_file, timeout)
     raise typer.Exit(
@@ -56,8 +56,8 @@ def list_savepoints(
 
     Exit status: 0 all are good, 1 some are not, 2 there is no such directory.
     """
-    from integration.operate import savepoints as command  # noqa: PLC0415 - slow imports that --help does not need
-    from integration.operate.printing import run  # noqa: PLC0415
+    from twopc.integration.operate import savepoints as command  # noqa: PLC0415 - slow imports that --help does not need
+    from twopc.integration.operate.printing import run  # noqa: PLC0415
 
     raise typer.Exit(
         run("savepoint list", lambda: command.list_savepoints(directory, is_thorough=thorough), as_json=as_json)
@@ -81,9 +81,9 @@ def restore(  # noqa: PLR0913 - options of a command line
 
     Exit status: 0 restored, 2 not restored; then nothing is left of it.
     """
-    from integration.operate import savepoints as command  # noqa: PLC0415 - slow imports that --help does not need
-    from integration.operate.printing import run  # noqa: PLC0415
-    from integration.operate.subject import Connection  # noqa: PLC0415
+    from twopc.integration.operate import savepoints as command  # noqa: PLC0415 - slow imports that --help does not need
+    from twopc.integration.operate.printing import run  # noqa: PLC0415
+    from twopc.integration.operate.subject import Connection  # noqa: PLC0415
 
     connection = Connection(bootstrap_servers, None, config, config_file, timeout)
     raise typer.Exit(
@@ -101,12 +101,12 @@ def stop_with_savepoint(
 ) -> None:
     """Have a running query take a savepoint at the end of its batch, and stop.
 
-    Its function must be made with integration.operate.with_savepoints(…). The query ends with StoppedWithSavepointError.
+    Its function must be made with twopc.integration.operate.with_savepoints(…). The query ends with StoppedWithSavepointError.
 
     Exit status: 0 stopped, 2 not stopped: the query goes on.
     """
-    from integration.operate import savepoints as command  # noqa: PLC0415 - slow imports that --help does not need
-    from integration.operate.printing import run  # noqa: PLC0415
+    from twopc.integration.operate import savepoints as command  # noqa: PLC0415 - slow imports that --help does not need
+    from twopc.integration.operate.printing import run  # noqa: PLC0415
 
     raise typer.Exit(
         run("savepoint stop-with-savepoint", lambda: command.stop(checkpoint, directory, wait), as_json=as_json)

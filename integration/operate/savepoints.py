@@ -6,19 +6,19 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from integration.operate import manifest as manifests
-from integration.operate.boundary import request_savepoint
-from integration.operate.printing import ATTENTION, DONE, Answer, show_lines
-from integration.operate.restore import restore_savepoint
-from integration.operate.savepoint import create_savepoint
-from integration.operate.subject import subject_of
 from twopc.errors import ConfigurationError
+from twopc.integration.operate import manifest as manifests
+from twopc.integration.operate.boundary import request_savepoint
+from twopc.integration.operate.printing import ATTENTION, DONE, Answer, show_lines
+from twopc.integration.operate.restore import restore_savepoint
+from twopc.integration.operate.savepoint import create_savepoint
+from twopc.integration.operate.subject import subject_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from integration.operate.manifest import Savepoint
-    from integration.operate.subject import Connection
+    from twopc.integration.operate.manifest import Savepoint
+    from twopc.integration.operate.subject import Connection
 
 
 def create(checkpoint: Path, directory: Path, connection: Connection) -> Answer:

@@ -7,21 +7,21 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from integration.history.reader import HistoryError, read
-from integration.operate.advice import Advice, Urgency, advise
-from integration.operate.observe import observe, observe_all
-from integration.operate.printing import ATTENTION, DONE, Answer, run, show_advice, show_state
-from integration.operate.subject import subject_of
 from twopc.errors import RetriableError
+from twopc.integration.history.reader import HistoryError, read
+from twopc.integration.operate.advice import Advice, Urgency, advise
+from twopc.integration.operate.observe import observe, observe_all
+from twopc.integration.operate.printing import ATTENTION, DONE, Answer, run, show_advice, show_state
+from twopc.integration.operate.subject import subject_of
 from twopc.progress import utc
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from integration.operate.checkpoint import CheckpointState
-    from integration.operate.observe import SinkState
-    from integration.operate.subject import Connection
-    from integration.verify.command import Pace
+    from twopc.integration.operate.checkpoint import CheckpointState
+    from twopc.integration.operate.observe import SinkState
+    from twopc.integration.operate.subject import Connection
+    from twopc.integration.verify.command import Pace
 
 
 class Look(NamedTuple):
@@ -30,7 +30,7 @@ class Look(NamedTuple):
     Attributes:
         checkpoint: what it says, where one was named, and what follows from that alone.
         sinks: each with what to do about it.
-        strangers: see :class:`~integration.operate.subject.Subject`.
+        strangers: see :class:`~twopc.integration.operate.subject.Subject`.
     """
 
     checkpoint: CheckpointState | None

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka.admin import AdminClient
 
-from integration.connection_options import describing
-from integration.operate.checkpoint import CheckpointState, read_checkpoint
-from sinks.kafka.errors import translated
-from sinks.kafka.handle import driver_epoch_of
-from sinks.kafka.settings import LEDGERS, is_name
-from sinks.kafka.transactions import TransactionClient
 from twopc.errors import ConfigurationError
+from twopc.integration.connection_options import describing
+from twopc.integration.operate.checkpoint import CheckpointState, read_checkpoint
+from twopc.sinks.kafka.errors import translated
+from twopc.sinks.kafka.handle import driver_epoch_of
+from twopc.sinks.kafka.settings import LEDGERS, is_name
+from twopc.sinks.kafka.transactions import TransactionClient
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sinks.kafka import KafkaSink
+    from twopc.sinks.kafka import KafkaSink
 
 #: A name for the questions that concern no sink.
 _NOBODY: Final = "twopc-operate"

@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from integration.operate import acts
-from integration.operate.journal import write_down
-from integration.operate.observe import observe, observe_all
-from integration.operate.opened import Standing
-from integration.operate.printing import ATTENTION, DONE, Answer, show_lines, show_transactions
-from integration.operate.subject import subject_of
 from twopc.attempt import Evidence
 from twopc.errors import ConfigurationError
+from twopc.integration.operate import acts
+from twopc.integration.operate.journal import write_down
+from twopc.integration.operate.observe import observe, observe_all
+from twopc.integration.operate.opened import Standing
+from twopc.integration.operate.printing import ATTENTION, DONE, Answer, show_lines, show_transactions
+from twopc.integration.operate.subject import subject_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from rich.console import Console
 
-    from integration.operate.acts import Ended
-    from integration.operate.observe import SinkState
-    from integration.operate.opened import OpenTransaction
-    from integration.operate.subject import Connection
-    from sinks.kafka import KafkaSink
+    from twopc.integration.operate.acts import Ended
+    from twopc.integration.operate.observe import SinkState
+    from twopc.integration.operate.opened import OpenTransaction
+    from twopc.integration.operate.subject import Connection
+    from twopc.sinks.kafka import KafkaSink
 
 
 def list_open(what: str | None, connection: Connection) -> Answer:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from kafka.protocol.api_key import ApiKey
 from kafka.protocol.metadata import ApiVersionsRequest
 
-from integration.preflight.findings import Finding, Result
+from twopc.integration.preflight.findings import Finding, Result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from integration.preflight.target import Target
+    from twopc.integration.preflight.target import Target
 
 _CHECK: Final = "requests"
 _ANY: Final = 32_767
@@ -29,7 +29,7 @@ class Need(NamedTuple):
 
 
 #: Sources: KIP-98 (transactions), KIP-360 (InitProducerId v3), KIP-664 (Describe/ListTransactions), KIP-516 (Metadata
-#: v10); ``sinks.kafka.transactions`` says which versions it sends.
+#: v10); ``twopc.sinks.kafka.transactions`` says which versions it sends.
 NEEDS: Final = (
     Need(ApiKey.Produce, 3, _ANY, "records of a transaction"),
     Need(ApiKey.Fetch, 4, _ANY, "read_committed"),

@@ -6,18 +6,18 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from integration.preflight.apis import check_apis
-from integration.preflight.findings import Finding, Result, failed
-from integration.preflight.ledger import check_ledger, check_start, check_transaction_log
-from integration.preflight.protocol import check_protocol
-from integration.preflight.topics import check_outputs
-from sinks.kafka import ledger_topic
 from twopc.errors import TwoPhaseCommitError
+from twopc.integration.preflight.apis import check_apis
+from twopc.integration.preflight.findings import Finding, Result, failed
+from twopc.integration.preflight.ledger import check_ledger, check_start, check_transaction_log
+from twopc.integration.preflight.protocol import check_protocol
+from twopc.integration.preflight.topics import check_outputs
+from twopc.sinks.kafka import ledger_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from integration.preflight.target import Target
+    from twopc.integration.preflight.target import Target
 
 
 class Check(NamedTuple):
@@ -85,7 +85,7 @@ def _warnings() -> Iterator[list[logging.LogRecord]]:
             records.append(record)
 
     collector = Collector(logging.WARNING)
-    loggers = [logging.getLogger(name) for name in (ledger_topic.__name__, "integration.preflight")]
+    loggers = [logging.getLogger(name) for name in (ledger_topic.__name__, "twopc.integration.preflight")]
     for logger in loggers:
         logger.addHandler(collector)
     try:

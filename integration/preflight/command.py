@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Final
 import typer
 from rich.console import Console
 
-from integration.preflight.checks import findings_of
-from integration.preflight.findings import Finding, Result
-from integration.preflight.report import Report
-from integration.preflight.target import Target
-from integration.reported import reported
-from integration.signals import ended_by_signals
-from sinks.kafka.transactions import BrokersTooOldError
+from twopc.integration.preflight.checks import findings_of
+from twopc.integration.preflight.findings import Finding, Result
+from twopc.integration.preflight.report import Report
+from twopc.integration.preflight.target import Target
+from twopc.integration.reported import reported
+from twopc.integration.signals import ended_by_signals
+from twopc.sinks.kafka.transactions import BrokersTooOldError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from integration.preflight.checks import Check
-    from sinks.kafka import KafkaSink
+    from twopc.integration.preflight.checks import Check
+    from twopc.sinks.kafka import KafkaSink
 
 #: The exit status by the worst finding; 2 stays for what was not checked, as in ``twopc verify``.
 _STATUS: Final = {Result.PASS: 0, Result.WARN: 3, Result.FAIL: 1}
 _NOT_CHECKED: Final = 2
-_OURS: Final = "integration.preflight"
+_OURS: Final = "twopc.integration.preflight"
 
 
 def main(sink: Callable[[], KafkaSink], topics: Sequence[str], further: Sequence[Check] = (), *, as_json: bool) -> int:

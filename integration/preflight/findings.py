@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError, KafkaException
 
-from sinks.kafka.errors import error_of
+from twopc.sinks.kafka.errors import error_of
 
 if TYPE_CHECKING:
     from twopc.errors import TwoPhaseCommitError

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType
 
-from integration.preflight.findings import Finding, Result, failed
-from integration.preflight.topics import check_durability, check_rights
-from sinks.kafka.ledger_topic import ABSENT, MARKER_PARTITIONS, TRANSACTION_LOG, describe, settings_of
 from twopc.errors import ConfigurationError, TwoPhaseCommitError
+from twopc.integration.preflight.findings import Finding, Result, failed
+from twopc.integration.preflight.topics import check_durability, check_rights
+from twopc.sinks.kafka.ledger_topic import ABSENT, MARKER_PARTITIONS, TRANSACTION_LOG, describe, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from integration.preflight.target import Target
+    from twopc.integration.preflight.target import Target
 
 _CHECK: Final = "ledger"
 _LOG: Final = "transaction log"

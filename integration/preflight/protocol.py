@@ -6,16 +6,16 @@ import traceback
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from integration.preflight.findings import Finding, Result, failed, is_denied
-from integration.preflight.steps import STEPS, rights
-from integration.preflight.trial import Trial
 from twopc.errors import TwoPhaseCommitError
+from twopc.integration.preflight.findings import Finding, Result, failed, is_denied
+from twopc.integration.preflight.steps import STEPS, rights
+from twopc.integration.preflight.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from integration.preflight.steps import Step
-    from integration.preflight.target import Target
+    from twopc.integration.preflight.steps import Step
+    from twopc.integration.preflight.target import Target
 
 _SUBJECT: Final = "the try"
 

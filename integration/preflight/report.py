@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.markup import escape
 from rich.table import Table
 
-from integration.preflight.findings import Result
+from twopc.integration.preflight.findings import Result
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from integration.preflight.findings import Finding
+    from twopc.integration.preflight.findings import Finding
 
 _STYLES: Final = {Result.PASS: "green", Result.WARN: "yellow", Result.FAIL: "bold red"}
 _SEVERITY: Final = tuple(Result)
@@ -35,7 +35,7 @@ class Report:
     stand_in: str  #: the topic of the try, which was deleted afterwards
     topics: tuple[str, ...]  #: the output topics that were looked at
     seconds: float  #: duration, in s
-    findings: tuple[Finding, ...]  #: see :class:`integration.preflight.findings.Finding`
+    findings: tuple[Finding, ...]  #: see :class:`twopc.integration.preflight.findings.Finding`
 
     @property
     def result(self) -> Result:

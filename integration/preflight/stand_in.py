@@ -7,7 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from sinks.kafka import KafkaSink
+    from twopc.sinks.kafka import KafkaSink
 
 #: How long an open transaction of a preflight that was killed outlives it.
 _TRANSACTION_TIMEOUT_MS: Final = 30_000

@@ -7,27 +7,27 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from confluent_kafka import Uuid
 from confluent_kafka.admin import OffsetSpec
 
-from integration.preflight.findings import Result
-from integration.preflight.trial import QUERY_ID
-from sinks.kafka import markers
-from sinks.kafka.handle import ProducerIdentity, driver_id, id_prefix
-from sinks.kafka.ledger_topic import DRIVER_PARTITION
-from sinks.kafka.prepared import await_visible, confirm, end_all, fence
-from sinks.kafka.producer import make_ready
-from sinks.kafka.reader import offsets
-from sinks.kafka.reports import NO_ANSWER, NONE, NOT_AUTHORIZED, until_final
-from sinks.kafka.scan_start import ScanStart
 from twopc.attempt import Attempt, Evidence
 from twopc.errors import FencedError, RetriableError
+from twopc.integration.preflight.findings import Result
+from twopc.integration.preflight.trial import QUERY_ID
 from twopc.records import Decision, TaskReport
+from twopc.sinks.kafka import markers
+from twopc.sinks.kafka.handle import ProducerIdentity, driver_id, id_prefix
+from twopc.sinks.kafka.ledger_topic import DRIVER_PARTITION
+from twopc.sinks.kafka.prepared import await_visible, confirm, end_all, fence
+from twopc.sinks.kafka.producer import make_ready
+from twopc.sinks.kafka.reader import offsets
+from twopc.sinks.kafka.reports import NO_ANSWER, NONE, NOT_AUTHORIZED, until_final
+from twopc.sinks.kafka.scan_start import ScanStart
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from integration.preflight.trial import Trial
-    from sinks.kafka import KafkaSink
-    from sinks.kafka.handle import KafkaHandle
+    from twopc.integration.preflight.trial import Trial
     from twopc.records import LogContents
+    from twopc.sinks.kafka import KafkaSink
+    from twopc.sinks.kafka.handle import KafkaHandle
 
 #: The tasks of the try, by what becomes of their transactions.
 _COMMITTED, _FENCED, _ABORTED = range(3)

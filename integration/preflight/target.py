@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from integration.preflight.stand_in import stand_in_for
-from sinks.kafka.broker_connection import BrokerConnection
-from sinks.kafka.transactions import BrokersTooOldError
 from twopc.errors import RetriableError
+from twopc.integration.preflight.stand_in import stand_in_for
+from twopc.sinks.kafka.broker_connection import BrokerConnection
+from twopc.sinks.kafka.transactions import BrokersTooOldError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sinks.kafka import KafkaSink
+    from twopc.sinks.kafka import KafkaSink
 
 _ASKED_S: Final = 5.0
 _LOGGED: Final = 6  # a closed connection is an informational line

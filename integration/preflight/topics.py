@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from integration.preflight.findings import Finding, Result, failed
-from sinks.kafka.ledger_topic import describe, settings_of
 from twopc.errors import ConfigurationError, TwoPhaseCommitError
+from twopc.integration.preflight.findings import Finding, Result, failed
+from twopc.sinks.kafka.ledger_topic import describe, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from confluent_kafka.admin import TopicDescription
 
-    from integration.preflight.target import Target
+    from twopc.integration.preflight.target import Target
 
     Settings = Mapping[str, str | None]
 

@@ -12,23 +12,23 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import OffsetSpec
 from tenacity import wait_fixed
 
-from sinks.kafka.errors import is_retriable, translated
-from sinks.kafka.handle import ProducerIdentity, id_prefix
-from sinks.kafka.ledger_topic import describe
-from sinks.kafka.prepared import fence
-from sinks.kafka.reader import offsets
-from sinks.kafka.transactions import TransactionClient
-from sinks.retry import retrying
 from twopc.attempt import Attempt, Claim, TaskAttempt
 from twopc.errors import ConfigurationError, RetriableError, TwoPhaseCommitError
+from twopc.sinks.kafka.errors import is_retriable, translated
+from twopc.sinks.kafka.handle import ProducerIdentity, id_prefix
+from twopc.sinks.kafka.ledger_topic import describe
+from twopc.sinks.kafka.prepared import fence
+from twopc.sinks.kafka.reader import offsets
+from twopc.sinks.kafka.transactions import TransactionClient
+from twopc.sinks.retry import retrying
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sinks.kafka import KafkaSink
-    from sinks.kafka.decision_log import KafkaDecisionLog
-    from sinks.kafka.handle import KafkaHandle
-    from sinks.kafka.writer import KafkaWriter
+    from twopc.sinks.kafka import KafkaSink
+    from twopc.sinks.kafka.decision_log import KafkaDecisionLog
+    from twopc.sinks.kafka.handle import KafkaHandle
+    from twopc.sinks.kafka.writer import KafkaWriter
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 A first run writes the archive when it exits normally; later runs map it. A JVM that cannot use an archive (another class
 path, another Java) silently runs without it.
 
-``python -m integration.services.class_data FLAG …`` is the run that creates Spark's archive: a small streaming query with
+``python -m twopc.integration.services.class_data FLAG …`` is the run that creates Spark's archive: a small streaming query with
 state, Arrow and ``foreachBatch``.
 """
 
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final
 
 from filelock import FileLock
 
-from integration.services import ServiceError
-from integration.services.java import FAST_START, java_home
+from twopc.integration.services import ServiceError
+from twopc.integration.services.java import FAST_START, java_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

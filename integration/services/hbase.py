@@ -1,7 +1,7 @@
 """A real HBase without Docker: `with LocalHBase() as hbase: ... hbase.zookeeper`.
 
-Master, region server and ZooKeeper in one process, from the jars of `integration.services.jars`, on free ports of 127.0.0.1,
-with a real write-ahead log on the local file system. No Thrift gateway: the sink speaks HBase's own protocol.
+Master, region server and ZooKeeper in one process, from the jars of `.jars`, on ports of 127.0.0.1, with a real write-ahead log
+on the local file system. No Thrift gateway: the sink speaks HBase's own protocol.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import shutil
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
-from integration.services import ServiceError
-from integration.services.jars import HBASE_VERSION, hbase_jars
-from integration.services.java import FAST_START, java_command
-from integration.services.ports import HOST
-from integration.services.server import LOG4J, LocalServer
+from twopc.integration.services import ServiceError
+from twopc.integration.services.jars import HBASE_VERSION, hbase_jars
+from twopc.integration.services.java import FAST_START, java_command
+from twopc.integration.services.ports import HOST
+from twopc.integration.services.server import LOG4J, LocalServer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from integration.services import ServiceError
-from integration.services.java import FAST_START, java_command, trust_arguments
+from twopc.integration.services import ServiceError
+from twopc.integration.services.java import FAST_START, java_command, trust_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

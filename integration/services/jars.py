@@ -1,6 +1,6 @@
 """Download the jars of Kafka, HBase and Spark's Kafka connector once, and verify them on every use.
 
-`python -m integration.services.jars` downloads the default sets and prints their files; `--lock` rewrites `jars.lock.json`,
+`python -m twopc.integration.services.jars` downloads the default sets and prints their files; `--lock` rewrites `jars.lock.json`,
 `--lock spark-kafka` only the connector of the installed Spark.
 """
 
@@ -21,9 +21,9 @@ import tenacity
 from filelock import FileLock
 from rich.console import Console
 
-from integration.services import ServiceError, cache_dir, jar_lock
-from integration.services.ivy import PermanentError, ivy_file, pyspark_jars, run_ivy
-from integration.services.java import java_command
+from twopc.integration.services import ServiceError, cache_dir, jar_lock
+from twopc.integration.services.ivy import PermanentError, ivy_file, pyspark_jars, run_ivy
+from twopc.integration.services.java import java_command
 
 DEFAULT_KAFKA_VERSION = "4.3.0"
 #: What `make matrix` runs, and 2.8.2, which is refused.
@@ -267,7 +267,7 @@ def _say(message: str) -> None:
 
 def main() -> None:
     """Download or lock the default sets, from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m integration.services.jars", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m twopc.integration.services.jars", description=__doc__)
     parser.add_argument(
         "--lock",
         nargs="?",

@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from integration.services import ServiceError, cache_dir
+from twopc.integration.services import ServiceError, cache_dir
 
 SUPPORTED_VERSIONS = (17, 21)
 """Spark 4 supports these long-term releases; Kafka 4 needs 17 or newer."""

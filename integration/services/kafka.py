@@ -1,6 +1,6 @@
 """A real Kafka broker without Docker: `with LocalKafka() as kafka: ... kafka.bootstrap_servers`.
 
-One KRaft node from the jars of `integration.services.jars`, in a process of its own, on free ports of 127.0.0.1.
+One KRaft node from the jars of `twopc.integration.services.jars`, in a process of its own, on free ports of 127.0.0.1.
 
 The environment variable `TWOPC_KAFKA` chooses its version, and features that a new data directory is formatted with:
 `TWOPC_KAFKA=3.9.1`, or `TWOPC_KAFKA=4.3.0,transaction.version=1`.
@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from integration.services import ServiceError, cache_dir
-from integration.services.class_data import archive_in, class_data_flags
-from integration.services.jars import DEFAULT_KAFKA_VERSION, kafka_jars
-from integration.services.java import FAST_START, java_command
-from integration.services.ports import HOST
-from integration.services.server import LOG4J, LocalServer
+from twopc.integration.services import ServiceError, cache_dir
+from twopc.integration.services.class_data import archive_in, class_data_flags
+from twopc.integration.services.jars import DEFAULT_KAFKA_VERSION, kafka_jars
+from twopc.integration.services.java import FAST_START, java_command
+from twopc.integration.services.ports import HOST
+from twopc.integration.services.server import LOG4J, LocalServer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

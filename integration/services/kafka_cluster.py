@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from integration.services.kafka import LocalKafka, new_cluster_id
-from integration.services.ports import HOST, free_ports
-from integration.services.server import Startable
+from twopc.integration.services.kafka import LocalKafka, new_cluster_id
+from twopc.integration.services.ports import HOST, free_ports
+from twopc.integration.services.server import Startable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

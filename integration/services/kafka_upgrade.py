@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from integration.services import ServiceError
-from integration.services.jars import DEFAULT_KAFKA_VERSION, OLD_KAFKA_VERSION, kafka_jars
-from integration.services.java import FAST_START, java_command
-from integration.services.old_kafka import LocalOldKafka
-from integration.services.ports import HOST
-from integration.services.server import LOG4J, LocalServer, wait_until
+from twopc.integration.services import ServiceError
+from twopc.integration.services.jars import DEFAULT_KAFKA_VERSION, OLD_KAFKA_VERSION, kafka_jars
+from twopc.integration.services.java import FAST_START, java_command
+from twopc.integration.services.old_kafka import LocalOldKafka
+from twopc.integration.services.ports import HOST
+from twopc.integration.services.server import LOG4J, LocalServer, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

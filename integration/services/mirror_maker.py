@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from integration.services.jars import kafka_jars
-from integration.services.java import FAST_START, java_command
-from integration.services.server import LOG4J, LocalServer
+from twopc.integration.services.jars import kafka_jars
+from twopc.integration.services.java import FAST_START, java_command
+from twopc.integration.services.server import LOG4J, LocalServer
 
 if TYPE_CHECKING:
     from pathlib import Path

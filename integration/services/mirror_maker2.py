@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from integration.services.jars import mirror_jars
-from integration.services.java import FAST_START, java_command
-from integration.services.server import LOG4J, LocalServer
+from twopc.integration.services.jars import mirror_jars
+from twopc.integration.services.java import FAST_START, java_command
+from twopc.integration.services.server import LOG4J, LocalServer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

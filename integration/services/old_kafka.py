@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from integration.services import ServiceError
-from integration.services.jars import OLD_KAFKA_VERSION, old_kafka_jars
-from integration.services.java import FAST_START, java_command
-from integration.services.ports import HOST
-from integration.services.server import LOG4J, LocalServer, wait_until
+from twopc.integration.services import ServiceError
+from twopc.integration.services.jars import OLD_KAFKA_VERSION, old_kafka_jars
+from twopc.integration.services.java import FAST_START, java_command
+from twopc.integration.services.ports import HOST
+from twopc.integration.services.server import LOG4J, LocalServer, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

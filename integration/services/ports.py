@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import socket
 
-from integration.services import ServiceError
+from twopc.integration.services import ServiceError
 
 HOST = "127.0.0.1"
 

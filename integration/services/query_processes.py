@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 import psutil
 
-from integration.services import ServiceError
-from integration.services.guard import GuardedProcess
-from integration.services.server import wait_until
+from twopc.integration.services import ServiceError
+from twopc.integration.services.guard import GuardedProcess
+from twopc.integration.services.server import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path

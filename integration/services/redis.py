@@ -15,9 +15,9 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from integration.services import ServiceError
-from integration.services.ports import HOST
-from integration.services.server import LocalServer, wait_until
+from twopc.integration.services import ServiceError
+from twopc.integration.services.ports import HOST
+from twopc.integration.services.server import LocalServer, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

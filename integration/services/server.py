@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import psutil
 
-from integration.services import ServiceError
-from integration.services.guard import GuardedProcess
-from integration.services.ports import free_ports
+from twopc.integration.services import ServiceError
+from twopc.integration.services.guard import GuardedProcess
+from twopc.integration.services.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from twopc.errors import missing_extra
 
 if TYPE_CHECKING:
-    from integration.spark.foreach_batch import ExactlyOnce, exactly_once
+    from twopc.integration.spark.foreach_batch import ExactlyOnce, exactly_once
 
 __all__ = ["ExactlyOnce", "exactly_once"]
 
@@ -23,6 +23,6 @@ if not TYPE_CHECKING:  # so that a type checker still reports names that do not 
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         try:
-            return getattr(import_module("integration.spark.foreach_batch"), name)
+            return getattr(import_module("twopc.integration.spark.foreach_batch"), name)
         except ModuleNotFoundError as error:
-            raise missing_extra("integration.spark", "spark", error) from error
+            raise missing_extra("twopc.integration.spark", "spark", error) from error

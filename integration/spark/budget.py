@@ -20,7 +20,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import types as st
 
-from integration.spark.offers import quoted
+from twopc.integration.spark.offers import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -15,13 +15,13 @@ import pyarrow as pa
 from pyspark.errors.exceptions.captured import unwrap_spark_exception
 from pyspark.sql.pandas import conversion
 
-from integration.spark.budget import spent_bytes
+from twopc.integration.spark.budget import spent_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from integration.spark.budget import Budget
-    from integration.spark.frame import Rows
+    from twopc.integration.spark.budget import Budget
+    from twopc.integration.spark.frame import Rows
 
 logger = logging.getLogger(__name__)
 

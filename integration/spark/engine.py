@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from integration.spark.collect import collect
-from integration.spark.jobs import cancelled_after, named_error, translated
-from integration.spark.task import PrepareTask, TaskResult
 from twopc.errors import CheckpointExpiredError, TwoPhaseCommitError
+from twopc.integration.spark.collect import collect
+from twopc.integration.spark.jobs import cancelled_after, named_error, translated
+from twopc.integration.spark.task import PrepareTask, TaskResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame
 
-    from integration.spark.budget import Budget
-    from integration.spark.direct import Way
-    from integration.spark.frame import Rows
-    from integration.spark.kept import Runs
-    from integration.spark.shuffles import Shuffles
-    from integration.spark.staging import Staging
-    from integration.spark.stateful import BatchState
     from twopc.engine import Work
+    from twopc.integration.spark.budget import Budget
+    from twopc.integration.spark.direct import Way
+    from twopc.integration.spark.frame import Rows
+    from twopc.integration.spark.kept import Runs
+    from twopc.integration.spark.shuffles import Shuffles
+    from twopc.integration.spark.staging import Staging
+    from twopc.integration.spark.stateful import BatchState
     from twopc.records import TaskReport
     from twopc.sink import TwoPhaseCommitSink
 

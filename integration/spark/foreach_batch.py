@@ -9,32 +9,32 @@ from typing import TYPE_CHECKING, Any, Final
 import pyspark
 from pyspark import SparkContext
 
-from integration.history.writer import writer_for
-from integration.spark import checkpoint
-from integration.spark.budget import Budget
-from integration.spark.connect import require_classic_mode
-from integration.spark.direct import Direct, Planned, Way
-from integration.spark.engine import SparkEngine
-from integration.spark.frame import arrange
-from integration.spark.hadoop_files import open_files
-from integration.spark.handed_over import require_taken_over
-from integration.spark.jobs import interruptible_pause, is_of_cluster, slow_batch_advice
-from integration.spark.options import Options, checked_options, participants
-from integration.spark.planned import require_as_planned
-from integration.spark.py4j_log import hide_functions
-from integration.spark.query_runs import drop, run_of_this_call
-from integration.spark.repeated import Repeated
-from integration.spark.retention import decisions_kept
-from integration.spark.running import require_number
-from integration.spark.several import Call, any_frame, by_frame
-from integration.spark.staging import Staging, as_uri
-from integration.spark.state_sizes import StateSizes
-from integration.spark.stateful import StatefulOperators
-from integration.spark.status_store import BEGINNING, StatusStore
 from twopc.batch import Overrides
 from twopc.checkpointing import PASSING
 from twopc.coordinator import Coordinator
 from twopc.errors import CheckpointExpiredError
+from twopc.integration.history.writer import writer_for
+from twopc.integration.spark import checkpoint
+from twopc.integration.spark.budget import Budget
+from twopc.integration.spark.connect import require_classic_mode
+from twopc.integration.spark.direct import Direct, Planned, Way
+from twopc.integration.spark.engine import SparkEngine
+from twopc.integration.spark.frame import arrange
+from twopc.integration.spark.hadoop_files import open_files
+from twopc.integration.spark.handed_over import require_taken_over
+from twopc.integration.spark.jobs import interruptible_pause, is_of_cluster, slow_batch_advice
+from twopc.integration.spark.options import Options, checked_options, participants
+from twopc.integration.spark.planned import require_as_planned
+from twopc.integration.spark.py4j_log import hide_functions
+from twopc.integration.spark.query_runs import drop, run_of_this_call
+from twopc.integration.spark.repeated import Repeated
+from twopc.integration.spark.retention import decisions_kept
+from twopc.integration.spark.running import require_number
+from twopc.integration.spark.several import Call, any_frame, by_frame
+from twopc.integration.spark.staging import Staging, as_uri
+from twopc.integration.spark.state_sizes import StateSizes
+from twopc.integration.spark.stateful import StatefulOperators
+from twopc.integration.spark.status_store import BEGINNING, StatusStore
 from twopc.pending import Listeners
 from twopc.settings import Settings
 from twopc.tried_files import tried
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from integration.spark.frame import Rows
-    from integration.spark.query_runs import QueryRun
-    from integration.spark.several import Frames, SinkFrame
     from twopc.batch import Batch
     from twopc.files import Files
+    from twopc.integration.spark.frame import Rows
+    from twopc.integration.spark.query_runs import QueryRun
+    from twopc.integration.spark.several import Frames, SinkFrame
     from twopc.pending import Pending
     from twopc.sink import TwoPhaseCommitSink
 

@@ -11,9 +11,9 @@ from pyspark.errors import PySparkTypeError
 from pyspark.sql import types as st
 from pyspark.sql.pandas.types import to_arrow_type
 
-from integration.spark.offers import offers, quoted
-from integration.spark.views import CHECKSUM, View
 from twopc.errors import SchemaError
+from twopc.integration.spark.offers import offers, quoted
+from twopc.integration.spark.views import CHECKSUM, View
 from twopc.sink import TYPE_NAME, Form, SinkColumn, require_one
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from integration.spark.offers import Offer
+    from twopc.integration.spark.offers import Offer
     from twopc.sink import TwoPhaseCommitSink
 
 #: PySpark 4.2 and newer ask for the zone of a timestamp; those before took UTC.

@@ -1,6 +1,6 @@
-"""A batch that another sink has begun comes through ``integration.migrate.take_over``, or not at all.
+"""A batch that another sink has begun comes through ``twopc.integration.migrate.take_over``, or not at all.
 
-``twopc migrate cutover`` records such a batch in a file beside the checkpoint (``integration.migrate.handover``). Without
+``twopc migrate cutover`` records such a batch in a file beside the checkpoint (``twopc.integration.migrate.handover``). Without
 ``take_over`` the batch would be written whole, and the rows that are in the output already would be there twice.
 """
 
@@ -29,7 +29,7 @@ _passing: ContextVar[int | None] = ContextVar("twopc_taken_over", default=None)
 
 
 class _Facts(msgspec.Struct):
-    """What of a hand-over matters here; ``integration.migrate.handover.Handover`` has all of it."""
+    """What of a hand-over matters here; ``twopc.integration.migrate.handover.Handover`` has all of it."""
 
     query_id: str
     batch_id: int
@@ -79,5 +79,5 @@ def require_taken_over(files: Files, batch: Batch) -> None:
         raise ConfigurationError(
             f"batch {batch.batch_id} was begun by another sink, and some of its rows may be in the output: a cut-over has "
             f"handed it over ({where}), but exactly_once() was given all of it. Nothing was written. Give foreachBatch "
-            "integration.migrate.take_over(exactly_once(…), checkpoint_location=…, sink=…), which writes the rest only"
+            "twopc.integration.migrate.take_over(exactly_once(…), checkpoint_location=…, sink=…), which writes the rest only"
         )

@@ -11,12 +11,12 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
-from integration.spark.status_store import BEGINNING, Moment
+from twopc.integration.spark.status_store import BEGINNING, Moment
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from integration.spark.status_store import Job, StageAttempt, StatusStore
+    from twopc.integration.spark.status_store import Job, StageAttempt, StatusStore
 
 #: How long the report of a job's beginning may lag behind that of a job with a higher number.
 _LATE_S: Final = 1.0

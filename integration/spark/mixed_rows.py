@@ -9,7 +9,7 @@ from twopc.errors import FatalError, RetriableError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from integration.spark.status_store import StageAttempt
+    from twopc.integration.spark.status_store import StageAttempt
 
 
 def judge(

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import cloudpickle
 
-from integration.spark.direct import WAYS
 from twopc.checkpointing import Checkpointing
 from twopc.errors import ConfigurationError
+from twopc.integration.spark.direct import WAYS
 from twopc.pending import Listener
 from twopc.sink import TwoPhaseCommitSink
 

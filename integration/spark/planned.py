@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 
-from integration.spark import checkpoint
 from twopc.errors import ConfigurationError, FatalError
+from twopc.integration.spark import checkpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,20 +10,20 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from integration.spark.kept import Runs
-from integration.spark.running import calling_query
-from integration.spark.several import require_one_call
-from integration.spark.shuffles import Shuffles
-from integration.spark.status_store import StatusStore
+from twopc.integration.spark.kept import Runs
+from twopc.integration.spark.running import calling_query
+from twopc.integration.spark.several import require_one_call
+from twopc.integration.spark.shuffles import Shuffles
+from twopc.integration.spark.status_store import StatusStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
-    from integration.spark.running import RunningQuery
-    from integration.spark.several import Call
-    from integration.spark.status_store import Moment
+    from twopc.integration.spark.running import RunningQuery
+    from twopc.integration.spark.several import Call
+    from twopc.integration.spark.status_store import Moment
 
 
 class Closable(Protocol):
@@ -80,7 +80,7 @@ def run_of_this_call(session: SparkSession, query_id: str, location: str, since:
         since: a moment before the run.
 
     Raises:
-        ConfigurationError: see :func:`~integration.spark.running.calling_query`.
+        ConfigurationError: see :func:`~twopc.integration.spark.running.calling_query`.
     """
     query = calling_query(session, query_id, location)
     with _lock:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
 
-from integration.spark.planned import running_query
+from twopc.integration.spark.planned import running_query
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from integration.spark.several import SinkFrame
+    from twopc.integration.spark.several import SinkFrame
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame
 
-from integration.spark.connect import require_classic_frame
 from twopc.errors import ConfigurationError
+from twopc.integration.spark.connect import require_classic_frame
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

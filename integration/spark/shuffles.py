@@ -13,15 +13,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from integration.spark.job_history import JobHistory, UnreportedError
-from integration.spark.mixed_rows import judge
 from twopc.errors import FatalError
+from twopc.integration.spark.job_history import JobHistory, UnreportedError
+from twopc.integration.spark.mixed_rows import judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
-    from integration.spark.status_store import Job, Moment, StageAttempt, StatusStore
+    from twopc.integration.spark.status_store import Job, Moment, StageAttempt, StatusStore
 
 #: How long Spark's listener bus, which reports jobs and stages, may lag behind the job.
 _STATUS_TIMEOUT_S: Final = 30.0

@@ -17,11 +17,11 @@ from urllib.parse import quote
 import pyarrow as pa
 from pyarrow import fs
 
-from integration.spark.slice_file import Summed, arrow_size, is_whole
-from integration.spark.views import View, views_in, with_views
 from twopc.crash_points import crash_point
 from twopc.errors import ConfigurationError, FatalError
 from twopc.files import sync
+from twopc.integration.spark.slice_file import Summed, arrow_size, is_whole
+from twopc.integration.spark.views import View, views_in, with_views
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from integration.spark.running import RunningQuery
+    from twopc.integration.spark.running import RunningQuery
 
 logger = logging.getLogger(__name__)
 

@@ -17,23 +17,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from integration.spark.kept import keep
-from integration.spark.staging import SliceWriter
-from integration.spark.views import CAUSE, CHECKSUM, screen
-from integration.spark.worker import keep_archives
-from integration.spark.zones import in_utc
 from twopc.attempt import Attempt, TaskAttempt
 from twopc.errors import FatalError
+from twopc.integration.spark.kept import keep
+from twopc.integration.spark.staging import SliceWriter
+from twopc.integration.spark.views import CAUSE, CHECKSUM, screen
+from twopc.integration.spark.worker import keep_archives
+from twopc.integration.spark.zones import in_utc
 from twopc.progress import Acknowledgement
 from twopc.records import TaskReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from integration.spark.kept import Runs
-    from integration.spark.staging import Staging
-    from integration.spark.views import View
     from twopc.attempt import TaskKey
+    from twopc.integration.spark.kept import Runs
+    from twopc.integration.spark.staging import Staging
+    from twopc.integration.spark.views import View
     from twopc.sink import TwoPhaseCommitSink
     from twopc.writer import SinkWriter
 

@@ -6,18 +6,18 @@ import contextlib
 import json
 from typing import TYPE_CHECKING
 
-from integration.spark.checkpoint import decoding, offsets_by_source, query_id, source_offsets
-from integration.verify.findings import Finding, Kind
-from integration.verify.sources import ranges
 from twopc.binding import Binding
 from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
+from twopc.integration.spark.checkpoint import decoding, offsets_by_source, query_id, source_offsets
+from twopc.integration.verify.findings import Finding, Kind
+from twopc.integration.verify.sources import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from integration.verify.history import History
     from twopc.files import Files
+    from twopc.integration.verify.history import History
     from twopc.records import Decision
 
 

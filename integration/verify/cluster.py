@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, NamedTuple
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
 
-from integration.topic_reader import read_topic
-from sinks.kafka.errors import on_ids
-from sinks.kafka.ledger_topic import ABSENT, describe
-from sinks.kafka.reader import offsets
-from sinks.kafka.reports import NOT_AUTHORIZED
-from sinks.kafka.transactions import TransactionClient
 from twopc.errors import ConfigurationError, DecisionLogDamagedError, TwoPhaseCommitError
+from twopc.integration.topic_reader import read_topic
 from twopc.log_view import fold
 from twopc.records import LogContents
+from twopc.sinks.kafka.errors import on_ids
+from twopc.sinks.kafka.ledger_topic import ABSENT, describe
+from twopc.sinks.kafka.reader import offsets
+from twopc.sinks.kafka.reports import NOT_AUTHORIZED
+from twopc.sinks.kafka.transactions import TransactionClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from confluent_kafka import Message
 
-    from sinks.kafka import KafkaSink
-    from sinks.kafka.decision_log import KafkaDecisionLog
+    from twopc.sinks.kafka import KafkaSink
+    from twopc.sinks.kafka.decision_log import KafkaDecisionLog
 
 
 class Bounds(NamedTuple):
@@ -112,7 +112,7 @@ class Cluster:
         return Ledgers(name, _held(self._deciding), own)
 
     def read(self, topic: str, starts: Mapping[int, int], ends: Mapping[int, int]) -> Iterator[list[Message]]:
-        """Yield committed records, as :func:`integration.topic_reader.read_topic` does."""
+        """Yield committed records, as :func:`twopc.integration.topic_reader.read_topic` does."""
         return read_topic(self._connection, topic, starts, ends, timeout_ms=self._timeout_ms)
 
     def marker_bounds(self) -> Bounds:

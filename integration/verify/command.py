@@ -12,20 +12,20 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from integration.reported import reported
-from integration.verify.cluster import Cluster
-from integration.verify.findings import Kind
-from integration.verify.report import show_finding
-from integration.verify.verifier import Verifier
 from twopc.errors import RetriableError
+from twopc.integration.reported import reported
+from twopc.integration.verify.cluster import Cluster
+from twopc.integration.verify.findings import Kind
+from twopc.integration.verify.report import show_finding
+from twopc.integration.verify.verifier import Verifier
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from integration.verify.findings import Finding
-    from integration.verify.report import Report
-    from integration.verify.verifier import VerifyOptions
-    from sinks.kafka import KafkaSink
+    from twopc.integration.verify.findings import Finding
+    from twopc.integration.verify.report import Report
+    from twopc.integration.verify.verifier import VerifyOptions
+    from twopc.sinks.kafka import KafkaSink
 
 _NO_ERRORS: Final = 0
 _ERRORS_FOUND: Final = 1

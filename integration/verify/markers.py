@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from integration.verify.tail import Tail
-from sinks.kafka.markers import Marker, decode_marker
 from twopc.errors import DecisionLogDamagedError
+from twopc.integration.verify.tail import Tail
+from twopc.sinks.kafka.markers import Marker, decode_marker
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from confluent_kafka import Message
 
-    from integration.verify.cluster import Cluster
-    from integration.verify.history import BatchId
-    from integration.verify.transactions import Decided
-    from sinks.kafka.reports import Description
+    from twopc.integration.verify.cluster import Cluster
+    from twopc.integration.verify.history import BatchId
+    from twopc.integration.verify.transactions import Decided
+    from twopc.sinks.kafka.reports import Description
 
 #: How long a running commit may take to reach every partition.
 _COMMIT_S: Final = 5.0

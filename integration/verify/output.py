@@ -6,10 +6,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from integration.verify.findings import Finding, Kind
-from integration.verify.spill import Spill
-from integration.verify.tail import Tail
 from twopc.errors import ConfigurationError
+from twopc.integration.verify.findings import Finding, Kind
+from twopc.integration.verify.spill import Spill
+from twopc.integration.verify.tail import Tail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
-    from integration.verify.cluster import Cluster
-    from integration.verify.expressions import Expression
-    from integration.verify.spill import Place
+    from twopc.integration.verify.cluster import Cluster
+    from twopc.integration.verify.expressions import Expression
+    from twopc.integration.verify.spill import Place
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.markup import escape
 from rich.table import Table
 
-from integration.verify.findings import Kind, Severity
+from twopc.integration.verify.findings import Kind, Severity
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from integration.verify.findings import Finding
+    from twopc.integration.verify.findings import Finding
 
 _NOT_COMPARED: Final = frozenset({Kind.NOT_COMPARED, Kind.UNIDENTIFIED})
 _STYLES: Final = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
@@ -41,7 +41,7 @@ class Report:
     topics: tuple[str, ...] = ()  #: the output topics that were read
     records: int | None = None  #: how many records readers see there; None if no topic was read
     seconds: float  #: duration of the check, in s
-    findings: tuple[Finding, ...]  #: see :class:`integration.verify.findings.Finding`
+    findings: tuple[Finding, ...]  #: see :class:`twopc.integration.verify.findings.Finding`
 
     @property
     def is_ok(self) -> bool:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from integration.verify.findings import Finding, Kind
+from twopc.integration.verify.findings import Finding, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from integration.verify.history import Batch, BatchId
+    from twopc.integration.verify.history import Batch, BatchId
 
 
 def records_between(prior: Sequence[str], offsets: Sequence[str]) -> int | None:

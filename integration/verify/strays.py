@@ -6,12 +6,12 @@ from collections import defaultdict
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from integration.batch_reader import read_batches
+from twopc.integration.batch_reader import read_batches
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from sinks.kafka import KafkaSink
+    from twopc.sinks.kafka import KafkaSink
 
     #: Producer id and epoch: each decided transaction has its own (rule 5).
     Producers = Collection[tuple[int, int]]

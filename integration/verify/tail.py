@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from integration.verify.cluster import Bounds
+from twopc.integration.verify.cluster import Bounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from confluent_kafka import Message
 
-    from integration.verify.cluster import Cluster
+    from twopc.integration.verify.cluster import Cluster
 
 
 @dataclass

@@ -6,18 +6,18 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from integration.verify.findings import Finding, Kind
-from integration.verify.strays import describe_strays
-from integration.verify.transactions import topics_of
+from twopc.integration.verify.findings import Finding, Kind
+from twopc.integration.verify.strays import describe_strays
+from twopc.integration.verify.transactions import topics_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from integration.verify.cluster import Cluster
-    from integration.verify.history import BatchId, History
-    from integration.verify.strays import Producers
-    from integration.verify.tail import Tail
-    from sinks.kafka import KafkaSink
+    from twopc.integration.verify.cluster import Cluster
+    from twopc.integration.verify.history import BatchId, History
+    from twopc.integration.verify.strays import Producers
+    from twopc.integration.verify.tail import Tail
+    from twopc.sinks.kafka import KafkaSink
 
     #: A decision has the rows of a transaction, not of a topic: count them by the set of topics it wrote to, usually one.
     Rows = Counter[frozenset[str]]

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from integration.verify.findings import Finding, Kind
-from sinks.kafka import reports
-from sinks.kafka.handle import driver_epoch_of
+from twopc.integration.verify.findings import Finding, Kind
+from twopc.sinks.kafka import reports
+from twopc.sinks.kafka.handle import driver_epoch_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from integration.verify.cluster import Bounds
-    from integration.verify.history import BatchId, History
-    from sinks.kafka import KafkaSink
-    from sinks.kafka.handle import KafkaHandle
-    from sinks.kafka.markers import Marker
-    from sinks.kafka.reports import Description
+    from twopc.integration.verify.cluster import Bounds
+    from twopc.integration.verify.history import BatchId, History
+    from twopc.sinks.kafka import KafkaSink
+    from twopc.sinks.kafka.handle import KafkaHandle
+    from twopc.sinks.kafka.markers import Marker
+    from twopc.sinks.kafka.reports import Description
 
 
 class Decided(NamedTuple):

@@ -13,16 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from integration.verify.checkpoint import check_checkpoint, finished_batches, initial_offsets
-from integration.verify.findings import Finding, Kind
-from integration.verify.history import History, history_of
-from integration.verify.markers import Markers, missing, wait_for_commits
-from integration.verify.output import Output, RecordChecks
-from integration.verify.report import Report
-from integration.verify.sources import check_sources, ranges
-from integration.verify.spill import on_disk
-from integration.verify.tally import Tally, check_count
-from integration.verify.transactions import (
+from twopc.errors import ConfigurationError, DecisionLogDamagedError
+from twopc.integration.verify.checkpoint import check_checkpoint, finished_batches, initial_offsets
+from twopc.integration.verify.findings import Finding, Kind
+from twopc.integration.verify.history import History, history_of
+from twopc.integration.verify.markers import Markers, missing, wait_for_commits
+from twopc.integration.verify.output import Output, RecordChecks
+from twopc.integration.verify.report import Report
+from twopc.integration.verify.sources import check_sources, ranges
+from twopc.integration.verify.spill import on_disk
+from twopc.integration.verify.tally import Tally, check_count
+from twopc.integration.verify.transactions import (
     check_missing,
     check_open,
     check_visible,
@@ -30,16 +31,15 @@ from integration.verify.transactions import (
     superseded_in,
     topics_of,
 )
-from sinks.kafka.handle import driver_epoch_of
-from twopc.errors import ConfigurationError, DecisionLogDamagedError
+from twopc.sinks.kafka.handle import driver_epoch_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from integration.verify.cluster import Cluster
-    from integration.verify.transactions import Decided
-    from sinks.kafka.reports import Description
     from twopc.files import Files
+    from twopc.integration.verify.cluster import Cluster
+    from twopc.integration.verify.transactions import Decided
+    from twopc.sinks.kafka.reports import Description
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,9 +3,9 @@
 from twopc.errors import missing_extra
 
 try:
-    from sinks.hbase.mappings import COUNTER, Append, Delete, Increment, Mapping, Put
-    from sinks.hbase.sink import HBaseSink
+    from twopc.sinks.hbase.mappings import COUNTER, Append, Delete, Increment, Mapping, Put
+    from twopc.sinks.hbase.sink import HBaseSink
 except ModuleNotFoundError as error:
-    raise missing_extra("sinks.hbase", "hbase", error) from error
+    raise missing_extra("twopc.sinks.hbase", "hbase", error) from error
 
 __all__ = ["COUNTER", "Append", "Delete", "HBaseSink", "Increment", "Mapping", "Put"]

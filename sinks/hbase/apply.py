@@ -17,19 +17,19 @@ import struct
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from sinks.hbase import staging
-from sinks.hbase.mappings import MARKED, add
-from sinks.hbase.row_ops import Op, cells_of, look, put, where_equal, where_none_since
 from twopc.errors import BadRecordError
+from twopc.sinks.hbase import staging
+from twopc.sinks.hbase.mappings import MARKED, add
+from twopc.sinks.hbase.row_ops import Op, cells_of, look, put, where_equal, where_none_since
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
-    from sinks.hbase.client import HBaseClient
-    from sinks.hbase.fence import Fence
-    from sinks.hbase.messages import Message
-    from sinks.hbase.row_ops import Cell, Column
-    from sinks.hbase.staging import HBaseHandle
+    from twopc.sinks.hbase.client import HBaseClient
+    from twopc.sinks.hbase.fence import Fence
+    from twopc.sinks.hbase.messages import Message
+    from twopc.sinks.hbase.row_ops import Cell, Column
+    from twopc.sinks.hbase.staging import HBaseHandle
 
 _BASE: Final = struct.Struct(">Q")
 _TASK: Final = struct.Struct(">II")

@@ -9,20 +9,20 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sinks.hbase import staging
-from sinks.hbase.apply import places_of, values_of
-from sinks.hbase.mappings import COUNTER, INT64, MARKED, number_in
-from sinks.hbase.row_ops import cells_of, look
-from sinks.staged.client import checked
 from twopc.errors import BadRecordError
+from twopc.sinks.hbase import staging
+from twopc.sinks.hbase.apply import places_of, values_of
+from twopc.sinks.hbase.mappings import COUNTER, INT64, MARKED, number_in
+from twopc.sinks.hbase.row_ops import cells_of, look
+from twopc.sinks.staged.client import checked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sinks.hbase.client import HBaseClient
-    from sinks.hbase.row_ops import Column
-    from sinks.hbase.settings import HBaseSettings
-    from sinks.hbase.staging import HBaseHandle
+    from twopc.sinks.hbase.client import HBaseClient
+    from twopc.sinks.hbase.row_ops import Column
+    from twopc.sinks.hbase.settings import HBaseSettings
+    from twopc.sinks.hbase.staging import HBaseHandle
 
 _MAX: Final = 2**63 - 1
 _LENGTH: Final = struct.Struct(">I")

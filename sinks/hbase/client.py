@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tenacity import wait_exponential
 
-from sinks.hbase.errors import FAILURES, REMEDIES, RemoteError, is_transient
-from sinks.hbase.messages import Message, client_pb, region
-from sinks.hbase.row_ops import Op
-from sinks.retry import retrying
-from sinks.staged.client import StoreClient
+from twopc.sinks.hbase.errors import FAILURES, REMEDIES, RemoteError, is_transient
+from twopc.sinks.hbase.messages import Message, client_pb, region
+from twopc.sinks.hbase.row_ops import Op
+from twopc.sinks.retry import retrying
+from twopc.sinks.staged.client import StoreClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from sinks.hbase.cluster import Address, Cluster, Region
+    from twopc.sinks.hbase.cluster import Address, Cluster, Region
 
 _SCAN_ROWS: Final = 1_000
 

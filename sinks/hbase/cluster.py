@@ -15,14 +15,14 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
-from sinks.hbase.connection import Master, RegionServer
-from sinks.hbase.errors import FAILURES, AbsentTableError
-from sinks.hbase.messages import TableNotFoundException, name_parts, zookeeper_pb
+from twopc.sinks.hbase.connection import Master, RegionServer
+from twopc.sinks.hbase.errors import FAILURES, AbsentTableError
+from twopc.sinks.hbase.messages import TableNotFoundException, name_parts, zookeeper_pb
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sinks.hbase.messages import Message
+    from twopc.sinks.hbase.messages import Message
 
 #: HBase's own default of ``zookeeper.znode.parent``.
 ZNODE: Final = "/hbase"

@@ -5,26 +5,26 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from sinks.hbase import staging
-from sinks.hbase.apply import Applier, at_once
-from sinks.hbase.check import Check, noted_in
-from sinks.hbase.control import ControlCell
-from sinks.hbase.errors import FAILURES, AbsentTableError, RemoteError
-from sinks.hbase.fence import Fence, state_of, top_of
-from sinks.hbase.messages import name_parts
-from sinks.hbase.row_ops import look
-from sinks.hbase.staging import HBaseHandle
-from sinks.staged.client import checked
-from sinks.staged.committer import StagedCommitter
+from twopc.sinks.hbase import staging
+from twopc.sinks.hbase.apply import Applier, at_once
+from twopc.sinks.hbase.check import Check, noted_in
+from twopc.sinks.hbase.control import ControlCell
+from twopc.sinks.hbase.errors import FAILURES, AbsentTableError, RemoteError
+from twopc.sinks.hbase.fence import Fence, state_of, top_of
+from twopc.sinks.hbase.messages import name_parts
+from twopc.sinks.hbase.row_ops import look
+from twopc.sinks.hbase.staging import HBaseHandle
+from twopc.sinks.staged.client import checked
+from twopc.sinks.staged.committer import StagedCommitter
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
 
-    from sinks.hbase.client import HBaseClient
-    from sinks.hbase.messages import Message
-    from sinks.hbase.settings import HBaseSettings
-    from sinks.staged.slices import SliceState
     from twopc.attempt import Claim
+    from twopc.sinks.hbase.client import HBaseClient
+    from twopc.sinks.hbase.messages import Message
+    from twopc.sinks.hbase.settings import HBaseSettings
+    from twopc.sinks.staged.slices import SliceState
 
 
 class HBaseCommitter(StagedCommitter[HBaseHandle]):

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.proto import serialize_length_prefixed
 
-from sinks.hbase.errors import RemoteError
-from sinks.hbase.messages import Connection, MasterConnection, MetaRsConnection, RemoteException
+from twopc.sinks.hbase.errors import RemoteError
+from twopc.sinks.hbase.messages import Connection, MasterConnection, MetaRsConnection, RemoteException
 
 if TYPE_CHECKING:
-    from sinks.hbase.messages import Message
+    from twopc.sinks.hbase.messages import Message
 
 _LENGTH: Final = struct.Struct(">IB")
 

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from sinks.hbase.errors import AbsentTableError
-from sinks.hbase.row_ops import cells_of, look, where_equal, write
-from sinks.hbase.staging import STATE, own_row
-from sinks.staged.control import Control, ControlRecord, decode_control
+from twopc.sinks.hbase.errors import AbsentTableError
+from twopc.sinks.hbase.row_ops import cells_of, look, where_equal, write
+from twopc.sinks.hbase.staging import STATE, own_row
+from twopc.sinks.staged.control import Control, ControlRecord, decode_control
 
 if TYPE_CHECKING:
-    from sinks.hbase.client import HBaseClient
-    from sinks.hbase.row_ops import Column
+    from twopc.sinks.hbase.client import HBaseClient
+    from twopc.sinks.hbase.row_ops import Column
 
 _CELL: Final[Column] = (STATE, b"state")
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from sinks.hbase.messages import client_pb
-from sinks.hbase.row_ops import DURABLE
+from twopc.sinks.hbase.messages import client_pb
+from twopc.sinks.hbase.row_ops import DURABLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sinks.hbase.row_ops import Column
+    from twopc.sinks.hbase.row_ops import Column
 
 _MUTATION: Final = client_pb.MutationProto
 _FAMILY: Final = _MUTATION.ColumnValue

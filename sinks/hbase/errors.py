@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from sinks.staged.client import remedies
 from twopc.errors import BadRecordError, ConfigurationError
+from twopc.sinks.staged.client import remedies
 
 
 class RemoteError(Exception):

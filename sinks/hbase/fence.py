@@ -1,23 +1,23 @@
 """How far the newest decision is applied: one row. A newer decision replaces all that an older one left there.
 
 The row proves what is committed, and its tombstones keep lost slices from being applied. That no row of data is applied twice
-does not depend on it, but on the rows themselves (``sinks.hbase.apply``).
+does not depend on it, but on the rows themselves (``twopc.sinks.hbase.apply``).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sinks.hbase.row_ops import Op, cells_of, delete, look, put, where_equal, where_none_since, write
-from sinks.hbase.staging import STATE, own_row
-from sinks.staged.slices import SliceState
+from twopc.sinks.hbase.row_ops import Op, cells_of, delete, look, put, where_equal, where_none_since, write
+from twopc.sinks.hbase.staging import STATE, own_row
+from twopc.sinks.staged.slices import SliceState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sinks.hbase.client import HBaseClient
-    from sinks.hbase.row_ops import Column
-    from sinks.hbase.staging import HBaseHandle
+    from twopc.sinks.hbase.client import HBaseClient
+    from twopc.sinks.hbase.row_ops import Column
+    from twopc.sinks.hbase.staging import HBaseHandle
 
 _BASE: Final[Column] = (STATE, b"base")
 _TOP: Final[Column] = (STATE, b"top")

@@ -11,10 +11,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from sinks.columns import integers, keys, parse_template, texts
-from sinks.hbase.encoding import Encoder
-from sinks.hbase.messages import client_pb
 from twopc.errors import BadRecordError, ConfigurationError
+from twopc.sinks.columns import integers, keys, parse_template, texts
+from twopc.sinks.hbase.encoding import Encoder
+from twopc.sinks.hbase.messages import client_pb
 
 if TYPE_CHECKING:
     import collections.abc
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from sinks.hbase.row_ops import Column
+    from twopc.sinks.hbase.row_ops import Column
 
 #: HBase's own format of a counter.
 COUNTER: Final = struct.Struct(">q")

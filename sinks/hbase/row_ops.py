@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sinks.hbase.messages import Message, client_pb, comparator_pb, filter_pb, hbase_pb
+from twopc.sinks.hbase.messages import Message, client_pb, comparator_pb, filter_pb, hbase_pb
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The arguments of an HBase sink, checked, and the tables that it needs. :class:`sinks.hbase.HBaseSink` documents them."""
+"""The arguments of an HBase sink, checked, and the tables that it needs. :class:`twopc.sinks.hbase.HBaseSink` documents them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from sinks.hbase.client import HBaseClient
-from sinks.hbase.cluster import ZNODE, Cluster
-from sinks.hbase.mappings import MARKED, Mapping
-from sinks.hbase.staging import DATA, STATE
-from sinks.staged.settings import StagedSettings
 from twopc.errors import ConfigurationError
+from twopc.sinks.hbase.client import HBaseClient
+from twopc.sinks.hbase.cluster import ZNODE, Cluster
+from twopc.sinks.hbase.mappings import MARKED, Mapping
+from twopc.sinks.hbase.staging import DATA, STATE
+from twopc.sinks.staged.settings import StagedSettings
 
 if TYPE_CHECKING:
     import collections.abc
@@ -52,7 +52,7 @@ class HBaseSettings(StagedSettings):
         self._require(
             isinstance(self.mapping, Mapping),
             "mapping",
-            "give one of sinks.hbase.mappings, such as Put(row='{id}', cells={'d:name': 'name'})",
+            "give one of twopc.sinks.hbase.mappings, such as Put(row='{id}', cells={'d:name': 'name'})",
         )
 
     def create_client(self) -> HBaseClient:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sinks.hbase.committer import HBaseCommitter
-from sinks.hbase.settings import HBaseSettings
-from sinks.hbase.staging import HBaseHandle, pack
-from sinks.hbase.writer import HBaseWriter, require_fits
 from twopc.sink import TwoPhaseCommitSink
+from twopc.sinks.hbase.committer import HBaseCommitter
+from twopc.sinks.hbase.settings import HBaseSettings
+from twopc.sinks.hbase.staging import HBaseHandle, pack
+from twopc.sinks.hbase.writer import HBaseWriter, require_fits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +33,7 @@ class HBaseSink(HBaseSettings, TwoPhaseCommitSink[HBaseHandle]):
         name: names the sink across restarts. Letters, digits, ``_`` and ``-``.
         zookeeper: ``host:port,…``: HBase's quorum (``hbase.zookeeper.quorum``).
         table: ``table`` or ``namespace:table``; it must exist.
-        mapping: what becomes of a row, one of ``sinks.hbase.mappings``.
+        mapping: what becomes of a row, one of ``twopc.sinks.hbase.mappings``.
         znode: HBase's path in ZooKeeper (``zookeeper.znode.parent``).
         staging_table: the sink's own table, created if absent. Sinks may share it.
         user: the user name that servers see; the process's user if empty.

@@ -12,21 +12,21 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from sinks.hbase.messages import Message, client_pb, hbase_pb, region
-from sinks.hbase.row_ops import Op, cells_of, delete, look, where_present, write
-from sinks.staged.slices import StagedHandle, entry_of
+from twopc.sinks.hbase.messages import Message, client_pb, hbase_pb, region
+from twopc.sinks.hbase.row_ops import Op, cells_of, delete, look, where_present, write
+from twopc.sinks.staged.slices import StagedHandle, entry_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sinks.hbase.row_ops import Column
+    from twopc.sinks.hbase.row_ops import Column
 
 #: Small cells that are read often: the control record, progress, digests.
 STATE: Final = b"t"
 #: Chunks.
 DATA: Final = b"d"
 _SLICE_AT: Final = 1
-#: A chunk's :class:`sinks.hbase.check.Reach`, in the family of small cells.
+#: A chunk's :class:`twopc.sinks.hbase.check.Reach`, in the family of small cells.
 REACH: Final = struct.Struct(">qq")
 REACH_OF_CHUNK: Final = b"r"
 _OPEN: Final[Column] = (STATE, b"open")

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from sinks.hbase import staging
-from sinks.hbase.check import Check
-from sinks.hbase.staging import HBaseHandle
-from sinks.staged.slices import halve
-from sinks.staged.writer import StagedWriter
 from twopc.errors import BadRecordError, RetriableError
+from twopc.sinks.hbase import staging
+from twopc.sinks.hbase.check import Check
+from twopc.sinks.hbase.staging import HBaseHandle
+from twopc.sinks.staged.slices import halve
+from twopc.sinks.staged.writer import StagedWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import pyarrow as pa
 
-    from sinks.hbase.check import Reach
-    from sinks.hbase.settings import HBaseSettings
     from twopc.attempt import TaskAttempt
+    from twopc.sinks.hbase.check import Reach
+    from twopc.sinks.hbase.settings import HBaseSettings
 
 #: About 10 MB of hashes.
 _WATCHED_KEYS: Final = 100_000

@@ -1,5 +1,5 @@
 """Rows to Kafka, exactly once: one transaction per task, committed by the driver after its decision."""
 
-from sinks.kafka.sink import KafkaSink
+from twopc.sinks.kafka.sink import KafkaSink
 
 __all__ = ["KafkaSink"]

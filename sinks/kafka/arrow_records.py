@@ -13,18 +13,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.kafka import librdkafka as c
-from sinks.kafka.columns import HEADER_WITHOUT_KEY
-from sinks.kafka.librdkafka_producer import ARGUMENT, MESSAGE, not_produced
 from twopc.errors import BadRecordError
+from twopc.sinks.kafka import librdkafka as c
+from twopc.sinks.kafka.columns import HEADER_WITHOUT_KEY
+from twopc.sinks.kafka.librdkafka_producer import ARGUMENT, MESSAGE, not_produced
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from confluent_kafka import KafkaError
 
-    from sinks.kafka.librdkafka_producer import LibrdkafkaProducer
-    from sinks.kafka.records import Records
+    from twopc.sinks.kafka.librdkafka_producer import LibrdkafkaProducer
+    from twopc.sinks.kafka.records import Records
 
 Numbers: TypeAlias = "np.ndarray[Any, Any]"
 Column: TypeAlias = Any  #: an Arrow array of any type
@@ -153,7 +153,7 @@ _PLACES: Final = {
 def records_of(
     producer: LibrdkafkaProducer, rows: pa.RecordBatch, topics: Sequence[str], which: Column | None
 ) -> Records:
-    """Prepare rows with the columns of :class:`sinks.kafka.writer.KafkaWriter`.
+    """Prepare rows with the columns of :class:`twopc.sinks.kafka.writer.KafkaWriter`.
 
     Args:
         producer: enqueues them.

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from sinks.kafka.client_log import client_logger
-from sinks.kafka.oauth import require_token
 from twopc.errors import BadRecordError, RetriableError, TwoPhaseCommitError
+from twopc.sinks.kafka.client_log import client_logger
+from twopc.sinks.kafka.oauth import require_token
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from sinks.kafka.settings import KafkaSettings
+    from twopc.sinks.kafka.settings import KafkaSettings
 
 #: librdkafka's own default.
 _DEFAULT: Final = 1_000_000

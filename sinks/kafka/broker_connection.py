@@ -23,7 +23,7 @@ from twopc.errors import ConfigurationError, RetriableError, TwoPhaseCommitError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sinks.kafka.oauth import Granted, Tokens
+    from twopc.sinks.kafka.oauth import Granted, Tokens
 
 logger = logging.getLogger(__name__)
 

@@ -63,7 +63,7 @@ def named(name: str, names: Sequence[str]) -> str | None:
 
 
 def require_writable(rows: pa.RecordBatch, *, max_bytes: int) -> None:
-    """Check rows with the columns of :class:`sinks.kafka.writer.KafkaWriter`, all but ``topic``, by the rows alone.
+    """Check rows with the columns of :class:`twopc.sinks.kafka.writer.KafkaWriter`, all but ``topic``, by the rows alone.
 
     Args:
         rows: the rows; may be empty.

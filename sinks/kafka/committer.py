@@ -7,26 +7,26 @@ from collections import Counter
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
-from sinks.kafka import markers
-from sinks.kafka.decision_log import KafkaDecisionLog
-from sinks.kafka.handle import KafkaHandle, task_id
-from sinks.kafka.ledger_topic import ABSENT
-from sinks.kafka.oauth import failures
-from sinks.kafka.prepared import await_visible, confirm, end_all, fence, sweep
-from sinks.kafka.producer_pool import drop_pool
-from sinks.kafka.reports import NO_ANSWER, NONE, NOT_AUTHORIZED, until_final
-from sinks.kafka.scan_start import ScanStart
-from sinks.kafka.settings import AT_LEAST_ONCE, EXACTLY_ONCE
-from sinks.kafka.transactions import TransactionClient
 from twopc.attempt import Evidence
 from twopc.committer import SinkCommitter
 from twopc.errors import ConfigurationError, RetriableError
+from twopc.sinks.kafka import markers
+from twopc.sinks.kafka.decision_log import KafkaDecisionLog
+from twopc.sinks.kafka.handle import KafkaHandle, task_id
+from twopc.sinks.kafka.ledger_topic import ABSENT
+from twopc.sinks.kafka.oauth import failures
+from twopc.sinks.kafka.prepared import await_visible, confirm, end_all, fence, sweep
+from twopc.sinks.kafka.producer_pool import drop_pool
+from twopc.sinks.kafka.reports import NO_ANSWER, NONE, NOT_AUTHORIZED, until_final
+from twopc.sinks.kafka.scan_start import ScanStart
+from twopc.sinks.kafka.settings import AT_LEAST_ONCE, EXACTLY_ONCE
+from twopc.sinks.kafka.transactions import TransactionClient
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from sinks.kafka.settings import KafkaSettings
     from twopc.attempt import Claim
+    from twopc.sinks.kafka.settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
 
@@ -182,7 +182,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         """See :class:`SinkCommitter`."""
         drop_pool(self._settings.name, self._log.driver_epoch)
         if self._settings.guarantee != EXACTLY_ONCE:
-            from sinks.kafka.plain_writer import let_go  # noqa: PLC0415 - most sinks need none
+            from twopc.sinks.kafka.plain_writer import let_go  # noqa: PLC0415 - most sinks need none
 
             let_go(self._settings)
         self._client.close()

@@ -13,12 +13,6 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from tenacity import wait_fixed
 
-from sinks.kafka.driver_producer import RETRY_BACKOFF_MS, DriverProducer
-from sinks.kafka.errors import is_retriable, on_topic, translate
-from sinks.kafka.ledger_topic import ABSENT, DRIVER_PARTITION, LedgerTopic
-from sinks.kafka.oauth import require_token
-from sinks.kafka.reader import CommittedReader, Row, offsets
-from sinks.retry import retrying
 from twopc.codec import decode, decoding, encode
 from twopc.decision_log import DecisionLog
 from twopc.errors import (
@@ -31,13 +25,19 @@ from twopc.errors import (
 )
 from twopc.records import Acquired, Decision, Entries, LogContents, Record, truncated_to
 from twopc.refusals import FAILOVER
+from twopc.sinks.kafka.driver_producer import RETRY_BACKOFF_MS, DriverProducer
+from twopc.sinks.kafka.errors import is_retriable, on_topic, translate
+from twopc.sinks.kafka.ledger_topic import ABSENT, DRIVER_PARTITION, LedgerTopic
+from twopc.sinks.kafka.oauth import require_token
+from twopc.sinks.kafka.reader import CommittedReader, Row, offsets
+from twopc.sinks.retry import retrying
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 
-    from sinks.kafka.settings import KafkaSettings
     from twopc.attempt import Claim
     from twopc.records import LogEntry
+    from twopc.sinks.kafka.settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import KafkaError, KafkaException, Producer
 from tenacity import wait_none
 
-from sinks.kafka.acknowledged import flush_all
-from sinks.kafka.client_log import ClientLog
-from sinks.kafka.errors import (
+from twopc.crash_points import crash_point
+from twopc.errors import DecisionInDoubtError, FencedError, RetriableError
+from twopc.sinks.kafka.acknowledged import flush_all
+from twopc.sinks.kafka.client_log import ClientLog
+from twopc.sinks.kafka.errors import (
     SERVING,
     cause_of,
     error_of,
@@ -25,19 +27,17 @@ from sinks.kafka.errors import (
     translate,
     translated,
 )
-from sinks.kafka.handle import driver_id
-from sinks.kafka.producer import connect
-from sinks.retry import retrying
-from twopc.crash_points import crash_point
-from twopc.errors import DecisionInDoubtError, FencedError, RetriableError
+from twopc.sinks.kafka.handle import driver_id
+from twopc.sinks.kafka.producer import connect
+from twopc.sinks.retry import retrying
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from confluent_kafka import Message
 
-    from sinks.kafka.settings import KafkaSettings
     from twopc.errors import TwoPhaseCommitError
+    from twopc.sinks.kafka.settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
 

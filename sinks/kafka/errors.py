@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 
-from sinks.kafka.oauth import failures
 from twopc.errors import BadRecordError, ConfigurationError, FencedError, RetriableError, TwoPhaseCommitError
+from twopc.sinks.kafka.oauth import failures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

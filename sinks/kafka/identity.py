@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sinks.kafka.client_log import ClientLog
+    from twopc.sinks.kafka.client_log import ClientLog
 
 #: syslog's levels, as librdkafka uses them, in Python's.
 LEVELS: Final = (50, 50, 50, 40, 30, 20, 20, 10)

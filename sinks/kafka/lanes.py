@@ -17,7 +17,7 @@ from twopc.errors import TwoPhaseCommitError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sinks.kafka.broker_connection import BrokerConnection
+    from twopc.sinks.kafka.broker_connection import BrokerConnection
 
 logger = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 from tenacity import wait_fixed
 
-from sinks.kafka.errors import error_of, is_retriable, on_topic, translate, translated
-from sinks.retry import retrying
 from twopc.errors import ConfigurationError, RetriableError
+from twopc.sinks.kafka.errors import error_of, is_retriable, on_topic, translate, translated
+from twopc.sinks.retry import retrying
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, TopicDescription, TopicMetadata

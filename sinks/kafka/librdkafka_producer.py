@@ -22,17 +22,17 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from confluent_kafka import KafkaError, KafkaException
 
-from sinks.kafka import librdkafka as c
-from sinks.kafka.identity import LEVELS
-from sinks.kafka.librdkafka_reports import facts_of
+from twopc.sinks.kafka import librdkafka as c
+from twopc.sinks.kafka.identity import LEVELS
+from twopc.sinks.kafka.librdkafka_reports import facts_of
 
 if TYPE_CHECKING:
     import logging
     from collections import Counter
     from collections.abc import Callable, Mapping
 
-    from sinks.kafka.client_log import ClientLog
-    from sinks.kafka.identity import Identity
+    from twopc.sinks.kafka.client_log import ClientLog
+    from twopc.sinks.kafka.identity import Identity
 
 _TEXT_BYTES: Final = 512
 _EVENTS: Final = c.DELIVERIES | c.LOG | c.ERROR | c.STATISTICS

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import KafkaError, KafkaException
 
 if TYPE_CHECKING:
-    from sinks.kafka.records import Records
+    from twopc.sinks.kafka.records import Records
 
 # ruff: noqa: SLF001 - librdkafka's own codes are public constants with an underscore
 _UNKNOWN: Final = frozenset({KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC})

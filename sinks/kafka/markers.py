@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from confluent_kafka.admin import OffsetSpec
 
-from sinks.kafka.reader import Row, offsets
 from twopc.attempt import Evidence
 from twopc.crash_points import crash_point
 from twopc.errors import ConfigurationError, DecisionInDoubtError, RetriableError
+from twopc.sinks.kafka.reader import Row, offsets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sinks.kafka.decision_log import KafkaDecisionLog
-    from sinks.kafka.handle import KafkaHandle
     from twopc.attempt import TaskAttempt
+    from twopc.sinks.kafka.decision_log import KafkaDecisionLog
+    from twopc.sinks.kafka.handle import KafkaHandle
 
 
 class Marker(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """Tokens of SASL/OAUTHBEARER: one supply for both clients of a process.
 
 librdkafka calls a :class:`Tokens` as its ``oauth_cb``; kafka-python gets the same one behind its own interface
-(``sinks.kafka.broker_connection``). A token is used again until half of its life is over, since each task has a producer of
+(``twopc.sinks.kafka.broker_connection``). A token is used again until half of its life is over, since each task has a producer of
 its own and an identity provider may limit requests.
 
 No error, representation or log line here holds a token or a client secret.

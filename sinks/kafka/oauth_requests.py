@@ -23,7 +23,7 @@ from twopc.errors import ConfigurationError, RetriableError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sinks.kafka.oauth import Granted
+    from twopc.sinks.kafka.oauth import Granted
 
 _TIMEOUT_S: Final = 20  # librdkafka's
 _ENDPOINT: Final = "sasl.oauthbearer.token.endpoint.url"

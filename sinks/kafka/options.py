@@ -1,6 +1,6 @@
 """librdkafka's options as a user gives them, with the prefix ``kafka.`` as in Spark, for the two clients that share them.
 
-librdkafka writes rows and decisions; kafka-python commits transactions of other processes (``sinks.kafka.transactions``).
+librdkafka writes rows and decisions; kafka-python commits transactions of other processes (``twopc.sinks.kafka.transactions``).
 Connection options must hold for both, so an option that kafka-python cannot honour is refused by name, not dropped.
 
 Source of the names: librdkafka's CONFIGURATION.md.
@@ -12,10 +12,10 @@ import pkgutil
 import ssl
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from sinks.kafka import java_options
-from sinks.kafka.oauth import Tokens, name_of
-from sinks.kafka.oauth_requests import ClientCredentials, unsecured
 from twopc.errors import ConfigurationError
+from twopc.sinks.kafka import java_options
+from twopc.sinks.kafka.oauth import Tokens, name_of
+from twopc.sinks.kafka.oauth_requests import ClientCredentials, unsecured
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,20 +15,20 @@ import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from sinks.kafka.acknowledged import flush_all
-from sinks.kafka.client_log import ClientLog
-from sinks.kafka.errors import SERVING, translate_in_task, translated
-from sinks.kafka.oauth import require_token
-from sinks.kafka.producer import ReadyProducer, new_producer
-from sinks.kafka.settings import AT_LEAST_ONCE
-from sinks.kafka.writer import KafkaWriter
 from twopc.crash_points import crash_point
+from twopc.sinks.kafka.acknowledged import flush_all
+from twopc.sinks.kafka.client_log import ClientLog
+from twopc.sinks.kafka.errors import SERVING, translate_in_task, translated
+from twopc.sinks.kafka.oauth import require_token
+from twopc.sinks.kafka.producer import ReadyProducer, new_producer
+from twopc.sinks.kafka.settings import AT_LEAST_ONCE
+from twopc.sinks.kafka.writer import KafkaWriter
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
-    from sinks.kafka.settings import KafkaSettings
     from twopc.attempt import TaskAttempt
+    from twopc.sinks.kafka.settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from sinks.kafka.handle import ProducerIdentity, driver_epoch_of, id_prefix
-from sinks.kafka.reports import CONCURRENT, FENCED, NONE, NOT_FINAL, until_final
 from twopc.crash_points import crash_point, is_armed
 from twopc.errors import CheckpointExpiredError, RetriableError
+from twopc.sinks.kafka.handle import ProducerIdentity, driver_epoch_of, id_prefix
+from twopc.sinks.kafka.reports import CONCURRENT, FENCED, NONE, NOT_FINAL, until_final
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from sinks.kafka.handle import KafkaHandle
-    from sinks.kafka.reports import Description
-    from sinks.kafka.settings import KafkaSettings
-    from sinks.kafka.transactions import TransactionClient
+    from twopc.sinks.kafka.handle import KafkaHandle
+    from twopc.sinks.kafka.reports import Description
+    from twopc.sinks.kafka.settings import KafkaSettings
+    from twopc.sinks.kafka.transactions import TransactionClient
 
 logger = logging.getLogger(__name__)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sinks.kafka.columns import texts_of
-from sinks.kafka.records import OneByOne, messages_of
+from twopc.sinks.kafka.columns import texts_of
+from twopc.sinks.kafka.records import OneByOne, messages_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sinks.kafka.producer import ReadyProducer
-    from sinks.kafka.records import Records
+    from twopc.sinks.kafka.producer import ReadyProducer
+    from twopc.sinks.kafka.records import Records
 
 
 def records_of(ready: ReadyProducer, topic: str | None, rows: pa.RecordBatch) -> Records:
@@ -23,6 +23,6 @@ def records_of(ready: ReadyProducer, topic: str | None, rows: pa.RecordBatch) ->
         topics, which = texts_of(encoded.dictionary), encoded.indices
     if ready.native is None:
         return OneByOne(ready.producer, messages_of(rows, topics, which))
-    from sinks.kafka import arrow_records  # noqa: PLC0415 - it needs numpy, as the native producer does
+    from twopc.sinks.kafka import arrow_records  # noqa: PLC0415 - it needs numpy, as the native producer does
 
     return arrow_records.records_of(ready.native, rows, topics, which)

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any, Final
 import confluent_kafka
 from confluent_kafka import KafkaError, Producer
 
-from sinks.kafka import librdkafka
-from sinks.kafka.client_log import ClientLog
-from sinks.kafka.errors import SERVING, on_ids, translate_in_task, translated
-from sinks.kafka.identity import UNKNOWN, Identity
-from sinks.kafka.oauth import require_token
-from sinks.kafka.oauth_requests import diagnose
 from twopc.errors import RetriableError
+from twopc.sinks.kafka import librdkafka
+from twopc.sinks.kafka.client_log import ClientLog
+from twopc.sinks.kafka.errors import SERVING, on_ids, translate_in_task, translated
+from twopc.sinks.kafka.identity import UNKNOWN, Identity
+from twopc.sinks.kafka.oauth import require_token
+from twopc.sinks.kafka.oauth_requests import diagnose
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from confluent_kafka import Message
 
-    from sinks.kafka.librdkafka_producer import LibrdkafkaProducer
+    from twopc.sinks.kafka.librdkafka_producer import LibrdkafkaProducer
 
 logger = logging.getLogger(__name__)
 
@@ -184,7 +184,7 @@ def _native(
     library = librdkafka.library()
     if library is None:
         return None
-    from sinks.kafka import librdkafka_producer as native  # noqa: PLC0415 - it needs numpy, which the base does not bring
+    from twopc.sinks.kafka import librdkafka_producer as native  # noqa: PLC0415 - it needs numpy, which the base does not bring
 
     if not native.accepts(config):
         return None

@@ -19,9 +19,9 @@ from functools import cache
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Final
 
-from sinks.kafka.errors import SERVING
-from sinks.kafka.handle import task_id
-from sinks.kafka.producer import ReadyProducer, make_ready
+from twopc.sinks.kafka.errors import SERVING
+from twopc.sinks.kafka.handle import task_id
+from twopc.sinks.kafka.producer import ReadyProducer, make_ready
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from tenacity import wait_fixed
 
-from sinks.kafka.errors import is_retriable, on_topic, translate, translated
-from sinks.retry import retrying
 from twopc.errors import ConfigurationError, RetriableError
+from twopc.sinks.kafka.errors import is_retriable, on_topic, translate, translated
+from twopc.sinks.retry import retrying
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Rows on their way to librdkafka: one by one as Python objects here, without any in :mod:`sinks.kafka.arrow_records`."""
+"""Rows on their way to librdkafka: one by one as Python objects here, without any in :mod:`twopc.sinks.kafka.arrow_records`."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def messages_of(rows: pa.RecordBatch, topics: Sequence[str], which: Any) -> list
     """The rows as ``produce`` takes them: topic, value, key, and then partition, two callbacks, timestamp, headers.
 
     Args:
-        rows: with the columns of :class:`sinks.kafka.writer.KafkaWriter`, and exact, see :mod:`sinks.kafka.columns`.
+        rows: with the columns of :class:`twopc.sinks.kafka.writer.KafkaWriter`, and exact, see :mod:`twopc.sinks.kafka.columns`.
         topics: the topics of these rows.
         which: an array of the place in ``topics`` of each row's topic; None if there is only one.
     """

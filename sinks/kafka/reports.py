@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 from tenacity import wait_exponential
 
-from sinks.retry import repeating
+from twopc.sinks.retry import repeating
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from sinks.kafka.handle import KafkaHandle
+    from twopc.sinks.kafka.handle import KafkaHandle
 
 NONE: Final = "NONE"
 #: No response: it is unknown what the broker did.

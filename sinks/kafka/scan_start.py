@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka.admin import OffsetSpec
 
-from sinks.kafka.ledger_topic import describe
-from sinks.kafka.reader import answered, offsets, request_offsets
 from twopc.errors import TwoPhaseCommitError
+from twopc.sinks.kafka.ledger_topic import describe
+from twopc.sinks.kafka.reader import answered, offsets, request_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sinks.kafka.decision_log import KafkaDecisionLog
-    from sinks.kafka.reader import Requested
+    from twopc.sinks.kafka.decision_log import KafkaDecisionLog
+    from twopc.sinks.kafka.reader import Requested
 
 
 class ScanStart:

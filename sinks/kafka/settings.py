@@ -1,4 +1,4 @@
-"""The arguments of a Kafka sink, checked, and its clients' options. :class:`sinks.kafka.KafkaSink` documents them."""
+"""The arguments of a Kafka sink, checked, and its clients' options. :class:`twopc.sinks.kafka.KafkaSink` documents them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import confluent_kafka
 
-from sinks.kafka import options
-from sinks.kafka.servers import servers_of
 from twopc.errors import BadRecordError, ConfigurationError
+from twopc.sinks.kafka import options
+from twopc.sinks.kafka.servers import servers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -168,7 +168,7 @@ class KafkaSettings:
         }
 
     def servers(self) -> tuple[str, ...]:
-        """What ``bootstrap_servers`` names; see :func:`~sinks.kafka.servers.servers_of`."""
+        """What ``bootstrap_servers`` names; see :func:`~twopc.sinks.kafka.servers.servers_of`."""
         return servers_of(self.bootstrap_servers, str(self.client_options.get("security.protocol", "PLAINTEXT")))
 
     def plain_config(self) -> dict[str, Any]:

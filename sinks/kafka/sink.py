@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sinks.kafka.handle import KafkaHandle
-from sinks.kafka.producer_pool import drop_pool
-from sinks.kafka.settings import EXACTLY_ONCE, KafkaSettings
-from sinks.kafka.writer import KafkaWriter
 from twopc.sink import TwoPhaseCommitSink
+from twopc.sinks.kafka.handle import KafkaHandle
+from twopc.sinks.kafka.producer_pool import drop_pool
+from twopc.sinks.kafka.settings import EXACTLY_ONCE, KafkaSettings
+from twopc.sinks.kafka.writer import KafkaWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import pyarrow as pa
 
-    from sinks.kafka.committer import KafkaCommitter
-    from sinks.kafka.decision_log import KafkaDecisionLog
     from twopc.attempt import TaskAttempt
     from twopc.sink import SinkColumn
+    from twopc.sinks.kafka.committer import KafkaCommitter
+    from twopc.sinks.kafka.decision_log import KafkaDecisionLog
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
         ledger_topic: the topic of decisions and markers; by default ``twopc-ledger-<name>``, created if absent.
         timeout_ms: how long one step may wait for the brokers.
         other_ledgers: topics that no row may go to besides this sink's own ledger and all that are called ``twopc-ledger-…``;
-            :func:`integration.spark.exactly_once` names the ledgers of the query's other sinks.
+            :func:`twopc.integration.spark.exactly_once` names the ledgers of the query's other sinks.
         guarantee: ``"EXACTLY_ONCE"``; ``"AT_LEAST_ONCE"``: no transactions, readers see rows at once, and **a failure doubles
             rows**; ``"NONE"``: nor does anybody wait for the brokers, and **a failure loses or doubles rows**. As Flink's
             ``DeliveryGuarantee``; see "A weaker guarantee" in ``docs/deployment.md``.
@@ -66,13 +66,13 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
 
     def choose_columns(self, schema: pa.Schema) -> Sequence[SinkColumn]:
         """See :class:`TwoPhaseCommitSink`: the columns of Spark's own Kafka writer, and ``timestamp``."""
-        from sinks.kafka.columns import kafka_columns  # noqa: PLC0415 - executors choose none
+        from twopc.sinks.kafka.columns import kafka_columns  # noqa: PLC0415 - executors choose none
 
         return kafka_columns(schema, has_topic=self.topic is not None)
 
     def check(self, rows: pa.RecordBatch) -> None:
         """See :class:`TwoPhaseCommitSink`. Ignores what only brokers know: a topic's own limits and partitions."""
-        from sinks.kafka.columns import require_writable, texts_of  # noqa: PLC0415 - only for dead letters
+        from twopc.sinks.kafka.columns import require_writable, texts_of  # noqa: PLC0415 - only for dead letters
 
         if self.topic is None:
             topics = rows.column("topic")
@@ -84,7 +84,7 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
     def create_writer(self, task: TaskAttempt) -> KafkaWriter:
         """See :class:`TwoPhaseCommitSink`. What a decision has lost is written again as it was decided: in transactions."""
         if self.guarantee != EXACTLY_ONCE and not task.is_repair:
-            from sinks.kafka.plain_writer import PlainWriter  # noqa: PLC0415 - most sinks need none
+            from twopc.sinks.kafka.plain_writer import PlainWriter  # noqa: PLC0415 - most sinks need none
 
             return PlainWriter(task, self)
         return KafkaWriter(task, self)
@@ -93,18 +93,18 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
         """See :class:`TwoPhaseCommitSink`: the producers that are ready."""
         drop_pool(self.name, driver_epoch)
         if self.guarantee != EXACTLY_ONCE:
-            from sinks.kafka.plain_writer import let_go  # noqa: PLC0415 - most sinks need none
+            from twopc.sinks.kafka.plain_writer import let_go  # noqa: PLC0415 - most sinks need none
 
             let_go(self)
 
     def create_committer(self) -> KafkaCommitter:
         """See :class:`TwoPhaseCommitSink`."""
-        from sinks.kafka.committer import KafkaCommitter  # noqa: PLC0415 - executors need no committing client
+        from twopc.sinks.kafka.committer import KafkaCommitter  # noqa: PLC0415 - executors need no committing client
 
         return KafkaCommitter(self)
 
     def create_decision_log(self) -> KafkaDecisionLog:
         """The sink's decision log, not yet acquired."""
-        from sinks.kafka.decision_log import KafkaDecisionLog  # noqa: PLC0415 - the same
+        from twopc.sinks.kafka.decision_log import KafkaDecisionLog  # noqa: PLC0415 - the same
 
         return KafkaDecisionLog(self)

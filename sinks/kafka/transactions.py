@@ -1,7 +1,7 @@
 """Requests about transactions of other processes: describe, end, fence, list.
 
 Each goes to the broker that coordinates the transactional id. kafka-python's admin client has its own routing, but it never
-forgets a coordinator and raises at the first bad id. Each request is sent once; ``sinks.kafka.reports.until_final`` repeats
+forgets a coordinator and raises at the first bad id. Each request is sent once; ``twopc.sinks.kafka.reports.until_final`` repeats
 those without a final report.
 
 Sources: Kafka ``TransactionCoordinator.scala``; KIP-98 (EndTxn, InitProducerId), KIP-664 (Describe/ListTransactions).
@@ -18,15 +18,15 @@ from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRe
 from kafka.protocol.metadata import FindCoordinatorRequest
 from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
 
-from sinks.kafka.broker_connection import BrokerConnection
-from sinks.kafka.lanes import Lanes
-from sinks.kafka.reports import NO_ANSWER, NONE, Description, Listing
 from twopc.errors import ConfigurationError
+from twopc.sinks.kafka.broker_connection import BrokerConnection
+from twopc.sinks.kafka.lanes import Lanes
+from twopc.sinks.kafka.reports import NO_ANSWER, NONE, Description, Listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from sinks.kafka.handle import ProducerIdentity
+    from twopc.sinks.kafka.handle import ProducerIdentity
 
     Build = Callable[[Sequence[str]], Any]  # a request about some ids
     #: From a response, the error code and the result by id; a response about one id has it under "".

@@ -6,10 +6,12 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from sinks.kafka.acknowledged import flush_all
-from sinks.kafka.batch_size import batch_size_of
-from sinks.kafka.columns import require_exact, texts_of
-from sinks.kafka.errors import (
+from twopc.crash_points import crash_point
+from twopc.errors import CheckpointExpiredError, RetriableError
+from twopc.sinks.kafka.acknowledged import flush_all
+from twopc.sinks.kafka.batch_size import batch_size_of
+from twopc.sinks.kafka.columns import require_exact, texts_of
+from twopc.sinks.kafka.errors import (
     SLOW_DELIVERY,
     TOO_MUCH,
     cause_of,
@@ -20,16 +22,14 @@ from sinks.kafka.errors import (
     translate_in_task,
     translated,
 )
-from sinks.kafka.handle import KafkaHandle
-from sinks.kafka.look_up import LookUp
-from sinks.kafka.markers import encode_marker
-from sinks.kafka.prepared_rows import records_of
-from sinks.kafka.producer import drop_quietly, is_for_another
-from sinks.kafka.producer_pool import PoolKey, pool_for
-from sinks.kafka.records import OneByOne, has_failed, is_full
-from sinks.kafka.sent import by_topic, ranges
-from twopc.crash_points import crash_point
-from twopc.errors import CheckpointExpiredError, RetriableError
+from twopc.sinks.kafka.handle import KafkaHandle
+from twopc.sinks.kafka.look_up import LookUp
+from twopc.sinks.kafka.markers import encode_marker
+from twopc.sinks.kafka.prepared_rows import records_of
+from twopc.sinks.kafka.producer import drop_quietly, is_for_another
+from twopc.sinks.kafka.producer_pool import PoolKey, pool_for
+from twopc.sinks.kafka.records import OneByOne, has_failed, is_full
+from twopc.sinks.kafka.sent import by_topic, ranges
 from twopc.writer import SinkWriter
 
 if TYPE_CHECKING:
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from confluent_kafka import KafkaError
 
-    from sinks.kafka.producer import ReadyProducer
-    from sinks.kafka.producer_pool import ProducerPool
-    from sinks.kafka.records import Records
-    from sinks.kafka.settings import KafkaSettings
     from twopc.attempt import TaskAttempt
     from twopc.errors import TwoPhaseCommitError
+    from twopc.sinks.kafka.producer import ReadyProducer
+    from twopc.sinks.kafka.producer_pool import ProducerPool
+    from twopc.sinks.kafka.records import Records
+    from twopc.sinks.kafka.settings import KafkaSettings
 
 _ABORT_TIMEOUT_MS: Final = 5_000
 #: How often to look for a delivery report that is on its way.
@@ -58,7 +58,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
 
     ``key``, ``value`` (binary, may be null), ``topic`` (string), ``partition`` (int32), ``headers``
     (list of struct ``key``, ``value``), ``timestamp`` (int64, ms since the epoch); only ``value`` is required. A row that
-    librdkafka would write as something else is refused, see :func:`sinks.kafka.columns.require_exact`.
+    librdkafka would write as something else is refused, see :func:`twopc.sinks.kafka.columns.require_exact`.
     """
 
     def __init__(self, task: TaskAttempt, settings: KafkaSettings) -> None:

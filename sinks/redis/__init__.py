@@ -3,7 +3,7 @@
 from twopc.errors import missing_extra
 
 try:
-    from sinks.redis.mappings import (
+    from twopc.sinks.redis.mappings import (
         Delete,
         Expire,
         HashIncrBy,
@@ -17,9 +17,9 @@ try:
         SortedSetAdd,
         StreamAdd,
     )
-    from sinks.redis.sink import RedisSink
+    from twopc.sinks.redis.sink import RedisSink
 except ModuleNotFoundError as error:
-    raise missing_extra("sinks.redis", "redis", error) from error
+    raise missing_extra("twopc.sinks.redis", "redis", error) from error
 
 __all__ = [
     "Delete",

@@ -10,19 +10,19 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
-from sinks.redis import keys
-from sinks.redis.check_scripts import CHECK, REHEARSE
-from sinks.redis.chunks import fold
-from sinks.redis.client import Call
-from sinks.redis.errors import is_transient, is_transient_text
-from sinks.staged.client import checked
 from twopc.errors import BadRecordError, RetriableError
+from twopc.sinks.redis import keys
+from twopc.sinks.redis.check_scripts import CHECK, REHEARSE
+from twopc.sinks.redis.chunks import fold
+from twopc.sinks.redis.client import Call
+from twopc.sinks.redis.errors import is_transient, is_transient_text
+from twopc.sinks.staged.client import checked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sinks.redis.client import RedisClient
-    from sinks.redis.keys import RedisHandle
+    from twopc.sinks.redis.client import RedisClient
+    from twopc.sinks.redis.keys import RedisHandle
 
 _ADVICE: Final = "Delete, rename or correct the key, or give the mapping another one"
 

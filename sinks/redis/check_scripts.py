@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sinks.redis.scripts import READ_CHUNK, script
+from twopc.sinks.redis.scripts import READ_CHUNK, script
 
 #: KEYS slice; ARGV chunk, scratch. Answers nothing if the chunk is gone, else the chunk's SHA-1; the first key that its command
 #: cannot be applied to, with the reason, or two empty texts; and for counters two numbers, in units of what is safe by far: the

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from redis.crc import key_slot
 
-from sinks.redis.keys import NO_SLOT
-from sinks.staged.slices import halve
+from twopc.sinks.redis.keys import NO_SLOT
+from twopc.sinks.staged.slices import halve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -14,15 +14,15 @@ from redis.cluster import RedisCluster
 from redis.exceptions import AskError, NoScriptError, RedisError, SlotNotCoveredError
 from tenacity import wait_exponential
 
-from sinks.redis.errors import FAILURES, REMEDIES, NotReplicatedError, is_transient
-from sinks.staged.client import StoreClient
+from twopc.sinks.redis.errors import FAILURES, REMEDIES, NotReplicatedError, is_transient
+from twopc.sinks.staged.client import StoreClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     import redis
 
-    from sinks.redis.scripts import Script
+    from twopc.sinks.redis.scripts import Script
 
 _PRIMARY: Final = "primary"
 _LARGEST: Final = "proto-max-bulk-len"

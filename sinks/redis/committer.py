@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from sinks.redis import keys, scripts
-from sinks.redis.check import Check, refused, text_of
-from sinks.redis.client import Call
-from sinks.redis.errors import is_transient, is_transient_text
-from sinks.redis.keys import RedisHandle
-from sinks.staged.client import checked
-from sinks.staged.committer import StagedCommitter
-from sinks.staged.control import FORMER_NAMES, Control, ControlRecord, decode_control
-from sinks.staged.slices import SliceState, combine
+from twopc.sinks.redis import keys, scripts
+from twopc.sinks.redis.check import Check, refused, text_of
+from twopc.sinks.redis.client import Call
+from twopc.sinks.redis.errors import is_transient, is_transient_text
+from twopc.sinks.redis.keys import RedisHandle
+from twopc.sinks.staged.client import checked
+from twopc.sinks.staged.committer import StagedCommitter
+from twopc.sinks.staged.control import FORMER_NAMES, Control, ControlRecord, decode_control
+from twopc.sinks.staged.slices import SliceState, combine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from sinks.redis.client import RedisClient
-    from sinks.redis.scripts import Script
-    from sinks.redis.settings import RedisSettings
+    from twopc.sinks.redis.client import RedisClient
+    from twopc.sinks.redis.scripts import Script
+    from twopc.sinks.redis.settings import RedisSettings
 
 #: How long a swept slice stays listed, so that what its task writes after the sweep is swept too.
 _LISTED_MS: Final = 3_600_000

@@ -8,8 +8,8 @@ from typing import Final
 from redis import exceptions
 from redis.exceptions import RedisError
 
-from sinks.staged.client import remedies
 from twopc.errors import BadRecordError, ConfigurationError, RetriableError
+from twopc.sinks.staged.client import remedies
 
 #: All that redis-py raises; some of a cluster's errors are not a RedisError.
 FAILURES: Final = (RedisError, exceptions.RedisClusterException, OSError)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from redis.crc import key_slot
 
-from sinks.redis.client import Call
-from sinks.staged.slices import StagedHandle
+from twopc.sinks.redis.client import Call
+from twopc.sinks.staged.slices import StagedHandle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,7 +42,7 @@ class RedisHandle(StagedHandle):
 
 
 def control(sink: str) -> str:
-    """A hash with the fields of :class:`sinks.staged.control.Control`."""
+    """A hash with the fields of :class:`twopc.sinks.staged.control.Control`."""
     return f"{PREFIX}{sink}:{{{sink}}}:control"
 
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import pyarrow.compute as pc
 
-from sinks import columns
-from sinks.columns import integers, numbers, parse_template, texts
-from sinks.redis.chunks import Commands
-from sinks.redis.keys import PREFIX
 from twopc.errors import BadRecordError, ConfigurationError
+from twopc.sinks import columns
+from twopc.sinks.columns import integers, numbers, parse_template, texts
+from twopc.sinks.redis.chunks import Commands
+from twopc.sinks.redis.keys import PREFIX
 
 if TYPE_CHECKING:
     import pyarrow as pa

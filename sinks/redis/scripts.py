@@ -23,7 +23,7 @@ def script(*parts: str) -> Script:
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-#: A chunk as :mod:`sinks.redis.chunks` packs it: its command, how many rows, and a function that gives the next row.
+#: A chunk as :mod:`twopc.sinks.redis.chunks` packs it: its command, how many rows, and a function that gives the next row.
 READ_CHUNK: Final = """
 local function open_chunk(chunk)
   local head, command, words, count = string.match(chunk, '^((%u+) (%d+) (%d+)\\n)')

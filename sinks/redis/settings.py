@@ -1,4 +1,4 @@
-"""The arguments of a Redis sink, checked, and the server that it needs. :class:`sinks.redis.RedisSink` documents them."""
+"""The arguments of a Redis sink, checked, and the server that it needs. :class:`twopc.sinks.redis.RedisSink` documents them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from redis.connection import parse_url
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from sinks.redis.client import RedisClient, Safety
-from sinks.redis.mappings import Mapping
-from sinks.redis.options import require_valid
-from sinks.staged.settings import StagedSettings
+from twopc.sinks.redis.client import RedisClient, Safety
+from twopc.sinks.redis.mappings import Mapping
+from twopc.sinks.redis.options import require_valid
+from twopc.sinks.staged.settings import StagedSettings
 
 if TYPE_CHECKING:
     import collections.abc
@@ -49,7 +49,7 @@ class RedisSettings(StagedSettings):
         self._require(
             isinstance(self.mapping, Mapping),
             "mapping",
-            "give one of sinks.redis.mappings, such as Set(key='total:{id}', value='sum')",
+            "give one of twopc.sinks.redis.mappings, such as Set(key='total:{id}', value='sum')",
         )
         self._require(self.wait_replicas >= 0, "wait_replicas", "give 0 or the number of replicas")
         self._require(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sinks.redis.committer import RedisCommitter
-from sinks.redis.keys import RedisHandle
-from sinks.redis.settings import RedisSettings
-from sinks.redis.writer import RedisWriter
 from twopc.sink import TwoPhaseCommitSink
+from twopc.sinks.redis.committer import RedisCommitter
+from twopc.sinks.redis.keys import RedisHandle
+from twopc.sinks.redis.settings import RedisSettings
+from twopc.sinks.redis.writer import RedisWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,7 +28,7 @@ class RedisSink(RedisSettings, TwoPhaseCommitSink[RedisHandle]):
         name: names the sink across restarts. Letters, digits, ``_`` and ``-``.
         url: ``redis://user:password@host:port/database``, ``rediss://`` for TLS, ``unix://`` for a socket; of a cluster
             any node. Behind Sentinel only user, password and database count.
-        mapping: what becomes of a row, one of ``sinks.redis.mappings``.
+        mapping: what becomes of a row, one of ``twopc.sinks.redis.mappings``.
         cluster: whether Redis is a cluster.
         sentinels: ``(host, port)`` of each Sentinel; needs ``service``.
         service: the name by which the Sentinels know the primary.

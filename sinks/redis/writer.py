@@ -6,22 +6,22 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from sinks.redis import keys
-from sinks.redis.chunks import by_slot, cut, fold
-from sinks.redis.client import Call
-from sinks.redis.keys import RedisHandle
-from sinks.staged.writer import StagedWriter
 from twopc.errors import BadRecordError
+from twopc.sinks.redis import keys
+from twopc.sinks.redis.chunks import by_slot, cut, fold
+from twopc.sinks.redis.client import Call
+from twopc.sinks.redis.keys import RedisHandle
+from twopc.sinks.staged.writer import StagedWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
 
-    from sinks.redis.chunks import Commands
-    from sinks.redis.client import RedisClient
-    from sinks.redis.settings import RedisSettings
     from twopc.attempt import TaskAttempt
+    from twopc.sinks.redis.chunks import Commands
+    from twopc.sinks.redis.client import RedisClient
+    from twopc.sinks.redis.settings import RedisSettings
 
 _BYTES_PER_WEIGHT: Final = 256
 #: Every server takes an argument of this size, whatever its proto-max-bulk-len.

@@ -8,8 +8,8 @@ from abc import ABC, abstractmethod
 from operator import add, gt
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from sinks.retry import repeating
 from twopc.errors import ConfigurationError, RetriableError
+from twopc.sinks.retry import repeating
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence

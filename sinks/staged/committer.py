@@ -7,20 +7,20 @@ import logging
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sinks.staged.control import fenced
-from sinks.staged.slices import APPLICABLE, SliceState, StagedHandleT, epoch_of
 from twopc.attempt import Evidence
 from twopc.committer import SinkCommitter
 from twopc.crash_points import crash_point
 from twopc.errors import ConfigurationError, RetriableError
+from twopc.sinks.staged.control import fenced
+from twopc.sinks.staged.slices import APPLICABLE, SliceState, StagedHandleT, epoch_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 
-    from sinks.staged.client import StoreClient
-    from sinks.staged.control import ControlRecord
-    from sinks.staged.settings import StagedSettings
     from twopc.attempt import Claim
+    from twopc.sinks.staged.client import StoreClient
+    from twopc.sinks.staged.control import ControlRecord
+    from twopc.sinks.staged.settings import StagedSettings
 
 logger = logging.getLogger(__name__)
 

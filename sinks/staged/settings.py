@@ -12,7 +12,7 @@ from twopc.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sinks.staged.client import StoreClient
+    from twopc.sinks.staged.client import StoreClient
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 

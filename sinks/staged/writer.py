@@ -7,8 +7,8 @@ import uuid
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from sinks.staged.slices import StagedHandleT, entry_of
 from twopc.crash_points import crash_point
+from twopc.sinks.staged.slices import StagedHandleT, entry_of
 from twopc.writer import SinkWriter
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from sinks.staged.client import StoreClient
     from twopc.attempt import TaskAttempt
+    from twopc.sinks.staged.client import StoreClient
 
 logger = logging.getLogger(__name__)
 

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from integration.services.guard import GuardedProcess
 from tests.chaos.query import TASKS, Query
 from tests.live.pipeline import create_topic
 from tests.live.services import chosen, kafka_service
 from twopc.crash_points import OCCASIONAL, POINTS
+from twopc.integration.services.guard import GuardedProcess
 from twopc.testing.checkers.equality import unequal
 from twopc.testing.checkers.history import Position, Row
 from twopc.testing.checkers.open_transactions import left_open, states_of

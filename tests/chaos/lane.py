@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from typing import TYPE_CHECKING, Any, Final
 
-from sinks.kafka.handle import ProducerIdentity
-from sinks.kafka.transactions import TransactionClient
 from tests.chaos.processes import STRUCK, await_change, drive, fork, serve_tasks
 from tests.chaos.query import Query
 from twopc.errors import FencedError
 from twopc.log_view import fold
+from twopc.sinks.kafka.handle import ProducerIdentity
+from twopc.sinks.kafka.transactions import TransactionClient
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from integration.services.guard import die_with_parent
-from integration.spark.staging import SliceWriter, Staging
 from tests.tasks import attempt_of, is_wanted, keyed_views, prepare
 from twopc import errors
 from twopc.batch import Batch
 from twopc.coordinator import Coordinator
 from twopc.errors import FatalError, RetriableError, TwoPhaseCommitError
 from twopc.files import LocalFiles
+from twopc.integration.services.guard import die_with_parent
+from twopc.integration.spark.staging import SliceWriter, Staging
 from twopc.records import TaskReport
 from twopc.settings import Settings
 from twopc.testing import crash_points
@@ -28,10 +28,10 @@ from twopc.testing import crash_points
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sinks.kafka import KafkaSink
     from tests.chaos.query import Query
     from twopc.attempt import TaskAttempt
     from twopc.engine import Work
+    from twopc.sinks.kafka import KafkaSink
 
 # The first array made from Python objects imports pandas. Do that once here, not in every forked process.
 pa.array([b""])
@@ -103,7 +103,7 @@ def _has_struck(fault: str) -> bool:
 
 
 def _write(sink: KafkaSink, task: TaskAttempt, rows: list[bytes], staging: str | None, *, writes: bool) -> TaskReport:
-    """Does the same as ``integration.spark.task``."""
+    """Does the same as ``twopc.integration.spark.task``."""
     keys = [row.partition(b":")[0] for row in rows]
     batch = pa.record_batch({"key": pa.array(keys, pa.binary()), "value": pa.array(rows, pa.binary())})
     staged = SliceWriter(staging, task.driver_epoch, task.batch_id, keyed_views(sink.name)) if staging else None

@@ -13,15 +13,15 @@ import pytest
 import redis
 from confluent_kafka.admin import AdminClient
 
-from sinks.hbase import HBaseSink
-from sinks.hbase.mappings import COUNTER, Append, Increment, Put
-from sinks.kafka import KafkaSink
-from sinks.redis import RedisSink
-from sinks.redis.mappings import IncrBy, ListPush, Set
 from tests.contract.guide import SqliteSink, create_tables
 from tests.live import pipeline
 from tests.reader import committed
 from tests.unit.fake_sink import FakeSink, World
+from twopc.sinks.hbase import HBaseSink
+from twopc.sinks.hbase.mappings import COUNTER, Append, Increment, Put
+from twopc.sinks.kafka import KafkaSink
+from twopc.sinks.redis import RedisSink
+from twopc.sinks.redis.mappings import IncrBy, ListPush, Set
 from twopc.testing.contract import Case, Crash, numbers
 
 if TYPE_CHECKING:
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from sinks.hbase import mappings as hbase_mappings
-    from sinks.redis.mappings import Mapping
     from tests.live.hbase.services import HBaseService
     from tests.live.hbase.support import Store
     from tests.live.redis.services import RedisService
     from tests.live.services import KafkaService
+    from twopc.sinks.hbase import mappings as hbase_mappings
+    from twopc.sinks.redis.mappings import Mapping
 
 _READY_TIMEOUT_S = 30
 

@@ -11,9 +11,9 @@ from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError
 from kafka.protocol.metadata import FindCoordinatorRequest
 
-from integration.services.kafka_cluster import LocalKafkaCluster
 from tests.live.rules.schedules import until
 from tests.live.services import chosen
+from twopc.integration.services.kafka_cluster import LocalKafkaCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

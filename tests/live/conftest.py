@@ -16,7 +16,6 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from integration.services.kafka import LocalKafka
 from tests.live.security_support import (
     CANARY_PASSWORD,
     CANARY_USER,
@@ -25,6 +24,7 @@ from tests.live.security_support import (
     USER,
     add_user,
 )
+from twopc.integration.services.kafka import LocalKafka
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from integration.spark import ExactlyOnce, exactly_once
-from sinks.kafka import KafkaSink
-from sinks.redis import RedisSink
-from sinks.redis.mappings import IncrBy
 from tests.live.pipeline import create_topic
 from tests.live.spark_support import finish, message_of
 from tests.reader import committed
+from twopc.integration.spark import ExactlyOnce, exactly_once
+from twopc.sinks.kafka import KafkaSink
+from twopc.sinks.redis import RedisSink
+from twopc.sinks.redis.mappings import IncrBy
 from twopc.testing import crash_points
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from integration.services.server import LocalServer
+from twopc.integration.services.server import LocalServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

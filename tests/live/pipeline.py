@@ -9,21 +9,21 @@ import msgspec
 import pyarrow as pa
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from sinks.kafka import KafkaSink
 from tests.reader import committed
 from tests.tasks import attempt_of, prepare, prepare_all
 from twopc.batch import Batch
 from twopc.coordinator import Coordinator
 from twopc.files import LocalFiles
 from twopc.records import TaskReport
+from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from integration.spark.staging import Staging
     from twopc.engine import StagedRows, Work
+    from twopc.integration.spark.staging import Staging
     from twopc.settings import Settings
 
 

@@ -25,7 +25,7 @@ from tests.live.rules.schedules import until
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from integration.services.kafka import LocalKafka
+    from twopc.integration.services.kafka import LocalKafka
 
 #: A user that is there from the start.
 USER, PASSWORD = "ann", "a pass, word=1"

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from integration.services.kafka import ONE_NODE_PROPERTIES, LocalKafka, ServiceError
-from integration.services.ports import free_ports
+from twopc.integration.services.kafka import ONE_NODE_PROPERTIES, LocalKafka, ServiceError
+from twopc.integration.services.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

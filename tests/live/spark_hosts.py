@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import pyspark
 
-from integration.services.guard import GuardedProcess
-from integration.services.java import java_home
-from integration.services.ports import free_ports
 from tests.live.spark_support import wait_until
+from twopc.integration.services.guard import GuardedProcess
+from twopc.integration.services.java import java_home
+from twopc.integration.services.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,11 +24,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from integration.services.class_data import driver_flags
-from integration.services.jars import spark_kafka_jars
-from integration.services.java import java_home
-from integration.spark import ExactlyOnce, exactly_once
-from sinks.kafka import KafkaSink
+from twopc.integration.services.class_data import driver_flags
+from twopc.integration.services.jars import spark_kafka_jars
+from twopc.integration.services.java import java_home
+from twopc.integration.spark import ExactlyOnce, exactly_once
+from twopc.sinks.kafka import KafkaSink
 from twopc.testing.crash_points import DAEMON_MODULE, arm_from_environment
 
 if TYPE_CHECKING:

@@ -21,11 +21,11 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.errors import StreamingQueryException
 
-from integration.services.guard import GuardedProcess
 from tests.live import spark_query
 from tests.live.pipeline import create_topic
 from tests.live.spark_query import RUNNING, Options, encoded, session
 from tests.reader import committed, records
+from twopc.integration.services.guard import GuardedProcess
 from twopc.testing import crash_points
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from integration.spark import ExactlyOnce
+    from twopc.integration.spark import ExactlyOnce
 
 KILLED = 128 + signal.SIGKILL
 #: For tests of what tasks do: the driver would write such small batches itself.

@@ -10,17 +10,17 @@ import pytest
 from kafka.admin import KafkaAdminClient
 from kafka.admin._cluster import UpdateFeatureType
 
-from integration.services.jars import DEFAULT_KAFKA_VERSION
-from integration.services.kafka import LocalKafka
-from integration.services.kafka_cluster import LocalKafkaCluster
-from sinks.kafka import KafkaSink
-from sinks.kafka.handle import driver_id
 from tests.live.pipeline import Tasks
 from tests.live.rules.batches import rows_of, seen
 from tests.live.rules.schedules import at, crash, playing, until
 from tests.live.services import KafkaService, chosen
 from tests.live.test_brokers import Replicated
 from twopc.errors import ConfigurationError
+from twopc.integration.services.jars import DEFAULT_KAFKA_VERSION
+from twopc.integration.services.kafka import LocalKafka
+from twopc.integration.services.kafka_cluster import LocalKafkaCluster
+from twopc.sinks.kafka import KafkaSink
+from twopc.sinks.kafka.handle import driver_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from sinks.kafka import driver_producer
-from sinks.kafka.reader import offsets
-from sinks.kafka.reports import NOT_FOUND
 from tests.live.cluster_support import cluster, coordinator, leader, replicated_topic, three_brokers
 from tests.live.pipeline import Tasks
 from tests.live.rules.schedules import Play, at, until
 from tests.live.services import KafkaService
 from twopc.errors import CommitBlockedError, DecisionInDoubtError, RetriableError
+from twopc.sinks.kafka import driver_producer
+from twopc.sinks.kafka.reader import offsets
+from twopc.sinks.kafka.reports import NOT_FOUND
 from twopc.testing.checkers.history import Position, Row
 from twopc.testing.checkers.verdict import verdict
 from twopc.testing.checkers.watcher import Watcher
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from integration.services.kafka_cluster import LocalKafkaCluster
     from twopc.coordinator import Coordinator
+    from twopc.integration.services.kafka_cluster import LocalKafkaCluster
 
 #: Three brokers on two cores are slow: `make whole` runs these tests.
 pytestmark = pytest.mark.whole

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from integration.spark import exactly_once
-from sinks.kafka import KafkaSink, producer_pool
 from tests.budget import BYTES, JVM, PARTITIONS, PYTHON, CountingProxy, counting_calls, least, require_within
 from tests.live.pipeline import Query, Tasks, create_topic, opened
 from tests.live.spark_query import planned, source
@@ -16,6 +14,8 @@ from tests.live.spark_support import Pipeline, finish, spark
 from tests.reader import committed
 from twopc.coordinator import Coordinator
 from twopc.files import LocalFiles
+from twopc.integration.spark import exactly_once
+from twopc.sinks.kafka import KafkaSink, producer_pool
 
 if TYPE_CHECKING:
     from collections import Counter

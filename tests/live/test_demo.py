@@ -13,12 +13,12 @@ import psutil
 import pytest
 from confluent_kafka import Producer
 
-from integration.demo import plan
-from integration.demo.output import KEYS, Output
-from integration.demo.queries import with_twopc
-from integration.demo.report import facts, is_exactly_once
-from integration.services import ServiceError
 from twopc.crash_points import POINTS
+from twopc.integration.demo import plan
+from twopc.integration.demo.output import KEYS, Output
+from twopc.integration.demo.queries import with_twopc
+from twopc.integration.demo.report import facts, is_exactly_once
+from twopc.integration.services import ServiceError
 from twopc.testing.kill_loop import KafkaTopic, Kill, KillLoop, Moment, QueryFailedError
 from twopc.testing.kill_loop.outcome import judge
 from twopc.testing.kill_loop.records import Reader, key_of
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.live.services import KafkaService
 
 TIMEOUT_S = 240
-COMMAND = [sys.executable, "-c", "from integration.cli import app; app(prog_name='twopc')"]
+COMMAND = [sys.executable, "-c", "from twopc.integration.cli import app; app(prog_name='twopc')"]
 KEYS_OF_JSON = {
     *("rows_in", "rows_out", "lost", "duplicated", "out_of_order", "unfinished"),
     *("kills", "kill_steps", "seconds", "seed"),

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from integration.spark.hadoop_files import HadoopFiles
 from tests.live.spark_support import spark
+from twopc.integration.spark.hadoop_files import HadoopFiles
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -98,7 +98,7 @@ def test_a_limit_that_is_lowered_while_the_query_runs_makes_the_next_attempt_sen
 def test_where_the_limit_may_not_be_read_the_refusal_makes_the_next_attempt_send_smaller_batches(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
-    monkeypatch.setattr("sinks.kafka.batch_size._ask", lambda _settings, topics: dict.fromkeys(topics))
+    monkeypatch.setattr("twopc.sinks.kafka.batch_size._ask", lambda _settings, topics: dict.fromkeys(topics))
     way = Way(kafka, monkeypatch, native=native)
     topic = picky(way)
     given = rows()

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 from kafka.admin import KafkaAdminClient
 
-from integration.services.ports import free_ports
-from sinks.kafka import KafkaSink
-from sinks.kafka.broker_connection import BrokerConnection
 from twopc.errors import RetriableError
+from twopc.integration.services.ports import free_ports
+from twopc.sinks.kafka import KafkaSink
+from twopc.sinks.kafka.broker_connection import BrokerConnection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,14 +10,14 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from integration.services.kafka import LocalKafka
-from sinks.kafka.driver_producer import DriverProducer
-from sinks.kafka.handle import driver_id
-from sinks.kafka.transactions import TransactionClient
 from tests.live.services import KafkaService
 from tests.live.spark_support import wait_until
 from tests.live.ways import BOTH, Way
 from twopc.errors import ConfigurationError, RetriableError
+from twopc.integration.services.kafka import LocalKafka
+from twopc.sinks.kafka.driver_producer import DriverProducer
+from twopc.sinks.kafka.handle import driver_id
+from twopc.sinks.kafka.transactions import TransactionClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,16 +10,16 @@ import pytest
 from confluent_kafka import ElectionType, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from sinks.kafka import broker_connection
-from sinks.kafka.reports import NOT_FOUND, until_final
-from sinks.kafka.transactions import TransactionClient
 from tests.live.cluster_support import cluster, coordinator, three_brokers
 from tests.live.rules.schedules import until
+from twopc.sinks.kafka import broker_connection
+from twopc.sinks.kafka.reports import NOT_FOUND, until_final
+from twopc.sinks.kafka.transactions import TransactionClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from integration.services.kafka_cluster import LocalKafkaCluster
+    from twopc.integration.services.kafka_cluster import LocalKafkaCluster
 
 #: Three brokers on two cores are slow: `make whole` runs it.
 pytestmark = pytest.mark.whole

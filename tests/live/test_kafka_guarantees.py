@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sinks.kafka import librdkafka
-from sinks.kafka.plain_writer import _idle
 from tests.live.pipeline import Tasks, record_batch
 from tests.live.rules.batches import rows_of, seen
 from tests.live.rules.schedules import Play, crash, playing, work_of
@@ -17,6 +15,8 @@ from tests.live.spark_support import KILLED, Pipeline, spark
 from tests.tasks import attempt_of, prepare
 from twopc.errors import BadRecordError
 from twopc.settings import Settings
+from twopc.sinks.kafka import librdkafka
+from twopc.sinks.kafka.plain_writer import _idle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +62,7 @@ def write(coordinator: Coordinator, play: Play, *batches: int) -> None:
 def test_without_a_failure_each_row_is_there_once_before_the_decision_and_in_no_transaction(
     play: Play, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
-    monkeypatch.setattr("sinks.kafka.producer.librdkafka.library", librdkafka.library if native else lambda: None)
+    monkeypatch.setattr("twopc.sinks.kafka.producer.librdkafka.library", librdkafka.library if native else lambda: None)
     run = driver(play, "AT_LEAST_ONCE")
     write(run, play, 0)
     work = work_of(play, 1, driver_epoch=run.log_epoch)

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from sinks.kafka import KafkaSink, identity, librdkafka, producer_pool
-from sinks.kafka.producer import _warn_of_statistics, make_ready
-from sinks.kafka.producer_pool import ProducerPool, drop_pool
 from tests.live.pipeline import create_topic
 from twopc.attempt import Attempt, TaskAttempt
+from twopc.sinks.kafka import KafkaSink, identity, librdkafka, producer_pool
+from twopc.sinks.kafka.producer import _warn_of_statistics, make_ready
+from twopc.sinks.kafka.producer_pool import ProducerPool, drop_pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sinks.kafka.producer import ReadyProducer
     from tests.live.services import KafkaService
+    from twopc.sinks.kafka.producer import ReadyProducer
 
 BOTH = pytest.mark.parametrize("native", [True, False], ids=["native", "produce"])
 DRIVER_EPOCH = 1
@@ -74,7 +74,7 @@ def test_nothing_is_left_of_a_pool_that_was_dropped(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     """The thread that serves idle producers has seen it. Caught mutation: that thread's variable keeps the pool."""
-    monkeypatch.setattr("sinks.kafka.producer.librdkafka.library", librdkafka.library if native else lambda: None)
+    monkeypatch.setattr("twopc.sinks.kafka.producer.librdkafka.library", librdkafka.library if native else lambda: None)
     monkeypatch.setattr(producer_pool, "_SERVE_EVERY_S", 0.01)
     producer_pool._keep_serving_idle.cache_clear()  # another such thread, which does not sleep now
     served, serve = threading.Semaphore(0), ProducerPool.serve_idle
@@ -139,7 +139,7 @@ def test_an_idle_producer_has_nothing_to_say(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     """Caught mutation: it collects statistics, whose size grows with the partitions of the output."""
-    monkeypatch.setattr("sinks.kafka.producer.librdkafka.library", librdkafka.library if native else lambda: None)
+    monkeypatch.setattr("twopc.sinks.kafka.producer.librdkafka.library", librdkafka.library if native else lambda: None)
     pool = prepare(sink_of(kafka, partitions=100))
     [ready] = pool._ready
     assert any(ready.producer.poll(0.3) == 0 for _ in range(5))  # lines of its start may still come
@@ -149,7 +149,7 @@ def test_an_idle_producer_has_nothing_to_say(
 def test_a_librdkafka_that_logs_other_words_is_asked_for_its_statistics(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, native: bool
 ) -> None:
-    monkeypatch.setattr("sinks.kafka.producer.librdkafka.library", librdkafka.library if native else lambda: None)
+    monkeypatch.setattr("twopc.sinks.kafka.producer.librdkafka.library", librdkafka.library if native else lambda: None)
     sink = sink_of(kafka)
     [known] = prepare(sink)._ready
     _warn_of_statistics.cache_clear()  # it is said once
@@ -165,7 +165,7 @@ def test_the_client_logs_what_its_user_asks_for(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, native: bool
 ) -> None:
     """Its debug line with the id is read, and not passed on."""
-    monkeypatch.setattr("sinks.kafka.producer.librdkafka.library", librdkafka.library if native else lambda: None)
+    monkeypatch.setattr("twopc.sinks.kafka.producer.librdkafka.library", librdkafka.library if native else lambda: None)
     caplog.set_level("DEBUG", "twopc.librdkafka")
     sink = sink_of(kafka)
     for options, is_seen in (({}, False), ({"debug": "eos"}, True)):

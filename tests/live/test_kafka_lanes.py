@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from kafka.errors import KafkaConnectionError
 
-from sinks.kafka.lanes import _LANES, _MANY
 from tests.live.pipeline import Tasks
 from tests.live.rules.schedules import playing, until
+from twopc.sinks.kafka.lanes import _LANES, _MANY
 
 if TYPE_CHECKING:
     from pathlib import Path

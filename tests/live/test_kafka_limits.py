@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from integration.services.kafka import LocalKafka
-from sinks.kafka import ledger_topic
 from tests.live.pipeline import Tasks, create_topic
 from tests.live.rules.schedules import crash, playing
 from tests.live.services import KafkaService
 from twopc.errors import ConfigurationError, RetriableError
+from twopc.integration.services.kafka import LocalKafka
+from twopc.sinks.kafka import ledger_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

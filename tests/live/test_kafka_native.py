@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from sinks.kafka import producer_pool
 from tests.arrow_rows import HEADERS, KINDS, sliced, texts
 from tests.live.pipeline import create_topic
 from tests.live.services import KafkaService
 from tests.live.ways import BOTH, Way
 from tests.reader import records
 from twopc.errors import BadRecordError, RetriableError
+from twopc.sinks.kafka import producer_pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from integration.services.kafka import LocalKafka
+    from twopc.integration.services.kafka import LocalKafka
 
 SEED = int(os.environ.get("TWOPC_SEED", "0")) or random.randrange(1, 10**9)
 ROWS = 3_000
@@ -154,7 +154,7 @@ def test_a_small_queue_bounds_the_task_and_loses_nothing(
 def test_a_broker_that_takes_nothing_ends_the_wait_for_the_queue(
     local_kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
-    monkeypatch.setattr("sinks.kafka.writer._ABORT_TIMEOUT_MS", 100)
+    monkeypatch.setattr("twopc.sinks.kafka.writer._ABORT_TIMEOUT_MS", 100)
     options = {"kafka.queue.buffering.max.messages": "70"}
     way = Way(
         KafkaService(local_kafka.bootstrap_servers), monkeypatch, native=native, options=options, timeout_ms=10_000

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import Producer
 
-from sinks.kafka.reader import CommittedReader
 from tests.live.pipeline import create_topic
+from twopc.sinks.kafka.reader import CommittedReader
 
 if TYPE_CHECKING:
     from tests.live.services import KafkaService

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from sinks.kafka.driver_producer import DriverProducer
 from tests.live import ways
 from tests.live.cluster_support import cluster, in_sync, leader, replicated_topic, three_brokers
 from tests.live.services import KafkaService
@@ -15,10 +14,11 @@ from tests.live.spark_support import wait_until
 from tests.live.ways import BOTH, Way
 from tests.reader import records
 from twopc.errors import RetriableError, TwoPhaseCommitError
+from twopc.sinks.kafka.driver_producer import DriverProducer
 
 if TYPE_CHECKING:
-    from integration.services.kafka_cluster import LocalKafkaCluster
-    from sinks.kafka.writer import KafkaWriter
+    from twopc.integration.services.kafka_cluster import LocalKafkaCluster
+    from twopc.sinks.kafka.writer import KafkaWriter
 
 __all__ = ["cluster", "three_brokers"]
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from integration.services.jars import spark_kafka_jars
-from integration.spark import exactly_once
-from sinks.kafka import KafkaSink
 from tests.live.pipeline import create_topic
 from tests.reader import committed
+from twopc.integration.services.jars import spark_kafka_jars
+from twopc.integration.spark import exactly_once
+from twopc.sinks.kafka import KafkaSink
 from twopc.testing.kill_loop import KafkaTopic, Moment, kill_loop
 
 if TYPE_CHECKING:

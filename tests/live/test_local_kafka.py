@@ -16,10 +16,10 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
-from integration.services import server as local_server
-from integration.services.jars import DEFAULT_KAFKA_VERSION
-from integration.services.kafka import LocalKafka, ServiceError
-from integration.services.ports import free_ports
+from twopc.integration.services import server as local_server
+from twopc.integration.services.jars import DEFAULT_KAFKA_VERSION
+from twopc.integration.services.kafka import LocalKafka, ServiceError
+from twopc.integration.services.ports import free_ports
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -172,7 +172,7 @@ def test_the_environment_chooses_the_version_and_the_features(tmp_path: Path, mo
 
 OWNER = """
 import pathlib, sys, threading
-from integration.services.kafka import LocalKafka
+from twopc.integration.services.kafka import LocalKafka
 kafka = LocalKafka(data_dir=pathlib.Path(sys.argv[1]))
 thread = threading.Thread(target=kafka.start)
 thread.start()

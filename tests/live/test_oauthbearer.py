@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from integration.services.kafka import LocalKafka
-from sinks.kafka.oauth import failures
 from tests.live.file_query import Query as SparkQuery
 from tests.live.file_query import kafka_sink, values
 from tests.live.pipeline import Query, Tasks, prepare_task
@@ -27,6 +25,8 @@ from tests.live.spark_support import spark
 from tests.live.test_security import allow, documented_rights
 from tests.token_endpoint import TokenEndpoint, unsecured_token
 from twopc.errors import CommitBlockedError, ConfigurationError
+from twopc.integration.services.kafka import LocalKafka
+from twopc.sinks.kafka.oauth import failures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

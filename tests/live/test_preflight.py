@@ -25,32 +25,32 @@ from confluent_kafka.admin import (
 )
 from kafka.protocol.api_key import ApiKey
 
-from integration.preflight import apis
-from integration.preflight.command import main, run_preflight
-from integration.preflight.findings import Result
-from integration.services.kafka import LocalKafka
-from integration.services.ports import free_ports
-from sinks.kafka import KafkaSink
-from sinks.kafka.ledger_topic import TRANSACTION_LOG, LedgerTopic, settings_of
 from tests.live.cluster_support import cluster, replicated_topic, three_brokers
 from tests.live.pipeline import Tasks, create_topic, record_batch
 from tests.live.rules.schedules import at, playing, until, work_of
 from tests.tasks import attempt_of, prepare
 from twopc.errors import BadRecordError
+from twopc.integration.preflight import apis
+from twopc.integration.preflight.command import main, run_preflight
+from twopc.integration.preflight.findings import Result
+from twopc.integration.services.kafka import LocalKafka
+from twopc.integration.services.ports import free_ports
+from twopc.sinks.kafka import KafkaSink
+from twopc.sinks.kafka.ledger_topic import TRANSACTION_LOG, LedgerTopic, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from integration.preflight.findings import Finding
-    from integration.preflight.report import Report
-    from integration.services.kafka_cluster import LocalKafkaCluster
     from tests.live.rules.schedules import Play
     from tests.live.services import KafkaService
+    from twopc.integration.preflight.findings import Finding
+    from twopc.integration.preflight.report import Report
+    from twopc.integration.services.kafka_cluster import LocalKafkaCluster
 
 __all__ = ["cluster", "three_brokers"]
 
-COMMAND = [sys.executable, "-c", "from integration.cli import app; app(prog_name='twopc')", "preflight"]
+COMMAND = [sys.executable, "-c", "from twopc.integration.cli import app; app(prog_name='twopc')", "preflight"]
 STEPS = (
     "transactional ids",
     "own topic",

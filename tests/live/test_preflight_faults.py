@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from integration.preflight.command import run_preflight
-from integration.preflight.findings import Result
-from integration.services.kafka import LocalKafka
-from sinks.kafka import KafkaSink
-from sinks.kafka.ledger_topic import TRANSACTION_LOG
 from tests.live.pipeline import create_topic
 from tests.live.security_support import USER
 from twopc.errors import RetriableError
+from twopc.integration.preflight.command import run_preflight
+from twopc.integration.preflight.findings import Result
+from twopc.integration.services.kafka import LocalKafka
+from twopc.sinks.kafka import KafkaSink
+from twopc.sinks.kafka.ledger_topic import TRANSACTION_LOG
 
 if TYPE_CHECKING:
-    from integration.preflight.findings import Finding
-    from integration.preflight.report import Report
     from tests.live.services import KafkaService
+    from twopc.integration.preflight.findings import Finding
+    from twopc.integration.preflight.report import Report
 
 _KEPT = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 #: Of a ledger that is there: its partitions and settings, and what is said of it.

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from integration.preflight.command import run_preflight
-from integration.preflight.findings import Result
-from integration.preflight.trial import Trial
-from sinks.kafka import KafkaSink
-from sinks.kafka.reports import NONE, Listing
-from sinks.kafka.transactions import TransactionClient
+from twopc.integration.preflight.command import run_preflight
+from twopc.integration.preflight.findings import Result
+from twopc.integration.preflight.trial import Trial
+from twopc.sinks.kafka import KafkaSink
+from twopc.sinks.kafka.reports import NONE, Listing
+from twopc.sinks.kafka.transactions import TransactionClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable

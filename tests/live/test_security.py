@@ -20,17 +20,17 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from sinks.kafka import ledger_topic
 from tests.live.pipeline import Query, Tasks, create_topic
 from tests.live.rules.schedules import at
 from tests.live.security_support import PASSWORD, USER
 from twopc.errors import CommitBlockedError, ConfigurationError, TwoPhaseCommitError
+from twopc.sinks.kafka import ledger_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from integration.services.kafka import LocalKafka
+    from twopc.integration.services.kafka import LocalKafka
 
 ROWS = [["a", "b"], ["c"], []]
 
@@ -199,7 +199,7 @@ def test_without_the_rights_to_delete_or_to_see_the_transaction_log_a_start_warn
     create_topic(secured.bootstrap_servers, query.sink.ledger, 9, dict(ledger_topic._REQUIRED))
     allow(secured, *(right for right in documented_rights(query) if right[3] != AclOperation.DELETE))
     hidden = (ResourceType.TOPIC, "__transaction_state", ResourcePatternType.LITERAL, AclOperation.ALL)
-    with denied(secured, *hidden), caplog.at_level(logging.WARNING, "sinks.kafka"):
+    with denied(secured, *hidden), caplog.at_level(logging.WARNING, "twopc.sinks.kafka"):
         query.driver().process(query.batch(0), Tasks(query, ROWS))
         assert any("settings of __transaction_state are not checked" in text for text in caplog.messages)
         grows = [text for text in caplog.messages if "Until this succeeds the ledger grows" in text]

@@ -18,8 +18,6 @@ import pytest
 import trustme
 from typer.testing import CliRunner
 
-from integration.cli import app
-from sinks.kafka import KafkaSink, producer_pool
 from tests.live.canaries import CANARIES, WAYS, leaks, log
 from tests.live.pipeline import Tasks
 from tests.live.rules.schedules import Play, at, die
@@ -28,13 +26,15 @@ from tests.live.services import KafkaService
 from tests.live.spark_query import Options, encoded
 from tests.reader import records
 from twopc.errors import TwoPhaseCommitError
+from twopc.integration.cli import app
+from twopc.sinks.kafka import KafkaSink, producer_pool
 from twopc.testing.crash_points import InjectedFault
 
 if TYPE_CHECKING:
     import io
     from collections.abc import Iterator
 
-    from integration.services.kafka import LocalKafka
+    from twopc.integration.services.kafka import LocalKafka
 
 __all__ = ["log"]
 pytestmark = pytest.mark.timeout(600)
@@ -134,7 +134,7 @@ def test_a_whole_run_at_debug_level_shows_no_secret(
 
 
 def _representations(play: Play, *drivers: Any) -> Iterator[str]:
-    from integration.spark import exactly_once  # noqa: PLC0415 - imports Spark
+    from twopc.integration.spark import exactly_once  # noqa: PLC0415 - imports Spark
 
     sink = play.sink
     with contextlib.closing(sink.create_committer()) as committer:

@@ -15,9 +15,6 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from typer.testing import CliRunner
 
-from integration.cli import app
-from integration.migrate.handover import Handover, Handovers, Kind
-from integration.spark.checkpoint import query_id, read_batch
 from tests.live.pipeline import Tasks, record_batch
 from tests.live.rules.schedules import Play, at, die, work_of
 from tests.live.security_support import LITERAL, PREFIXED, Right, add_user, allow, documented
@@ -26,6 +23,9 @@ from tests.tasks import attempt_of, prepare
 from twopc.batch import Overrides
 from twopc.errors import TwoPhaseCommitError
 from twopc.files import LocalFiles
+from twopc.integration.cli import app
+from twopc.integration.migrate.handover import Handover, Handovers, Kind
+from twopc.integration.spark.checkpoint import query_id, read_batch
 from twopc.settings import Settings
 from twopc.testing.crash_points import InjectedFault
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from integration.services.kafka import LocalKafka
-    from sinks.kafka import KafkaSink
+    from twopc.integration.services.kafka import LocalKafka
+    from twopc.sinks.kafka import KafkaSink
 
 pytestmark = pytest.mark.timeout(600)
 

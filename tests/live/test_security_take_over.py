@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from integration.services.kafka import LocalKafka
-    from sinks.kafka import KafkaSink
+    from twopc.integration.services.kafka import LocalKafka
+    from twopc.sinks.kafka import KafkaSink
 
 __all__ = ["spark"]
 pytestmark = [

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sinks.kafka import KafkaSink
 from tests.live.cluster_support import cluster, coordinator, leader, replicated_topic, three_brokers
 from tests.live.rules.schedules import until
 from tests.live.spark_support import Pipeline, spark
+from twopc.sinks.kafka import KafkaSink
 from twopc.testing.checkers.history import Observation, Position, Row
 from twopc.testing.checkers.verdict import verdict
 from twopc.testing.checkers.watcher import Watcher
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from integration.services.kafka import LocalKafka
-    from integration.services.kafka_cluster import LocalKafkaCluster
+    from twopc.integration.services.kafka import LocalKafka
+    from twopc.integration.services.kafka_cluster import LocalKafkaCluster
 
 __all__ = ["cluster", "spark", "three_brokers"]
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import types as st
 
-from integration.spark import budget as budgets
-from integration.spark.budget import Budget, spent_bytes
-from integration.spark.collect import collect
-from integration.spark.frame import Rows, TakenColumn, arrange
-from sinks.kafka import KafkaSink
 from tests.live.spark_support import as_arrow, spark
+from twopc.integration.spark import budget as budgets
+from twopc.integration.spark.budget import Budget, spent_bytes
+from twopc.integration.spark.collect import collect
+from twopc.integration.spark.frame import Rows, TakenColumn, arrange
 from twopc.sink import Form
+from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
     from pathlib import Path

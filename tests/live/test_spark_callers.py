@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from pyspark import InheritableThread
 
-from integration.spark import exactly_once
 from tests.live.file_query import BATCHES, VALUES, Query, kafka_sink, values
 from tests.live.spark_support import spark, wait_until
+from twopc.integration.spark import exactly_once
 from twopc.testing import crash_points
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from integration.spark import ExactlyOnce
     from tests.live.services import KafkaService
+    from twopc.integration.spark import ExactlyOnce
 
     Function = Callable[[DataFrame, int], None]
     Using = Callable[["Any"], Callable[[ExactlyOnce], Function]]

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as sf
 
-from integration.spark import collect
-from sinks.kafka import KafkaSink
 from tests.live.file_query import (
     BATCHES,
     SUMS,
@@ -30,7 +28,9 @@ from tests.live.spark_support import BY_TASKS, Pipeline, spark
 from tests.live.test_spark_recovery import decide_and_lose
 from tests.reader import records
 from twopc.crash_points import POINTS
+from twopc.integration.spark import collect
 from twopc.records import Decision, Repair
+from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from integration.spark import ExactlyOnce
     from tests.live.redis.services import RedisService
     from tests.live.services import KafkaService
+    from twopc.integration.spark import ExactlyOnce
 
 __all__ = ["redis_server", "spark"]
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
     from pyspark.sql import DataFrame, SparkSession
 
-    from integration.services.kafka import LocalKafka
     from tests.live.services import KafkaService
+    from twopc.integration.services.kafka import LocalKafka
 
 __all__ = ["spark"]
 

@@ -11,25 +11,25 @@ import pyarrow as pa
 import pyspark
 import pytest
 
-from integration.spark import engine
-from integration.spark.collect import collect
-from integration.spark.frame import Rows, arrange
-from sinks.kafka import KafkaSink
-from sinks.kafka.writer import KafkaWriter
 from tests.live.file_query import Query, kafka_sink, values
 from tests.live.spark_support import Pipeline, as_arrow, spark
 from tests.live.test_spark_direct import DIRECT, sink_of, ways
 from tests.live.test_spark_direct import rows as numbered
 from twopc.errors import RetriableError
+from twopc.integration.spark import engine
+from twopc.integration.spark.collect import collect
+from twopc.integration.spark.frame import Rows, arrange
+from twopc.sinks.kafka import KafkaSink
+from twopc.sinks.kafka.writer import KafkaWriter
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from integration.spark import ExactlyOnce
-    from integration.spark.budget import Budget
     from tests.live.services import KafkaService
+    from twopc.integration.spark import ExactlyOnce
+    from twopc.integration.spark.budget import Budget
 
 __all__ = ["spark"]
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from integration.history.diagnose import diagnose
-from integration.history.reader import History, read
 from tests.live import spark_query
 from tests.live.spark_support import KILLED, Pipeline, spark
 from twopc import Checkpoint, Listener
+from twopc.integration.history.diagnose import diagnose
+from twopc.integration.history.reader import History, read
 from twopc.testing.crash_points import arm, disarm
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 
-from integration.alerts import Alert, Alerts, ConsecutiveFailures
-from integration.history.diagnose import Diagnosis, diagnose
-from integration.history.reader import read
-from integration.services.kafka import LocalKafka
-from sinks.kafka import KafkaSink
 from tests.live.file_query import Query, kafka_sink, unique
 from tests.live.pipeline import create_topic
 from tests.live.spark_support import BY_TASKS, spark
+from twopc.integration.alerts import Alert, Alerts, ConsecutiveFailures
+from twopc.integration.history.diagnose import Diagnosis, diagnose
+from twopc.integration.history.reader import read
+from twopc.integration.services.kafka import LocalKafka
+from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

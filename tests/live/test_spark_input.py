@@ -25,15 +25,15 @@ from confluent_kafka.admin import (
 )
 from pyspark.errors import IllegalArgumentException
 
-from integration.services.kafka import LocalKafka
-from integration.services.ports import free_ports
-from integration.spark import exactly_once
-from sinks.kafka import KafkaSink
 from tests.live import spark_query
 from tests.live.pipeline import create_topic
 from tests.live.services import chosen
 from tests.live.spark_support import BY_TASKS, Pipeline, spark, wait_until
 from tests.reader import records
+from twopc.integration.services.kafka import LocalKafka
+from twopc.integration.services.ports import free_ports
+from twopc.integration.spark import exactly_once
+from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from integration.spark import exactly_once
-from sinks.kafka import KafkaSink
 from tests.live.leftovers import workers_of
 from tests.live.spark_support import Pipeline, spark
 from tests.reader import consumer_of, read_to_end
+from twopc.integration.spark import exactly_once
+from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from integration.spark import checkpoint
-from integration.spark.planned import require_as_planned
 from tests.live.file_query import Query, kafka_sink, values
 from tests.live.pipeline import create_topic
 from tests.live.spark_support import spark
 from twopc.errors import FatalError
 from twopc.files import LocalFiles
+from twopc.integration.spark import checkpoint
+from twopc.integration.spark.planned import require_as_planned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from integration.spark import ExactlyOnce
     from tests.live.services import KafkaService
+    from twopc.integration.spark import ExactlyOnce
 
 __all__ = ["spark"]
 

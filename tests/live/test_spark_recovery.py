@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from integration.services.kafka import LocalKafka
-from sinks.kafka.handle import ProducerIdentity
-from sinks.kafka.transactions import TransactionClient
 from tests.live.pipeline import create_topic
 from tests.live.services import chosen
 from tests.live.spark_support import BY_TASKS, Pipeline, Run, spark, wait_until
+from twopc.integration.services.kafka import LocalKafka
+from twopc.sinks.kafka.handle import ProducerIdentity
+from twopc.sinks.kafka.transactions import TransactionClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as sf
 
-from integration.spark.repeated import Repeated
-from integration.spark.several import SinkFrame
 from tests.live.file_query import BATCHES, Query, kafka_sink
 from tests.live.spark_support import spark
+from twopc.integration.spark.repeated import Repeated
+from twopc.integration.spark.several import SinkFrame
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +60,7 @@ def test_two_dataframes_that_may_disagree_are_named_once(
 ) -> None:
     frames = [SinkFrame(f"sink{number}", frame, ()) for number, frame in enumerate(split(spark.range(4)))]
     repeated = Repeated()
-    with caplog.at_level(logging.DEBUG, "integration.spark.repeated"):
+    with caplog.at_level(logging.DEBUG, "twopc.integration.spark.repeated"):
         for batch_id in (7, 8):
             repeated.look(frames, str(uuid.uuid4()), batch_id)
     spark.catalog.clearCache()
@@ -85,7 +85,7 @@ def test_what_is_random_in_the_query_itself_is_seen_too(
     query = Query(spark, tmp_path, (one, two), function=function, plan=by_function)
     for rows in BATCHES[:2]:
         query.feed(*rows)
-    with caplog.at_level(logging.WARNING, "integration.spark.repeated"):
+    with caplog.at_level(logging.WARNING, "twopc.integration.spark.repeated"):
         query.run()
     found = warnings(caplog)
     assert len(found) == (not is_cached)

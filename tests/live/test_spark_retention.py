@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from sinks.kafka import KafkaSink
 from tests.live.spark_support import Pipeline, spark, wait_until
 from twopc.records import Decision
+from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

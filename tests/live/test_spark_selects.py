@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, Final
 import pyspark
 import pytest
 
-from integration.spark.frame import Rows, arrange
-from integration.spark.views import CHECKSUM
-from sinks.hbase import HBaseSink
-from sinks.hbase.mappings import Put
-from sinks.kafka import KafkaSink
-from sinks.redis import RedisSink
-from sinks.redis.mappings import Set
 from tests.live.file_query import Query, kafka_sink, values
 from tests.live.spark_support import as_arrow, spark
 from tests.reader import records
 from tests.unit.fake_sink import FakeSink, World
 from twopc.errors import SchemaError
+from twopc.integration.spark.frame import Rows, arrange
+from twopc.integration.spark.views import CHECKSUM
+from twopc.sinks.hbase import HBaseSink
+from twopc.sinks.hbase.mappings import Put
+from twopc.sinks.kafka import KafkaSink
+from twopc.sinks.redis import RedisSink
+from twopc.sinks.redis.mappings import Set
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -16,13 +16,13 @@ import psutil
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from integration.alerts import Alerts, ConsecutiveFailures
-from integration.spark import exactly_once, query_runs
-from sinks.kafka import KafkaSink
 from tests.live.leftovers import SOCKET_OF_SPARK, THREAD_OF_SPARK, clients, held, workers_of
 from tests.live.pipeline import create_topic
 from tests.live.spark_support import spark, wait_until
 from tests.reader import committed
+from twopc.integration.alerts import Alerts, ConsecutiveFailures
+from twopc.integration.spark import exactly_once, query_runs
+from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from integration.spark import ExactlyOnce
     from tests.live.services import KafkaService
+    from twopc.integration.spark import ExactlyOnce
 
     #: Runs a query with settings of ``exactly_once``.
     Variant = Callable[..., None]

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as sf
 
-from sinks.redis import RedisSink
-from sinks.redis.mappings import ListPush
 from tests.live.file_query import (
     BATCHES,
     SUMS,
@@ -27,6 +25,8 @@ from tests.live.file_query import (
 from tests.live.redis.conftest import redis_server
 from tests.live.spark_support import spark
 from tests.reader import records
+from twopc.sinks.redis import RedisSink
+from twopc.sinks.redis.mappings import ListPush
 from twopc.testing import crash_points
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from integration.spark import ExactlyOnce
     from tests.live.redis.services import RedisService
     from tests.live.services import KafkaService
+    from twopc.integration.spark import ExactlyOnce
 
 __all__ = ["redis_server", "spark"]
 

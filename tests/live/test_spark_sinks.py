@@ -10,12 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from integration.services.kafka import LocalKafka
-from sinks.hbase.mappings import Increment
-from sinks.kafka.handle import ProducerIdentity
-from sinks.kafka.transactions import TransactionClient
-from sinks.redis import RedisSink
-from sinks.redis.mappings import ListPush
 from tests.live.file_query import (
     BATCHES,
     SUMS,
@@ -35,6 +29,12 @@ from tests.live.hbase.support import sink_of as hbase_sink
 from tests.live.redis.conftest import redis_server
 from tests.live.spark_support import spark
 from tests.reader import records
+from twopc.integration.services.kafka import LocalKafka
+from twopc.sinks.hbase.mappings import Increment
+from twopc.sinks.kafka.handle import ProducerIdentity
+from twopc.sinks.kafka.transactions import TransactionClient
+from twopc.sinks.redis import RedisSink
+from twopc.sinks.redis.mappings import ListPush
 from twopc.testing import crash_points
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from integration.history.diagnose import diagnose
-from integration.history.reader import read
 from tests.live import spark_query
 from tests.live.pipeline import create_topic
 from tests.live.spark_support import Pipeline, spark
 from tests.nemesis.proxy import KafkaProxy
 from tests.reader import records
 from twopc import Checkpoint, Listener
+from twopc.integration.history.diagnose import diagnose
+from twopc.integration.history.reader import read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

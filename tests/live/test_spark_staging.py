@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.spark import staging
-from sinks.kafka import KafkaSink
 from tests.live.spark_support import BY_TASKS, Pipeline, spark
 from tests.live.test_spark_recovery import decide_and_lose
+from twopc.integration.spark import staging
 from twopc.records import Repair
+from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.history.reader import read
 from tests.live.spark_support import KILLED, Pipeline
+from twopc.integration.history.reader import read
 
 if TYPE_CHECKING:
     from tests.live.services import KafkaService

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from integration.spark import ExactlyOnce
     from tests.live.services import KafkaService
+    from twopc.integration.spark import ExactlyOnce
 
 __all__ = ["spark"]
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as sf
 
-from integration.history.reader import read
 from tests.live import spark_query
 from tests.live.file_query import Query, kafka_sink, values
 from tests.live.spark_support import BY_TASKS, Pipeline, spark, wait_until
 from tests.live.test_spark_kills import TASK, worker_faults
 from twopc import Checkpoint, Listener
+from twopc.integration.history.reader import read
 from twopc.testing.crash_points import arm_from, disarm
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from integration.spark import ExactlyOnce
     from tests.live.services import KafkaService
+    from twopc.integration.spark import ExactlyOnce
 
 __all__ = ["spark"]
 

@@ -7,11 +7,11 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from sinks.kafka.handle import ProducerIdentity
-from sinks.kafka.transactions import TransactionClient
 from tests.live.file_query import BATCHES, VALUES, Query, kafka_sink, values
 from tests.live.rules.schedules import until
 from tests.live.spark_support import spark
+from twopc.sinks.kafka.handle import ProducerIdentity
+from twopc.sinks.kafka.transactions import TransactionClient
 from twopc.testing import crash_points
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from integration.spark import ExactlyOnce
-    from sinks.kafka import KafkaSink
     from tests.live.services import KafkaService
+    from twopc.integration.spark import ExactlyOnce
+    from twopc.sinks.kafka import KafkaSink
 
 __all__ = ["spark"]
 

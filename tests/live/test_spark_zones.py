@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from integration.spark.frame import arrange
-from integration.spark.views import CHECKSUM
-from sinks.kafka import KafkaSink
-from sinks.redis import RedisSink
-from sinks.redis.mappings import Set
 from tests.live.file_query import Query, kafka_sink, redis_client, unique
 from tests.live.redis.conftest import redis_server
 from tests.live.spark_support import as_arrow, spark
 from tests.reader import records
+from twopc.integration.spark.frame import arrange
+from twopc.integration.spark.views import CHECKSUM
+from twopc.sinks.kafka import KafkaSink
+from twopc.sinks.redis import RedisSink
+from twopc.sinks.redis.mappings import Set
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,26 +14,26 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 
-from integration.verify.cluster import Cluster
-from integration.verify.expressions import parse
-from integration.verify.findings import Kind, Severity
-from integration.verify.output import Output, RecordChecks
-from integration.verify.verifier import Verifier, VerifyOptions
 from tests.live.pipeline import Tasks, opened
 from tests.live.rules.schedules import Play, crash, playing, until
 from twopc.batch import Overrides
 from twopc.coordinator import Coordinator
 from twopc.files import LocalFiles
+from twopc.integration.verify.cluster import Cluster
+from twopc.integration.verify.expressions import parse
+from twopc.integration.verify.findings import Kind, Severity
+from twopc.integration.verify.output import Output, RecordChecks
+from twopc.integration.verify.verifier import Verifier, VerifyOptions
 from twopc.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from integration.verify.report import Report
     from tests.live.services import KafkaService
+    from twopc.integration.verify.report import Report
 
-COMMAND = [sys.executable, "-c", "from integration.cli import app; app(prog_name='twopc')"]
+COMMAND = [sys.executable, "-c", "from twopc.integration.cli import app; app(prog_name='twopc')"]
 ROWS = [["a", "b"], ["c"], []]
 
 

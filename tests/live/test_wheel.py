@@ -20,12 +20,12 @@ import pytest
 from confluent_kafka import Producer
 
 import twopc
-from integration.services.guard import GuardedProcess
-from integration.services.jars import spark_kafka_jars
-from integration.services.java import java_home
 from tests.live.pipeline import create_topic
 from tests.live.spark_support import processes_of, wait_until
 from tests.reader import committed
+from twopc.integration.services.guard import GuardedProcess
+from twopc.integration.services.jars import spark_kafka_jars
+from twopc.integration.services.java import java_home
 
 if TYPE_CHECKING:
     from tests.live.services import KafkaService
@@ -103,20 +103,18 @@ def base(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     return _installed(wheel, tmp_path_factory.mktemp("base") / "env")
 
 
-def test_the_wheel_contains_the_three_packages_without_tests_and_servers(wheel: Path) -> None:
+def test_the_wheel_contains_one_package_without_tests_and_servers(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    meta = f"twopc-{twopc.__version__}.dist-info"
-    assert {name.split("/")[0] for name in names} == {"twopc", "sinks", "integration", meta}
-    assert {f"{package}/py.typed" for package in ("twopc", "sinks", "integration")} | {
-        f"{meta}/licenses/LICENSE"
-    } <= set(names)
+    meta = f"spark_twopc-{twopc.__version__}.dist-info"
+    assert {name.split("/")[0] for name in names} == {"twopc", meta}
+    assert {"twopc/py.typed"} | {f"{meta}/licenses/LICENSE"} <= set(names)
     assert {Path(name).suffix for name in names if not name.startswith(meta)} <= {".py", ".typed", ".json"}
 
 
 def test_the_protocol_and_the_kafka_sink_need_no_extra(base: Installed) -> None:
     code = (
-        "import twopc, sinks.kafka.committer, sinks.kafka.decision_log; from twopc import *\n"
-        "from sinks.kafka import KafkaSink; KafkaSink(name='orders', bootstrap_servers='127.0.0.1:1', topic='t')\n"
+        "import twopc, twopc.sinks.kafka.committer, twopc.sinks.kafka.decision_log; from twopc import *\n"
+        "from twopc.sinks.kafka import KafkaSink; KafkaSink(name='orders', bootstrap_servers='127.0.0.1:1', topic='t')\n"
         "print(twopc.__version__, twopc.__file__)"
     )
     done = base("python", "-c", code)
@@ -129,9 +127,9 @@ def test_the_protocol_and_the_kafka_sink_need_no_extra(base: Installed) -> None:
 @pytest.mark.parametrize(
     ("module", "name", "package", "extra"),
     [
-        ("sinks.redis", "RedisSink", "redis", "redis"),
-        ("sinks.hbase", "HBaseSink", "hbasedriver", "hbase"),
-        ("integration.spark", "exactly_once", "pyspark", "spark"),
+        ("twopc.sinks.redis", "RedisSink", "redis", "redis"),
+        ("twopc.sinks.hbase", "HBaseSink", "hbasedriver", "hbase"),
+        ("twopc.integration.spark", "exactly_once", "pyspark", "spark"),
     ],
 )
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(
@@ -139,14 +137,14 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(
 ) -> None:
     assert base.error(f"from {module} import {name}") == (
         f"ModuleNotFoundError: {module} needs the package {package!r}, which is not installed. Run: pip install "
-        f"'twopc[{extra}]'"
+        f"'spark-twopc[{extra}]'"
     )
 
 
 def test_the_command_names_its_missing_extra(base: Installed) -> None:
     done = base("twopc", "verify", "--help")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "pip install 'twopc[verify]'" in done.stderr
+    assert "pip install 'spark-twopc[verify]'" in done.stderr
 
 
 def test_verify_needs_only_its_own_extra(wheel: Path, tmp_path: Path) -> None:
@@ -170,6 +168,7 @@ def test_the_readmes_example_is_the_file_in_examples() -> None:
 
 @pytest.mark.timeout(900)
 def test_the_readmes_example_runs_from_the_wheel_on_a_cluster(kafka: KafkaService, wheel: Path, tmp_path: Path) -> None:
+    """In a project with packages ``sinks`` and ``integration`` of its own, beside the script and on the workers."""
     installed = _installed(wheel, tmp_path / "env", "spark")
     name = f"w{uuid.uuid4().hex[:10]}"
     changed = {
@@ -184,7 +183,12 @@ def test_the_readmes_example_runs_from_the_wheel_on_a_cluster(kafka: KafkaServic
         assert code.count(old) == 1, old
         code = code.replace(old, new)
     script = tmp_path / "orders.py"
-    script.write_text(code)
+    script.write_text("import integration, sinks\nassert integration.of_the_project and sinks.of_the_project\n" + code)
+    with zipfile.ZipFile(tmp_path / "project.zip", "w") as project:
+        for package in ("integration", "sinks"):
+            (tmp_path / package).mkdir()
+            (tmp_path / package / "__init__.py").write_text("of_the_project = True\n")
+            project.write(tmp_path / package / "__init__.py", f"{package}/__init__.py")
     given = Counter(f"order-{number}" for number in range(_ROWS))
     create_topic(kafka.bootstrap_servers, f"{name}-in")
     create_topic(kafka.bootstrap_servers, f"{name}-out")
@@ -229,4 +233,5 @@ def _submitted(installed: Installed, script: Path, root: Path) -> GuardedProcess
     command += [f"{name}={value}" for name, value in variables.items()]
     command += [str(binaries / "spark-submit"), "--master", _LOCAL_CLUSTER]
     command += [argument for name, value in settings.items() for argument in ("--conf", f"{name}={value}")]
+    command += ["--py-files", str(root / "project.zip")]
     return GuardedProcess([*command, str(script)], log=root / "log", cwd=root)

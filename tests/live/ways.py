@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from sinks.kafka import KafkaSink, librdkafka
-from sinks.kafka.prepared import await_visible
-from sinks.kafka.transactions import TransactionClient
 from tests.live.pipeline import create_topic
 from tests.reader import records
 from twopc.attempt import Attempt, TaskAttempt
+from twopc.sinks.kafka import KafkaSink, librdkafka
+from twopc.sinks.kafka.prepared import await_visible
+from twopc.sinks.kafka.transactions import TransactionClient
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pyarrow as pa
 
-    from sinks.kafka.handle import KafkaHandle
-    from sinks.kafka.writer import KafkaWriter
     from tests.live.services import KafkaService
+    from twopc.sinks.kafka.handle import KafkaHandle
+    from twopc.sinks.kafka.writer import KafkaWriter
 
 BOTH = pytest.mark.parametrize("native", [True, False], ids=["native", "produce"])
 
@@ -65,7 +65,7 @@ class Way:
 
     def writer(self, *, ends_at: float = math.inf) -> KafkaWriter:
         self._monkeypatch.setattr(
-            "sinks.kafka.producer.librdkafka.library", librdkafka.library if self.native else lambda: None
+            "twopc.sinks.kafka.producer.librdkafka.library", librdkafka.library if self.native else lambda: None
         )
         task = TaskAttempt(
             query_id="q",

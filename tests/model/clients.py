@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import OffsetSpec
 
-from sinks.kafka.reports import NO_ANSWER, Description, Listing
 from tests.model.broker import NONE, NOT_FOUND, TopicPartition
 from tests.model.network import NETWORK, RESEND_S, Message
 from tests.model.simulation import LostError
+from twopc.sinks.kafka.reports import NO_ANSWER, Description, Listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from sinks.kafka.handle import ProducerIdentity
     from tests.model.broker import Entry
+    from twopc.sinks.kafka.handle import ProducerIdentity
 
 
 class Consumer:
@@ -123,7 +123,7 @@ class _Done:
 
 
 class TransactionClient:
-    """See ``sinks.kafka.transactions``. Each request can be lost on its own."""
+    """See ``twopc.sinks.kafka.transactions``. Each request can be lost on its own."""
 
     cluster_id = "model"
     verifies = True

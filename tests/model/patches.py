@@ -8,7 +8,11 @@ from typing import Any
 import tenacity
 import tenacity.nap
 
-from sinks.kafka import (
+from tests.model import clients, producer
+from tests.model.clock import Names, Threads, Time
+from tests.model.network import NETWORK
+from twopc import batch_transaction, coordinator
+from twopc.sinks.kafka import (
     acknowledged,
     batch_size,
     decision_log,
@@ -18,20 +22,16 @@ from sinks.kafka import (
     reports,
     scan_start,
 )
-from sinks.kafka import committer as kafka_committer
-from sinks.kafka import producer as kafka_producer
-from sinks.kafka import reader as kafka_reader
-from sinks.kafka import writer as kafka_writer
-from tests.model import clients, producer
-from tests.model.clock import Names, Threads, Time
-from tests.model.network import NETWORK
-from twopc import batch_transaction, coordinator
+from twopc.sinks.kafka import committer as kafka_committer
+from twopc.sinks.kafka import producer as kafka_producer
+from twopc.sinks.kafka import reader as kafka_reader
+from twopc.sinks.kafka import writer as kafka_writer
 
 MARKER_PARTITIONS = 2
 
 
 def _ledger_topic(_admin: Any, name: str, **_: Any) -> SimpleNamespace:
-    """Replaces ``sinks.kafka.ledger_topic`` by a ledger that exists and is safe; other tests check it on a real broker."""
+    """Replaces ``twopc.sinks.kafka.ledger_topic`` by a ledger that exists and is safe; other tests check it on a real broker."""
     return SimpleNamespace(
         identity=lambda: f"id of {name}",
         ensure=lambda: None,

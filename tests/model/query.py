@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import pyarrow as pa
 
-from sinks.kafka import KafkaSink, producer_pool
 from tests.model.simulation import Crash, Process, Simulation
 from tests.tasks import prepare_all
 from twopc import errors
@@ -25,6 +24,7 @@ from twopc.errors import CheckpointExpiredError, FatalError, RetriableError, Two
 from twopc.pending import Listeners
 from twopc.records import TaskReport
 from twopc.settings import Settings
+from twopc.sinks.kafka import KafkaSink, producer_pool
 
 if TYPE_CHECKING:
     from twopc.engine import Work
@@ -335,7 +335,7 @@ class _Job:
             self.attempt(partition)
 
     def write(self, partition: int) -> TaskReport:
-        """Does the same as ``integration.spark.task``."""
+        """Does the same as ``twopc.integration.spark.task``."""
         query, work, rows = self._run.query, self._work, self._rows[partition]
         half = len(rows) // 2
         handles = prepare_all([query.sink], work, partition, [record_batch(rows[:half]), record_batch(rows[half:])])

@@ -12,12 +12,12 @@ from twopc.errors import RetriableError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sinks.kafka.handle import KafkaHandle
     from tests.live.rules.schedules import Play
     from tests.nemesis.proxy import KafkaProxy
     from twopc.coordinator import Coordinator
     from twopc.engine import Work
     from twopc.records import TaskReport
+    from twopc.sinks.kafka.handle import KafkaHandle
 
 
 def of_tasks(play: Play) -> str:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sinks.kafka.reports import CONCURRENT
 from tests.live.rules.batches import seen
 from tests.live.rules.schedules import at, until
 from tests.nemesis.frames import NONE, Api
 from tests.nemesis.schedules import VoidFirst, of_tasks, process
+from twopc.sinks.kafka.reports import CONCURRENT
 
 if TYPE_CHECKING:
     from tests.live.rules.schedules import Play

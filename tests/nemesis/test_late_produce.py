@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from integration.services.kafka import LocalKafka
-from sinks.kafka import writer as kafka_writer
-from sinks.kafka.reader import offsets
 from tests.live.pipeline import Tasks, record_batch
 from tests.live.rules.batches import rows_of, seen
 from tests.live.rules.schedules import Play, until, writer_of
@@ -22,14 +19,17 @@ from tests.live.services import KafkaService, chosen
 from tests.nemesis.frames import NONE, Api
 from tests.nemesis.schedules import of_driver, of_tasks, process
 from twopc.errors import RetriableError, TwoPhaseCommitError
+from twopc.integration.services.kafka import LocalKafka
+from twopc.sinks.kafka import writer as kafka_writer
+from twopc.sinks.kafka.reader import offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sinks.kafka.writer import KafkaWriter
     from tests.nemesis.proxy import KafkaProxy
     from twopc.engine import Work
     from twopc.records import TaskReport
+    from twopc.sinks.kafka.writer import KafkaWriter
 
 
 #: Whether `make matrix` has chosen the broker. It runs all of these tests on each.

@@ -15,13 +15,13 @@ from confluent_kafka import KafkaException, Producer
 from kafka.protocol.consumer import FetchResponse
 from kafka.protocol.producer import ProduceResponse
 
-from sinks.kafka.transactions import TransactionClient
 from tests.live.pipeline import create_topic
 from tests.live.rules.schedules import until
 from tests.nemesis.frames import FENCED, Api, Request, Response, read_frames
 from tests.nemesis.proxy import KafkaProxy
 from tests.nemesis.rules import LONGEST_HOLD_S, Fault
 from tests.reader import committed
+from twopc.sinks.kafka.transactions import TransactionClient
 
 if TYPE_CHECKING:
     from typing import Any

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from sinks.kafka.reports import CONCURRENT
 from tests.live.cluster_support import cluster, coordinator, leader, replicated_topic, three_brokers
 from tests.live.rules.batches import seen
 from tests.live.services import KafkaService
@@ -20,13 +19,14 @@ from tests.nemesis.conftest import playing_behind
 from tests.nemesis.frames import FENCED, NONE, Api
 from tests.nemesis.proxy import KafkaProxy
 from tests.nemesis.schedules import let_a_commit_arrive_late, of_tasks, process
+from twopc.sinks.kafka.reports import CONCURRENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from integration.services.kafka_cluster import LocalKafkaCluster
     from tests.live.rules.schedules import Play
+    from twopc.integration.services.kafka_cluster import LocalKafkaCluster
 
 #: Three brokers on two cores are slow: `make whole` runs them.
 pytestmark = pytest.mark.whole

@@ -12,19 +12,19 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
-from sinks.kafka.driver_producer import DriverProducer
-from sinks.kafka.plain_writer import release
 from tests.live.pipeline import create_topic
 from tests.live.services import KafkaService
 from tests.live.ways import BOTH, Way
 from tests.nemesis.proxy import KafkaProxy
 from tests.reader import records
 from twopc.errors import CheckpointExpiredError
+from twopc.sinks.kafka.driver_producer import DriverProducer
+from twopc.sinks.kafka.plain_writer import release
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sinks.kafka.writer import KafkaWriter
+    from twopc.sinks.kafka.writer import KafkaWriter
 
 SILENCE_MS = 1_000
 BYTES_PER_S = 200_000

@@ -55,7 +55,9 @@ def copy_tree(target: Path) -> None:
     for name in _COPIED:
         source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, target / name, ignore=shutil.ignore_patterns("__pycache__", "planted"))
+            shutil.copytree(
+                source, target / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "planted")
+            )
         else:
             shutil.copy(source, target / name)
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.alerts import ConsecutiveFailures, FailedCheckpoints, NoCheckpoint
-from integration.alerts.episodes import Episodes, State
 from tests.unit.history_support import T0, ended, failed
 from twopc.errors import ConfigurationError
+from twopc.integration.alerts import ConsecutiveFailures, FailedCheckpoints, NoCheckpoint
+from twopc.integration.alerts.episodes import Episodes, State
 
 if TYPE_CHECKING:
-    from integration.alerts.episodes import Alert
-    from integration.alerts.rules import Rule
+    from twopc.integration.alerts.episodes import Alert
+    from twopc.integration.alerts.rules import Rule
     from twopc.progress import Checkpoint
 
 MINUTE = 60_000

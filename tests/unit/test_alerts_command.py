@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from integration.alerts import command
-from integration.alerts.command import Watching, main
-from integration.cli import app
 from tests.unit.history_support import T0, ended, failed, write
 from tests.unit.test_alerts_webhook import Endpoint, serving
+from twopc.integration.alerts import command
+from twopc.integration.alerts.command import Watching, main
+from twopc.integration.cli import app
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.alerts import ConsecutiveFailures, FailedCheckpoints, NoCheckpoint, Webhook, to_log
-from integration.alerts.file import read_rules
 from twopc.errors import ConfigurationError
+from twopc.integration.alerts import ConsecutiveFailures, FailedCheckpoints, NoCheckpoint, Webhook, to_log
+from twopc.integration.alerts.file import read_rules
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.alerts import Alert, Alerts, ConsecutiveFailures, NoCheckpoint, to_log
-from integration.alerts import listener as module
 from tests.unit.history_support import T0, ended, failed, write
 from twopc.errors import BadRecordError, ConfigurationError
+from twopc.integration.alerts import Alert, Alerts, ConsecutiveFailures, NoCheckpoint, to_log
+from twopc.integration.alerts import listener as module
 from twopc.pending import Listener, Pending
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from integration.alerts.rules import Rule
     from tests.unit.fake_sink import Cluster
+    from twopc.integration.alerts.rules import Rule
 
 BROKEN = ConsecutiveFailures("broken", 2)
 WAIT_S = 60.0
@@ -304,7 +304,7 @@ def test_a_process_that_ends_with_the_failure_tells_it_first(tmp_path: Path) -> 
     rules = tmp_path / "alerts.properties"
     rules.write_text("consecutive.count=1")
     code = f"""
-from integration.alerts import Alerts
+from twopc.integration.alerts import Alerts
 from tests.unit.history_support import failed
 from twopc.pending import Pending
 alerts = Alerts.from_file({str(rules)!r}, name="orders")

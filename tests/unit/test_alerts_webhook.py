@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tenacity.wait import wait_none
 
-from integration.alerts import Alert, Webhook
-from integration.alerts.channels import deliver
+from twopc.integration.alerts import Alert, Webhook
+from twopc.integration.alerts.channels import deliver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kafka.record.memory_records import MemoryRecordsBuilder
 
-from integration import batch_reader
+from twopc.integration import batch_reader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

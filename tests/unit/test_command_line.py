@@ -14,7 +14,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from integration.cli import app
+from twopc.integration.cli import app
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

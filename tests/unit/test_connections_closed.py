@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from sinks.kafka import KafkaSink, committer
 from tests.unit.objects import Objects
 from twopc.coordinator import Coordinator
 from twopc.errors import ConfigurationError
 from twopc.files import MemoryFiles
 from twopc.participants import Participants
+from twopc.sinks.kafka import KafkaSink, committer
 
 
 class Connected:

@@ -86,7 +86,14 @@ def test_an_invalid_spec_is_refused_by_name(spec: str, named: str) -> None:
 
 PASSAGE = "crash_point('driver.decided')"
 #: Everything that a production process imports.
-PRODUCT = ("twopc.coordinator", "sinks.kafka", "sinks.redis", "sinks.hbase", "integration.spark", "integration.cli")
+PRODUCT = (
+    "twopc.coordinator",
+    "twopc.sinks.kafka",
+    "twopc.sinks.redis",
+    "twopc.sinks.hbase",
+    "twopc.integration.spark",
+    "twopc.integration.cli",
+)
 
 
 def run_program(*lines: str, action: str) -> subprocess.CompletedProcess[str]:

@@ -13,8 +13,8 @@ import promql_parser
 import pytest
 import yaml
 
-from integration.history import PrometheusMetrics
 from tests.unit.history_support import ended
+from twopc.integration.history import PrometheusMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

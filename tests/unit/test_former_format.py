@@ -9,11 +9,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from sinks.hbase.control import State, decode_state
-from sinks.hbase.staging import HBaseHandle
-from sinks.kafka.handle import KafkaHandle
-from sinks.kafka.markers import Marker, decode_marker
-from sinks.redis.keys import RedisHandle
 from twopc.attempt import Attempt
 from twopc.binding import Binding
 from twopc.codec import decode, encode
@@ -21,6 +16,11 @@ from twopc.errors import DecisionLogDamagedError
 from twopc.files import LocalFiles
 from twopc.records import Acquired, Begin, Decision, Record, Repair, TaskReport, Truncation
 from twopc.registers import RegisterLog
+from twopc.sinks.hbase.control import State, decode_state
+from twopc.sinks.hbase.staging import HBaseHandle
+from twopc.sinks.kafka.handle import KafkaHandle
+from twopc.sinks.kafka.markers import Marker, decode_marker
+from twopc.sinks.redis.keys import RedisHandle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

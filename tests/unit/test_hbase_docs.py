@@ -6,8 +6,8 @@ import inspect
 import re
 from pathlib import Path
 
-from sinks.hbase import mappings as hbase_mappings
-from sinks.hbase.mappings import Mapping
+from twopc.sinks.hbase import mappings as hbase_mappings
+from twopc.sinks.hbase.mappings import Mapping
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "hbase.md").read_text()
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from sinks.hbase.mappings import Append, Delete, Increment, Mapping, Put
-from sinks.hbase.messages import client_pb, region
-from sinks.hbase.row_ops import DURABLE
-from sinks.hbase.staging import pack, unpack
 from tests.arrow_rows import KINDS, sliced, texts
+from twopc.sinks.hbase.mappings import Append, Delete, Increment, Mapping, Put
+from twopc.sinks.hbase.messages import client_pb, region
+from twopc.sinks.hbase.row_ops import DURABLE
+from twopc.sinks.hbase.staging import pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping as AnyMapping
 
-    from sinks.hbase.mappings import Values
+    from twopc.sinks.hbase.mappings import Values
 
 #: Staged by the version that built a message for each row.
 STORED: dict[str, str] = json.loads((Path(__file__).parent / "data" / "hbase-chunks-1.json").read_text())

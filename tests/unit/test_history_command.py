@@ -10,8 +10,8 @@ from xml.etree import ElementTree as ET
 import pytest
 from typer.testing import CliRunner
 
-from integration.cli import app
 from tests.unit.history_support import ended, failed, vote, write
+from twopc.integration.cli import app
 from twopc.progress import Cause, StateSize
 
 if TYPE_CHECKING:

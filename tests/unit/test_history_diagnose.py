@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from integration.history.diagnose import RULES, Diagnosis, diagnose
-from integration.history.reader import History
 from tests.unit.history_support import ended, failed, vote
+from twopc.integration.history.diagnose import RULES, Diagnosis, diagnose
+from twopc.integration.history.reader import History
 from twopc.progress import Cause, StateSize
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.history import writer
-from integration.history.reader import HistoryError, read
-from integration.history.writer import AppendingWriter, ObjectWriter, writer_for
 from tests.budget import PYTHON, counting_calls
 from tests.unit.history_support import ended, failed, write
 from tests.unit.objects import Objects
 from twopc.files import LocalFiles
+from twopc.integration.history import writer
+from twopc.integration.history.reader import HistoryError, read
+from twopc.integration.history.writer import AppendingWriter, ObjectWriter, writer_for
 
 if TYPE_CHECKING:
     from pathlib import Path

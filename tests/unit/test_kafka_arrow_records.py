@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError
 
-from sinks.kafka import librdkafka as c
-from sinks.kafka.arrow_records import DetailedRecords, PlainRecords, Spans, records_of
-from sinks.kafka.librdkafka_producer import ARGUMENT
-from sinks.kafka.records import is_full
 from tests.arrow_rows import HEADERS, KINDS, sliced, texts
 from twopc.errors import BadRecordError
+from twopc.sinks.kafka import librdkafka as c
+from twopc.sinks.kafka.arrow_records import DetailedRecords, PlainRecords, Spans, records_of
+from twopc.sinks.kafka.librdkafka_producer import ARGUMENT
+from twopc.sinks.kafka.records import is_full
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -266,7 +266,7 @@ def test_the_structures_are_filled_without_pandas() -> None:
     code = """
 import sys
 import pyarrow as pa
-from sinks.kafka.arrow_records import records_of
+from twopc.sinks.kafka.arrow_records import records_of
 
 class Producer:
     def handle(self, topic):

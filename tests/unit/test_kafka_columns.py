@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sinks.kafka import KafkaSink
 from twopc.errors import BadRecordError, ConfigurationError, SchemaError
 from twopc.sink import TYPE_NAME, Form, SinkColumn
+from twopc.sinks.kafka import KafkaSink
 
 SINK = KafkaSink(name="s", bootstrap_servers="b:1")
 WITH_TOPIC = KafkaSink(name="s", bootstrap_servers="b:1", topic="t")

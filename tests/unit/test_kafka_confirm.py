@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import kafka.errors
 import pytest
 
-from sinks.kafka.committer import KafkaCommitter
-from sinks.kafka.handle import KafkaHandle
-from sinks.kafka.prepared import why_not
-from sinks.kafka.reports import NO_ANSWER, NONE, NOT_AUTHORIZED, NOT_FOUND, Description
-from sinks.kafka.settings import KafkaSettings
 from twopc.attempt import Evidence
+from twopc.sinks.kafka.committer import KafkaCommitter
+from twopc.sinks.kafka.handle import KafkaHandle
+from twopc.sinks.kafka.prepared import why_not
+from twopc.sinks.kafka.reports import NO_ANSWER, NONE, NOT_AUTHORIZED, NOT_FOUND, Description
+from twopc.sinks.kafka.settings import KafkaSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

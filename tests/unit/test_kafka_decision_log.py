@@ -12,17 +12,17 @@ import msgspec
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from sinks.kafka import decision_log
-from sinks.kafka.client_log import ClientLog
-from sinks.kafka.decision_log import KafkaDecisionLog
-from sinks.kafka.driver_producer import DriverProducer
-from sinks.kafka.reader import Row
-from sinks.kafka.settings import KafkaSettings
 from twopc.attempt import Attempt
 from twopc.codec import encode
 from twopc.errors import ConfigurationError, DecisionInDoubtError, FencedError, RetriableError
 from twopc.log_view import fold
 from twopc.records import Acquired, Begin, Decision, TaskReport
+from twopc.sinks.kafka import decision_log
+from twopc.sinks.kafka.client_log import ClientLog
+from twopc.sinks.kafka.decision_log import KafkaDecisionLog
+from twopc.sinks.kafka.driver_producer import DriverProducer
+from twopc.sinks.kafka.reader import Row
+from twopc.sinks.kafka.settings import KafkaSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,9 +9,9 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from sinks.kafka import decision_log, driver_producer
-from sinks.kafka.driver_producer import DriverProducer
-from sinks.kafka.settings import KafkaSettings
+from twopc.sinks.kafka import decision_log, driver_producer
+from twopc.sinks.kafka.driver_producer import DriverProducer
+from twopc.sinks.kafka.settings import KafkaSettings
 
 SETTINGS = KafkaSettings(name="s", bootstrap_servers="127.0.0.1:1", topic="t")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from sinks.kafka.errors import translate
 from twopc.errors import RetriableError
+from twopc.sinks.kafka.errors import translate
 
 
 @pytest.mark.parametrize(("code", "advises"), [(KafkaError._MSG_TIMED_OUT, True), (KafkaError._TRANSPORT, False)])

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from sinks.kafka import KafkaSink
-from sinks.kafka.columns import require_exact
-from sinks.kafka.settings import KafkaSettings
 from tests.arrow_rows import HEADERS
 from twopc.errors import BadRecordError, ConfigurationError
+from twopc.sinks.kafka import KafkaSink
+from twopc.sinks.kafka.columns import require_exact
+from twopc.sinks.kafka.settings import KafkaSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

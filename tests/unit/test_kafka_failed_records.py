@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from sinks.kafka.producer import ReadyProducer, _note
-from sinks.kafka.records import OneByOne
 from tests.unit.test_kafka_writer import writer_of_three
 from twopc.errors import BadRecordError, RetriableError
+from twopc.sinks.kafka.producer import ReadyProducer, _note
+from twopc.sinks.kafka.records import OneByOne
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

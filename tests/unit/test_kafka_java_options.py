@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sinks.kafka import KafkaSink
-from sinks.kafka.java_options import ANSWERS, LOGIN_MODULES
 from twopc.errors import ConfigurationError
+from twopc.sinks.kafka import KafkaSink
+from twopc.sinks.kafka.java_options import ANSWERS, LOGIN_MODULES
 
 CANARY = "canary-7f3a"
 

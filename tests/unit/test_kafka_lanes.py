@@ -5,8 +5,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sinks.kafka.lanes import _LANES, _MANY, Lanes
 from twopc.errors import RetriableError
+from twopc.sinks.kafka.lanes import _LANES, _MANY, Lanes
 
 if TYPE_CHECKING:
     import pytest

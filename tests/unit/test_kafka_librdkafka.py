@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from sinks.kafka import librdkafka as c
-from sinks.kafka.librdkafka_producer import LibrdkafkaProducer, accepts
-from sinks.kafka.librdkafka_reports import facts_of
-from sinks.kafka.settings import KafkaSettings
+from twopc.sinks.kafka import librdkafka as c
+from twopc.sinks.kafka.librdkafka_producer import LibrdkafkaProducer, accepts
+from twopc.sinks.kafka.librdkafka_reports import facts_of
+from twopc.sinks.kafka.settings import KafkaSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from sinks.kafka import markers
-from sinks.kafka.handle import KafkaHandle
-from sinks.kafka.reader import Row
 from twopc.attempt import Evidence
 from twopc.errors import ConfigurationError, RetriableError
+from twopc.sinks.kafka import markers
+from twopc.sinks.kafka.handle import KafkaHandle
+from twopc.sinks.kafka.reader import Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable

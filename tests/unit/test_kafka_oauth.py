@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sinks.kafka import KafkaSink
-from sinks.kafka.broker_connection import BrokerConnection
-from sinks.kafka.errors import translate
-from sinks.kafka.oauth import Tokens, failures
-from sinks.kafka.oauth_requests import ClientCredentials, _claims, unsecured
-from sinks.kafka.producer import make_ready
-from sinks.kafka.producer_pool import PoolKey
 from tests.token_endpoint import TokenEndpoint
 from twopc.errors import ConfigurationError, RetriableError, TwoPhaseCommitError
+from twopc.sinks.kafka import KafkaSink
+from twopc.sinks.kafka.broker_connection import BrokerConnection
+from twopc.sinks.kafka.errors import translate
+from twopc.sinks.kafka.oauth import Tokens, failures
+from twopc.sinks.kafka.oauth_requests import ClientCredentials, _claims, unsecured
+from twopc.sinks.kafka.producer import make_ready
+from twopc.sinks.kafka.producer_pool import PoolKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +58,7 @@ def endpoint() -> Iterator[TokenEndpoint]:
 @pytest.fixture(autouse=True)
 def _nothing_fails() -> Iterator[None]:
     """Each test begins and ends without a failure of another one's supply."""
-    from sinks.kafka import oauth  # noqa: PLC0415 - its state is private
+    from twopc.sinks.kafka import oauth  # noqa: PLC0415 - its state is private
 
     oauth._failing.clear()
     yield
@@ -137,7 +137,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr("sinks.kafka.oauth.time.time", lambda: found.now)
+    monkeypatch.setattr("twopc.sinks.kafka.oauth.time.time", lambda: found.now)
     return found
 
 
@@ -170,7 +170,7 @@ def test_an_old_token_serves_until_it_expires_when_a_new_one_cannot_be_had(
     tokens()
     broken.append(True)
     clock.now += 60
-    with caplog.at_level(logging.WARNING, "sinks.kafka"):
+    with caplog.at_level(logging.WARNING, "twopc.sinks.kafka"):
         assert tokens()[0] == CANARY
     assert "f raised OSError: the provider is away" in caplog.text
     assert "the provider is away" in failures()[0]

@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from sinks.kafka import producer_pool
-from sinks.kafka.producer import ReadyProducer
-from sinks.kafka.producer_pool import PoolKey, drop_pool, pool_for
+from twopc.sinks.kafka import producer_pool
+from twopc.sinks.kafka.producer import ReadyProducer
+from twopc.sinks.kafka.producer_pool import PoolKey, drop_pool, pool_for
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from sinks.kafka import reader as kafka_reader
-from sinks.kafka.reader import CommittedReader, Row, offsets
 from twopc.errors import ConfigurationError, RetriableError
+from twopc.sinks.kafka import reader as kafka_reader
+from twopc.sinks.kafka.reader import CommittedReader, Row, offsets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

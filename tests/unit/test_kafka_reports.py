@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from sinks.kafka.reports import NO_ANSWER, NONE, until_final
+from twopc.sinks.kafka.reports import NO_ANSWER, NONE, until_final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from sinks.kafka import reader
-from sinks.kafka.scan_start import ScanStart
+from twopc.sinks.kafka import reader
+from twopc.sinks.kafka.scan_start import ScanStart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

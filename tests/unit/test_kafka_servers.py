@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sinks.kafka import KafkaSink
 from twopc.errors import ConfigurationError
+from twopc.sinks.kafka import KafkaSink
 
 
 def sink(servers: str, protocol: str = "PLAINTEXT") -> KafkaSink:

@@ -10,13 +10,13 @@ import kafka.errors as kafka_errors
 import pytest
 from kafka.protocol.broker_version_data import BrokerVersionData
 
-from sinks.kafka import transactions
-from sinks.kafka.broker_connection import BrokerConnection
-from sinks.kafka.handle import ProducerIdentity
-from sinks.kafka.lanes import Lanes
-from sinks.kafka.reports import NO_ANSWER, NONE
-from sinks.kafka.transactions import TransactionClient
 from twopc.errors import ConfigurationError
+from twopc.sinks.kafka import transactions
+from twopc.sinks.kafka.broker_connection import BrokerConnection
+from twopc.sinks.kafka.handle import ProducerIdentity
+from twopc.sinks.kafka.lanes import Lanes
+from twopc.sinks.kafka.reports import NO_ANSWER, NONE
+from twopc.sinks.kafka.transactions import TransactionClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from sinks.kafka import KafkaSink
-from sinks.kafka.plain_writer import PlainWriter
-from sinks.kafka.producer import ReadyProducer
-from sinks.kafka.settings import KafkaSettings
-from sinks.kafka.writer import KafkaWriter
 from twopc.attempt import Attempt, TaskAttempt
 from twopc.errors import ConfigurationError, RetriableError
+from twopc.sinks.kafka import KafkaSink
+from twopc.sinks.kafka.plain_writer import PlainWriter
+from twopc.sinks.kafka.producer import ReadyProducer
+from twopc.sinks.kafka.settings import KafkaSettings
+from twopc.sinks.kafka.writer import KafkaWriter
 
 LEDGER = "twopc-ledger-s"
 MARKER_PARTITION = 2

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from integration.local_paths import local_path
-from integration.operate import create_savepoint, restore_savepoint, with_savepoints
 from tests.live.operate.support import command
 from tests.unit.history_support import ended, write
 from tests.unit.test_savepoint import checkpoint
 from twopc.errors import ConfigurationError
+from twopc.integration.local_paths import local_path
+from twopc.integration.operate import create_savepoint, restore_savepoint, with_savepoints
 
 __all__ = ["checkpoint"]
 

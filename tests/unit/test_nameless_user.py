@@ -12,9 +12,9 @@ import pytest
 _UID = 1_000_650_000
 _PROGRAM = """
 import os, sys
-from integration.operate.journal import _user
-from integration.services import ServiceError, cache_dir
-from sinks.hbase import HBaseSink, Put
+from twopc.integration.operate.journal import _user
+from twopc.integration.services import ServiceError, cache_dir
+from twopc.sinks.hbase import HBaseSink, Put
 from twopc.errors import ConfigurationError
 
 os.chdir("/")

@@ -6,7 +6,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from integration.spark.hadoop_files import open_files
+from twopc.integration.spark.hadoop_files import open_files
 
 
 @pytest.mark.parametrize(

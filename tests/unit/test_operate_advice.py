@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from integration.operate import advice as advice_module
-from integration.operate import resolve as resolve_module
-from integration.operate.acts import ForbiddenError, chosen, require_abortable, require_committable
-from integration.operate.advice import Urgency, advise
-from integration.operate.checkpoint import CheckpointState
-from integration.operate.held import HeldPartition
-from integration.operate.observe import Proof, SinkState
-from integration.operate.opened import OpenTransaction, Standing, opened
-from integration.verify.history import BatchId
-from integration.verify.transactions import Decided
-from sinks.kafka.handle import KafkaHandle
-from sinks.kafka.reports import Description
 from twopc.attempt import Evidence
+from twopc.integration.operate import advice as advice_module
+from twopc.integration.operate import resolve as resolve_module
+from twopc.integration.operate.acts import ForbiddenError, chosen, require_abortable, require_committable
+from twopc.integration.operate.advice import Urgency, advise
+from twopc.integration.operate.checkpoint import CheckpointState
+from twopc.integration.operate.held import HeldPartition
+from twopc.integration.operate.observe import Proof, SinkState
+from twopc.integration.operate.opened import OpenTransaction, Standing, opened
+from twopc.integration.verify.history import BatchId
+from twopc.integration.verify.transactions import Decided
 from twopc.recovery import Step
+from twopc.sinks.kafka.handle import KafkaHandle
+from twopc.sinks.kafka.reports import Description
 
 NOW_MS = 1_000_000.0
 HANDLE = KafkaHandle("u", "s.2.w.0", 7, 0, 3, 5, ("out:0",))

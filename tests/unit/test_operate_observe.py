@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from integration.operate import observe as observe_module
-from integration.operate.observe import SinkState, observe_all
-from sinks.kafka import KafkaSink
 from twopc.errors import ConfigurationError, RetriableError
+from twopc.integration.operate import observe as observe_module
+from twopc.integration.operate.observe import SinkState, observe_all
+from twopc.sinks.kafka import KafkaSink
 
 SINKS = [KafkaSink(name=name, bootstrap_servers="localhost:1", topic="t") for name in ("a", "b", "c")]
 

@@ -7,7 +7,7 @@ import ctypes
 import confluent_kafka
 import pytest
 
-from integration.migrate.preflight import _PARTITIONERS, _UNASSIGNED
+from twopc.integration.migrate.preflight import _PARTITIONERS, _UNASSIGNED
 
 KEYS = [
     b"k",

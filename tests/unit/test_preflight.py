@@ -11,13 +11,13 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from kafka.protocol.api_key import ApiKey
 
-from integration.preflight import apis, checks, command, steps
-from integration.preflight.findings import Finding, Result, failed
-from integration.preflight.report import Report
-from integration.preflight.stand_in import stand_in_for
-from sinks.kafka import KafkaSink
-from sinks.kafka.handle import driver_epoch_of, driver_id, id_prefix, task_id
 from twopc.errors import ConfigurationError, RetriableError, TwoPhaseCommitError
+from twopc.integration.preflight import apis, checks, command, steps
+from twopc.integration.preflight.findings import Finding, Result, failed
+from twopc.integration.preflight.report import Report
+from twopc.integration.preflight.stand_in import stand_in_for
+from twopc.sinks.kafka import KafkaSink
+from twopc.sinks.kafka.handle import driver_epoch_of, driver_id, id_prefix, task_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

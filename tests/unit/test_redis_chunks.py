@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from sinks.redis.chunks import Commands, by_slot, cut
-from sinks.redis.keys import NO_SLOT, SLOTS, applied, control, slices, staged
+from twopc.sinks.redis.chunks import Commands, by_slot, cut
+from twopc.sinks.redis.keys import NO_SLOT, SLOTS, applied, control, slices, staged
 
 _COMMANDS = st.integers(1, 4).flatmap(
     lambda words: st.lists(

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sinks.columns import texts
-from sinks.redis.mappings import Delete, keys
 from twopc.errors import ConfigurationError
+from twopc.sinks.columns import texts
+from twopc.sinks.redis.mappings import Delete, keys
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from sinks.redis import mappings as redis_mappings
-from sinks.redis.mappings import Mapping
 from tests.live.redis.test_rights import COMMANDS, MAPPINGS
+from twopc.sinks.redis import mappings as redis_mappings
+from twopc.sinks.redis.mappings import Mapping
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "redis.md").read_text()
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sinks.redis import ListPush, RedisSink
 from twopc.errors import ConfigurationError
+from twopc.sinks.redis import ListPush, RedisSink
 
 
 def sink(url: str, options: dict[str, Any] | None = None, *, cluster: bool = False) -> RedisSink:

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from integration.history.diagnose import diagnose
-from integration.history.reader import read
-from integration.history.report import page
-from integration.operate.advice import advise
-from integration.operate.held import HeldPartition
-from integration.operate.observe import SinkState
-from integration.operate.opened import OpenTransaction, Standing
-from integration.operate.report import sinks_section
 from tests.browser import browser, executable
 from tests.unit.history_support import T0, ended, failed, write
+from twopc.integration.history.diagnose import diagnose
+from twopc.integration.history.reader import read
+from twopc.integration.history.report import page
+from twopc.integration.operate.advice import advise
+from twopc.integration.operate.held import HeldPartition
+from twopc.integration.operate.observe import SinkState
+from twopc.integration.operate.opened import OpenTransaction, Standing
+from twopc.integration.operate.report import sinks_section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

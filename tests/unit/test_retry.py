@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tenacity import wait_fixed
 
-from sinks.retry import retrying
-from sinks.staged import client
-from sinks.staged.client import StoreClient
+from twopc.sinks.retry import retrying
+from twopc.sinks.staged import client
+from twopc.sinks.staged.client import StoreClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from integration.operate import create_savepoint, durable, restore_savepoint
-from integration.operate import savepoint as savepoint_module
-from integration.operate.boundary import Periodic, StoppedWithSavepointError, WithSavepoints, request_savepoint
-from integration.operate.manifest import check, newest_good, open_savepoint, savepoints_in
-from integration.services.server import wait_until
 from tests.live.operate.support import command
 from twopc.errors import ConfigurationError, RetriableError
 from twopc.files import LocalFiles
+from twopc.integration.operate import create_savepoint, durable, restore_savepoint
+from twopc.integration.operate import savepoint as savepoint_module
+from twopc.integration.operate.boundary import Periodic, StoppedWithSavepointError, WithSavepoints, request_savepoint
+from twopc.integration.operate.manifest import check, newest_good, open_savepoint, savepoints_in
+from twopc.integration.services.server import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from integration.operate.manifest import Savepoint
+    from twopc.integration.operate.manifest import Savepoint
 
 _ROOT = Path(__file__).parents[2]
 
@@ -214,7 +214,7 @@ def test_a_damaged_savepoint_is_named_and_the_one_before_is_taken(checkpoint: Pa
 _KILLED = """
 import sys
 from pathlib import Path
-from integration.operate import create_savepoint, restore_savepoint
+from twopc.integration.operate import create_savepoint, restore_savepoint
 from tests.killed_steps import kill_at_each_step
 
 act = {"create": create_savepoint, "restore": restore_savepoint}[sys.argv[1]]

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.operate import create_savepoint, with_savepoints
-from integration.operate.manifest import check, newest_good, savepoints_in
-from integration.operate.retention import Retention
 from tests.live.operate.support import command
 from tests.unit.test_savepoint import add_batch, checkpoint, put
 from twopc.errors import ConfigurationError
+from twopc.integration.operate import create_savepoint, with_savepoints
+from twopc.integration.operate.manifest import check, newest_good, savepoints_in
+from twopc.integration.operate.retention import Retention
 
 if TYPE_CHECKING:
-    from integration.operate.manifest import Savepoint
+    from twopc.integration.operate.manifest import Savepoint
 
 __all__ = ["checkpoint"]
 
@@ -89,7 +89,7 @@ def test_the_list_says_which_are_periodic(checkpoint: Path, tmp_path: Path) -> N
 _KILLED = """
 import shutil, sys
 from pathlib import Path
-from integration.operate.retention import Retention
+from twopc.integration.operate.retention import Retention
 from tests.killed_steps import kill_at_each_step
 
 source, root = Path(sys.argv[1]), Path(sys.argv[2])

@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sinks.redis import RedisSink
-from sinks.redis.mappings import IncrBy
 from tests.unit.fake_sink import FakeSink, World
 from twopc.errors import SchemaError
 from twopc.sink import TYPE_NAME, SinkColumn, type_name
+from twopc.sinks.redis import RedisSink
+from twopc.sinks.redis.mappings import IncrBy
 
 TOTALS = RedisSink(name="totals", url="redis://nowhere", mapping=IncrBy(key="{id}", by="n"))
 KINDS: dict[str, Any] = {"n": pa.int64(), "other": pa.int64(), "id": pa.string()}

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.spark.checkpoint import source_offsets
 from tests.unit.objects import Objects
 from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
+from twopc.integration.spark.checkpoint import source_offsets
 
 if TYPE_CHECKING:
     from pathlib import Path

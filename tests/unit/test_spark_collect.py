@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from integration.spark import collect as collecting
-from integration.spark.collect import collect
+from twopc.integration.spark import collect as collecting
+from twopc.integration.spark.collect import collect
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from integration.spark.direct import Direct, Planned, Way
+from twopc.integration.spark.direct import Direct, Planned, Way
 
 LIMIT = 100_000
 

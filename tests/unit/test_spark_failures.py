@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from integration.spark.jobs import is_of_cluster, named_error, slow_batch_advice, translated
 from twopc import errors
 from twopc.errors import ConfigurationError, FatalError, RetriableError
+from twopc.integration.spark.jobs import is_of_cluster, named_error, slow_batch_advice, translated
 
 
 @pytest.mark.parametrize("kind", [errors.BadRecordError, errors.SchemaError, errors.FencedError, FatalError])

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from integration.migrate.handover import Handover, Handovers, Kind
-from integration.spark.handed_over import passing_the_rest, require_taken_over
 from twopc.batch import Batch
 from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
+from twopc.integration.migrate.handover import Handover, Handovers, Kind
+from twopc.integration.spark.handed_over import passing_the_rest, require_taken_over
 
 if TYPE_CHECKING:
     from pathlib import Path

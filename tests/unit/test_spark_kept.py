@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from integration.spark import kept
-from integration.spark.kept import Runs, keep
+from twopc.integration.spark import kept
+from twopc.integration.spark.kept import Runs, keep
 
 
 class Sink:

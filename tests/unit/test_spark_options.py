@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from integration.spark import exactly_once
-from sinks.kafka import KafkaSink
 from twopc.errors import BadRecordError, ConfigurationError
+from twopc.integration.spark import exactly_once
+from twopc.sinks.kafka import KafkaSink
 
 
 def test_an_unknown_setting_is_named_with_the_known_ones() -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from integration.spark.retention import decisions_kept
+from twopc.integration.spark.retention import decisions_kept
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

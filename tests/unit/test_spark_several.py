@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import DataFrame
 
-from integration.spark import exactly_once
-from integration.spark.several import by_frame
 from tests.unit.fake_sink import FakeSink, World
 from twopc.errors import ConfigurationError
+from twopc.integration.spark import exactly_once
+from twopc.integration.spark.several import by_frame
 
 if TYPE_CHECKING:
     from typing_extensions import Self

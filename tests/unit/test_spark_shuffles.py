@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.spark import job_history, shuffles
-from integration.spark.shuffles import Shuffles
-from integration.spark.status_store import BEGINNING, Job, Moment, StageAttempt
 from twopc.errors import FatalError, RetriableError
+from twopc.integration.spark import job_history, shuffles
+from twopc.integration.spark.shuffles import Shuffles
+from twopc.integration.spark.status_store import BEGINNING, Job, Moment, StageAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from integration.spark.budget import spent_bytes
+from twopc.integration.spark.budget import spent_bytes
 
 COUNTED: list[tuple[Any, Any, int]] = [
     (pa.string(), ["ключ", None, ""], 8),

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs
 
-from integration.spark.staging import SliceWriter, Staging, open_location
-from integration.spark.views import View
 from twopc.errors import ConfigurationError, FatalError
+from twopc.integration.spark.staging import SliceWriter, Staging, open_location
+from twopc.integration.spark.views import View
 
 ROWS = pa.record_batch({"0": [1]})
 VIEWS = {"s": View(columns=(("value", 0),))}

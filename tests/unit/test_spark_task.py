@@ -12,19 +12,19 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from integration.spark import task
-from integration.spark.kept import Runs
-from integration.spark.staging import Staging
-from integration.spark.task import PrepareTask, TaskResult
-from integration.spark.views import CHECKSUM, View
-from sinks.kafka import KafkaSink
-from sinks.redis import RedisSink
-from sinks.redis.mappings import IncrBy
 from tests.unit.coordinator_support import fail
 from tests.unit.fake_sink import FakeSink, FakeWriter, World
 from twopc.attempt import Attempt
 from twopc.crash_points import arm
 from twopc.errors import BadRecordError, RetriableError
+from twopc.integration.spark import task
+from twopc.integration.spark.kept import Runs
+from twopc.integration.spark.staging import Staging
+from twopc.integration.spark.task import PrepareTask, TaskResult
+from twopc.integration.spark.views import CHECKSUM, View
+from twopc.sinks.kafka import KafkaSink
+from twopc.sinks.redis import RedisSink
+from twopc.sinks.redis.mappings import IncrBy
 from twopc.testing.crash_points import InjectedFault
 
 if TYPE_CHECKING:
@@ -204,8 +204,14 @@ def test_a_permanent_error_is_returned_and_any_other_is_left_to_spark(
 
 def test_a_worker_does_not_import_the_drivers_modules() -> None:
     """Otherwise every new Python worker would take a fifth of a second longer, or more."""
-    import_all = "import integration.spark.task, sys; print(*sys.modules)"
+    import_all = "import twopc.integration.spark.task, sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", import_all], capture_output=True, text=True, check=True)
     imported = set(done.stdout.split())
-    assert "integration.spark.views" in imported
-    assert not imported & {"integration.spark.foreach_batch", "twopc.coordinator", "sinks", "confluent_kafka", "kafka"}
+    assert "twopc.integration.spark.views" in imported
+    assert not imported & {
+        "twopc.integration.spark.foreach_batch",
+        "twopc.coordinator",
+        "sinks",
+        "confluent_kafka",
+        "kafka",
+    }

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from integration.spark.kept import Runs
-from integration.spark.staging import SliceWriter, Staging
-from integration.spark.task import PrepareTask
-from integration.spark.views import CAUSE, CHECKSUM, View, bad_rows, screen
-from sinks.kafka import KafkaSink
-from sinks.kafka.columns import require_writable
-from sinks.redis import RedisSink
-from sinks.redis.mappings import IncrBy
 from twopc.attempt import Attempt
 from twopc.errors import BadRecordError
+from twopc.integration.spark.kept import Runs
+from twopc.integration.spark.staging import SliceWriter, Staging
+from twopc.integration.spark.task import PrepareTask
+from twopc.integration.spark.views import CAUSE, CHECKSUM, View, bad_rows, screen
+from twopc.sinks.kafka import KafkaSink
+from twopc.sinks.kafka.columns import require_writable
+from twopc.sinks.redis import RedisSink
+from twopc.sinks.redis.mappings import IncrBy
 
 if TYPE_CHECKING:
     from pathlib import Path

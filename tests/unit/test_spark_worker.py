@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.spark import worker
+from twopc.integration.spark import worker
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +57,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Archive:
     archive = Archive(tmp_path / "package.jar", monkeypatch)
     importlib.import_module(f"{archive.package}.one")
     later = time.time() + 60
-    monkeypatch.setattr("integration.spark.worker.time.time", lambda: later)  # the file is not new any more
+    monkeypatch.setattr("twopc.integration.spark.worker.time.time", lambda: later)  # the file is not new any more
     return archive
 
 
@@ -94,7 +94,7 @@ def test_an_archive_that_was_replaced_by_one_of_the_same_age_is_read_again(archi
 def test_an_archive_that_has_just_changed_is_read_for_each_task(
     archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("integration.spark.worker.time.time", lambda: archive.path.stat().st_ctime + 1)
+    monkeypatch.setattr("twopc.integration.spark.worker.time.time", lambda: archive.path.stat().st_ctime + 1)
     worker.keep_archives()
     assert [archive.begin_task() > 0 for _ in range(3)] == [True, True, True]
 

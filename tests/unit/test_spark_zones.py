@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from integration.spark.zones import in_utc
+from twopc.integration.spark.zones import in_utc
 
 AT = datetime(2020, 1, 1, tzinfo=timezone.utc)
 KINDS: dict[str, tuple[Any, Any]] = {

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 from redis import exceptions
 
-from sinks.hbase.client import HBaseClient
-from sinks.hbase.cluster import Cluster
-from sinks.hbase.errors import AbsentTableError, RemoteError
-from sinks.redis.client import RedisClient, Safety
 from twopc.errors import BadRecordError, ConfigurationError, RetriableError, TwoPhaseCommitError
+from twopc.sinks.hbase.client import HBaseClient
+from twopc.sinks.hbase.cluster import Cluster
+from twopc.sinks.hbase.errors import AbsentTableError, RemoteError
+from twopc.sinks.redis.client import RedisClient, Safety
 
 if TYPE_CHECKING:
     import redis
 
-    from sinks.staged.client import StoreClient
+    from twopc.sinks.staged.client import StoreClient
 
 
 def _nowhere() -> redis.Redis:

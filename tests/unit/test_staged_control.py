@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sinks.staged.control import Control, ControlRecord
 from twopc.attempt import Claim
 from twopc.errors import FencedError
+from twopc.sinks.staged.control import Control, ControlRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from sinks.staged.slices import APPLICABLE, SliceState, combine
+from twopc.sinks.staged.slices import APPLICABLE, SliceState, combine
 
 ALL = list(SliceState)
 WHOLE = {SliceState.PREPARED, SliceState.APPLYING, SliceState.COMMITTED}

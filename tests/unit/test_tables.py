@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from integration.operate.opened import OpenTransaction, Standing
-from integration.operate.printing import show_transactions
 from tests.unit.history_support import ended, failed, write
+from twopc.integration.operate.opened import OpenTransaction, Standing
+from twopc.integration.operate.printing import show_transactions
 
 _ID = "orders-enriched-by-customer-and-product.00000000000000000004.{}.0"
 

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 import pytest
 
-from integration.history.reader import read
-from integration.history.writer import AppendingWriter
-from integration.migrate.handover import Bounds, Handover, Handovers, Kind
-from integration.operate.boundary import Request, with_savepoints
-from integration.operate.durable import write
-from integration.operate.journal import acts_in, write_down
-from integration.operate.manifest import Copied, Manifest, directory_name, newest_good, pack
-from integration.spark.handed_over import require_taken_over
 from tests.unit.coordinator_support import die_at
 from tests.unit.fake_sink import Cluster, World, all_rows, batch_of
 from tests.unit.history_support import ended
 from twopc.errors import ConfigurationError, TwoPhaseCommitError
 from twopc.files import LocalFiles, MemoryFiles
+from twopc.integration.history.reader import read
+from twopc.integration.history.writer import AppendingWriter
+from twopc.integration.migrate.handover import Bounds, Handover, Handovers, Kind
+from twopc.integration.operate.boundary import Request, with_savepoints
+from twopc.integration.operate.durable import write
+from twopc.integration.operate.journal import acts_in, write_down
+from twopc.integration.operate.manifest import Copied, Manifest, directory_name, newest_good, pack
+from twopc.integration.spark.handed_over import require_taken_over
 from twopc.settings import Settings
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from integration.spark.staging import SliceWriter, Staging
-from integration.spark.views import View, with_views
 from twopc.errors import FatalError
+from twopc.integration.spark.staging import SliceWriter, Staging
+from twopc.integration.spark.views import View, with_views
 
 if TYPE_CHECKING:
     from pathlib import Path

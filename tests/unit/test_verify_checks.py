@@ -9,26 +9,26 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import pytest
 
-from integration.verify import markers
-from integration.verify.cluster import Bounds, Cluster, Ledgers
-from integration.verify.findings import Kind
-from integration.verify.history import BatchId
-from integration.verify.markers import Markers, missing, wait_for_commits
-from integration.verify.transactions import Decided, decided_in, superseded_in, topics_of
-from integration.verify.verifier import Verifier, VerifyOptions
-from sinks.kafka import KafkaSink
-from sinks.kafka.handle import KafkaHandle
-from sinks.kafka.markers import Marker
-from sinks.kafka.reports import Description, Listing
 from tests.unit.test_log_view import ACQUIRE, BEGIN, decision, repair, truncation
 from tests.unit.test_verify_history import history
 from tests.unit.test_verify_transactions import log_of
+from twopc.integration.verify import markers
+from twopc.integration.verify.cluster import Bounds, Cluster, Ledgers
+from twopc.integration.verify.findings import Kind
+from twopc.integration.verify.history import BatchId
+from twopc.integration.verify.markers import Markers, missing, wait_for_commits
+from twopc.integration.verify.transactions import Decided, decided_in, superseded_in, topics_of
+from twopc.integration.verify.verifier import Verifier, VerifyOptions
 from twopc.records import TaskReport
+from twopc.sinks.kafka import KafkaSink
+from twopc.sinks.kafka.handle import KafkaHandle
+from twopc.sinks.kafka.markers import Marker
+from twopc.sinks.kafka.reports import Description, Listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from integration.verify.findings import Finding
+    from twopc.integration.verify.findings import Finding
     from twopc.records import LogContents
 
 SINK = KafkaSink(name="s", bootstrap_servers="b:1", topic="out")

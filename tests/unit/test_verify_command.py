@@ -11,13 +11,13 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from integration.cli import app
-from integration.verify import command
-from integration.verify.command import Pace, run_verify
-from integration.verify.findings import Finding, Kind
-from integration.verify.report import Report
-from integration.verify.verifier import VerifyOptions
 from twopc.errors import ConfigurationError, RetriableError
+from twopc.integration.cli import app
+from twopc.integration.verify import command
+from twopc.integration.verify.command import Pace, run_verify
+from twopc.integration.verify.findings import Finding, Kind
+from twopc.integration.verify.report import Report
+from twopc.integration.verify.verifier import VerifyOptions
 
 GAP = Finding(Kind.SEQUENCE_GAPS, "--sequence value", "1 numbers are missing")
 NOT_JUDGED = Finding(Kind.NOT_COMPARED, GAP.where, "1 numbers are missing; but a batch is being committed")

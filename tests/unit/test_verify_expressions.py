@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import Message
 
-from integration.verify.expressions import ExpressionError, parse
+from twopc.integration.verify.expressions import ExpressionError, parse
 
 JSON = b'{"order":{"id":"o-1","lines":[{"n":7},{"n":8}]},"n":-12,"none":null,"odd":1.5}'
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from integration.verify.checkpoint import check_checkpoint, finished_batches, initial_offsets
-from integration.verify.findings import Kind
-from integration.verify.history import Batch, BatchId, History, history_of
-from integration.verify.sources import check_sources, ranges, records_between
 from tests.unit.test_log_view import ACQUIRE, BEGIN, decision, repair, task, truncation
 from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
+from twopc.integration.verify.checkpoint import check_checkpoint, finished_batches, initial_offsets
+from twopc.integration.verify.findings import Kind
+from twopc.integration.verify.history import Batch, BatchId, History, history_of
+from twopc.integration.verify.sources import check_sources, ranges, records_between
 from twopc.records import Begin, LogContents, LogEntry
 
 if TYPE_CHECKING:

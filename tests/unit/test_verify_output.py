@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from rich.console import Console
 
-from integration.connection_options import connection_options
-from integration.verify import tally
-from integration.verify.cluster import Bounds
-from integration.verify.findings import Finding, Kind, Severity
-from integration.verify.tail import Tail
-from integration.verify.tally import Expected, check_count
 from tests.unit.test_verify_command import report
 from twopc.errors import ConfigurationError
+from twopc.integration.connection_options import connection_options
+from twopc.integration.verify import tally
+from twopc.integration.verify.cluster import Bounds
+from twopc.integration.verify.findings import Finding, Kind, Severity
+from twopc.integration.verify.tail import Tail
+from twopc.integration.verify.tally import Expected, check_count
 
 if TYPE_CHECKING:
-    from integration.verify.cluster import Cluster
+    from twopc.integration.verify.cluster import Cluster
 
 TOPIC = "out"
 ONLY = frozenset({TOPIC})

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from confluent_kafka import KafkaError
 
-from integration import topic_reader
-from integration.verify.cluster import Bounds
-from integration.verify.expressions import parse
-from integration.verify.findings import Kind
-from integration.verify.output import Output, RecordChecks
-from integration.verify.tally import Expected, check_count
 from twopc.errors import RetriableError
+from twopc.integration import topic_reader
+from twopc.integration.verify.cluster import Bounds
+from twopc.integration.verify.expressions import parse
+from twopc.integration.verify.findings import Kind
+from twopc.integration.verify.output import Output, RecordChecks
+from twopc.integration.verify.tally import Expected, check_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from integration.verify.cluster import Cluster
+    from twopc.integration.verify.cluster import Cluster
 
 END = KafkaError._PARTITION_EOF
 LOST = KafkaError._ALL_BROKERS_DOWN

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from integration.verify import spill
-from integration.verify.spill import EXAMPLES, Place, Spill
 from twopc.errors import ConfigurationError
+from twopc.integration.verify import spill
+from twopc.integration.verify.spill import EXAMPLES, Place, Spill
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.verify.tally import Tally
-from sinks.kafka import KafkaSink
-from sinks.kafka.handle import KafkaHandle
 from tests.unit.test_log_view import BEGIN, decision, truncation
 from tests.unit.test_verify_history import history
+from twopc.integration.verify.tally import Tally
 from twopc.records import Begin, TaskReport
+from twopc.sinks.kafka import KafkaSink
+from twopc.sinks.kafka.handle import KafkaHandle
 
 if TYPE_CHECKING:
-    from integration.verify.history import History
+    from twopc.integration.verify.history import History
 
 SINK = KafkaSink(name="s", bootstrap_servers="b:1", topic="out")
 TRUNCATED = "older decisions were truncated"

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from integration.verify.cluster import Bounds
-from integration.verify.findings import Finding, Kind
-from integration.verify.history import BatchId, History, history_of
-from integration.verify.markers import Markers
-from integration.verify.tally import Tally
-from integration.verify.transactions import Decided, check_missing, check_open, check_visible
-from sinks.kafka import KafkaSink
-from sinks.kafka.handle import KafkaHandle
-from sinks.kafka.markers import Marker
-from sinks.kafka.reports import Description
 from tests.unit.test_log_view import BEGIN, decision, truncation
+from twopc.integration.verify.cluster import Bounds
+from twopc.integration.verify.findings import Finding, Kind
+from twopc.integration.verify.history import BatchId, History, history_of
+from twopc.integration.verify.markers import Markers
+from twopc.integration.verify.tally import Tally
+from twopc.integration.verify.transactions import Decided, check_missing, check_open, check_visible
 from twopc.records import Acquired, Begin, LogContents, LogEntry, Record
+from twopc.sinks.kafka import KafkaSink
+from twopc.sinks.kafka.handle import KafkaHandle
+from twopc.sinks.kafka.markers import Marker
+from twopc.sinks.kafka.reports import Description
 
 ID = BatchId("a", 4)
 LATER = BatchId("a", 5)

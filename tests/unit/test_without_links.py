@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.migrate.handover import Handover, Handovers, Kind
-from integration.migrate.place import opened
-from integration.operate.boundary import StoppedWithSavepointError, WithSavepoints, request_savepoint
-from integration.operate.journal import acts_in, write_down
 from tests.unit.test_savepoint import checkpoint
 from tests.without_links import run_without_links
 from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
+from twopc.integration.migrate.handover import Handover, Handovers, Kind
+from twopc.integration.migrate.place import opened
+from twopc.integration.operate.boundary import StoppedWithSavepointError, WithSavepoints, request_savepoint
+from twopc.integration.operate.journal import acts_in, write_down
 
 if TYPE_CHECKING:
     from collections.abc import Callable

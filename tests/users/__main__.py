@@ -18,10 +18,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from integration.services.guard import GuardedProcess
 from tests.live.services import chosen, kafka_service
 from tests.users.grammar import drawn
 from tests.users.lane import Lane
+from twopc.integration.services.guard import GuardedProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,13 +11,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from integration.services.guard import GuardedProcess
-from integration.spark import exactly_once
 from tests.live.spark_query import session
 from tests.users.grammar import drawn
 from tests.users.recorder import KILLED, Event, Recorder, events_of
 from tests.users.runner import HUNG, Outcome, run_once
 from tests.users.worlds import World
+from twopc.integration.services.guard import GuardedProcess
+from twopc.integration.spark import exactly_once
 from twopc.testing.crash_points import arm_from
 
 if TYPE_CHECKING:

@@ -32,9 +32,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
-from integration.spark import exactly_once
 from tests.users.recorder import RAW, Event, Recorder, program_name
 from tests.users.reference import Reference, Rows
+from twopc.integration.spark import exactly_once
 from twopc.testing import crash_points
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import functions as sf
 
-from sinks.kafka import KafkaSink
 from tests.live.pipeline import create_topic
 from tests.reader import consumer_of, partitions_of, records
+from twopc.sinks.kafka import KafkaSink
 from twopc.testing.checkers.open_transactions import left_open, states_of
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from files_sink import FilesSink
 
-from integration.spark import exactly_once
+from twopc.integration.spark import exactly_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ def old_query(servers: str, topic: str) -> Query:
     """The query as it was: at least once."""
 
     def query(frame: DataFrame, _: str) -> DataStreamWriter:
-        from sinks.kafka_legacy import AtLeastOnceKafkaSink  # noqa: PLC0415 - in the query's own process
+        from twopc.sinks.kafka_legacy import AtLeastOnceKafkaSink  # noqa: PLC0415 - in the query's own process
 
         sink = AtLeastOnceKafkaSink(bootstrap_servers=servers, topic=topic)
         return frame.select("key", "value").writeStream.foreachBatch(sink)
@@ -29,9 +29,9 @@ def new_query(servers: str, topic: str, name: str, query_id: str) -> Query:
     """The query with the transactional sink, behind ``take_over``."""
 
     def query(frame: DataFrame, checkpoint: str) -> DataStreamWriter:
-        from integration.migrate import take_over  # noqa: PLC0415 - in the query's own process
-        from integration.spark import exactly_once  # noqa: PLC0415 - the same
-        from sinks.kafka import KafkaSink  # noqa: PLC0415 - the same
+        from twopc.integration.migrate import take_over  # noqa: PLC0415 - in the query's own process
+        from twopc.integration.spark import exactly_once  # noqa: PLC0415 - the same
+        from twopc.sinks.kafka import KafkaSink  # noqa: PLC0415 - the same
 
         sink = KafkaSink(name=name, bootstrap_servers=servers, topic=topic)
         each = exactly_once(sink, checkpoint_location=checkpoint, adopt_query_id=query_id)
@@ -45,9 +45,9 @@ def way_back(servers: str, topic: str, name: str) -> Query:
     """The old query again, behind ``take_over``."""
 
     def query(frame: DataFrame, checkpoint: str) -> DataStreamWriter:
-        from integration.migrate import take_over  # noqa: PLC0415 - in the query's own process
-        from sinks.kafka import KafkaSink  # noqa: PLC0415 - the same
-        from sinks.kafka_legacy import AtLeastOnceKafkaSink  # noqa: PLC0415 - the same
+        from twopc.integration.migrate import take_over  # noqa: PLC0415 - in the query's own process
+        from twopc.sinks.kafka import KafkaSink  # noqa: PLC0415 - the same
+        from twopc.sinks.kafka_legacy import AtLeastOnceKafkaSink  # noqa: PLC0415 - the same
 
         old = AtLeastOnceKafkaSink(bootstrap_servers=servers, topic=topic)
         sink = KafkaSink(name=name, bootstrap_servers=servers, topic=topic)

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from integration.migrate.rehearsal.ways import NOT_RUN
+from twopc.integration.migrate.rehearsal.ways import NOT_RUN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rich.console import Console
 
-    from integration.migrate.rehearsal.steps import Step
-    from integration.migrate.rehearsal.ways import Scale
+    from twopc.integration.migrate.rehearsal.steps import Step
+    from twopc.integration.migrate.rehearsal.ways import Scale
 
 
 def is_passed(ways: Mapping[str, Sequence[Step]]) -> bool:

@@ -14,17 +14,17 @@ import typer
 from confluent_kafka import KafkaException
 from rich.console import Console
 
-from integration.migrate.rehearsal.report import facts, is_passed, show
-from integration.migrate.rehearsal.ways import WAYS
-from integration.services import ServiceError
-from integration.services.class_data import driver_flags
-from integration.signals import ended_by_signals
+from twopc.integration.migrate.rehearsal.report import facts, is_passed, show
+from twopc.integration.migrate.rehearsal.ways import WAYS
+from twopc.integration.services import ServiceError
+from twopc.integration.services.class_data import driver_flags
+from twopc.integration.signals import ended_by_signals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from integration.migrate.rehearsal.steps import Step
-    from integration.migrate.rehearsal.ways import Scale
+    from twopc.integration.migrate.rehearsal.steps import Step
+    from twopc.integration.migrate.rehearsal.ways import Scale
 
 
 def main(names: Sequence[str], scale: Scale, *, as_json: bool) -> int:

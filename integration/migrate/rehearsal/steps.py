@@ -12,11 +12,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from integration.demo.plan import protocol_kills
-from integration.migrate.rehearsal.queries import new_query, old_query, way_back
-from integration.migrate.rehearsal.topics import Continued, OldTopic, Output, moved_keys, numbers_of
-from integration.services import ServiceError
-from integration.services.jars import spark_kafka_jars
+from twopc.integration.demo.plan import protocol_kills
+from twopc.integration.migrate.rehearsal.queries import new_query, old_query, way_back
+from twopc.integration.migrate.rehearsal.topics import Continued, OldTopic, Output, moved_keys, numbers_of
+from twopc.integration.services import ServiceError
+from twopc.integration.services.jars import spark_kafka_jars
 from twopc.testing.kill_loop import Kill, KillLoop, Moment
 from twopc.testing.kill_loop.kills import BATCHES_A_KILL, planned
 from twopc.testing.kill_loop.records import TASKS
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from integration.migrate.rehearsal.queries import Query
+    from twopc.integration.migrate.rehearsal.queries import Query
 
 PARTITIONS: Final = 4
 _NAME: Final = "rehearsal"
@@ -251,7 +251,7 @@ class Rehearsal:
         given = ["--bootstrap-servers", self.output.servers, "--sink", _NAME, "--json"]
         given += ["--checkpoint", str(self.checkpoint)] if checkpoint else []
         done = subprocess.run(
-            [sys.executable, "-m", "integration", *words, *given],
+            [sys.executable, "-m", "twopc.integration", *words, *given],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             capture_output=True,
             text=True,

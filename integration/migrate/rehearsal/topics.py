@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from integration.services import ServiceError
-from integration.services.server import wait_until
-from integration.topic_reader import read_topic
-from sinks.kafka.reader import COMMITTED
 from twopc.errors import TwoPhaseCommitError
+from twopc.integration.services import ServiceError
+from twopc.integration.services.server import wait_until
+from twopc.integration.topic_reader import read_topic
+from twopc.sinks.kafka.reader import COMMITTED
 from twopc.testing.kill_loop import KafkaTopic
 from twopc.testing.kill_loop.records import key_of
 

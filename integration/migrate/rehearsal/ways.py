@@ -6,20 +6,20 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from integration.migrate.rehearsal.steps import PARTITIONS, Rehearsal, difference, new_source
-from integration.migrate.rehearsal.topics import LiveReader, Output, moved_keys, numbers_of
-from integration.services import ServiceError
-from integration.services.kafka import LocalKafka
-from integration.services.kafka_upgrade import UPGRADE, UpgradedKafka
-from integration.services.mirror_maker import MIRROR_MAKER_VERSION, MirrorMaker
-from integration.services.old_kafka import LocalOldKafka
-from integration.services.server import wait_until
+from twopc.integration.migrate.rehearsal.steps import PARTITIONS, Rehearsal, difference, new_source
+from twopc.integration.migrate.rehearsal.topics import LiveReader, Output, moved_keys, numbers_of
+from twopc.integration.services import ServiceError
+from twopc.integration.services.kafka import LocalKafka
+from twopc.integration.services.kafka_upgrade import UPGRADE, UpgradedKafka
+from twopc.integration.services.mirror_maker import MIRROR_MAKER_VERSION, MirrorMaker
+from twopc.integration.services.old_kafka import LocalOldKafka
+from twopc.integration.services.server import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from integration.migrate.rehearsal.steps import Step
+    from twopc.integration.migrate.rehearsal.steps import Step
 
 _SOURCE: Final = "orders"
 _OUTPUT: Final = "orders-enriched"

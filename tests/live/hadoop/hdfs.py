@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
-from integration.services.java import FAST_START, java_command
-from integration.services.ports import HOST
-from integration.services.server import LocalServer, Startable, wait_until
 from tests.live.hadoop.jars import hdfs_jars
+from twopc.integration.services.java import FAST_START, java_command
+from twopc.integration.services.ports import HOST
+from twopc.integration.services.server import LocalServer, Startable, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,10 +7,10 @@ import os
 import sys
 from pathlib import Path
 
-from integration.spark import exactly_once
-from sinks.redis import RedisSink
-from sinks.redis.mappings import IncrBy
 from tests.live.spark_query import session
+from twopc.integration.spark import exactly_once
+from twopc.sinks.redis import RedisSink
+from twopc.sinks.redis.mappings import IncrBy
 from twopc.testing.crash_points import arm_from_environment
 
 

@@ -8,10 +8,10 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
-from integration.services.java import FAST_START, java_command
-from integration.services.ports import HOST
-from integration.services.server import LocalServer, Startable
 from tests.live.hadoop.jars import s3_server_jars
+from twopc.integration.services.java import FAST_START, java_command
+from twopc.integration.services.ports import HOST
+from twopc.integration.services.server import LocalServer, Startable
 
 BUCKET = "bucket"
 _HTTP = "http"

@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from integration.spark.hadoop_files import HadoopFiles, HadoopObjects
-from integration.spark.staging import SliceWriter, Staging, open_location
-from integration.spark.views import View
 from tests.live.hadoop.jars import s3_client_jars
 from tests.live.hadoop.s3 import BUCKET
 from tests.live.spark_support import spark
@@ -19,6 +16,9 @@ from tests.unit.test_binding import BOUND, WITH_REDIS
 from tests.unit.test_binding_objects import OTHER_LOG
 from twopc.binding import Binding
 from twopc.errors import FatalError, RefusedStartError
+from twopc.integration.spark.hadoop_files import HadoopFiles, HadoopObjects
+from twopc.integration.spark.staging import SliceWriter, Staging, open_location
+from twopc.integration.spark.views import View
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.services.guard import GuardedProcess
-from integration.services.jars import spark_kafka_jars
-from integration.services.redis import LocalRedis
 from tests.live.file_query import counters
 from tests.live.hadoop.jars import s3_client_jars
 from tests.live.hadoop.s3 import BUCKET
 from tests.live.redis.services import RedisService
 from tests.live.spark_support import KILLED, Pipeline
+from twopc.integration.services.guard import GuardedProcess
+from twopc.integration.services.jars import spark_kafka_jars
+from twopc.integration.services.redis import LocalRedis
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

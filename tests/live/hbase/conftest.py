@@ -13,7 +13,7 @@ from tests.live.lending import lent
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from integration.services.hbase import LocalHBase
+    from twopc.integration.services.hbase import LocalHBase
 
 
 @pytest.fixture(scope="session")

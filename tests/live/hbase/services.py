@@ -12,8 +12,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from integration.services.hbase import LocalHBase, ServiceError
 from tests.live.services import COMPOSE_FILE
+from twopc.integration.services.hbase import LocalHBase, ServiceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,26 +11,26 @@ from typing import TYPE_CHECKING, Any
 
 from tenacity import wait_fixed
 
-from sinks.hbase import HBaseSink
-from sinks.hbase.apply import Applier
-from sinks.hbase.client import HBaseClient
-from sinks.hbase.cluster import Cluster
-from sinks.hbase.errors import FAILURES
-from sinks.hbase.fence import Fence
-from sinks.hbase.mappings import COUNTER
-from sinks.hbase.messages import hbase_pb, name_parts
-from sinks.hbase.row_ops import Op, cells_of, put
-from sinks.hbase.staging import STATE, own_row
+from twopc.sinks.hbase import HBaseSink
+from twopc.sinks.hbase.apply import Applier
+from twopc.sinks.hbase.client import HBaseClient
+from twopc.sinks.hbase.cluster import Cluster
+from twopc.sinks.hbase.errors import FAILURES
+from twopc.sinks.hbase.fence import Fence
+from twopc.sinks.hbase.mappings import COUNTER
+from twopc.sinks.hbase.messages import hbase_pb, name_parts
+from twopc.sinks.hbase.row_ops import Op, cells_of, put
+from twopc.sinks.hbase.staging import STATE, own_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pytest
 
-    from sinks.hbase.connection import Master, RegionServer
-    from sinks.hbase.mappings import Mapping
-    from sinks.hbase.row_ops import Cell, Column
-    from sinks.hbase.staging import HBaseHandle
+    from twopc.sinks.hbase.connection import Master, RegionServer
+    from twopc.sinks.hbase.mappings import Mapping
+    from twopc.sinks.hbase.row_ops import Cell, Column
+    from twopc.sinks.hbase.staging import HBaseHandle
 
 FAMILY = b"d"
 _DEADLINE_S = 60

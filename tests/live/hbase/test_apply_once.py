@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sinks.hbase.apply import marker_qualifier
-from sinks.hbase.connection import Master, RegionServer
-from sinks.hbase.mappings import Append, Increment, Put
-from sinks.hbase.row_ops import Op, delete
 from tests.contract.cases import hbase_counters
 from tests.live.hbase.support import FAMILY, Sleeper, lose_answers, sink_of
 from tests.live.one_task import batch
 from twopc import crash_points
 from twopc.attempt import Attempt, Claim, Evidence, TaskAttempt
 from twopc.errors import FencedError, RefusedStartError, RetriableError
+from twopc.sinks.hbase.apply import marker_qualifier
+from twopc.sinks.hbase.connection import Master, RegionServer
+from twopc.sinks.hbase.mappings import Append, Increment, Put
+from twopc.sinks.hbase.row_ops import Op, delete
 from twopc.testing.contract import Crash
 from twopc.testing.contract.drivers import Driver, Query, all_rows
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from sinks.hbase import HBaseSink
-    from sinks.hbase.staging import HBaseHandle
     from tests.live.hbase.support import Store
+    from twopc.sinks.hbase import HBaseSink
+    from twopc.sinks.hbase.staging import HBaseHandle
 
 ROWS = batch(id=[1, 2, 3, 1, 2, 1, 1], n=[1, 1, 1, 1, 1, 1, 1])
 TOTALS = [4, 2, 1]

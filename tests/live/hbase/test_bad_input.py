@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from sinks.hbase import HBaseSink
-from sinks.hbase.mappings import COUNTER, Append, Delete, Increment, Mapping, Put
 from tests.live.hbase.support import sink_of, unique
 from tests.live.one_task import OneTask, apply, batch
 from twopc.attempt import Evidence
@@ -17,6 +15,8 @@ from twopc.coordinator import Coordinator
 from twopc.crash_points import arm, disarm
 from twopc.errors import BadRecordError, CommitBlockedError, ConfigurationError, RefusedStartError, SchemaError
 from twopc.files import LocalFiles
+from twopc.sinks.hbase import HBaseSink
+from twopc.sinks.hbase.mappings import COUNTER, Append, Delete, Increment, Mapping, Put
 from twopc.testing.contract.drivers import QUERY_ID, Driver
 
 if TYPE_CHECKING:

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sinks.hbase import cluster as hbase_cluster
-from sinks.hbase.client import HBaseClient
-from sinks.hbase.cluster import Cluster, locate_master, locate_meta
-from sinks.hbase.connection import RegionServer
-from sinks.hbase.errors import AbsentTableError
-from sinks.hbase.mappings import Put
-from sinks.hbase.messages import client_pb
-from sinks.hbase.row_ops import look
 from tests.live.hbase.support import sink_of, until
 from twopc.errors import RetriableError
+from twopc.sinks.hbase import cluster as hbase_cluster
+from twopc.sinks.hbase.client import HBaseClient
+from twopc.sinks.hbase.cluster import Cluster, locate_master, locate_meta
+from twopc.sinks.hbase.connection import RegionServer
+from twopc.sinks.hbase.errors import AbsentTableError
+from twopc.sinks.hbase.mappings import Put
+from twopc.sinks.hbase.messages import client_pb
+from twopc.sinks.hbase.row_ops import look
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

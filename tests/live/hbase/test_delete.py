@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sinks.hbase.mappings import Delete, Put
-from sinks.hbase.row_ops import Op, put
 from tests.live.hbase.support import FAMILY, Sleeper, sink_of
 from tests.live.one_task import apply, batch
 from twopc.attempt import Evidence
+from twopc.sinks.hbase.mappings import Delete, Put
+from twopc.sinks.hbase.row_ops import Op, put
 from twopc.testing.contract.drivers import Driver
 
 if TYPE_CHECKING:
-    from sinks.hbase import HBaseSink
     from tests.live.hbase.support import Store
+    from twopc.sinks.hbase import HBaseSink
 
 NAMES = ("v", "w", "other")
 

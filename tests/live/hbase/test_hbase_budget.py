@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sinks.hbase.connection import RegionServer
-from sinks.hbase.mappings import Increment, Put
 from tests.budget import counting_method, require_within
 from tests.live.hbase.support import sink_of
 from tests.live.staged_budget import APPLY, BEGIN, CONFIRM, STAGE, round_trips
+from twopc.sinks.hbase.connection import RegionServer
+from twopc.sinks.hbase.mappings import Increment, Put
 
 if TYPE_CHECKING:
     from pathlib import Path

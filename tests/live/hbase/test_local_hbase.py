@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from integration.services import server as local_server
-from integration.services.hbase import LocalHBase, ServiceError
-from integration.services.ports import HOST, free_ports
-from sinks.hbase.cluster import locate_master
-from sinks.hbase.mappings import Put
-from sinks.hbase.row_ops import look
 from tests.live.hbase.support import Store, sink_of
 from tests.live.one_task import apply, batch
 from twopc.attempt import Evidence
 from twopc.errors import RetriableError
+from twopc.integration.services import server as local_server
+from twopc.integration.services.hbase import LocalHBase, ServiceError
+from twopc.integration.services.ports import HOST, free_ports
+from twopc.sinks.hbase.cluster import locate_master
+from twopc.sinks.hbase.mappings import Put
+from twopc.sinks.hbase.row_ops import look
 from twopc.testing.contract.drivers import Driver
 
 if TYPE_CHECKING:

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sinks.hbase.apply import Applier
-from sinks.hbase.mappings import COUNTER, Append, Increment, Put
 from tests.live.hbase.support import FAMILY, sink_of, until
 from tests.live.one_task import OneTask, batch
 from twopc.attempt import Evidence
@@ -18,15 +16,17 @@ from twopc.batch import Batch
 from twopc.coordinator import Coordinator
 from twopc.errors import CommitBlockedError, RetriableError
 from twopc.files import LocalFiles
+from twopc.sinks.hbase.apply import Applier
+from twopc.sinks.hbase.mappings import COUNTER, Append, Increment, Put
 from twopc.testing.contract.drivers import Driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from integration.services.hbase import LocalHBase
-    from sinks.hbase.mappings import Mapping
     from tests.live.hbase.support import Store
+    from twopc.integration.services.hbase import LocalHBase
+    from twopc.sinks.hbase.mappings import Mapping
 
 _KEYS = 100
 _ROWS = 600

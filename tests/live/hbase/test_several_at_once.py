@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sinks.hbase.apply import Applier
-from sinks.hbase.connection import RegionServer
-from sinks.hbase.fence import Fence
-from sinks.hbase.mappings import COUNTER, Append, Increment, Put
 from tests.live.hbase.support import lose_answers, sink_of
 from tests.live.one_task import batch
 from twopc.attempt import Evidence
+from twopc.sinks.hbase.apply import Applier
+from twopc.sinks.hbase.connection import RegionServer
+from twopc.sinks.hbase.fence import Fence
+from twopc.sinks.hbase.mappings import COUNTER, Append, Increment, Put
 from twopc.testing.contract.drivers import Driver
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sinks.hbase.mappings import Mapping
     from tests.live.hbase.support import Store
+    from twopc.sinks.hbase.mappings import Mapping
 
 CHUNKS = 4
 SLICES = 3

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from sinks.hbase.client import HBaseClient
-from sinks.hbase.connection import RegionServer
-from sinks.hbase.mappings import Delete, Mapping, Put
-from sinks.hbase.messages import client_pb, region
-from sinks.hbase.row_ops import put
 from tests.arrow_rows import KINDS, sliced, texts
 from tests.live.hbase.support import FAMILY, lose_answers, sink_of, until
 from tests.live.one_task import apply, batch
 from twopc.attempt import Evidence
+from twopc.sinks.hbase.client import HBaseClient
+from twopc.sinks.hbase.connection import RegionServer
+from twopc.sinks.hbase.mappings import Delete, Mapping, Put
+from twopc.sinks.hbase.messages import client_pb, region
+from twopc.sinks.hbase.row_ops import put
 
 if TYPE_CHECKING:
     from tests.live.hbase.support import Store

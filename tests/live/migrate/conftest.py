@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.services.old_kafka import LocalOldKafka
 from tests.live.migrate.support import FOR_OLD_BROKERS
 from tests.live.spark_query import session
+from twopc.integration.services.old_kafka import LocalOldKafka
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

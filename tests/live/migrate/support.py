@@ -14,14 +14,14 @@ from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
 from typer.testing import CliRunner
 
-from integration.cli import app
-from integration.migrate import take_over
-from integration.spark import exactly_once
-from sinks.kafka import KafkaSink
-from sinks.kafka_legacy import AtLeastOnceKafkaSink
 from tests.live.pipeline import create_topic
 from tests.live.spark_support import message_of
 from tests.reader import committed, consumer_of, counted, read_to_end, records
+from twopc.integration.cli import app
+from twopc.integration.migrate import take_over
+from twopc.integration.spark import exactly_once
+from twopc.sinks.kafka import KafkaSink
+from twopc.sinks.kafka_legacy import AtLeastOnceKafkaSink
 from twopc.testing import crash_points
 
 if TYPE_CHECKING:

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from integration.cli import app
-from integration.migrate.rehearsal.ways import NOT_RUN, WAYS
-from integration.services.kafka_upgrade import UPGRADE
 from tests.live.migrate.support import OldPipeline
 from tests.live.migrate.test_cutover import write_half_of_batch_1
+from twopc.integration.cli import app
+from twopc.integration.migrate.rehearsal.ways import NOT_RUN, WAYS
+from twopc.integration.services.kafka_upgrade import UPGRADE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from integration.services.old_kafka import LocalOldKafka
     from tests.live.services import KafkaService
+    from twopc.integration.services.old_kafka import LocalOldKafka
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")]
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from integration.migrate.cutover import last_batch
-from integration.migrate.handover import Bounds, Handover, Handovers, Kind
-from integration.migrate.identity import Row, content_of, identity_of
-from integration.verify.expressions import parse
 from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
+from twopc.integration.migrate.cutover import last_batch
+from twopc.integration.migrate.handover import Bounds, Handover, Handovers, Kind
+from twopc.integration.migrate.identity import Row, content_of, identity_of
+from twopc.integration.verify.expressions import parse
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from integration.migrate.rehearsal.topics import OldTopic
-from integration.services.jars import spark_kafka_jars
-from sinks.kafka_legacy import AtLeastOnceKafkaSink
 from tests.live.migrate.support import FOR_OLD_BROKERS, OldPipeline
 from tests.live.pipeline import create_topic
 from tests.reader import committed
+from twopc.integration.migrate.rehearsal.topics import OldTopic
+from twopc.integration.services.jars import spark_kafka_jars
+from twopc.sinks.kafka_legacy import AtLeastOnceKafkaSink
 from twopc.testing.kill_loop import Moment, kill_loop
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from integration.services.old_kafka import LocalOldKafka
+    from twopc.integration.services.old_kafka import LocalOldKafka
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")]
 

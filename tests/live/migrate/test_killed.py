@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from integration.services.jars import spark_kafka_jars
 from tests.live.migrate.support import FOR_OLD_BROKERS, OldPipeline
 from tests.live.migrate.test_cutover import write_half_of_batch_1
 from twopc.crash_points import POINTS
+from twopc.integration.services.jars import spark_kafka_jars
 from twopc.testing.kill_loop import Kill, KillLoop, Moment
 from twopc.testing.kill_loop.records import Reader
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from integration.services.old_kafka import LocalOldKafka
     from tests.live.services import KafkaService
+    from twopc.integration.services.old_kafka import LocalOldKafka
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")]
 
@@ -47,7 +47,7 @@ def killed_link(source, target):
         os.kill(os.getpid(), signal.SIGKILL)
 
 os.link = killed_link
-from integration.cli import app
+from twopc.integration.cli import app
 app(sys.argv[1:])
 """
 _FILE_STEPS: Final = ("unlinked", "linked")
@@ -86,9 +86,9 @@ def new_query(pipeline: OldPipeline, direct: str) -> Callable[[DataFrame, str], 
     servers, name, topic, query_id = pipeline.servers, pipeline.name, pipeline.topic, pipeline.query_id
 
     def query(frame: DataFrame, checkpoint: str) -> DataStreamWriter:
-        from integration.migrate import take_over  # noqa: PLC0415 - in the query's own process
-        from integration.spark import exactly_once  # noqa: PLC0415 - the same
-        from sinks.kafka import KafkaSink  # noqa: PLC0415 - the same
+        from twopc.integration.migrate import take_over  # noqa: PLC0415 - in the query's own process
+        from twopc.integration.spark import exactly_once  # noqa: PLC0415 - the same
+        from twopc.sinks.kafka import KafkaSink  # noqa: PLC0415 - the same
 
         sink = KafkaSink(name=name, bootstrap_servers=servers, topic=topic)
         each = exactly_once(sink, checkpoint_location=checkpoint, adopt_query_id=query_id, direct=direct)

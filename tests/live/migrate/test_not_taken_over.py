@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from integration.spark import exactly_once
 from tests.live.migrate.support import OldPipeline
 from tests.live.migrate.test_cutover import write_half_of_batch_1
+from twopc.integration.spark import exactly_once
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,10 +8,10 @@ import psutil
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
-from integration.services.old_kafka import LocalOldKafka
 from tests.live.pipeline import create_topic
 from tests.live.spark_support import wait_until
 from tests.reader import committed
+from twopc.integration.services.old_kafka import LocalOldKafka
 
 _TIMEOUT_S = 60
 

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from integration.cli import app
-from integration.migrate import take_over
-from integration.migrate.handover import Handover, Handovers, Kind
-from integration.spark import exactly_once
-from sinks.kafka import KafkaSink
 from tests.live.migrate.support import OldPipeline
 from tests.live.migrate.test_cutover import write_half_of_batch_1
 from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
+from twopc.integration.cli import app
+from twopc.integration.migrate import take_over
+from twopc.integration.migrate.handover import Handover, Handovers, Kind
+from twopc.integration.spark import exactly_once
+from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from integration.services.old_kafka import LocalOldKafka
     from tests.live.services import KafkaService
+    from twopc.integration.services.old_kafka import LocalOldKafka
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")]
 

@@ -14,17 +14,17 @@ from confluent_kafka.admin import AdminClient
 from kafka.protocol.admin import AlterClientQuotasRequest
 from typer.testing import CliRunner
 
-from integration.cli import app
-from integration.migrate import clock
-from integration.migrate.preflight import murmur2
-from sinks.kafka import KafkaSink
-from sinks.kafka.broker_connection import BrokerConnection
 from tests.live.pipeline import create_topic
+from twopc.integration.cli import app
+from twopc.integration.migrate import clock
+from twopc.integration.migrate.preflight import murmur2
+from twopc.sinks.kafka import KafkaSink
+from twopc.sinks.kafka.broker_connection import BrokerConnection
 
 if TYPE_CHECKING:
-    from integration.services.kafka import LocalKafka
-    from integration.services.old_kafka import LocalOldKafka
     from tests.live.services import KafkaService
+    from twopc.integration.services.kafka import LocalKafka
+    from twopc.integration.services.old_kafka import LocalOldKafka
 
 
 def preflight(servers: str, *words: str) -> dict[str, Any]:

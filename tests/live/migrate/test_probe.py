@@ -14,10 +14,10 @@ from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer
 from typer.testing import CliRunner
 
-from integration.cli import app
-from integration.migrate.probe import probe
 from tests.live.pipeline import create_topic
 from tests.reader import committed
+from twopc.integration.cli import app
+from twopc.integration.migrate.probe import probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -100,7 +100,7 @@ def test_a_topic_of_its_own_is_named_and_deleted(kafka: KafkaService, monkeypatc
 
         return probe(wanted, sink, start)
 
-    monkeypatch.setattr("integration.migrate.command.probe", started)
+    monkeypatch.setattr("twopc.integration.migrate.command.probe", started)
     with readers:
         status, found, said = probed(servers, group, "--wait", "60", "--hold", "2")
     assert (status, found["result"]) == (0, "pass"), found

@@ -15,12 +15,12 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from rich.console import Console
 
-from integration.migrate.rehearsal import topics
-from integration.migrate.rehearsal.report import facts, is_passed, show
-from integration.migrate.rehearsal.steps import Rehearsal, Step, new_source
-from integration.migrate.rehearsal.topics import LiveReader, Output, Record, moved_keys
-from integration.migrate.rehearsal.ways import NOT_RUN, Scale
-from integration.services import ServiceError
+from twopc.integration.migrate.rehearsal import topics
+from twopc.integration.migrate.rehearsal.report import facts, is_passed, show
+from twopc.integration.migrate.rehearsal.steps import Rehearsal, Step, new_source
+from twopc.integration.migrate.rehearsal.topics import LiveReader, Output, Record, moved_keys
+from twopc.integration.migrate.rehearsal.ways import NOT_RUN, Scale
+from twopc.integration.services import ServiceError
 from twopc.testing.kill_loop.records import key_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tests.live.services import KafkaService
 
 _TIMEOUT_S = 60
-COMMAND = [sys.executable, "-m", "integration", "migrate", "rehearse", "--json"]
+COMMAND = [sys.executable, "-m", "twopc.integration", "migrate", "rehearse", "--json"]
 AFTER_THE_CUT_OVER = ("the new sink, killed", "the old sink again")
 
 

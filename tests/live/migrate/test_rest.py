@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 
-from integration.migrate.handover import Bounds, Handover, Kind
-from integration.migrate.rest import Comparison, Numbers
-from sinks.kafka import KafkaSink
 from tests.live.pipeline import create_topic
 from twopc.errors import ConfigurationError, SchemaError
+from twopc.integration.migrate.handover import Bounds, Handover, Kind
+from twopc.integration.migrate.rest import Comparison, Numbers
+from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable

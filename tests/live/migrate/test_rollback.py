@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from integration.services.old_kafka import LocalOldKafka
     from tests.live.services import KafkaService
+    from twopc.integration.services.old_kafka import LocalOldKafka
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")]
 

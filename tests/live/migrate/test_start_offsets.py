@@ -11,8 +11,8 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
-from integration.cli import app
 from tests.live.pipeline import create_topic
+from twopc.integration.cli import app
 
 if TYPE_CHECKING:
     from pathlib import Path

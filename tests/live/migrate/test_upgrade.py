@@ -6,10 +6,10 @@ import psutil
 import pytest
 from confluent_kafka import Producer
 
-from integration.services.jars import DEFAULT_KAFKA_VERSION
-from integration.services.kafka_upgrade import UPGRADE, UpgradedKafka
 from tests.live.pipeline import create_topic
 from tests.reader import committed
+from twopc.integration.services.jars import DEFAULT_KAFKA_VERSION
+from twopc.integration.services.kafka_upgrade import UPGRADE, UpgradedKafka
 
 _TIMEOUT_S = 60
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka.admin import AdminClient
 
-from integration.services.mirror_maker2 import MirrorMaker2
 from tests.live.rules.schedules import until
 from tests.reader import records
+from twopc.integration.services.mirror_maker2 import MirrorMaker2
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from integration.services.kafka import LocalKafka
+    from twopc.integration.services.kafka import LocalKafka
 
 #: MirrorMaker 2 looks for new topics and partitions first; two cores do it beside two brokers.
 _COPIED_S = 60

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typer.testing import CliRunner
 
-from integration.cli import app
+from twopc.integration.cli import app
 
 if TYPE_CHECKING:
     from pathlib import Path

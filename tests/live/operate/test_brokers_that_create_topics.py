@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from integration.services.kafka import LocalKafka
 from tests.live.operate.support import command
 from tests.live.pipeline import Tasks
 from tests.live.rules.batches import ROWS
 from tests.live.rules.schedules import playing
 from tests.live.services import KafkaService
+from twopc.integration.services.kafka import LocalKafka
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.services.kafka import LocalKafka
 from tests.live.operate.support import ask
 from tests.live.pipeline import Tasks
 from tests.live.rules.batches import ROWS, VISIBLE
 from tests.live.rules.schedules import crash, playing, until
 from tests.live.services import KafkaService, chosen
+from twopc.integration.services.kafka import LocalKafka
 
 if TYPE_CHECKING:
     from pathlib import Path

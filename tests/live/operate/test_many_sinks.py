@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.operate.observe import observe
-from sinks.kafka.transactions import TransactionClient
 from tests.live.pipeline import Tasks, create_topic
 from tests.live.rules.batches import ROWS, VISIBLE
 from tests.live.rules.schedules import crash, playing
 from tests.nemesis.proxy import Api, KafkaProxy
+from twopc.integration.operate.observe import observe
+from twopc.sinks.kafka.transactions import TransactionClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,9 +17,6 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from integration.services.kafka import LocalKafka
-from integration.spark import exactly_once
-from sinks.kafka import KafkaSink
 from tests.live.operate.mirrors import Mirrored, mirroring, positions
 from tests.live.operate.support import command
 from tests.live.pipeline import Tasks, create_topic
@@ -29,7 +26,10 @@ from tests.live.spark_support import Pipeline, finish, spark
 from tests.reader import committed, consumer_of, partitions_of
 from twopc.batch import Overrides
 from twopc.errors import DecisionLogDamagedError, RefusedStartError
+from twopc.integration.services.kafka import LocalKafka
+from twopc.integration.spark import exactly_once
 from twopc.settings import Settings
+from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

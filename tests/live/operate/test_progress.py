@@ -9,13 +9,13 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient
 
-from integration.operate import with_progress
-from integration.operate.progress import kafka_offsets
-from integration.spark import exactly_once
-from sinks.kafka import KafkaSink
 from tests.live import spark_query
 from tests.live.spark_support import Pipeline, finish, spark, wait_until
 from twopc.errors import ConfigurationError
+from twopc.integration.operate import with_progress
+from twopc.integration.operate.progress import kafka_offsets
+from twopc.integration.spark import exactly_once
+from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from integration.operate import create_savepoint, restore_savepoint, stop_with_savepoint, with_savepoints
-from integration.spark import exactly_once
-from sinks.kafka import KafkaSink
 from tests.live import spark_query
 from tests.live.file_query import Query, adding, counters
 from tests.live.operate.support import command
 from tests.live.redis.conftest import redis_server
 from tests.live.spark_support import Pipeline, message_of, spark, wait_until
 from tests.reader import records
+from twopc.integration.operate import create_savepoint, restore_savepoint, stop_with_savepoint, with_savepoints
+from twopc.integration.spark import exactly_once
+from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

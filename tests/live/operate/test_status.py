@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.operate import observe as observe_module
-from sinks.kafka.transactions import TransactionClient
 from tests.live.operate.support import ask, command, spark_files
 from tests.live.pipeline import Tasks, create_topic
 from tests.live.rules.batches import ROWS, VISIBLE
@@ -18,15 +16,17 @@ from tests.live.rules.schedules import at, crash, playing
 from tests.live.services import KafkaService
 from twopc.attempt import Claim, Evidence
 from twopc.files import LocalFiles
+from twopc.integration.operate import observe as observe_module
 from twopc.registers import RegisterLog
+from twopc.sinks.kafka.transactions import TransactionClient
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from integration.services.kafka import LocalKafka
-    from sinks.kafka.reports import Description
     from tests.live.rules.schedules import Play
+    from twopc.integration.services.kafka import LocalKafka
+    from twopc.sinks.kafka.reports import Description
 
 
 def anchors(facts: dict[str, object], play: Play) -> list[str]:

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from sinks.kafka import KafkaSink
-from sinks.kafka.ledger_topic import LedgerTopic
 from tests.live.cluster_support import cluster, coordinator, leader, replicated_topic, three_brokers
 from tests.live.rules.schedules import until
 from tests.live.spark_support import Pipeline, spark
+from twopc.sinks.kafka import KafkaSink
+from twopc.sinks.kafka.ledger_topic import LedgerTopic
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from integration.services.kafka_cluster import LocalKafkaCluster
+    from twopc.integration.services.kafka_cluster import LocalKafkaCluster
 
 __all__ = ["cluster", "spark", "three_brokers"]
 

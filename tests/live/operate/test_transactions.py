@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from integration.operate import acts
-from integration.operate.journal import acts_in
-from integration.operate.observe import observe
-from integration.operate.opened import OpenTransaction, Standing
 from tests.live.operate.support import ask, spark_files
 from tests.live.pipeline import Tasks
 from tests.live.rules.batches import ROWS, VISIBLE
 from tests.live.rules.schedules import Play, at, crash, die, until
+from twopc.integration.operate import acts
+from twopc.integration.operate.journal import acts_in
+from twopc.integration.operate.observe import observe
+from twopc.integration.operate.opened import OpenTransaction, Standing
 from twopc.testing.crash_points import InjectedFault
 
 if TYPE_CHECKING:

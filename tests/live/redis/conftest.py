@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.services import redis as local_redis
 from tests.live.lending import lent
 from tests.live.redis.services import RedisService, chosen, redis_service
+from twopc.integration.services import redis as local_redis
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from integration.services.redis import LocalRedis
+    from twopc.integration.services.redis import LocalRedis
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from integration.services.redis import LocalRedis, ServiceError
 from tests.live.services import compose_image
+from twopc.integration.services.redis import LocalRedis, ServiceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

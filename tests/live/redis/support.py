@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 
-from sinks.redis import RedisSink
+from twopc.sinks.redis import RedisSink
 from twopc.testing.contract.drivers import Driver
 
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from integration.services.redis import LocalRedis
-    from sinks.redis.mappings import Mapping
     from twopc.attempt import Evidence
+    from twopc.integration.services.redis import LocalRedis
+    from twopc.sinks.redis.mappings import Mapping
 
 _DEADLINE_S = 60
 

@@ -10,17 +10,17 @@ import redis
 from redis.client import Pipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from sinks.redis import committer as redis_committer
-from sinks.redis import keys as redis_names
-from sinks.redis import scripts as redis_scripts
-from sinks.redis.client import Call
-from sinks.redis.mappings import IncrBy
 from tests.contract.cases import redis_counters
 from tests.live.one_task import batch
 from tests.live.redis.support import left_behind, sink_of, unique
 from twopc import crash_points
 from twopc.attempt import Attempt, Claim, Evidence, TaskAttempt
 from twopc.errors import FencedError, RefusedStartError, RetriableError
+from twopc.sinks.redis import committer as redis_committer
+from twopc.sinks.redis import keys as redis_names
+from twopc.sinks.redis import scripts as redis_scripts
+from twopc.sinks.redis.client import Call
+from twopc.sinks.redis.mappings import IncrBy
 from twopc.testing.contract import Crash
 from twopc.testing.contract.drivers import Driver, Query, all_rows
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from sinks.redis import RedisSink
-    from sinks.redis.keys import RedisHandle
     from tests.live.redis.services import RedisService
+    from twopc.sinks.redis import RedisSink
+    from twopc.sinks.redis.keys import RedisHandle
 
 ROWS = batch(id=[1, 2, 3, 1, 2, 1, 1])
 TOTALS = [4, 2, 1]

@@ -9,9 +9,6 @@ import pyarrow as pa
 import pytest
 import redis
 
-from integration.services.redis import LocalRedis
-from sinks.redis import RedisSink
-from sinks.redis.mappings import Expire, HashIncrBy, HashSet, IncrBy, IncrByFloat, ListPush, Set, SetAdd, SortedSetAdd
 from tests.live.one_task import OneTask, apply, batch
 from tests.live.redis.support import Decided, left_behind, sink_of, unique
 from twopc.attempt import Evidence
@@ -20,15 +17,28 @@ from twopc.coordinator import Coordinator
 from twopc.crash_points import arm, disarm
 from twopc.errors import BadRecordError, CommitBlockedError, ConfigurationError, RefusedStartError, SchemaError
 from twopc.files import LocalFiles
+from twopc.integration.services.redis import LocalRedis
 from twopc.settings import Settings
+from twopc.sinks.redis import RedisSink
+from twopc.sinks.redis.mappings import (
+    Expire,
+    HashIncrBy,
+    HashSet,
+    IncrBy,
+    IncrByFloat,
+    ListPush,
+    Set,
+    SetAdd,
+    SortedSetAdd,
+)
 from twopc.testing.contract.drivers import QUERY_ID, Driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from sinks.redis.mappings import Mapping
     from tests.live.redis.services import RedisService
+    from twopc.sinks.redis.mappings import Mapping
 
 
 @pytest.fixture

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
-from sinks.redis.mappings import (
+from tests.live.one_task import apply, batch
+from tests.live.redis.support import left_behind, sink_of, unique
+from twopc.attempt import Evidence
+from twopc.sinks.redis.mappings import (
     Delete,
     Expire,
     HashIncrBy,
@@ -23,9 +26,6 @@ from sinks.redis.mappings import (
     SortedSetAdd,
     StreamAdd,
 )
-from tests.live.one_task import apply, batch
-from tests.live.redis.support import left_behind, sink_of, unique
-from twopc.attempt import Evidence
 from twopc.testing.contract.drivers import Driver
 
 if TYPE_CHECKING:

@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from integration.services.redis import DURABLE, LocalRedis
-from sinks.redis.client import Safety
-from sinks.redis.mappings import HashIncrBy, ListPush
 from tests.live.one_task import OneTask, batch
 from tests.live.redis.support import Decided, replication, sink_of, until
 from twopc import crash_points
@@ -20,6 +17,9 @@ from twopc.batch import Batch
 from twopc.coordinator import Coordinator
 from twopc.errors import CommitBlockedError, ConfigurationError, RetriableError
 from twopc.files import LocalFiles
+from twopc.integration.services.redis import DURABLE, LocalRedis
+from twopc.sinks.redis.client import Safety
+from twopc.sinks.redis.mappings import HashIncrBy, ListPush
 from twopc.testing.contract.drivers import Driver
 
 if TYPE_CHECKING:

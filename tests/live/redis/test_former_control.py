@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
-from sinks.redis import keys as redis_names
-from sinks.redis.mappings import IncrBy
 from tests.contract.cases import redis_counters
 from tests.live.redis.support import sink_of
 from tests.unit.fake_sink import Crash
 from twopc import crash_points
 from twopc.attempt import Claim
 from twopc.errors import FencedError
+from twopc.sinks.redis import keys as redis_names
+from twopc.sinks.redis.mappings import IncrBy
 from twopc.testing.contract.drivers import Query, all_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from sinks.redis import RedisSink
     from tests.live.redis.services import RedisService
+    from twopc.sinks.redis import RedisSink
 
 #: The original script of version 0.1.
 FORMER_ACQUIRE = """

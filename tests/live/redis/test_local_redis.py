@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from integration.services import server as local_server
-from integration.services.ports import HOST, free_ports
-from integration.services.redis import LocalRedis, ServiceError
+from twopc.integration.services import server as local_server
+from twopc.integration.services.ports import HOST, free_ports
+from twopc.integration.services.redis import LocalRedis, ServiceError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 from redis.connection import AbstractConnection
 
-from sinks.redis.mappings import IncrBy, Set
 from tests.budget import counting_method, require_within
 from tests.live.redis.support import sink_of, unique
 from tests.live.staged_budget import APPLY, BEGIN, CONFIRM, STAGE, round_trips
+from twopc.sinks.redis.mappings import IncrBy, Set
 
 if TYPE_CHECKING:
     from pathlib import Path

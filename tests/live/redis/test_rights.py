@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 import redis
 
-from sinks.redis.mappings import (
+from tests.live.one_task import apply, batch
+from tests.live.redis.support import sink_of, unique
+from twopc.attempt import Evidence
+from twopc.errors import BadRecordError, ConfigurationError
+from twopc.sinks.redis.mappings import (
     Delete,
     Expire,
     HashIncrBy,
@@ -21,17 +25,13 @@ from sinks.redis.mappings import (
     SortedSetAdd,
     StreamAdd,
 )
-from tests.live.one_task import apply, batch
-from tests.live.redis.support import sink_of, unique
-from twopc.attempt import Evidence
-from twopc.errors import BadRecordError, ConfigurationError
 from twopc.testing.contract.drivers import Driver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sinks.redis.mappings import Mapping
     from tests.live.redis.services import RedisService
+    from twopc.sinks.redis.mappings import Mapping
 
 #: What docs/redis.md lists for an administrator.
 KEYS: Final = "~twopc:* ~data:*"

@@ -15,7 +15,11 @@ import pyarrow as pa
 import pytest
 import redis
 
-from sinks.redis.mappings import (
+from tests.live.one_task import batch
+from tests.live.redis.support import left_behind, sink_of, unique
+from twopc.attempt import Evidence
+from twopc.errors import BadRecordError
+from twopc.sinks.redis.mappings import (
     Delete,
     Expire,
     HashIncrBy,
@@ -28,17 +32,13 @@ from sinks.redis.mappings import (
     SortedSetAdd,
     StreamAdd,
 )
-from tests.live.one_task import batch
-from tests.live.redis.support import left_behind, sink_of, unique
-from twopc.attempt import Evidence
-from twopc.errors import BadRecordError
 from twopc.testing.contract.drivers import Driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sinks.redis.mappings import Mapping
     from tests.live.redis.services import RedisService
+    from twopc.sinks.redis.mappings import Mapping
 
 _MAX: Final = 2**63 - 1
 #: What a key may hold that is a number to some reader and not to others.

@@ -17,24 +17,24 @@ import trustme
 from redis.crc import key_slot
 from redis.sentinel import SentinelManagedSSLConnection
 
-from integration.services.redis import DURABLE, LocalRedis, cluster
-from sinks.redis import keys as redis_names
-from sinks.redis.client import Call
-from sinks.redis.mappings import IncrBy, ListPush
-from sinks.staged.slices import SliceState
 from tests.live.one_task import apply, batch
 from tests.live.redis.support import Decided, replication, sink_of, unique, until
 from twopc.attempt import Attempt, Evidence, TaskAttempt
 from twopc.errors import ConfigurationError, RetriableError
+from twopc.integration.services.redis import DURABLE, LocalRedis, cluster
+from twopc.sinks.redis import keys as redis_names
+from twopc.sinks.redis.client import Call
+from twopc.sinks.redis.mappings import IncrBy, ListPush
+from twopc.sinks.staged.slices import SliceState
 from twopc.testing.contract.drivers import Driver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from sinks.redis import RedisSink
-    from sinks.redis.writer import RedisWriter
     from tests.live.redis.services import RedisService
+    from twopc.sinks.redis import RedisSink
+    from twopc.sinks.redis.writer import RedisWriter
 
 IDS = [number % 40 for number in range(200)]
 TOTALS = dict.fromkeys(range(40), 5)

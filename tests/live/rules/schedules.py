@@ -10,10 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 
-from sinks.kafka import producer_pool
-from sinks.kafka.decision_log import KafkaDecisionLog
-from sinks.kafka.handle import KafkaHandle, ProducerIdentity
-from sinks.kafka.transactions import TransactionClient
 from tests.live.pipeline import Query, Tasks
 from tests.reader import consumer_of, counted, read_to_end
 from tests.tasks import attempt_of
@@ -21,6 +17,10 @@ from twopc import crash_points
 from twopc.attempt import Attempt
 from twopc.engine import Work
 from twopc.records import Acquired, Decision
+from twopc.sinks.kafka import producer_pool
+from twopc.sinks.kafka.decision_log import KafkaDecisionLog
+from twopc.sinks.kafka.handle import KafkaHandle, ProducerIdentity
+from twopc.sinks.kafka.transactions import TransactionClient
 from twopc.testing.crash_points import InjectedFault
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from sinks.kafka.reports import Description
-    from sinks.kafka.writer import KafkaWriter
     from tests.live.services import KafkaService
     from twopc.coordinator import Coordinator
     from twopc.records import TaskReport
+    from twopc.sinks.kafka.reports import Description
+    from twopc.sinks.kafka.writer import KafkaWriter
 
 
 class Play(Query):

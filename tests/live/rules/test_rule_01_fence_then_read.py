@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sinks.kafka.decision_log import KafkaDecisionLog
 from tests.live.pipeline import Tasks
 from tests.live.rules.schedules import Play, at, crash, playing
 from twopc.attempt import Claim
@@ -20,6 +19,7 @@ from twopc.batch_transaction import BatchTransaction
 from twopc.errors import FencedError, RetriableError
 from twopc.pending import Pending
 from twopc.recovery import Step
+from twopc.sinks.kafka.decision_log import KafkaDecisionLog
 
 if TYPE_CHECKING:
     from pathlib import Path

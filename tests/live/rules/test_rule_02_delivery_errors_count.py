@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sinks.kafka import writer as kafka_writer
 from tests.live.pipeline import Tasks, create_topic, record_batch
 from tests.live.rules.schedules import Play, at, playing, until, work_of, writer_of
 from tests.live.services import KafkaService
 from twopc.errors import BadRecordError, RetriableError, TwoPhaseCommitError
+from twopc.sinks.kafka import writer as kafka_writer
 from twopc.state import TransactionState
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from integration.services.kafka import LocalKafka
-    from sinks.kafka.handle import KafkaHandle
+    from twopc.integration.services.kafka import LocalKafka
+    from twopc.sinks.kafka.handle import KafkaHandle
 
 LARGE = "x" * 20_000
 HUGE = "x" * 2_000_000

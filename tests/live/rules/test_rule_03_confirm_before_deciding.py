@@ -21,9 +21,9 @@ from twopc import batch_transaction
 from twopc.errors import CheckpointExpiredError, RetriableError
 
 if TYPE_CHECKING:
-    from sinks.kafka.handle import KafkaHandle
     from twopc.engine import Work
     from twopc.records import TaskReport
+    from twopc.sinks.kafka.handle import KafkaHandle
 
 
 def end_what_has_rows(play: Play, *, commit: bool) -> None:

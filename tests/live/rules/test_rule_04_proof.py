@@ -14,26 +14,26 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from integration.services.kafka import LocalKafka
-from sinks.kafka import decision_log, markers
-from sinks.kafka import reader as kafka_reader
-from sinks.kafka.reports import NO_ANSWER
-from sinks.kafka.transactions import TransactionClient
 from tests.live.pipeline import Tasks
 from tests.live.rules.batches import ROWS, VISIBLE, WithOrphan
 from tests.live.rules.schedules import Play, at, crash, playing, until
 from tests.live.services import KafkaService, chosen
 from twopc.attempt import Evidence
 from twopc.errors import CommitBlockedError, DecisionLogDamagedError, RetriableError
+from twopc.integration.services.kafka import LocalKafka
 from twopc.participants import Participants
+from twopc.sinks.kafka import decision_log, markers
+from twopc.sinks.kafka import reader as kafka_reader
+from twopc.sinks.kafka.reports import NO_ANSWER
+from twopc.sinks.kafka.transactions import TransactionClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from sinks.kafka.handle import ProducerIdentity
     from twopc.engine import Work
     from twopc.records import TaskReport
+    from twopc.sinks.kafka.handle import ProducerIdentity
 
 
 @pytest.fixture
@@ -249,7 +249,7 @@ def lose_answers(monkeypatch: pytest.MonkeyPatch, count: float) -> list[str]:
 def test_an_unanswered_commit_is_repeated_until_it_is_proven(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if a missing answer is final: the marker search is disabled here."""
     asked = lose_answers(monkeypatch, 3)
-    monkeypatch.setattr("sinks.kafka.markers.search", lambda *_, **__: pytest.fail("the answer proves it"))
+    monkeypatch.setattr("twopc.sinks.kafka.markers.search", lambda *_, **__: pytest.fail("the answer proves it"))
     play.driver().process(play.batch(0), Tasks(play, ROWS))
     assert len(asked) >= 4
     assert play.visible() == VISIBLE

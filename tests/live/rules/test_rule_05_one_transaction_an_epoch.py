@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from sinks.kafka import producer_pool
 from tests.live.pipeline import Tasks, prepare_task
 from tests.live.rules.batches import rows_of, seen
 from tests.live.rules.schedules import Play, at, crash, work_of, writer_of
 from twopc.errors import RetriableError
+from twopc.sinks.kafka import producer_pool
 
 if TYPE_CHECKING:
-    from sinks.kafka.handle import KafkaHandle
-    from sinks.kafka.producer_pool import ProducerPool
     from twopc.engine import Work
     from twopc.records import TaskReport
+    from twopc.sinks.kafka.handle import KafkaHandle
+    from twopc.sinks.kafka.producer_pool import ProducerPool
 
 
 class FailsFirst(Tasks):

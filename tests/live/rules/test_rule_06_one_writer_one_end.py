@@ -20,8 +20,8 @@ from twopc.records import TaskReport
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from sinks.kafka.handle import KafkaHandle
     from twopc.engine import Work
+    from twopc.sinks.kafka.handle import KafkaHandle
 
 
 def first_work(play: Play) -> Work:

@@ -20,11 +20,11 @@ from twopc.pending import Listeners
 from twopc.settings import Settings
 
 if TYPE_CHECKING:
-    from sinks.kafka.handle import KafkaHandle
-    from sinks.kafka.writer import KafkaWriter
     from twopc.coordinator import Coordinator
     from twopc.engine import Work
     from twopc.records import TaskReport
+    from twopc.sinks.kafka.handle import KafkaHandle
+    from twopc.sinks.kafka.writer import KafkaWriter
 
 
 class WithStaleTask(Tasks):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sinks.kafka.decision_log import KafkaDecisionLog
 from tests.live.pipeline import Tasks
 from tests.live.rules.batches import ROWS, VISIBLE, rows_of, seen
 from tests.live.rules.schedules import at, vanish
@@ -18,6 +17,7 @@ from tests.live.rules.test_rule_07_undecided import require_nothing_open
 from twopc.attempt import Claim
 from twopc.errors import FencedError
 from twopc.records import Acquired
+from twopc.sinks.kafka.decision_log import KafkaDecisionLog
 from twopc.testing.crash_points import InjectedFault
 
 if TYPE_CHECKING:

@@ -20,23 +20,23 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from integration.services.kafka import LocalKafka
-from sinks.kafka.reports import NO_ANSWER, Listing
-from sinks.kafka.transactions import TransactionClient
 from tests.live.pipeline import Tasks, record_batch
 from tests.live.rules.batches import ROWS, VISIBLE, WithOrphan
 from tests.live.rules.schedules import Play, at, crash, die, playing, work_of, writer_of
 from tests.live.services import KafkaService, chosen
 from twopc.errors import CommitBlockedError, ConfigurationError, RetriableError
+from twopc.integration.services.kafka import LocalKafka
 from twopc.pending import Pending
+from twopc.sinks.kafka.reports import NO_ANSWER, Listing
+from twopc.sinks.kafka.transactions import TransactionClient
 from twopc.testing.crash_points import InjectedFault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from sinks.kafka.handle import ProducerIdentity
     from twopc.coordinator import Coordinator
+    from twopc.sinks.kafka.handle import ProducerIdentity
 
 
 def wake_and_fail(driver: Coordinator, play: Play, batch: int) -> None:

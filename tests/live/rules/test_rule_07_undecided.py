@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from sinks.kafka import decision_log
-from sinks.kafka.decision_log import KafkaDecisionLog
-from sinks.kafka.reader import offsets
 from tests.live.pipeline import Tasks
 from tests.live.rules.batches import ROWS, VISIBLE, WithOrphan
 from twopc import batch_transaction, binding
@@ -24,6 +21,9 @@ from twopc.errors import BadRecordError, ConfigurationError, DecisionInDoubtErro
 from twopc.participants import Participants
 from twopc.pending import Pending
 from twopc.run import Run
+from twopc.sinks.kafka import decision_log
+from twopc.sinks.kafka.decision_log import KafkaDecisionLog
+from twopc.sinks.kafka.reader import offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

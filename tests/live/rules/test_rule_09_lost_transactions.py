@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.spark.staging import SliceWriter, Staging
 from tests.live.pipeline import Tasks, record_batch
 from tests.live.rules.schedules import Play, at, crash, die, playing, until
 from tests.tasks import keyed_views
 from twopc.errors import InDoubtError
+from twopc.integration.spark.staging import SliceWriter, Staging
 from twopc.records import Repair
 from twopc.testing.crash_points import InjectedFault
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from sinks.kafka.handle import KafkaHandle
     from tests.live.services import KafkaService
+    from twopc.sinks.kafka.handle import KafkaHandle
 
 ROWS = (("a", "b"), ("c",), ("d", "e"))
 ONCE = dict.fromkeys("abcde", 1)

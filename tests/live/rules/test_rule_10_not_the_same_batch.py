@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import TopicPartition
 
-from integration.spark.checkpoint import query_id, source_offsets
 from tests.live.pipeline import Tasks, opened
 from tests.live.rules.schedules import Play, crash
 from tests.reader import consumer_of, read_to_end
@@ -22,6 +21,7 @@ from twopc.batch import Batch, Overrides
 from twopc.coordinator import Coordinator
 from twopc.errors import RefusedStartError
 from twopc.files import LocalFiles
+from twopc.integration.spark.checkpoint import query_id, source_offsets
 from twopc.records import Begin
 from twopc.settings import Settings
 

@@ -15,8 +15,6 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from sinks.kafka.ledger_topic import ABSENT, LedgerTopic
-from sinks.kafka.transactions import TransactionClient
 from tests.live.pipeline import Tasks, opened
 from tests.live.rules.schedules import Play, at, crash, die, playing, until
 from twopc.batch import Batch
@@ -24,14 +22,16 @@ from twopc.coordinator import Coordinator
 from twopc.errors import RefusedStartError
 from twopc.files import LocalFiles
 from twopc.settings import Settings
+from twopc.sinks.kafka.ledger_topic import ABSENT, LedgerTopic
+from twopc.sinks.kafka.transactions import TransactionClient
 from twopc.testing.crash_points import InjectedFault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from sinks.kafka import KafkaSink
     from tests.live.services import KafkaService
+    from twopc.sinks.kafka import KafkaSink
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from sinks.kafka import decision_log, driver_producer
-from sinks.kafka.driver_producer import DriverProducer
 from tests.live.pipeline import Tasks
 from tests.live.rules.schedules import Play, at, playing, spied_read_backs, until
 from twopc.errors import DecisionInDoubtError, FencedError, RetriableError
+from twopc.sinks.kafka import decision_log, driver_producer
+from twopc.sinks.kafka.driver_producer import DriverProducer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Producer
 
-    from integration.services.kafka import LocalKafka
     from tests.live.services import KafkaService
     from twopc.coordinator import Coordinator
+    from twopc.integration.services.kafka import LocalKafka
 
 ROWS = (("a",), ("b",))
 ONCE = {"a": 1, "b": 1}

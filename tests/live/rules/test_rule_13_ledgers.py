@@ -18,8 +18,8 @@ from twopc.settings import Settings
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sinks.kafka import KafkaSink
     from tests.live.services import KafkaService
+    from twopc.sinks.kafka import KafkaSink
 
 
 def test_two_sinks_of_one_query_with_the_same_ledger_are_refused_until_one_of_them_has_its_own(

@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from integration.spark.staging import SliceWriter, Staging
-from sinks.kafka.markers import Marker
 from tests.live.pipeline import Tasks, checksum_of, prepare_task, record_batch
 from tests.live.rules.schedules import Play, at, crash, die
 from tests.reader import committed
 from tests.tasks import keyed_views
 from twopc.attempt import Attempt
 from twopc.errors import RetriableError
+from twopc.integration.spark.staging import SliceWriter, Staging
 from twopc.records import TaskReport
+from twopc.sinks.kafka.markers import Marker
 from twopc.testing.crash_points import InjectedFault
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from sinks.kafka.handle import KafkaHandle
     from twopc.engine import Work
+    from twopc.sinks.kafka.handle import KafkaHandle
 
 
 def markers(play: Play) -> list[Marker]:

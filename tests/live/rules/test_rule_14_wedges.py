@@ -25,10 +25,6 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from sinks.kafka import decision_log
-from sinks.kafka.decision_log import KafkaDecisionLog
-from sinks.kafka.ledger_topic import DRIVER_PARTITION, MARKER_PARTITIONS, TRANSACTION_LOG, LedgerTopic
-from sinks.kafka.reader import CommittedReader, Row, offsets
 from tests.live.pipeline import Tasks, create_topic, opened
 from tests.live.rules.schedules import Play, at, crash, die, playing, until
 from tests.reader import committed
@@ -39,6 +35,10 @@ from twopc.errors import CheckpointExpiredError, ConfigurationError, DecisionLog
 from twopc.files import LocalFiles
 from twopc.records import Truncation
 from twopc.settings import Settings
+from twopc.sinks.kafka import decision_log
+from twopc.sinks.kafka.decision_log import KafkaDecisionLog
+from twopc.sinks.kafka.ledger_topic import DRIVER_PARTITION, MARKER_PARTITIONS, TRANSACTION_LOG, LedgerTopic
+from twopc.sinks.kafka.reader import CommittedReader, Row, offsets
 from twopc.testing.crash_points import InjectedFault
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def test_a_single_copy_is_warned_about_only_below_min_insync_replicas_2(
     play: Play, admin: AdminClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Fails if the warning is missing, or always logged."""
-    with caplog.at_level(logging.WARNING, "sinks.kafka.ledger_topic"):
+    with caplog.at_level(logging.WARNING, "twopc.sinks.kafka.ledger_topic"):
         play.driver().initialize_state(play.batch(0))
         warned = [text for text in caplog.messages if "min.insync.replicas" in text]
         assert any(text.startswith(f"{play.sink.ledger} has min.insync.replicas=1") for text in warned)
@@ -262,7 +262,7 @@ def test_a_changed_partition_count_of_the_output_is_warned_about(
 ) -> None:
     """Fails if the count is not compared with the decision's."""
     play.driver().process(play.batch(0), Tasks(play, [["0"]]))
-    with caplog.at_level(logging.WARNING, "sinks.kafka.committer"):
+    with caplog.at_level(logging.WARNING, "twopc.sinks.kafka.committer"):
         play.driver().process(play.batch(1), Tasks(play, [["1"]]))
         assert not any("keys move" in text for text in caplog.messages)
         admin.create_partitions([NewPartitions(play.topic, 6)])[play.topic].result()

@@ -7,7 +7,7 @@ Source: https://kafka.apache.org/documentation/#controlbatch (a control record s
 
 from __future__ import annotations
 
-from integration.batch_reader import read_batches
+from twopc.integration.batch_reader import read_batches
 from twopc.testing.checkers.history import Kind, LogEntry, Position, Producer
 
 

@@ -20,7 +20,7 @@ from twopc.testing.checkers.whole_transactions import torn
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from sinks.kafka import KafkaSink
+    from twopc.sinks.kafka import KafkaSink
 
 _DRIVER_PARTITION = 0
 _COMES_TO_REST_S = 3.0

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from integration.services import ServiceError
-from integration.services.java import java_home
-from integration.services.query_processes import QueryProcesses
+from twopc.integration.services import ServiceError
+from twopc.integration.services.java import java_home
+from twopc.integration.services.query_processes import QueryProcesses
 from twopc.testing.kill_loop.kills import ALWAYS_SHOWS, BATCHES_A_KILL, Kill, Moment, planned
 from twopc.testing.kill_loop.outcome import judge
 from twopc.testing.kill_loop.records import KEYS, Files

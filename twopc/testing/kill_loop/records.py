@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from integration.services import ServiceError
+from twopc.integration.services import ServiceError
 
 if TYPE_CHECKING:
     from pathlib import Path

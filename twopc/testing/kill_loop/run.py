@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from integration.services.class_data import driver_flags
+from twopc.integration.services.class_data import driver_flags
 from twopc.testing import crash_points
 from twopc.testing.kill_loop.kills import Kill  # noqa: TC001 - msgspec reads annotations when it runs
 from twopc.testing.kill_loop.records import Reader  # noqa: TC001 - the same
