@@ -28,7 +28,7 @@ def main(  # noqa: PLR0913, PLR0917 - the options of the command line
     results: Annotated[Path, typer.Option(help="Where the JSON files and charts go.")] = RESULTS,
     whole: Annotated[bool, typer.Option("--whole", help="Also the cases that take long.")] = False,  # noqa: FBT002 - a flag
     quick: Annotated[bool, typer.Option("--quick", help="Few rows: does it run at all?")] = False,  # noqa: FBT002 - the same
-    pages: Annotated[bool, typer.Option("--pages", help="Only write the kept results into README and docs.")] = False,  # noqa: FBT002
+    pages: Annotated[bool, typer.Option("--pages", help="Only write the kept results into the docs.")] = False,  # noqa: FBT002
 ) -> None:
     """Compare the sinks with their peers, each in turn in the same run, on servers of their own on this machine."""
     if pages:

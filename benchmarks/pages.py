@@ -1,6 +1,6 @@
-"""Write the kept results into the marked blocks of README.md and docs/performance.md.
+"""Write the kept results into the marked blocks of docs/performance.md.
 
-A block begins with ``<!-- bench:NAME -->`` (in the README ``<!-- bench -->``, the summary) and ends with ``<!-- /bench -->``.
+A block begins with ``<!-- bench:NAME -->`` (``<!-- bench -->``: the summary) and ends with ``<!-- /bench -->``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = _ROOT / "benchmarks" / "results"
-PAGES: Final = (_ROOT / "README.md", _ROOT / "docs" / "performance.md")
+PAGES: Final = (_ROOT / "docs" / "performance.md",)
 _BLOCK: Final = re.compile(r"(<!-- bench(?::(\w+))? -->\n).*?(<!-- /bench -->)", re.DOTALL)
 _SUMMARY_GROUP: Final = "streaming"
 

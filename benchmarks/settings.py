@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-
-from twopc.integration.spark.options import Options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,9 +43,9 @@ class Settings:
     @property
     def two_phases(self) -> dict[str, Any] | None:
         """The settings that make every batch take two phases; None where the default does that anyway."""
-        if "direct" not in {option.name for option in fields(Options)} or "direct" in self.exactly_once:
+        if "write_by" in self.exactly_once:
             return None
-        return {**self.exactly_once, "direct": "never"}
+        return {**self.exactly_once, "write_by": "tasks"}
 
 
 def parsed(assignments: Iterable[str]) -> dict[str, Any]:
@@ -60,7 +58,7 @@ def parsed(assignments: Iterable[str]) -> dict[str, Any]:
     for assignment in assignments:
         name, separator, text = assignment.partition("=")
         if not separator:
-            raise ValueError(f"{assignment!r}: give name=value, for example direct=never")
+            raise ValueError(f"{assignment!r}: give name=value, for example write_by=tasks")
         try:
             found[name] = json.loads(text)
         except ValueError:

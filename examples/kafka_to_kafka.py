@@ -2,8 +2,7 @@
 
 from pyspark.sql import SparkSession
 
-from twopc.integration.spark import exactly_once
-from twopc.sinks.kafka import KafkaSink
+from twopc import KafkaSink, exactly_once
 
 BROKER = "broker:9092"
 CHECKPOINT = "/shared/checkpoints/orders"
@@ -13,5 +12,5 @@ source = spark.readStream.format("kafka").option("kafka.bootstrap.servers", BROK
 orders = source.option("startingOffsets", "earliest").load().select("key", "value")
 
 sink = KafkaSink(name="orders", bootstrap_servers=BROKER, topic="orders-enriched")
-writer = orders.writeStream.foreachBatch(exactly_once(sink, checkpoint_location=CHECKPOINT))
+writer = orders.writeStream.foreachBatch(exactly_once(sink))
 writer.option("checkpointLocation", CHECKPOINT).start().awaitTermination()

@@ -38,6 +38,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 
+from twopc import KafkaSink, exactly_once
 from twopc.integration.services.class_data import driver_flags
 from twopc.integration.services.hbase import LocalHBase
 from twopc.integration.services.jars import spark_kafka_jars
@@ -45,9 +46,7 @@ from twopc.integration.services.java import java_home
 from twopc.integration.services.kafka import LocalKafka
 from twopc.integration.services.query_processes import QueryProcesses
 from twopc.integration.services.redis import LocalRedis
-from twopc.integration.spark import exactly_once
 from twopc.sinks.hbase import HBaseSink, Put
-from twopc.sinks.kafka import KafkaSink
 from twopc.sinks.redis import HashIncrBy, HashSet, RedisSink
 
 if TYPE_CHECKING:
@@ -118,7 +117,7 @@ def write_exactly_once(sums: DataFrame, spec: Spec) -> Any:
     mapping = Put(row="{kind}", cells={"d:total": "total", "d:numbers": "numbers"})
     rows = HBaseSink(name=f"{name}-rows", zookeeper=spec.zookeeper, table=name, mapping=mapping)
     select = {events.name: ["kind AS key", "to_json(struct(*)) AS value"]}
-    each = exactly_once(events, totals, rows, added, checkpoint_location=spec.checkpoint, select=select)
+    each = exactly_once(events, totals, rows, added, select=select)
     return sums.writeStream.foreachBatch(each)
 
 

@@ -1,7 +1,7 @@
-"""The protocol of two-phase commit: its contract for sinks and engines, and its driver. Knows neither Kafka nor Spark.
+"""Exactly-once sinks for PySpark: the sinks, ``exactly_once``, and what the authors of other sinks and engines need.
 
-This module exports what a sink's or an engine's author needs. Each name is imported when it is first used, so that a Python
-worker loads only what its task needs.
+Each name is imported when it is first used. So a Python worker loads only what its task needs, and a sink's client library is
+needed only where that sink is used.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from twopc.attempt import Attempt, Claim, Evidence, Handle, TaskAttempt
-    from twopc.batch import Batch, Overrides
+    from twopc.batch import Batch
+    from twopc.checkpoint_config import CheckpointConfig
     from twopc.committer import SinkCommitter
     from twopc.coordinator import Coordinator
     from twopc.crash_points import crash_point
@@ -33,22 +34,33 @@ if TYPE_CHECKING:
         TwoPhaseCommitError,
     )
     from twopc.files import Files, LocalFiles, MemoryFiles
+    from twopc.integration.spark import DriverUpTo as DriverUpTo
+    from twopc.integration.spark import ExactlyOnce as ExactlyOnce
+    from twopc.integration.spark import exactly_once as exactly_once
+    from twopc.override import Abandon, AddSink, AdoptQuery, EndQuery, Overrides, ResumeAt
     from twopc.pending import Listener, Pending
     from twopc.progress import Acknowledgement, Cause, Checkpoint, StateSize
     from twopc.records import TaskReport
     from twopc.settings import Settings
     from twopc.sink import TwoPhaseCommitSink
+    from twopc.sinks.hbase import HBaseSink as HBaseSink
+    from twopc.sinks.kafka import KafkaSink as KafkaSink
+    from twopc.sinks.redis import RedisSink as RedisSink
     from twopc.writer import SinkWriter
 
 __version__ = "0.2.0"
 
 __all__ = [
+    "Abandon",
     "Acknowledgement",
+    "AddSink",
+    "AdoptQuery",
     "Attempt",
     "BadRecordError",
     "Batch",
     "Cause",
     "Checkpoint",
+    "CheckpointConfig",
     "CheckpointExpiredError",
     "Claim",
     "CommitBlockedError",
@@ -57,6 +69,7 @@ __all__ = [
     "DecisionInDoubtError",
     "DecisionLog",
     "DecisionLogDamagedError",
+    "EndQuery",
     "Engine",
     "Evidence",
     "FatalError",
@@ -70,6 +83,7 @@ __all__ = [
     "Overrides",
     "Pending",
     "RefusedStartError",
+    "ResumeAt",
     "RetriableError",
     "SchemaError",
     "Settings",
@@ -87,7 +101,8 @@ __all__ = [
 
 _MODULES: Final = {
     "attempt": ("Attempt", "Claim", "Evidence", "Handle", "TaskAttempt"),
-    "batch": ("Batch", "Overrides"),
+    "batch": ("Batch",),
+    "checkpoint_config": ("CheckpointConfig",),
     "committer": ("SinkCommitter",),
     "coordinator": ("Coordinator",),
     "crash_points": ("crash_point",),
@@ -95,6 +110,7 @@ _MODULES: Final = {
     "engine": ("Engine", "Work"),
     "errors": tuple(name for name in __all__ if name.endswith("Error")),
     "files": ("Files", "LocalFiles", "MemoryFiles"),
+    "override": ("Abandon", "AddSink", "AdoptQuery", "EndQuery", "Overrides", "ResumeAt"),
     "pending": ("Listener", "Pending"),
     "progress": ("Acknowledgement", "Cause", "Checkpoint", "StateSize"),
     "records": ("TaskReport",),
@@ -102,7 +118,14 @@ _MODULES: Final = {
     "sink": ("TwoPhaseCommitSink",),
     "writer": ("SinkWriter",),
 }
-_HOMES: Final = {name: f"twopc.{module}" for module, names in _MODULES.items() for name in names}
+#: Not in ``__all__``: ``from twopc import *`` would need every extra.
+_FACE: Final = {
+    "integration.spark": ("DriverUpTo", "ExactlyOnce", "exactly_once"),
+    "sinks.hbase": ("HBaseSink",),
+    "sinks.kafka": ("KafkaSink",),
+    "sinks.redis": ("RedisSink",),
+}
+_HOMES: Final = {name: f"twopc.{module}" for module, names in {**_MODULES, **_FACE}.items() for name in names}
 
 if not TYPE_CHECKING:  # so that a type checker still reports names that do not exist
 
@@ -114,4 +137,4 @@ if not TYPE_CHECKING:  # so that a type checker still reports names that do not 
 
     def __dir__() -> list[str]:
         """The public names."""
-        return __all__
+        return [*_HOMES, "__version__"]

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twopc.log_view import LogView
+    from twopc.override import Overrides
 
 
 @dataclass(frozen=True)
@@ -40,23 +41,6 @@ class Position(Enum):
     NEW_QUERY = "new query"  #: another query under a name that is in use
     UNADOPTED = "unadopted"  #: a checkpoint that is older than the sink
     ENDED = "ended query"  #: a query that another one has ended
-
-
-@dataclass(frozen=True)
-class Overrides:
-    """What the user has explicitly allowed. Each names one query or one batch, so a setting left in the code still guards.
-
-    Attributes:
-        adopt_query_id: the id of this query, whose checkpoint is older than the sink.
-        end_query_id: the id of the query that this one may end and replace.
-        resume_at_batch: the batch behind a gap: those before it have no rows for the sinks, or were written in another way.
-        abandon_batch: the last decided batch, if nothing can complete it: what is visible of it stays, the rest is given up.
-    """
-
-    adopt_query_id: str | None = None
-    end_query_id: str | None = None
-    resume_at_batch: int | None = None
-    abandon_batch: int | None = None
 
 
 def locate(view: LogView, batch: Batch, overrides: Overrides) -> Position:

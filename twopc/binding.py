@@ -97,7 +97,7 @@ class Binding:
         if added:
             raise self._refused(
                 f"the query has the new sink {', '.join(added)}",
-                f"Pass add_sink={added[0]!r} to add it from the next batch on, one sink at a time",
+                f"Pass override=AddSink({added[0]!r}) to add it from the next batch on, one sink at a time",
             )
         for name, facts in bound.sinks.items():
             if facts != current.sinks[name]:

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from twopc.errors import CheckpointExpiredError, ConfigurationError, RetriableError
+from twopc.errors import CheckpointExpiredError, RetriableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twopc.batch import Batch
+    from twopc.checkpoint_config import CheckpointConfig
     from twopc.pending import Listeners, Pending
 
 logger = logging.getLogger(__name__)
@@ -30,62 +30,38 @@ logger = logging.getLogger(__name__)
 PASSING: Final = (RetriableError, CheckpointExpiredError)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Checkpointing:
-    """How checkpoints follow each other.
+def run_checkpoints(  # noqa: PLR0913, PLR0917 - what a checkpoint is made of
+    config: CheckpointConfig,
+    listeners: Listeners,
+    batch: Batch,
+    run_id: str,
+    checkpoint: Callable[[Pending], None],
+    may_repeat: Callable[[Exception, Pending], bool],
+    wait_ms: Callable[[int], None],
+) -> None:
+    """Trigger the batch's checkpoint until one is completed. Each has a record of its own.
 
-    Attributes:
-        tolerable_failed_checkpoints: how many may fail in a row before the query stops. One that fails after its decision
-            always stops it.
-        min_pause_ms: how long at least from the end of a checkpoint to the trigger of the next one of this run.
-
-    Raises:
-        ConfigurationError: a number is below 0, or is none.
+    Args:
+        config: how many may fail, and the pause between two of them.
+        listeners: are told of each.
+        batch: the batch.
+        run_id: of the query's run.
+        checkpoint: makes the batch visible, or raises.
+        may_repeat: whether the batch may be written again after this error, in this process: it is certain that it is not
+            decided (:meth:`twopc.coordinator.Coordinator.is_undecided`). What it had open is ended by then.
+        wait_ms: waits, and raises if the query is stopped meanwhile.
     """
-
-    tolerable_failed_checkpoints: int = 0
-    min_pause_ms: float = 0
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        pause = self.min_pause_ms
-        if isinstance(pause, bool) or not isinstance(pause, (int, float)) or not 0 <= pause < float("inf"):
-            raise ConfigurationError(f"min_pause_ms={pause!r}: give a number of milliseconds, 0 or more")
-        name, number = "tolerable_failed_checkpoints", self.tolerable_failed_checkpoints
-        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-            raise ConfigurationError(f"{name}={number!r}: give a number of checkpoints, 0 or more")
-
-    def run(  # noqa: PLR0913, PLR0917 - what a checkpoint is made of
-        self,
-        listeners: Listeners,
-        batch: Batch,
-        run_id: str,
-        checkpoint: Callable[[Pending], None],
-        may_repeat: Callable[[Exception, Pending], bool],
-        wait_ms: Callable[[int], None],
-    ) -> None:
-        """Trigger the batch's checkpoint until one is completed. Each has a record of its own.
-
-        Args:
-            listeners: are told of each.
-            batch: the batch.
-            run_id: of the query's run.
-            checkpoint: makes the batch visible, or raises.
-            may_repeat: whether the batch may be written again after this error, in this process: it is certain that it is not
-                decided (:meth:`twopc.coordinator.Coordinator.is_undecided`). What it had open is ended by then.
-            wait_ms: waits, and raises if the query is stopped meanwhile.
-        """
-        allowed = self.tolerable_failed_checkpoints
-        for failed in range(allowed + 1):
-            if (left_ms := self.min_pause_ms - listeners.idle_ms) > 0:
-                wait_ms(math.ceil(left_ms))
-            try:
-                with listeners.watching(batch, run_id, failed_before=failed) as pending:
-                    checkpoint(pending)
-            except Exception as error:
-                if failed == allowed or not may_repeat(error, pending):
-                    raise
-                text = "checkpoint %d failed; %d of %d tolerable failures in a row, so the batch is written again: %s"
-                logger.warning(text, batch.batch_id, failed + 1, allowed, error)
-            else:
-                return
+    allowed = config.tolerable_failures
+    for failed in range(allowed + 1):
+        if (left_ms := config.min_pause_ms - listeners.idle_ms) > 0:
+            wait_ms(math.ceil(left_ms))
+        try:
+            with listeners.watching(batch, run_id, failed_before=failed) as pending:
+                checkpoint(pending)
+        except Exception as error:
+            if failed == allowed or not may_repeat(error, pending):
+                raise
+            text = "checkpoint %d failed; %d of %d tolerable failures in a row, so the batch is written again: %s"
+            logger.warning(text, batch.batch_id, failed + 1, allowed, error)
+        else:
+            return

@@ -148,7 +148,7 @@ def describe(checkpoint: Checkpoint) -> str:
     sentences = [triggered]
     if checkpoint.failed_before:
         sentences.append(
-            f"Failures of this batch before it: {checkpoint.failed_before}, see tolerable_failed_checkpoints"
+            f"Failures of this batch before it: {checkpoint.failed_before}, see CheckpointConfig.tolerable_failures"
         )
     if checkpoint.slowest:
         slowest = checkpoint.slowest[0]

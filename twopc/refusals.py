@@ -54,35 +54,35 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
         Position.REWOUND: (
             f"the checkpoint is at batch {at}, but {log} has already decided batch {highest}. An older checkpoint was "
             f"restored, or a copy of it ran elsewhere. Continuing would write batches {at} to {highest} twice. Restore the "
-            f"newest checkpoint; or, to write these batches again, start with a new checkpoint and end_query_id={mine!r}"
+            f"newest checkpoint; or, to write these batches again, start with a new checkpoint and override=EndQuery({mine!r})"
         ),
         Position.COPIED: (
             f"batch {at} of this checkpoint has other source offsets than {log} has recorded (at batch {highest}). The "
             "checkpoint was copied or restored, and another run continued from it. Continuing would lose or double records. "
-            f"Use the checkpoint of the run that wrote last; or start with a new checkpoint and end_query_id={mine!r}"
+            f"Use the checkpoint of the run that wrote last; or start with a new checkpoint and override=EndQuery({mine!r})"
         ),
         Position.GAP: (
             f"the checkpoint is at batch {at}, but the last batch decided in {log} is {highest}. The batches in between ran "
             "without this sink, or the log was replaced. Call exactly_once's object for every batch, even an empty one. If the "
-            f"batches in between have no rows for this sink, or were written in another way, pass resume_at_batch={at}; "
+            f"batches in between have no rows for this sink, or were written in another way, pass override=ResumeAt({at}); "
             f"otherwise their rows are missing: let the engine run them again. With Spark, delete the files in the checkpoint's "
             f"offsets/ with a number above {missing} and those in commits/ with a number above {highest}, correct the "
             "function, and restart. Do so, too, if the query keeps state (dropDuplicates, windows, joins of streams) and the "
-            "function has not evaluated all of these batches: their state is missing, and resume_at_batch does not bring it back"
+            "function has not evaluated all of these batches: their state is missing, and ResumeAt does not bring it back"
         ),
         Position.NEW_QUERY: (
             f"{log} belongs to query {other}, but this is query {mine}. Its checkpoint was deleted, or another query uses the "
-            f"same sink name. If query {other} is over, pass end_query_id={other!r}; otherwise give this sink another name"
+            f"same sink name. If query {other} is over, pass override=EndQuery({other!r}); otherwise give this sink another name"
         ),
         Position.UNADOPTED: (
             f"the checkpoint is at batch {at}, but {log} has no record of the batches before. If they were written in another "
-            f"way, pass adopt_query_id={mine!r}. If the sink was renamed, give it its former name. If the function did not call "
-            "exactly_once's object for them, correct the function, and start with a new checkpoint: this sink has written "
-            "nothing yet"
+            f"way, pass override=AdoptQuery({mine!r}). If the sink was renamed, give it its former name. If the function "
+            "did not call exactly_once's object for them, correct the function, and start with a new checkpoint: this sink "
+            "has written nothing yet"
         ),
         Position.ENDED: (
             f"query {mine} was ended in {log} when query {other} replaced it. Its checkpoint must not be used again. Start "
-            f"with a new checkpoint and end_query_id={other!r}, or give this sink another name"
+            f"with a new checkpoint and override=EndQuery({other!r}), or give this sink another name"
         ),
     }
     return RefusedStartError(f"{label}: {texts[position]}. Nothing was written", case=position.value)
@@ -127,4 +127,6 @@ def in_doubt(batch_id: int, handles: Handles, evidence: Mapping[TaskKey, Evidenc
 
 
 def _way_out(batch_id: int) -> str:
-    return f"check the output, then restart with abandon_batch={batch_id}: what is visible stays, the rest is given up"
+    return (
+        f"check the output, then restart with override=Abandon({batch_id}): what is visible stays, the rest is given up"
+    )

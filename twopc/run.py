@@ -122,7 +122,7 @@ class Run:
         rest = [
             self.handles[key].transaction for key, found in self.evidence.items() if found is not Evidence.COMMITTED
         ]
-        logger.warning("abandon_batch=%d gives up what is not visible of this batch: %s", batch_id, ", ".join(rest))
+        logger.warning("override=Abandon(%d) gives up what is not visible of this batch: %s", batch_id, ", ".join(rest))
         self.append([Begin(query_id=query_id, first_batch=batch_id + 1, prior_offsets=offsets, abandons=True)])
         self.handles, self.evidence = {}, {}
         self.sweep()

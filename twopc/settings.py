@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from twopc.batch import Overrides
 from twopc.errors import ConfigurationError
+from twopc.override import Overrides
 
 if TYPE_CHECKING:
     from twopc.binding import Binding
@@ -21,7 +21,6 @@ class Settings:
 
     Attributes:
         overrides: what the user allows that is refused otherwise.
-        add_sink: the name of a sink that may join a checkpoint which was bound without it.
         max_attempts: how often a batch is prepared before its error stops the query.
         keep_batches: how many decisions are kept, including the last; at least as many as the engine keeps batches.
 
@@ -30,7 +29,6 @@ class Settings:
     """
 
     overrides: Overrides = field(default_factory=Overrides)
-    add_sink: str | None = None
     max_attempts: int = 3
     keep_batches: int = 100
 

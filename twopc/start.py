@@ -111,7 +111,7 @@ def _binding_of(view: LogView, batch: Batch) -> int:
 def _check_binding(setup: Setup, decided: int) -> Bound:
     identity, sinks = setup.log.identity(), setup.participants.bindings()
     bound = Bound(format=BINDING_FORMAT, log=setup.log.name, log_identity=identity, sinks=sinks)
-    setup.binding.check(bound, add_sink=setup.settings.add_sink, decided=decided)
+    setup.binding.check(bound, add_sink=setup.settings.overrides.add_sink, decided=decided)
     return bound
 
 
@@ -143,7 +143,7 @@ def _require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) -
                 f"older copy: sink {name!r} shows a later batch than this checkpoint (at batch {batch.batch_id}) has decided. "
                 "The checkpoint was restored or is a copy, and another run continued from it. Continuing would write batches "
                 "twice. Use the checkpoint of the run that wrote last; or start with a new checkpoint and "
-                f"end_query_id={mine!r}. Nothing was written",
+                f"override=EndQuery({mine!r}). Nothing was written",
                 case="older copy",
             )
 
@@ -171,6 +171,6 @@ def require_same_log_owner(setup: Setup, decided: LogView, batch: Batch) -> None
 def _name_in_use(what: str, last: str, batch: Batch) -> RefusedStartError:
     return RefusedStartError(
         f"name in use: {what} was last used by query {last}; this is query {batch.query_id}. If query {last} is over and all it "
-        f"decided is visible, pass end_query_id={last!r}; otherwise give this sink another name. Nothing was written",
+        f"decided is visible, pass override=EndQuery({last!r}); otherwise give this sink another name. Nothing was written",
         case="name in use",
     )

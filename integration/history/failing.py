@@ -49,8 +49,7 @@ FAILING: Final = (
     Rule(
         "bad record",
         "A row cannot be written to the sink.",
-        'Correct the row at its source; or set on_bad_record="dead_letter" and dead_letter=KafkaSink(…), and the query goes on '
-        "without it.",
+        "Correct the row at its source; or set dead_letter=KafkaSink(…), and the query goes on without it.",
         failures(["BadRecordError", "SchemaError"]),
     ),
     Rule(
@@ -64,7 +63,7 @@ FAILING: Final = (
         "memory",
         "A process has too little memory.",
         "Raise spark.executor.memoryOverhead (Python workers) or spark.executor.memory (the JVM); or make batches smaller "
-        "(maxOffsetsPerTrigger, for batches that are not planned yet); or lower direct_max_bytes if it is the driver.",
+        "(maxOffsetsPerTrigger, for batches that are not planned yet). If it is the driver, lower write_by=DriverUpTo(…).",
         failures([], _MEMORY),
     ),
     Rule(
@@ -78,8 +77,8 @@ FAILING: Final = (
     Rule(
         "expired",
         "Checkpoints expire: preparing takes longer than its limit.",
-        "Raise prepare_timeout_ms, or kafka.transaction.timeout.ms and the brokers' transaction.max.timeout.ms if those are the "
-        "limit. Or make preparing faster: see the other findings. A replay has the same rows, so it takes as long again.",
+        "Raise the limit: CheckpointConfig.timeout_ms, or kafka.transaction.timeout.ms with transaction.max.timeout.ms. "
+        "Or make preparing faster: see the other findings. A replay has the same rows, so it takes as long again.",
         failures(["CheckpointExpiredError"], reason="expired"),
     ),
     Rule(

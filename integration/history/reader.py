@@ -85,9 +85,9 @@ def _read(checkpoint: Path) -> History:
     if not files:
         raise HistoryError(
             f"{checkpoint} has no directory twopc/history and no history in itself: it is no checkpoint of exactly_once(), or "
-            "history=False, or it was written on a file system where history=True must be set"
+            "CheckpointConfig(history=False), or it was written on a file system where history=True must be set"
             if is_copy
-            else f"{checkpoint} is a checkpoint without a history: no batch has ended since it is kept, or history=False is set"
+            else f"{checkpoint} has no history: no batch has ended yet, or CheckpointConfig(history=False) is set"
         )
     checkpoints: list[Checkpoint] = []
     skipped: list[str] = []

@@ -223,14 +223,14 @@ SLOW: Final = (
     Rule(
         "too many tasks",
         "Many tasks with few rows each: every one has a transaction of its own.",
-        "coalesce() before the sink, or lower spark.sql.shuffle.partitions; or raise direct_max_bytes, so that the driver writes "
-        "such a batch in one transaction.",
+        "coalesce() before the sink, or lower spark.sql.shuffle.partitions; or raise write_by=DriverUpTo(…), so that "
+        "the driver writes such a batch in one transaction.",
         _many_tasks,
     ),
     Rule(
         "limit near",
         "Preparing takes a large part of its limit. One slow batch more, and it expires.",
-        "Raise the limit before that: prepare_timeout_ms, or kafka.transaction.timeout.ms with transaction.max.timeout.ms.",
+        "Raise the limit now: CheckpointConfig.timeout_ms, or kafka.transaction.timeout.ms with transaction.max.timeout.ms.",
         _near,
     ),
     Rule(

@@ -113,8 +113,8 @@ def _lines(found: Found, file: str | None) -> list[str]:
     return [
         *lines,
         f"Recorded in {file}.",
-        f"Start the new query with take_over(exactly_once(…, adopt_query_id={handover.query_id!r}), …).",
-        f"If the sink has used this checkpoint before: resume_at_batch={batch + (handover.kind is Kind.NOTHING)} instead.",
+        f"Start the new query with take_over(exactly_once(…, override=AdoptQuery({handover.query_id!r})), …).",
+        f"If the sink has used this checkpoint before: override=ResumeAt({batch + (handover.kind is Kind.NOTHING)}) instead.",
     ]
 
 

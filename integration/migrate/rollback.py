@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from twopc.batch import Overrides
 from twopc.coordinator import Coordinator
 from twopc.errors import ConfigurationError
 from twopc.integration.migrate.cutover import last_batch
 from twopc.integration.migrate.handover import Handover, Handovers, Kind
 from twopc.integration.spark.checkpoint import query_id, read_batch
+from twopc.override import Overrides
 from twopc.recovery import Outcome
 from twopc.settings import Settings
 

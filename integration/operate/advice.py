@@ -73,7 +73,7 @@ def _of_checkpoint(state: SinkState, checkpoint: CheckpointState | None) -> Iter
         yield Advice(
             Urgency.ACT,
             f"the checkpoint is of query {checkpoint.query_id}, the ledger is open for query {state.query_id}",
-            f"Use the checkpoint of query {state.query_id}; or, if that query is over, see end_query_id.",
+            f"Use the checkpoint of query {state.query_id}; or, if it is over, start the other one with override=EndQuery(…).",
             "the-start-is-refused",
         )
         return

@@ -33,11 +33,11 @@ _NEXT: Final = {
     Step.REPAIR: "Start the query: if the replay gives the decided rows, it writes what is lost; else it stops in doubt.",
     Step.IN_DOUBT: (
         "Spark has moved past the batch and cannot replay it. Look at the output, then start once with "
-        "abandon_batch={batch}: what is visible stays, the rest is given up."
+        "override=Abandon({batch}): what is visible stays, the rest is given up."
     ),
     Step.BLOCKED: (
         "Neither commit nor loss can be proven now. Start the query when every broker answers. If its markers were "
-        "deleted, start once with abandon_batch={batch}."
+        "deleted, start once with override=Abandon({batch})."
     ),
 }
 #: Their entries in the runbook; the others need none.

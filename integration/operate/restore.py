@@ -1,7 +1,7 @@
 """Restore a savepoint: a new checkpoint, of a new query, that goes on behind the savepoint's batch.
 
 The new query has an id of its own. So the old checkpoint and the new one can never write to a sink in turns unnoticed: the new
-query has to name the old one (``end_query_id``), and the ledger ends the old one for good. The binding and the decisions of the
+query has to name the old one (``EndQuery``), and the ledger ends the old one for good. The binding and the decisions of the
 old query are not restored: they would bind the new checkpoint to what the old one goes on deciding.
 """
 
@@ -77,7 +77,7 @@ class Restored(NamedTuple):
     def settings(self) -> str:
         """What to pass to ``exactly_once`` at the first start."""
         former = self.savepoint.manifest.query_id
-        return f"adopt_query_id={self.query_id!r}, end_query_id={former!r}"
+        return f"override=[AdoptQuery({self.query_id!r}), EndQuery({former!r})]"
 
     def facts(self) -> dict[str, Any]:
         """As a JSON object."""

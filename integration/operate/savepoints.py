@@ -82,7 +82,7 @@ def restore(savepoint: Path, checkpoint: Path, connection: Connection) -> Answer
         )
     lines += [
         f"First start in place of the old query: exactly_once(…, {done.settings}). The old query is then ended for good.",
-        f"Beside the old query instead: give the sinks other names, and adopt_query_id={done.query_id!r} only.",
+        f"Beside the old query instead: give the sinks other names, and override=AdoptQuery({done.query_id!r}) only.",
     ]
     return Answer(DONE, done.facts(), show_lines(lines))
 

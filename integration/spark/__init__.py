@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from twopc.errors import missing_extra
 
 if TYPE_CHECKING:
+    from twopc.integration.spark.direct import DriverUpTo
     from twopc.integration.spark.foreach_batch import ExactlyOnce, exactly_once
 
-__all__ = ["ExactlyOnce", "exactly_once"]
+__all__ = ["DriverUpTo", "ExactlyOnce", "exactly_once"]
+
+_HOMES: Final = {"DriverUpTo": "direct", "ExactlyOnce": "foreach_batch", "exactly_once": "foreach_batch"}
 
 if not TYPE_CHECKING:  # so that a type checker still reports names that do not exist
 
@@ -23,6 +26,6 @@ if not TYPE_CHECKING:  # so that a type checker still reports names that do not 
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         try:
-            return getattr(import_module("twopc.integration.spark.foreach_batch"), name)
+            return getattr(import_module(f"twopc.integration.spark.{_HOMES[name]}"), name)
         except ModuleNotFoundError as error:
             raise missing_extra("twopc.integration.spark", "spark", error) from error

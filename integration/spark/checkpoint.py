@@ -41,8 +41,8 @@ def query_id(files: Files) -> str:
     data = files.read("metadata")
     if data is None:
         raise ConfigurationError(
-            f"checkpoint_location={files.location!r} holds no streaming query's checkpoint: give exactly_once() the same "
-            "path as .option('checkpointLocation', …)"
+            f"checkpoint_location={files.location!r} holds no streaming query's checkpoint: give the same path as "
+            ".option('checkpointLocation', …). exactly_once() finds it by itself if checkpoint_location is left out"
         )
     with decoding(files, "metadata"):
         return str(json.loads(data.decode().splitlines()[-1])["id"])

@@ -54,7 +54,7 @@ def collect(
         if max_bytes is None:  # the JVM's own error, or the broken connection to it, names no setting
             logger.error(  # noqa: TRY400 - the error itself is raised
                 "the driver could not collect the rows of a batch. No data is lost. If the error is about memory "
-                "(OutOfMemoryError, spark.driver.maxResultSize), set direct='auto': then the tasks write what is too large for "
+                "(OutOfMemoryError, spark.driver.maxResultSize), set write_by='auto': then the tasks write what is too large for "
                 "the driver. Or give the driver more: spark.driver.memory, spark.driver.maxResultSize"
             )
         raise

@@ -9,12 +9,16 @@ from __future__ import annotations
 import json
 from collections import defaultdict, deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from twopc.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-WAYS: Final = ("auto", "always", "never")
+#: The least and the most that the driver may be told to collect. What bounds the tasks is twice the number in Spark's SQL, which
+#: has no longer ones.
+_MAX_BYTES: Final = (1024, 1 << 62)
 #: What a record of a Kafka source may become, before a batch has told.
 _FIRST_BYTES_PER_RECORD: Final = 1024
 #: One large batch in so many is enough to keep all of them away from the driver.
@@ -23,17 +27,40 @@ _REMEMBERED: Final = 8
 _MARGIN: Final = 50
 
 
+@dataclass(frozen=True)
+class DriverUpTo:
+    """``write_by="auto"`` with another limit: the driver writes a DataFrame that is expected to fit, the tasks any other.
+
+    Attributes:
+        max_bytes: what the driver collects of one DataFrame of a batch. If there is more after all, the tasks write it.
+
+    Raises:
+        ConfigurationError: the number is out of range.
+    """
+
+    max_bytes: int = 16 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        """Check the number."""
+        (low, high), given = _MAX_BYTES, self.max_bytes
+        if not isinstance(given, int) or isinstance(given, bool) or not low <= given <= high:
+            raise ConfigurationError(f"DriverUpTo(max_bytes={given!r}): give a number of bytes from {low} to {high}")
+
+
+#: Who writes a batch: ``exactly_once(write_by=…)``.
+WriteBy = Literal["auto", "driver", "tasks"] | DriverUpTo
+
+
 class Direct:
     """What a run of a query has learned about the size of its batches, DataFrame by DataFrame.
 
     Args:
-        way: one of :data:`WAYS`.
-        max_bytes: what the driver may collect of one DataFrame of a batch.
+        write_by: what the user has said.
     """
 
-    def __init__(self, way: str, max_bytes: int) -> None:
-        self.way = way
-        self.max_bytes = max_bytes
+    def __init__(self, write_by: WriteBy) -> None:
+        self.way = write_by if isinstance(write_by, str) else "auto"
+        self.max_bytes = (write_by if isinstance(write_by, DriverUpTo) else DriverUpTo()).max_bytes
         #: By the DataFrame's name: the bytes that each unit of input has become.
         self.seen: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
 
@@ -55,12 +82,12 @@ class Way:
     @property
     def max_bytes(self) -> int | None:
         """What the driver may collect; None where the user has said that it always does."""
-        return None if self.direct.way == "always" else self.direct.max_bytes
+        return None if self.direct.way == "driver" else self.direct.max_bytes
 
     def is_direct(self, frame: str) -> bool:
         """Whether the driver shall write a DataFrame. What cannot be estimated is left to the tasks, which measure it."""
         if self.direct.way != "auto":
-            return self.direct.way == "always"
+            return self.direct.way == "driver"
         expected_bytes = self._expected_bytes(frame)
         return expected_bytes is not None and expected_bytes <= self.direct.max_bytes
 

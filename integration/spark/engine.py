@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 #: As an object: Spark's JVM would have to parse ``result binary`` with every batch.
 _RESULT: Final = StructType([StructField("result", BinaryType())])
-_SETTING: Final = "prepare_timeout_ms"
+_SETTING: Final = "CheckpointConfig.timeout_ms"
 _EXPIRY: Final = "kafka.transaction.timeout.ms and the brokers' transaction.max.timeout.ms"
 
 

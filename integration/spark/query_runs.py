@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from twopc.integration.spark.running import RunningQuery
+    from twopc.integration.spark.running import GivenCheckpoint, RunningQuery
     from twopc.integration.spark.several import Call
     from twopc.integration.spark.status_store import Moment
 
@@ -70,19 +70,18 @@ _runs: Final[dict[str, QueryRun]] = {}
 _lock: Final = threading.Lock()  # queries of one process start in threads of their own
 
 
-def run_of_this_call(session: SparkSession, query_id: str, location: str, since: Moment) -> QueryRun:
+def run_of_this_call(session: SparkSession, given: GivenCheckpoint | None, since: Moment) -> QueryRun:
     """The run whose query makes the present call.
 
     Args:
         session: any session.
-        query_id: the id in the checkpoint.
-        location: of the checkpoint, for messages.
+        given: the checkpoint that the query must have; None for any.
         since: a moment before the run.
 
     Raises:
         ConfigurationError: see :func:`~twopc.integration.spark.running.calling_query`.
     """
-    query = calling_query(session, query_id, location)
+    query = calling_query(session, given)
     with _lock:
         if query.run_id not in _runs:
             for ended in list(_ended()):

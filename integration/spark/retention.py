@@ -25,6 +25,6 @@ def decisions_kept(session: SparkSession, num_retained: int | None) -> int:
     """
     sparks = int(session.conf.get(_SPARKS, _SPARKS_DEFAULT) or _SPARKS_DEFAULT)
     if num_retained is not None and num_retained < sparks:
-        text = "num_retained=%d: %d decisions are kept, because %s=%d, and Spark can go back to each of these batches"
+        text = "CheckpointConfig.num_retained=%d: %d decisions are kept, because %s=%d, and Spark can go back to each of them"
         logger.warning(text, num_retained, sparks, _SPARKS, sparks)
     return max(num_retained or NUM_RETAINED, sparks)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from py4j.protocol import Py4JError
 
@@ -48,6 +48,11 @@ class RunningQuery:
             return False
 
     @property
+    def checkpoint_location(self) -> str:
+        """Of its checkpoint, as a Hadoop path that names its file system (``ResolveWriteToStream`` in Spark)."""
+        return str(self._java.resolvedCheckpointRoot())
+
+    @property
     def execution(self) -> Any:
         """Spark's plan of the present batch (``IncrementalExecution``), from which ``ForeachBatchSink`` makes the batch."""
         return self._java.lastExecution()
@@ -66,19 +71,30 @@ class RunningQuery:
         return self._known is present
 
 
-def calling_query(session: SparkSession, query_id: str, location: str) -> RunningQuery:
+class GivenCheckpoint(NamedTuple):
+    """A checkpoint that the user names.
+
+    Attributes:
+        location: where it is.
+        query_id: the id of the query in it.
+    """
+
+    location: str
+    query_id: str
+
+
+def calling_query(session: SparkSession, given: GivenCheckpoint | None) -> RunningQuery:
     """Find the query that makes the present call.
 
     Args:
         session: any session: all share what is running.
-        query_id: the id in the checkpoint.
-        location: of the checkpoint, for messages.
+        given: the checkpoint that the query must have; None for any.
 
     Raises:
         ConfigurationError: the checkpoint belongs to another query, or the call does not come from a query's own thread.
     """
     try:
-        return _calling_query(session, query_id, location)
+        return _calling_query(session, given)
     except Py4JError as error:
         raise ConfigurationError(
             f"this Spark ({session.version}) does not show which query makes the call, so it cannot be checked. Nothing was "
@@ -86,19 +102,17 @@ def calling_query(session: SparkSession, query_id: str, location: str) -> Runnin
         ) from error
 
 
-def _calling_query(session: SparkSession, query_id: str, location: str) -> RunningQuery:
+def _calling_query(session: SparkSession, given: GivenCheckpoint | None) -> RunningQuery:
     threads = session.sparkContext._jvm.java.lang.Thread  # type: ignore[union-attr]  # noqa: SLF001 - no public way there
-    callers = {}
-    for java in _active(session):
-        query = RunningQuery(java, threads)
-        if query.makes_this_call():
-            callers[query.query_id] = query
-    if query_id in callers:
-        return callers[query_id]
-    for other in callers:
+    for query in (RunningQuery(java, threads) for java in _active(session)):
+        if not query.makes_this_call():
+            continue
+        if given is None or given.query_id == query.query_id:
+            return query
         raise ConfigurationError(
-            f"checkpoint_location={location!r} belongs to query {query_id}, but this is query {other}: give exactly_once() the "
-            "same path as .option('checkpointLocation', …). Nothing was written"
+            f"checkpoint_location={given.location!r} belongs to query {given.query_id}, but query {query.query_id} calls, whose "
+            f"checkpoint is {query.checkpoint_location!r}. Nothing was written. Leave checkpoint_location out: exactly_once() "
+            "finds the checkpoint of the query that calls it"
         )
     if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
         raise ConfigurationError(

@@ -50,7 +50,7 @@ def open_location(location: str) -> tuple[fs.FileSystem, str]:
             filesystem, path = fs.LocalFileSystem(), location
     except (pa.ArrowException, OSError, ValueError) as error:
         raise ConfigurationError(
-            f"staging_location={location!r} cannot be opened by pyarrow ({error}): give a path that the driver and all workers "
+            f"staging={location!r} cannot be opened by pyarrow ({error}): give a path that the driver and all workers "
             "share, such as a POSIX path, hdfs://, s3:// or gs://"
         ) from error
     return filesystem, path.rstrip("/")
@@ -134,7 +134,7 @@ class Staging:
         if missing is not None:
             raise ConfigurationError(
                 f"the driver does not see {self.location}/{missing}, which a task has just written: the workers have a directory "
-                "of their own under this path. Nothing of the batch is decided or visible. Set staging_location to a path that "
+                "of their own under this path. Nothing of the batch is decided or visible. Set staging to a path that "
                 "the driver and all workers share, such as a network file system, hdfs://, s3:// or gs://, and restart"
             )
 

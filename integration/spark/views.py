@@ -1,6 +1,6 @@
 """Which rows and columns each sink is given. One Arrow batch holds those of all sinks; a view of it copies nothing.
 
-With ``on_bad_record="dead_letter"`` no sink is given a row that one of them can never take. The sink for dead letters takes
+With ``dead_letter`` no sink is given a row that one of them can never take. The sink for dead letters takes
 part in the same decision, so a letter is readable exactly once, together with the rest of its batch.
 """
 

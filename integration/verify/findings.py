@@ -50,7 +50,7 @@ class Kind(Enum):
     DUPLICATES = "duplicates", Severity.ERROR  #: a record repeats an earlier one's identity
     SEQUENCE_GAPS = "sequence_gaps", Severity.ERROR  #: numbers are missing in a sequence
     RECORDS_UNDECIDED = "records_undecided", Severity.ERROR  #: with --sole-writer, more records than decided rows
-    ABANDONED = "abandoned", Severity.WARNING  #: not visible, and given up with abandon_batch
+    ABANDONED = "abandoned", Severity.WARNING  #: not visible, and given up with Abandon
     DECIDED_OPEN = "decided_open", Severity.WARNING  #: of the last batch, not committed yet: a restart commits it
     DECIDED_UNKNOWN = "decided_unknown", Severity.WARNING  #: reading can prove neither its commit nor its loss
     ORPHAN_OPEN = "orphan_open", Severity.WARNING  #: an earlier driver's, undecided: the next driver aborts it

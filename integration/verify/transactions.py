@@ -64,7 +64,7 @@ def check_missing(
     for uuid, description in absent.items():
         one = decided[uuid]
         if one.abandoned:
-            kind, text = Kind.ABANDONED, f"given up with abandon_batch={one.id.batch}, so its rows may be missing"
+            kind, text = Kind.ABANDONED, f"given up with override=Abandon({one.id.batch}), so its rows may be missing"
         else:
             kind, text = _why_missing(one, description, bounds, is_last=one.id == last)
         named = f"task {one.task}, {one.handle.transaction}, {one.handle.rows} rows"

@@ -65,7 +65,7 @@ class Query:
             .option("maxFilesPerTrigger", 1)
             .json(str(self.directory / "source"))
         )
-        each = exactly_once(*self.sinks, checkpoint_location=checkpoint, **self.settings)
+        each = exactly_once(*self.sinks, **self.settings)
         selected = frame.selectExpr(*(expressions or ("*", "id AS key", "CAST(n AS STRING) AS value")))
         writer = (
             self.plan(selected).writeStream.foreachBatch(self.function(each)).option("checkpointLocation", checkpoint)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 KILLED = 128 + signal.SIGKILL
 #: For tests of what tasks do: the driver would write such small batches itself.
-BY_TASKS = {"direct": "never"}
+BY_TASKS = {"write_by": "tasks"}
 _SCRIPT = Path(__file__).with_name("spark_query.py")
 _POLL_S = 0.02
 _TIMEOUT_S = 120.0

@@ -172,13 +172,13 @@ def test_nobody_chooses_a_weaker_guarantee_unawares(play: Play, caplog: pytest.L
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("direct", ["always", "never"])
+@pytest.mark.parametrize("direct", ["driver", "tasks"])
 @pytest.mark.parametrize("guarantee", ["AT_LEAST_ONCE", "EXACTLY_ONCE"])
 def test_a_killed_driver_doubles_exactly_what_its_guarantee_allows(
     guarantee: str, direct: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     doubled = 20 if guarantee == "AT_LEAST_ONCE" else 0
-    sink, settings = {"guarantee": guarantee}, {"direct": direct}
+    sink, settings = {"guarantee": guarantee}, {"write_by": direct}
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, sink=sink, settings=settings, max_offsets=20)
     try:
         pipeline.feed(60)

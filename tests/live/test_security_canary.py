@@ -244,7 +244,7 @@ def test_a_spark_query_at_debug_level_leaves_no_secret_in_logs_checkpoint_and_ev
         files=str(tmp_path / "input"),
         plan="shuffle",
         sink={"options": {**client, **WAYS["PLAIN"]}},
-        settings={"direct": "never"},
+        settings={"write_by": "tasks"},
         spark={
             "spark.log.level": "DEBUG",
             "spark.eventLog.enabled": "true",

@@ -20,12 +20,12 @@ from tests.live.rules.schedules import Play, at, die, work_of
 from tests.live.security_support import LITERAL, PREFIXED, Right, add_user, allow, documented
 from tests.live.services import KafkaService
 from tests.tasks import attempt_of, prepare
-from twopc.batch import Overrides
 from twopc.errors import TwoPhaseCommitError
 from twopc.files import LocalFiles
 from twopc.integration.cli import app
 from twopc.integration.migrate.handover import Handover, Handovers, Kind
 from twopc.integration.spark.checkpoint import query_id, read_batch
+from twopc.override import Overrides
 from twopc.settings import Settings
 from twopc.testing.crash_points import InjectedFault
 

@@ -141,28 +141,23 @@ def test_every_batch_is_there_once_after_a_crash_and_a_restart_in_the_same_sessi
 
 
 def test_the_connections_of_an_object_are_closed_once_another_one_writes_for_the_same_run(
-    kafka: KafkaService, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
-    closed: list[int] = []
+    made: list[ExactlyOnce] = []
+    connected: list[list[bool]] = []
     query = Query(spark, tmp_path, (kafka_sink(kafka.bootstrap_servers),))
 
     def write(batch: DataFrame, batch_id: int) -> None:
-        each = exactly_once(*query.sinks, checkpoint_location=str(query.directory / "checkpoint"))
-        release = each.close
-
-        def close() -> None:
-            closed.append(batch_id)
-            release()
-
-        monkeypatch.setattr(each, "close", close)
-        each(batch, batch_id)
+        made.append(exactly_once(*query.sinks))
+        made[-1](batch, batch_id)
+        connected.append([one._writer is not None and one._writer._coordinator is not None for one in made])
 
     query.function = lambda _: write
     for rows in BATCHES:
         query.feed(*rows)
     query.run()
     assert values(query.sinks[0]) == VALUES
-    assert closed == [0, 1]
+    assert connected == [[True], [False, True], [False, False, True]]
 
 
 @pytest.mark.parametrize(
@@ -244,7 +239,7 @@ def test_a_call_from_a_thread_of_the_users_is_refused_and_names_the_thread(
     assert not values(query.sinks[0])
 
 
-def test_two_queries_of_a_session_may_share_a_function_but_not_a_checkpoint(
+def test_two_queries_of_a_session_may_share_a_function_but_not_an_object(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     """One takes the other's object by mistake, while both run."""
@@ -273,7 +268,7 @@ def test_two_queries_of_a_session_may_share_a_function_but_not_a_checkpoint(
     finally:
         is_refused.set()
         first.join()
-    assert "belongs to query" in message and "checkpointLocation" in message
+    assert "which still runs. Nothing of this call was written. Make one object for each query" in message
     assert values(queries[0].sinks[0]) == Counter(["2", "3"])
     assert not values(queries[1].sinks[0])
 
@@ -309,3 +304,19 @@ def test_a_failed_call_may_be_repeated_by_another_object(
     finally:
         crash_points.disarm()
     assert values(query.sinks[0]) == VALUES
+
+
+def test_a_checkpoint_that_is_named_must_be_that_of_the_query_that_calls(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    one, two = (Query(spark, tmp_path / name, (kafka_sink(kafka.bootstrap_servers),)) for name in ("one", "two"))
+    for query in (one, two):
+        query.directory.mkdir()
+        query.feed(*BATCHES[0])
+        query.settings = {"checkpoint_location": tmp_path / "one" / "checkpoint"}  # a Path will do
+    one.run()
+    message = two.refused()
+    assert "belongs to query" in message and str(tmp_path / "two" / "checkpoint") in message
+    assert "Leave checkpoint_location out" in message
+    assert values(one.sinks[0]) == Counter(["2", "3"])
+    assert not values(two.sinks[0])

@@ -27,6 +27,7 @@ from tests.live.redis.conftest import redis_server
 from tests.live.spark_support import BY_TASKS, Pipeline, spark
 from tests.live.test_spark_recovery import decide_and_lose
 from tests.reader import records
+from twopc import DriverUpTo
 from twopc.crash_points import POINTS
 from twopc.integration.spark import collect
 from twopc.records import Decision, Repair
@@ -46,7 +47,7 @@ __all__ = ["redis_server", "spark"]
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
-DIRECT = {"direct": "always"}
+DIRECT = {"write_by": "driver"}
 #: Of both roles: the driver is the writer, too. The first one is passed at the first start only.
 STEPS = ["driver.bound", *POINTS]
 SAMPLE = {"task.flushed", "task.handed_over", "driver.prepared", "driver.decided", "driver.bound"}
@@ -86,7 +87,7 @@ def test_a_batch_over_the_limit_is_evaluated_again_by_tasks_and_the_next_ones_go
 ) -> None:
     sink, evaluated = kafka_sink(kafka.bootstrap_servers), tmp_path / "evaluated"
 
-    query = Query(spark, tmp_path, (sink,), {"direct_max_bytes": 20_000}, plan=counting(evaluated))
+    query = Query(spark, tmp_path, (sink,), {"write_by": DriverUpTo(20_000)}, plan=counting(evaluated))
     sizes = (10, 10, 5000, 10, 10)
     for number, size in enumerate(sizes):
         query.feed(*rows(size, first=number * 10_000))
@@ -113,7 +114,7 @@ def test_a_batch_that_is_a_hundred_times_larger_than_expected_does_not_reach_the
 
     monkeypatch.setattr(collect.Stream, "load_stream", counted)
     sink = kafka_sink(kafka.bootstrap_servers)
-    query = Query(spark, tmp_path, (sink,), {"direct_max_bytes": 2_000})
+    query = Query(spark, tmp_path, (sink,), {"write_by": DriverUpTo(2_000)})
     query.feed(*rows(5))
     query.feed(*rows(5, first=100))
     query.feed(*rows(count, width, first=1000))
@@ -147,14 +148,14 @@ def test_both_ways_write_the_same_records_to_the_same_partitions(
         "IF(n > 0, timestamp'2020-02-03 04:05:06.789Z', timestamp'1970-01-02 00:00:00Z') AS timestamp",
     )
     found = []
-    for way in ("always", "never"):
+    for way in ("driver", "tasks"):
         sink = kafka_sink(kafka.bootstrap_servers)
         directory = tmp_path / way
         directory.mkdir()
-        query = Query(spark, directory, (sink,), {"direct": way})
+        query = Query(spark, directory, (sink,), {"write_by": way})
         query.feed(*given)
         query.run(*expressions)
-        assert (ways(sink) == [[True]]) is (way == "always")
+        assert (ways(sink) == [[True]]) is (way == "driver")
         found.append(
             Counter(
                 (one.key(), one.value(), one.partition() if one.key() else None, str(one.headers()), one.timestamp()[1])
@@ -187,10 +188,10 @@ def test_a_bad_row_is_named_as_by_a_task_and_nothing_is_visible(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     messages = []
-    for way in ("always", "never"):
+    for way in ("driver", "tasks"):
         sink = kafka_sink(kafka.bootstrap_servers)
         (tmp_path / way).mkdir()
-        query = Query(spark, tmp_path / way, (sink,), {"direct": way})
+        query = Query(spark, tmp_path / way, (sink,), {"write_by": way})
         query.feed(*rows(2))
         message = query.refused("id AS key", "repeat('x', 2000000) AS value").replace(sink.name, "it")
         what, _, when = message.partition(". Checkpoint 0 was triggered at ")
@@ -209,7 +210,7 @@ def test_dead_letters_and_several_sinks_and_dataframes_are_one_decision(
     def function(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
         return lambda batch, i: each({odd.name: batch.where("id = 'odd'"), even.name: batch.where("id = 'even'")}, i)
 
-    settings = {**DIRECT, "on_bad_record": "dead_letter", "dead_letter": letters}
+    settings = {**DIRECT, "dead_letter": letters}
     query = Query(spark, tmp_path, (odd, even), settings, function=function)
     query.feed(*BATCHES[0], {"id": "even", "n": None})
     query.fail_at("driver.committing@2")
@@ -225,7 +226,7 @@ def test_dead_letters_and_several_sinks_and_dataframes_are_one_decision(
 # -- losses ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("then", ["never", "always"])
+@pytest.mark.parametrize("then", ["tasks", "driver"])
 def test_a_lost_part_is_repaired_in_the_way_of_the_decision_whatever_the_setting_is_now(
     then: str, kafka: KafkaService, redis_server: RedisService, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -236,7 +237,7 @@ def test_a_lost_part_is_repaired_in_the_way_of_the_decision_whatever_the_setting
     query.fail_at("driver.decided")
     with contextlib.closing(redis_client(redis_server)) as client:
         client.delete(*client.scan_iter(f"twopc:{totals.name}:*:slice:*", count=1000))
-    query.settings = {"direct": then}
+    query.settings = {"write_by": then}
     query.run()
     assert ways(events) == [[True], [True]]
     assert isinstance(decided(events)[1], Repair)
@@ -348,9 +349,9 @@ def test_ways_may_change_from_batch_to_batch_over_crashes(
         for one in pipeline.feed(10):
             counts[one.partition("-")[0]] += 1
         expected.update(f"{key}:{count}" for key, count in counts.items())
-        pipeline.change(settings={"direct": chance.choice(["always", "never"])})
+        pipeline.change(settings={"write_by": chance.choice(["driver", "tasks"])})
         pipeline.fail_at(spark, chance.choice(["driver.prepared", "driver.decided", "driver.committed"]))
-        pipeline.change(settings={"direct": chance.choice(["always", "never"])})
+        pipeline.change(settings={"write_by": chance.choice(["driver", "tasks"])})
         pipeline.run(spark)
     if plan == "rows":
         pipeline.require_exactly_once()

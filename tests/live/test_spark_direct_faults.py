@@ -91,8 +91,8 @@ def test_the_records_are_those_of_sparks_own_sink(
         for number in range(count)
     ]
     found = {}
-    for way in ("always", "never", "auto", "spark"):
-        query = Query(spark, tmp_path / way, (kafka_sink(kafka.bootstrap_servers),), {"direct": way})
+    for way in ("driver", "tasks", "auto", "spark"):
+        query = Query(spark, tmp_path / way, (kafka_sink(kafka.bootstrap_servers),), {"write_by": way})
         if way == "spark":
             query.function = lambda _, topic=query.sinks[0].topic: _by_spark(kafka.bootstrap_servers, topic)  # type: ignore[misc]
             query.settings = DIRECT

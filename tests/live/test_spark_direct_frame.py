@@ -15,6 +15,7 @@ from tests.live.file_query import Query, kafka_sink, values
 from tests.live.spark_support import Pipeline, as_arrow, spark
 from tests.live.test_spark_direct import DIRECT, sink_of, ways
 from tests.live.test_spark_direct import rows as numbered
+from twopc import DriverUpTo
 from twopc.errors import RetriableError
 from twopc.integration.spark import engine
 from twopc.integration.spark.collect import collect
@@ -154,7 +155,7 @@ def test_the_tasks_bound_what_a_query_with_state_gives_and_the_first_batch_of_a_
 def test_a_batch_of_few_records_that_are_larger_than_ever_does_not_stay_in_the_driver(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
-    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, max_offsets=5, settings={"direct_max_bytes": 100_000})
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, max_offsets=5, settings={"write_by": DriverUpTo(100_000)})
     for size in (10, 10, 60_000, 10):
         for number in range(5):
             value = f"{number}-{size}-" + "x" * size

@@ -12,6 +12,7 @@ from pyspark import TaskContext
 from tests.live.file_query import Query, kafka_sink, values
 from tests.live.spark_support import Pipeline, spark
 from tests.live.test_spark_direct import DIRECT, rows, ways
+from twopc import DriverUpTo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -73,7 +74,7 @@ def test_a_batch_that_a_stateful_plan_evaluates_twice_has_each_row_once(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     sink = kafka_sink(kafka.bootstrap_servers)
-    query = Query(spark, tmp_path, (sink,), {"direct_max_bytes": 20_000})
+    query = Query(spark, tmp_path, (sink,), {"write_by": DriverUpTo(20_000)})
     query.plan = lambda frame: frame.dropDuplicates(["id"])
     for size in (10, 10, 4000, 4020):
         query.feed(*rows(size))

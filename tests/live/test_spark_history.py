@@ -10,7 +10,7 @@ import pytest
 
 from tests.live import spark_query
 from tests.live.spark_support import KILLED, Pipeline, spark
-from twopc import Checkpoint, Listener
+from twopc import Checkpoint, CheckpointConfig, Listener
 from twopc.integration.history.diagnose import diagnose
 from twopc.integration.history.reader import History, read
 from twopc.testing.crash_points import arm, disarm
@@ -37,15 +37,15 @@ def _history(pipeline: Pipeline) -> History:
     return read(Path(pipeline.options.checkpoint))
 
 
-@pytest.mark.parametrize(("direct", "way"), [("always", "direct"), ("never", "tasks")])
+@pytest.mark.parametrize(("direct", "way"), [("driver", "direct"), ("tasks", "tasks")])
 def test_every_batch_is_in_the_history_with_its_way_rows_phases_and_tasks(
     direct: str, way: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, partitions=2, max_offsets=10)
     pipeline.feed(30)
-    pipeline.run(spark, settings={"direct": direct})
+    pipeline.run(spark, settings={"write_by": direct})
     pipeline.feed(10)
-    pipeline.run(spark, settings={"direct": direct})
+    pipeline.run(spark, settings={"write_by": direct})
     pipeline.require_exactly_once()
     history = _history(pipeline)
     found = history.checkpoints
@@ -57,7 +57,7 @@ def test_every_batch_is_in_the_history_with_its_way_rows_phases_and_tasks(
     assert len({one.run_id for one in found}) == 2
     for one in found:
         assert list(one.phases)[-5:] == ["prepare", "confirm", "decide", "commit", "finish"]
-        assert one.limited_by == "prepare_timeout_ms"
+        assert one.limited_by == "CheckpointConfig.timeout_ms"
         assert one.size_bytes > 0
         assert one.slowest[0].took_ms <= one.phases["prepare"]
         assert 0 < one.slowest[0].flush_ms < one.slowest[0].took_ms
@@ -91,7 +91,7 @@ def test_a_killed_driver_leaves_its_history_and_what_is_in_progress_and_a_restar
 def test_the_transactions_that_a_killed_driver_leaves_open_are_counted_by_its_successor(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
-    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, partitions=2, settings={"direct": "never"})
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, partitions=2, settings={"write_by": "tasks"})
     try:
         pipeline.feed(20)
         assert pipeline.process("driver.confirmed=kill").ended() == KILLED
@@ -110,11 +110,11 @@ def test_an_expired_checkpoint_says_when_how_long_and_which_setting(
     pipeline.feed(8)
     with monkeypatch.context() as patch:
         patch.setattr(spark_query, "planned", lambda frame, _: frame.selectExpr("key", SLOW))
-        message = pipeline.fail(spark, settings={"prepare_timeout_ms": 2_000})
+        message = pipeline.fail(spark, settings={"checkpoints": CheckpointConfig(timeout_ms=2_000)})
     assert "CheckpointExpiredError" in message
     assert "Checkpoint 0 was triggered at 20" in message
     assert " and expired at 20" in message
-    assert "Its limit was 2.0 s, set by prepare_timeout_ms" in message
+    assert "Its limit was 2.0 s, set by CheckpointConfig.timeout_ms" in message
     (found,) = _history(pipeline).checkpoints
     assert found.cause is not None
     assert (found.outcome, found.cause.phase, found.cause.error) == ("expired", "prepare", "CheckpointExpiredError")
@@ -128,7 +128,7 @@ def test_a_vote_after_the_limit_is_late_its_transaction_is_aborted_and_nothing_o
     kafka: KafkaService, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver writes this batch itself: cancelling Spark's jobs does not stop it, so its vote comes, too late."""
-    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, settings={"direct": "always"})
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, settings={"write_by": "driver"})
     pipeline.feed(8)
     pipeline.run(spark)
     pipeline.feed(8)
@@ -144,7 +144,7 @@ def test_a_vote_after_the_limit_is_late_its_transaction_is_aborted_and_nothing_o
 
     monkeypatch.setattr(spark.sparkContext, "cancelJobsWithTag", noted)
     arm("task.flushed", wait_for_the_limit)
-    message = pipeline.fail(spark, settings={"direct": "always", "prepare_timeout_ms": 10_000})
+    message = pipeline.fail(spark, settings={"write_by": "driver", "checkpoints": CheckpointConfig(timeout_ms=10_000)})
     disarm()
     assert "1 acknowledgements came late; their transactions are aborted" in message
     last = _history(pipeline).checkpoints[-1]
@@ -161,7 +161,7 @@ def test_a_declined_checkpoint_names_the_task_and_its_reason(
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, sink={"options": {"kafka.message.max.bytes": "1000"}})
     pipeline.feed(4)
     pipeline.give(b"x" * 5_000, key=b"k")
-    message = pipeline.fail(spark, settings={"direct": "never"})
+    message = pipeline.fail(spark, settings={"write_by": "tasks"})
     assert "BadRecordError: task " in message
     assert "Checkpoint 0 was triggered at" in message
     (found,) = _history(pipeline).checkpoints
@@ -175,7 +175,7 @@ def test_a_task_that_spark_tries_again_does_not_fail_its_checkpoint_and_is_named
     """Flink's region failover. The first attempt has written all of its rows; what it wrote is aborted."""
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="failing", partitions=2)
     pipeline.feed(20)
-    pipeline.run(spark, settings={"direct": "never"})
+    pipeline.run(spark, settings={"write_by": "tasks"})
     pipeline.require_exactly_once()
     (found,) = _history(pipeline).checkpoints
     assert (found.outcome, found.tasks, found.rows, found.failed_attempts) == ("completed", 2, 20, ())

@@ -30,6 +30,7 @@ from tests.live.pipeline import create_topic
 from tests.live.services import chosen
 from tests.live.spark_support import BY_TASKS, Pipeline, spark, wait_until
 from tests.reader import records
+from twopc import CheckpointConfig
 from twopc.integration.services.kafka import LocalKafka
 from twopc.integration.services.ports import free_ports
 from twopc.integration.spark import exactly_once
@@ -308,9 +309,9 @@ def test_a_batch_over_its_timeout_is_cancelled_and_a_restart_loses_nothing(
     pipeline.feed(8)
     with monkeypatch.context() as patch:
         patch.setattr(spark_query, "planned", lambda frame, _: frame.selectExpr("key", SLOW))
-        message = pipeline.fail(spark, settings={"prepare_timeout_ms": limit_ms})
+        message = pipeline.fail(spark, settings={"checkpoints": CheckpointConfig(timeout_ms=limit_ms)})
     assert "CheckpointExpiredError" in message
-    assert "prepare_timeout_ms" in message
+    assert "CheckpointConfig.timeout_ms" in message
     assert "maxOffsetsPerTrigger" in message
     assert not pipeline.visible()
     pipeline.run(spark)
@@ -326,7 +327,7 @@ def test_an_undecided_batch_that_never_fits_is_planned_anew_as_its_message_says_
     pipeline.run(spark)
     pipeline.feed(8, keys=1)  # for one task
     plan_of("key", "concat(value, left(java_method('java.lang.Thread', 'sleep', 2000L), 0)) AS value")
-    limit = {"prepare_timeout_ms": 8_000}
+    limit = {"checkpoints": CheckpointConfig(timeout_ms=8_000)}
     pipeline.fail(spark, settings=limit)
     message = pipeline.fail(spark, settings=limit, max_offsets=1)
     assert "Smaller batches alone do not help" in message

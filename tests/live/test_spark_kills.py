@@ -99,8 +99,8 @@ def test_drivers_killed_at_random_times_lose_and_double_nothing(
     try:
         while done < kills:
             pipeline.feed(60)
-            way = generator.choice(["auto", "always", "never"])
-            run = pipeline.process(settings={"direct": way})
+            way = generator.choice(["auto", "driver", "tasks"])
+            run = pipeline.process(settings={"write_by": way})
             run.wait_running()
             code = run.wait(generator.uniform(0, 8))  # kill at a random time
             if code is None:

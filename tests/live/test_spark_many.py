@@ -21,7 +21,7 @@ __all__ = ["spark"]
 
 QUERIES = 50
 #: One query after the other takes the next: its batches are written by the driver or by tasks, or change between them.
-WAYS = ("auto", "never", "always")
+WAYS = ("auto", "tasks", "driver")
 
 
 @pytest.mark.whole
@@ -57,7 +57,7 @@ def run_all(pipelines: list[Pipeline], spark: SparkSession, *, shift: int) -> No
     try:
         for number, pipeline in enumerate(pipelines):
             pipeline.feed(30)
-            started.append(pipeline.start(spark, settings={"direct": WAYS[(number + shift) % len(WAYS)]}))
+            started.append(pipeline.start(spark, settings={"write_by": WAYS[(number + shift) % len(WAYS)]}))
         for query, _ in started:
             query.awaitTermination()
     finally:

@@ -44,7 +44,7 @@ def test_a_worker_needs_no_more_memory_for_ten_times_the_rows(
     sink = KafkaSink(
         name=pipeline.options.name, bootstrap_servers=kafka.bootstrap_servers, topic=pipeline.options.topic
     )
-    each = exactly_once(sink, checkpoint_location=pipeline.options.checkpoint, direct="never")
+    each = exactly_once(sink, checkpoint_location=pipeline.options.checkpoint, write_by="tasks")
     peaks = {}
     environment = spark.sparkContext.environment
     environment["TWOPC_MEMORY"] = "workers of this test only"
@@ -66,9 +66,9 @@ def test_a_batch_a_thousand_times_larger_than_expected_fits_where_tasks_would(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     """300 MB come, where the driver expects 400 kB. The JVM may need more than Python: its garbage is what tasks gave it."""
-    peaks = {way: peaks_of(kafka, tmp_path / way, way, 400) for way in ("never", "auto")}
+    peaks = {way: peaks_of(kafka, tmp_path / way, way, 400) for way in ("tasks", "auto")}
     print(f"peak RSS in MiB of driver, worker and JVM, by way: {peaks}")  # noqa: T201 - a figure to quote, with -s
-    growths = [found - expected for expected, found in zip(peaks["never"], peaks["auto"], strict=True)]
+    growths = [found - expected for expected, found in zip(peaks["tasks"], peaks["auto"], strict=True)]
     for growth, most in zip(growths, (_GROWTH_MIB, _GROWTH_MIB, _JVM_LIMITS * _LIMIT_MIB), strict=True):
         assert growth <= most
 
@@ -82,7 +82,7 @@ def peaks_of(kafka: KafkaService, directory: Path, way: str, records: int) -> tu
         directory,
         value=f"explode(transform(sequence(1, {growth}), n -> concat(CAST(value AS STRING), lpad(n, 100, '-'))))",
         partitions=2,
-        settings={"direct": way},
+        settings={"write_by": way},
         spark={"spark.driver.memory": "512m"},
     )
     pipeline.feed(records)

@@ -204,7 +204,7 @@ def test_a_restored_older_checkpoint_is_refused_and_writes_nothing(
             shutil.copytree(pipeline.options.checkpoint, backup)
     message = pipeline.fail(spark, checkpoint=str(backup))
     assert "RefusedStartError: checkpoint rewound" in message
-    assert "end_query_id=" in message
+    assert "override=EndQuery(" in message
     pipeline.feed(20)
     pipeline.run(spark)
     pipeline.require_exactly_once()

@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.live.spark_support import Pipeline, spark, wait_until
+from twopc import CheckpointConfig
 from twopc.records import Decision
 from twopc.sinks.kafka import KafkaSink
 
@@ -36,7 +37,12 @@ def _decided(pipeline: Pipeline) -> list[int]:
 def test_decisions_are_kept_as_long_as_the_user_or_spark_wants(
     num_retained: int, sparks: int, kept: int, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
-    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, max_offsets=4, settings={"num_retained": num_retained})
+    pipeline = Pipeline(
+        kafka.bootstrap_servers,
+        tmp_path,
+        max_offsets=4,
+        settings={"checkpoints": CheckpointConfig(num_retained=num_retained)},
+    )
     pipeline.feed(44)
     spark.conf.set(_SPARKS, sparks)
     try:

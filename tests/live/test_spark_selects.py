@@ -215,7 +215,6 @@ def test_a_query_writes_what_sparks_own_sink_writes_whatever_its_other_sinks_sel
     json_of_all = ["xxhash64(*) AS partition_by", "CAST(xxhash64(*) AS STRING) AS key", "to_json(struct(*)) AS value"]
     settings = {
         "select": {other.name: json_of_all, one.name: json_of_all},
-        "on_bad_record": "dead_letter",
         "dead_letter": letters,
     }
     expected: list[str] = []

@@ -179,7 +179,7 @@ def test_bad_rows_of_every_dataframe_are_in_the_dead_letters(
         spark,
         tmp_path,
         tuple(lists),
-        {"on_bad_record": "dead_letter", "dead_letter": letters},
+        {"dead_letter": letters},
         function=lambda each: (
             lambda batch, i: each({one: batch, two: batch.select("id", sf.expr("n + 10").alias("n"))}, i)
         ),

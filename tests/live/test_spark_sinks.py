@@ -29,6 +29,7 @@ from tests.live.hbase.support import sink_of as hbase_sink
 from tests.live.redis.conftest import redis_server
 from tests.live.spark_support import spark
 from tests.reader import records
+from twopc import CheckpointConfig
 from twopc.integration.services.kafka import LocalKafka
 from twopc.sinks.hbase.mappings import Increment
 from twopc.sinks.kafka.handle import ProducerIdentity
@@ -195,7 +196,7 @@ def test_a_bad_row_is_in_the_dead_letters_once_and_nowhere_else(
     events, letters = kafka_sink(kafka.bootstrap_servers), kafka_sink(kafka.bootstrap_servers)
     name = unique()
     lists = RedisSink(name=name, url=redis_server.url, mapping=ListPush(f"{name}:{{id}}", "n"))
-    settings = {"on_bad_record": "dead_letter", "dead_letter": letters}
+    settings = {"dead_letter": letters}
     query = Query(spark, tmp_path, (events, lists), settings)
     query.feed({"id": "a", "n": 1}, {"id": None, "n": 2}, {"id": "a", "n": 3})
     if point is not None:
@@ -211,7 +212,7 @@ def test_a_bad_row_is_in_the_dead_letters_once_and_nowhere_else(
     assert isinstance(cause, bytes) and f"sink '{name}': column 'id' is null" in cause.decode()
 
 
-@pytest.mark.parametrize("direct", ["always", "never"])
+@pytest.mark.parametrize("direct", ["driver", "tasks"])
 def test_a_bad_rows_columns_of_any_type_are_in_its_dead_letter(
     direct: str, kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -225,7 +226,7 @@ def test_a_bad_rows_columns_of_any_type_are_in_its_dead_letter(
         "NAMED_STRUCT('x', 1, 'x', 2) AS twice": "{1, 2}",
     }
     events, letters = kafka_sink(kafka.bootstrap_servers), kafka_sink(kafka.bootstrap_servers)
-    settings = {"on_bad_record": "dead_letter", "dead_letter": letters, "direct": direct}
+    settings = {"dead_letter": letters, "write_by": direct}
     partition = "CAST(IF(n = 2, -1, 0) AS INT) AS partition"
     query = Query(
         spark, tmp_path, (events,), settings, plan=lambda frame: frame.selectExpr("value", partition, *columns)
@@ -246,7 +247,7 @@ def test_a_weaker_guarantee_of_a_sink_doubles_its_own_rows_and_nobody_elses(
     name = unique()
     lists = RedisSink(name=name, url=redis_server.url, mapping=ListPush(f"{name}:{{id}}", "n"))
     query = Query(
-        spark, tmp_path, (events, lists), {"on_bad_record": "dead_letter", "dead_letter": letters, "max_attempts": 1}
+        spark, tmp_path, (events, lists), {"dead_letter": letters, "checkpoints": CheckpointConfig(max_attempts=1)}
     )
     query.feed({"id": "a", "n": 1}, {"id": None, "n": 2}, {"id": "a", "n": 3})
     query.fail_at("driver.confirmed")
@@ -265,7 +266,7 @@ def test_a_row_that_is_no_longer_bad_in_a_replay_is_not_doubled(
     """Its dead letter is committed, so the lost transaction may only be rewritten without it (rule 9)."""
     limited = kafka_sink(kafka.bootstrap_servers, options={"kafka.message.max.bytes": "1000"})
     letters = kafka_sink(kafka.bootstrap_servers)
-    settings = {"on_bad_record": "dead_letter", "dead_letter": letters}
+    settings = {"dead_letter": letters}
     query = Query(spark, tmp_path, (limited,), settings, schema="id STRING, n STRING")
     query.feed({"id": "a", "n": "small"}, {"id": "a", "n": "b" * 1001})
     query.fail_at("driver.decided")

@@ -15,7 +15,7 @@ from tests.live.pipeline import create_topic
 from tests.live.spark_support import Pipeline, spark
 from tests.nemesis.proxy import KafkaProxy
 from tests.reader import records
-from twopc import Checkpoint, Listener
+from twopc import Checkpoint, CheckpointConfig, Listener
 from twopc.integration.history.diagnose import diagnose
 from twopc.integration.history.reader import read
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["spark"]
 
 BOTH = pytest.mark.parametrize(
-    "direct", [pytest.param("always", id="driver", marks=pytest.mark.whole), pytest.param("never", id="tasks")]
+    "direct", [pytest.param("driver", id="driver", marks=pytest.mark.whole), pytest.param("tasks", id="tasks")]
 )
 BYTES_PER_S = 200_000
 #: A request takes a tenth of a second.
@@ -75,7 +75,7 @@ def test_a_batch_that_takes_longer_than_a_step_is_written_at_once(
     slow: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession, direct: str
 ) -> None:
     timeout_ms = 3_000
-    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, sink=sink(slow, timeout_ms), settings={"direct": direct})
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, sink=sink(slow, timeout_ms), settings={"write_by": direct})
     give(pipeline, 80, ROW_BYTES)
     pipeline.run(spark)
     pipeline.require_exactly_once()
@@ -92,13 +92,15 @@ def test_a_batch_over_its_own_limit_is_cut_short_however_much_is_acknowledged(
 ) -> None:
     """Caught mutation: the limit cancels only Spark's jobs, and so not what the driver writes."""
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
-    settings = {"direct": direct}
+    settings = {"write_by": direct}
     pipeline.feed(4)
     pipeline.run(spark, settings=settings)  # the limit is not for the start of a session
     give(pipeline, 100, ROW_BYTES)
-    message = pipeline.fail(spark, sink=sink(slow, 3_000), settings=settings | {"prepare_timeout_ms": 5_000})
+    message = pipeline.fail(
+        spark, sink=sink(slow, 3_000), settings=settings | {"checkpoints": CheckpointConfig(timeout_ms=5_000)}
+    )
     assert "CheckpointExpiredError" in message
-    assert "Its limit was 5.0 s, set by prepare_timeout_ms" in message
+    assert "Its limit was 5.0 s, set by CheckpointConfig.timeout_ms" in message
     last = checkpoints(pipeline)[-1]
     assert last.cause is not None
     assert (last.outcome, last.cause.late) == ("expired", 0)
@@ -112,7 +114,7 @@ def test_a_topic_that_takes_small_batches_gets_them_with_default_options(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession, direct: str
 ) -> None:
     topic = create_topic(kafka.bootstrap_servers, f"small-{tmp_path.name}", config={"max.message.bytes": "65536"})
-    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, topic=topic, settings={"direct": direct})
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, topic=topic, settings={"write_by": direct})
     give(pipeline, 500, 1_200)
     pipeline.run(spark)
     pipeline.require_exactly_once()
@@ -145,7 +147,7 @@ def test_a_row_goes_to_a_partition_that_is_added_while_the_query_runs(
     topic = str(pipeline.options.topic)
     for number in (*range(BEFORE), 0, AFTER - 1, BEFORE, AFTER - 1):
         give(pipeline, 1, 20, key=b"%d" % number)
-    settings = {"direct": direct, "listeners": [_Grow(kafka.bootstrap_servers, topic)]}
+    settings = {"write_by": direct, "listeners": [_Grow(kafka.bootstrap_servers, topic)]}
     pipeline.run(spark, settings=settings)
     pipeline.require_exactly_once()
     require_no_failure(pipeline)

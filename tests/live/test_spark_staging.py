@@ -28,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_two_queries_with_one_staging_location_leave_each_others_slices_alone(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
-    settings = {"staging": True, "staging_location": str(tmp_path / "shared")}
+    settings = {"staging": str(tmp_path / "shared")}
     stopped, other = (Pipeline(kafka.bootstrap_servers, tmp_path / name, settings=settings) for name in "ab")
     stopped.feed(8)
     stopped.fail_at(spark, "driver.decided@1")
@@ -46,7 +46,7 @@ def test_two_queries_with_one_staging_location_leave_each_others_slices_alone(
 def test_a_staging_location_that_the_workers_do_not_share_is_refused_before_the_decision_and_a_shared_one_works(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = {**BY_TASKS, "staging": True, "staging_location": str(tmp_path / "shared")}
+    settings = {**BY_TASKS, "staging": str(tmp_path / "shared")}
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, settings=settings)
     pipeline.feed(8)
     opened = staging.open_location
@@ -81,7 +81,7 @@ def test_a_lost_batch_is_published_by_tasks_side_by_side_like_the_batch_itself(
 def test_a_slice_that_was_altered_is_not_published_and_without_it_the_batch_is_evaluated_again(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
-    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, settings={"staging": True, "direct": "always"})
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, settings={"staging": True, "write_by": "driver"})
     pipeline.feed(8)
     pipeline.run(spark)
     pipeline.feed(8)

@@ -15,7 +15,7 @@ from tests.live import spark_query
 from tests.live.file_query import Query, kafka_sink, values
 from tests.live.spark_support import BY_TASKS, Pipeline, spark, wait_until
 from tests.live.test_spark_kills import TASK, worker_faults
-from twopc import Checkpoint, Listener
+from twopc import Checkpoint, CheckpointConfig, Listener
 from twopc.integration.history.reader import read
 from twopc.testing.crash_points import arm_from, disarm
 
@@ -53,8 +53,9 @@ class AtFirstFailure(Listener):
             self._act()
 
 
-def tolerating(failures: int, **settings: Any) -> dict[str, Any]:
-    return {"tolerable_failed_checkpoints": failures, "max_attempts": 1, **settings}
+def tolerating(failures: int, *, timeout_ms: float = 600_000, **settings: Any) -> dict[str, Any]:
+    config = CheckpointConfig(tolerable_failures=failures, max_attempts=1, timeout_ms=timeout_ms)
+    return {"checkpoints": config, **settings}
 
 
 def outcomes(pipeline: Pipeline) -> list[tuple[int, str, int]]:
@@ -72,7 +73,7 @@ def test_a_loss_at_each_point_before_the_decision_costs_a_checkpoint_and_no_reco
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
     pipeline.feed(20)
     arm_from(",".join(f"{point}=drop" for point in points))
-    pipeline.run(spark, settings=tolerating(len(points), direct="always"))
+    pipeline.run(spark, settings=tolerating(len(points), write_by="driver"))
     failed = [(0, "declined" if point in TASK else "failed", number) for number, point in enumerate(points)]
     assert outcomes(pipeline) == [*failed, (0, "completed", len(points))]
     pipeline.require_exactly_once()
@@ -103,7 +104,7 @@ def test_a_broadcast_that_failed_is_made_anew_for_the_next_checkpoint(
 
         return function
 
-    settings = tolerating(1, direct="always", listeners=[AtFirstFailure(broken.unlink)])
+    settings = tolerating(1, write_by="driver", listeners=[AtFirstFailure(broken.unlink)])
     query = Query(spark, tmp_path, (output,), settings, function=joined)
     query.feed({"id": "a", "n": 1}, {"id": "b", "n": 2})
     query.run()
@@ -120,7 +121,7 @@ def test_workers_that_die_cost_a_checkpoint_and_no_record(
     pipeline.feed(20)
     healed = AtFirstFailure(lambda: spark.sparkContext.environment.update(TWOPC_CRASH_POINTS=""))
     with worker_faults(spark, f"{point}=kill"):
-        pipeline.run(spark, settings=tolerating(1, listeners=[healed], **BY_TASKS))
+        pipeline.run(spark, settings=tolerating(1, listeners=[healed]) | BY_TASKS)
     assert outcomes(pipeline) == [(0, "failed", 0), (0, "completed", 1)]
     pipeline.require_exactly_once()
 
@@ -146,7 +147,7 @@ def test_tasks_of_an_expired_checkpoint_that_go_on_beside_the_next_one_leave_not
     with monkeypatch.context() as patch:
         schema = "key binary, value binary"
         patch.setattr(spark_query, "planned", lambda frame, _: frame.select("key", "value").mapInArrow(wait, schema))
-        settings = tolerating(1, prepare_timeout_ms=10_000, listeners=[AtFirstFailure(released.touch)], **BY_TASKS)
+        settings = tolerating(1, timeout_ms=10_000, listeners=[AtFirstFailure(released.touch)], **BY_TASKS)
         pipeline.run(spark, settings=settings)
     assert outcomes(pipeline) == [(0, "expired", 0), (0, "completed", 1)]
     pipeline.require_exactly_once()
@@ -180,7 +181,7 @@ def test_an_error_of_the_users_own_function_is_not_tolerated(
 def test_a_driver_killed_at_any_point_of_the_second_checkpoint_loses_and_doubles_nothing(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
-    settings = tolerating(1, direct="always")
+    settings = tolerating(1, write_by="driver")
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, settings=settings)
     second = [*(f"{point}@2" for point in (*TASK, "driver.prepared")), "driver.confirmed", "driver.deciding"]
     after = ["driver.decided", "driver.committing", "driver.committed", "driver.swept"]
@@ -193,11 +194,11 @@ def test_a_pause_is_kept_between_checkpoints_and_stopping_the_query_ends_it(
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, max_offsets=10)
     pipeline.feed(20)
-    pipeline.run(spark, settings={"min_pause_ms": 1_000})
+    pipeline.run(spark, settings={"checkpoints": CheckpointConfig(min_pause_ms=1_000)})
     found = read(Path(pipeline.options.checkpoint)).checkpoints
     assert [one.batch_id for one in found if one.pause_ms is not None and one.pause_ms >= 1_000] == [1]
     pipeline.feed(20)
-    query, each = pipeline.start(spark, settings={"min_pause_ms": 3_600_000})
+    query, each = pipeline.start(spark, settings={"checkpoints": CheckpointConfig(min_pause_ms=3_600_000)})
     wait_until(lambda: len(outcomes(pipeline)) == 3, "the first batch of the run is done")
     query.stop()
     each.close()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tests.live.file_query import BATCHES, VALUES, Query, kafka_sink, values
 from tests.live.rules.schedules import until
 from tests.live.spark_support import spark
+from twopc import Abandon, ResumeAt
 from twopc.sinks.kafka.handle import ProducerIdentity
 from twopc.sinks.kafka.transactions import TransactionClient
 from twopc.testing import crash_points
@@ -28,7 +29,8 @@ __all__ = ["spark"]
 
 
 def named_settings(message: str) -> dict[str, Any]:
-    return {name: int(batch) for name, batch in set(re.findall(r"(resume_at_batch|abandon_batch)=(\d+)", message))}
+    [(name, batch)] = set(re.findall(r"override=(ResumeAt|Abandon)\((\d+)\)", message))
+    return {"override": {"ResumeAt": ResumeAt, "Abandon": Abandon}[name](int(batch))}
 
 
 def expire(sink: KafkaSink) -> None:
@@ -57,7 +59,7 @@ def test_a_function_that_skips_empty_batches_resumes_with_the_setting_that_the_e
     query.feed(*BATCHES[1])
     message = query.refused()
     query.settings = named_settings(message)
-    assert query.settings == {"resume_at_batch": 2}
+    assert query.settings == {"override": ResumeAt(2)}
     query.function = lambda each: each  # as the message says
     query.run()
     for rows in ([], BATCHES[2]):
@@ -89,7 +91,7 @@ def test_a_lost_batch_that_a_function_let_spark_pass_is_given_up_with_the_settin
     message = query.refused()
     assert "InDoubtError" in message and "cannot replay" in message
     query.settings = named_settings(message)
-    assert query.settings == {"abandon_batch": 0}
+    assert query.settings == {"override": Abandon(0)}
     query.run()
     query.feed(*BATCHES[2])
     query.run()

@@ -62,8 +62,8 @@ COLUMNS: Final = {
 
 
 def _cases() -> list[Any]:
-    sample = {("GMT+8", "never", False), ("UTC+01:00", "always", True)}
-    every = [(zone, direct, False) for zone in ZONES for direct in ("never", "always")]
+    sample = {("GMT+8", "tasks", False), ("UTC+01:00", "driver", True)}
+    every = [(zone, direct, False) for zone in ZONES for direct in ("tasks", "driver")]
     return [
         pytest.param(case, marks=() if case in sample else (pytest.mark.whole,)) for case in sorted(sample | {*every})
     ]
@@ -80,7 +80,7 @@ def test_every_sink_is_given_timestamps_in_utc_and_the_users_text_is_sparks_own(
     zone, direct, is_staged = case
     events, letters, name = kafka_sink(kafka.bootstrap_servers), kafka_sink(kafka.bootstrap_servers), unique()
     times = RedisSink(name=name, url=redis_server.url, mapping=Set(f"{name}:{{at}}", "at"))
-    settings = {"on_bad_record": "dead_letter", "dead_letter": letters, "direct": direct, "staging": is_staged}
+    settings = {"dead_letter": letters, "write_by": direct, "staging": is_staged}
     columns = ["CAST(IF(n = 2, -1, 0) AS INT) AS partition", "at AS timestamp", "CAST(at AS STRING) AS value"]
     query = Query(
         spark,

@@ -16,7 +16,6 @@ from confluent_kafka import Producer
 
 from tests.live.pipeline import Tasks, opened
 from tests.live.rules.schedules import Play, crash, playing, until
-from twopc.batch import Overrides
 from twopc.coordinator import Coordinator
 from twopc.files import LocalFiles
 from twopc.integration.verify.cluster import Cluster
@@ -24,6 +23,7 @@ from twopc.integration.verify.expressions import parse
 from twopc.integration.verify.findings import Kind, Severity
 from twopc.integration.verify.output import Output, RecordChecks
 from twopc.integration.verify.verifier import Verifier, VerifyOptions
+from twopc.override import Overrides
 from twopc.settings import Settings
 
 if TYPE_CHECKING:

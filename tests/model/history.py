@@ -16,7 +16,6 @@ from tests.model.network import NETWORK
 from tests.model.patches import MARKER_PARTITIONS
 from tests.model.query import LEDGER, OUTPUT, ModelViolation, Query, Shape, use_pools_of
 from tests.model.simulation import JUMP_MS, Crash, Interrupt, Process, Simulation, Strand
-from twopc.batch import Overrides
 from twopc.errors import (
     DecisionInDoubtError,
     FencedError,
@@ -25,6 +24,7 @@ from twopc.errors import (
     RetriableError,
     TwoPhaseCommitError,
 )
+from twopc.override import Overrides
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,11 +39,11 @@ _ROGUE: Final = 0.01
 _ORPHANS_DIE: Final = 0.5
 #: How often a fault waits for a decision.
 _AIMED: Final = 0.25
-#: How often a batch's number is given to abandon_batch from the beginning.
+#: How often a batch's number is given to Abandon from the beginning.
 _LEFT_IN_CODE: Final = 0.2
 #: How often a user gives a batch up as soon as an error offers it, even if a restart could complete it.
 _HASTY: Final = 0.3
-_WAY_OUT: Final = re.compile(r"(abandon_batch|resume_at_batch)=(\d+)")
+_WAY_OUT: Final = re.compile(r"override=(Abandon|ResumeAt)\((\d+)\)")
 _OBJECTS: Final = 0.3
 
 
@@ -191,8 +191,8 @@ class History:
         found = _WAY_OUT.search(str(error))
         if found is None or not isinstance(error, TwoPhaseCommitError):
             return False
-        setting, batch = found[1], int(found[2])
-        resumes = setting == "resume_at_batch"
+        resumes, batch = found[1] == "ResumeAt", int(found[2])
+        setting = "resume_at_batch" if resumes else "abandon_batch"
         if not resumes and self.simulation.chance.random() < patience:
             return False
         self.nemesis.struck[Fault.RESUME] += resumes

@@ -17,10 +17,12 @@ import pyarrow as pa
 from tests.model.simulation import Crash, Process, Simulation
 from tests.tasks import prepare_all
 from twopc import errors
-from twopc.batch import Batch, Overrides
-from twopc.checkpointing import PASSING, Checkpointing
+from twopc.batch import Batch
+from twopc.checkpoint_config import CheckpointConfig
+from twopc.checkpointing import PASSING, run_checkpoints
 from twopc.coordinator import Coordinator
 from twopc.errors import CheckpointExpiredError, FatalError, RetriableError, TwoPhaseCommitError
+from twopc.override import Overrides
 from twopc.pending import Listeners
 from twopc.records import TaskReport
 from twopc.settings import Settings
@@ -164,7 +166,7 @@ class Query:
         self.sink = _SINK
         self.speculates = True
         self.skips = shape.skips
-        self.checkpointing = Checkpointing(tolerable_failed_checkpoints=shape.tolerable)
+        self.checkpoints = CheckpointConfig(tolerable_failures=shape.tolerable)
         self.overrides = Overrides()  #: for drivers that start from now on
         self.idle: list[Process] = []  #: idle Python workers; a restart in the same application reuses them
         self._workers = 0
@@ -183,7 +185,8 @@ class Query:
             else:
                 checkpoint = Batch(QUERY_ID, batch, kept.offsets_of(batch) or (), kept.offsets_of)
                 engine = Engine(run, batch)
-                self.checkpointing.run(
+                run_checkpoints(
+                    self.checkpoints,
                     Listeners(),
                     checkpoint,
                     process.name,

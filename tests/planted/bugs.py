@@ -552,8 +552,8 @@ BUGS: Final = (
     _bug(
         "a call after a failed one continues without recovery",
         0,
-        "integration/spark/foreach_batch.py",
-        "            self._release()  # so that the next call begins with recovery\n",
+        "integration/spark/run_writer.py",
+        "            self.close()  # so that the next call begins with recovery\n",
         "",
         model=False,
         whole="tests/live/test_spark_ways_out.py -k calls_again",
@@ -606,7 +606,7 @@ BUGS: Final = (
     _bug(
         "queries share one directory of slices",
         13,
-        "integration/spark/foreach_batch.py",
+        "integration/spark/run_writer.py",
         "return Staging(f\"{shared.rstrip('/')}/{query_id}\", former=shared)",
         "return Staging(shared)",
         model=False,

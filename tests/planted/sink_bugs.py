@@ -177,7 +177,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "a handed-over batch is written whole",
         0,
-        "integration/spark/foreach_batch.py",
+        "integration/spark/run_writer.py",
         "        require_taken_over(own_files, batch)\n",
         "",
         model=False,

@@ -14,7 +14,8 @@ import pyarrow as pa
 from tests.tasks import prepare_all
 from twopc.attempt import Evidence
 from twopc.batch import Batch
-from twopc.checkpointing import PASSING, Checkpointing
+from twopc.checkpoint_config import CheckpointConfig
+from twopc.checkpointing import PASSING, run_checkpoints
 from twopc.committer import SinkCommitter
 from twopc.coordinator import Coordinator
 from twopc.crash_points import crash_point
@@ -295,13 +296,14 @@ class Query:
     coordinator: Coordinator
     engine: FakeEngine
     listeners: Listeners
-    checkpointing: Checkpointing
+    checkpoints: CheckpointConfig
     wait_ms: Callable[[int], None]
 
     def run(self, *batches: int, query_id: str = QUERY_ID, history: str = "") -> None:
         for number in batches:
             batch = batch_of(number, query_id=query_id, history=history)
-            self.checkpointing.run(
+            run_checkpoints(
+                self.checkpoints,
                 self.listeners,
                 batch,
                 "run",
@@ -329,11 +331,11 @@ class Cluster:
         settings: Settings | None = None,
         files: Files | None = None,
         listeners: Sequence[Listener] = (),
-        checkpointing: Checkpointing | None = None,
+        checkpoints: CheckpointConfig | None = None,
         wait_ms: Callable[[int], None] = lambda _: None,
     ) -> Query:
         made = [FakeSink(self.world, name) for name in sinks or ("fake",)]
         staged = FakeStaging(self.world) if staging else None
         coordinator = Coordinator(made, files or self.files, settings=settings, staging=staged)
         engine = FakeEngine(*made, staging=staging)
-        return Query(coordinator, engine, Listeners(listeners), checkpointing or Checkpointing(), wait_ms)
+        return Query(coordinator, engine, Listeners(listeners), checkpoints or CheckpointConfig(), wait_ms)

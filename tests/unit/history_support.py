@@ -33,7 +33,7 @@ def ended(batch_id: int, **changed: Any) -> Checkpoint:
         "size_bytes": 4_000_000,
         "planned": 40_000,
         "limit_ms": 600_000.0,
-        "limited_by": "prepare_timeout_ms",
+        "limited_by": "CheckpointConfig.timeout_ms",
         "median_ms": 250.0,
         "slowest": (vote(),),
     }

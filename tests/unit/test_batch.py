@@ -6,8 +6,9 @@ import pytest
 
 from tests.unit.fake_sink import batch_of, offsets_of
 from twopc.attempt import Attempt
-from twopc.batch import Batch, Overrides, Position, locate
+from twopc.batch import Batch, Position, locate
 from twopc.log_view import LogView
+from twopc.override import Overrides
 from twopc.records import Begin, Decision
 
 NONE = Overrides()

@@ -167,13 +167,13 @@ def test_only_names_groups_and_parts_of_cases() -> None:
 
 
 def test_settings_are_json_or_text() -> None:
-    assert parsed(["staging=true", "direct=never", "max_attempts=1"]) == {
+    assert parsed(["staging=true", "write_by=tasks", "listeners=[]"]) == {
         "staging": True,
-        "direct": "never",
-        "max_attempts": 1,
+        "write_by": "tasks",
+        "listeners": [],
     }
     with pytest.raises(ValueError, match="name=value"):
-        parsed(["direct"])
+        parsed(["write_by"])
 
 
 def test_what_cannot_be_set_up_is_named_and_what_was_measured_before_it_is_kept(

@@ -56,7 +56,7 @@ def test_binding_the_same_again_writes_nothing(bound: LocalFiles) -> None:
         (msgspec.structs.replace(BOUND, sinks={"k": {"cluster": "c2"}}), "Point it back"),
         (msgspec.structs.replace(BOUND, log="other"), "a new checkpoint and a new sink name"),
         (msgspec.structs.replace(BOUND, log_identity="id-2"), "a new checkpoint and a new sink name"),
-        (WITH_REDIS, "add_sink='r'"),
+        (WITH_REDIS, r"override=AddSink\('r'\)"),
     ],
     ids=["dropped", "renamed", "moved", "other log", "log recreated", "added"],
 )
@@ -78,7 +78,7 @@ def test_add_sink_binds_one_more_sink(bound: LocalFiles) -> None:
 
 
 def test_add_sink_for_one_sink_does_not_cover_another(bound: LocalFiles) -> None:
-    with pytest.raises(RefusedStartError, match="add_sink='r'"):
+    with pytest.raises(RefusedStartError, match=r"override=AddSink\('r'\)"):
         Binding(bound).check(WITH_BOTH, add_sink="a")
 
 

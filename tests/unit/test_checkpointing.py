@@ -10,7 +10,7 @@ from tests.unit.coordinator_support import DRIVER_POINTS
 from tests.unit.fake_sink import Cluster, Query, all_rows
 from tests.unit.test_progress import Recording
 from twopc import errors, pending
-from twopc.checkpointing import Checkpointing
+from twopc.checkpoint_config import CheckpointConfig
 from twopc.errors import CheckpointExpiredError, ConfigurationError, FencedError, RetriableError
 from twopc.progress import Checkpoint
 from twopc.settings import Settings
@@ -43,12 +43,12 @@ def _disarmed() -> Iterator[None]:
     disarm()
 
 
-def tolerating(number: int) -> Checkpointing:
-    return Checkpointing(tolerable_failed_checkpoints=number)
+def tolerating(number: int) -> CheckpointConfig:
+    return CheckpointConfig(tolerable_failures=number)
 
 
 def tolerant(cluster: Cluster, seen: Recording, tolerable: int) -> Query:
-    return cluster.start(listeners=[seen], settings=Settings(max_attempts=1), checkpointing=tolerating(tolerable))
+    return cluster.start(listeners=[seen], settings=Settings(max_attempts=1), checkpoints=tolerating(tolerable))
 
 
 def ended(seen: Recording) -> list[tuple[int, str, int]]:
@@ -73,13 +73,15 @@ def test_a_failed_checkpoint_is_triggered_again_and_each_has_its_record(cluster:
 def test_one_failure_more_than_is_tolerated_stops_the_query(cluster: Cluster, seen: Recording) -> None:
     query = tolerant(cluster, seen, 1)
     query.engine.failures = [away(), away()]
-    with pytest.raises(RetriableError, match=r"Failures of this batch before it: 1, see tolerable_failed_checkpoints"):
+    with pytest.raises(
+        RetriableError, match=r"Failures of this batch before it: 1, see CheckpointConfig.tolerable_failures"
+    ):
         query.run(0)
     assert ended(seen) == [(0, "failed", 0), (0, "failed", 1)]
 
 
 def test_none_is_tolerated_by_default(cluster: Cluster, seen: Recording) -> None:
-    query = tolerant(cluster, seen, Checkpointing().tolerable_failed_checkpoints)
+    query = tolerant(cluster, seen, CheckpointConfig().tolerable_failures)
     query.engine.failures = [away()]
     with pytest.raises(RetriableError):
         query.run(0)
@@ -198,9 +200,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def pausing(cluster: Cluster, seen: Recording, clock: Clock, **numbers: float) -> Query:
-    checkpointing = Checkpointing(**numbers)  # type: ignore[arg-type]
+    checkpoints = CheckpointConfig(**numbers)  # type: ignore[arg-type]
     settings = Settings(max_attempts=1)
-    return cluster.start(listeners=[seen], settings=settings, checkpointing=checkpointing, wait_ms=clock.wait_ms)
+    return cluster.start(listeners=[seen], settings=settings, checkpoints=checkpoints, wait_ms=clock.wait_ms)
 
 
 def test_a_checkpoint_is_triggered_after_the_rest_of_the_pause_and_the_first_one_at_once(
@@ -228,7 +230,7 @@ def test_a_checkpoint_is_triggered_after_the_rest_of_the_pause_and_the_first_one
 def test_a_failed_checkpoint_counts_too_and_its_pause_is_the_backoff(
     cluster: Cluster, seen: Recording, clock: Clock
 ) -> None:
-    query = pausing(cluster, seen, clock, min_pause_ms=500, tolerable_failed_checkpoints=2)
+    query = pausing(cluster, seen, clock, min_pause_ms=500, tolerable_failures=2)
     query.engine.failures = [away(), away()]
     query.run(0)
     assert clock.waits == [500, 500]
@@ -249,11 +251,11 @@ def test_a_query_that_is_stopped_in_a_pause_triggers_nothing(cluster: Cluster, s
 
 @pytest.mark.parametrize("pause", [-1, True, "2", float("inf"), float("nan")])
 def test_a_pause_that_is_none_is_refused(pause: object) -> None:
-    with pytest.raises(ConfigurationError, match=r"min_pause_ms=.*: give a number of milliseconds"):
-        Checkpointing(min_pause_ms=pause)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"min_pause_ms must be a number of milliseconds"):
+        CheckpointConfig(min_pause_ms=pause)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("number", [-1, 1.5, True, "2"])
 def test_a_number_that_is_none_is_refused(number: object) -> None:
-    with pytest.raises(ConfigurationError, match=r"tolerable_failed_checkpoints=.*: give a number of checkpoints"):
-        Checkpointing(tolerable_failed_checkpoints=number)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"tolerable_failures must be a number of checkpoints"):
+        CheckpointConfig(tolerable_failures=number)  # type: ignore[arg-type]

@@ -10,7 +10,6 @@ from tests.unit.coordinator_support import OTHER, die_at, fail, records
 from tests.unit.fake_sink import QUERY_ID, Cluster, FakeCommitter, OwnLog, all_rows
 from tests.unit.objects import Objects
 from twopc import crash_points
-from twopc.batch import Overrides
 from twopc.errors import (
     BadRecordError,
     CommitBlockedError,
@@ -21,6 +20,7 @@ from twopc.errors import (
     RetriableError,
 )
 from twopc.files import LocalFiles
+from twopc.override import Overrides
 from twopc.records import Acquired, Begin, Decision
 from twopc.settings import Settings
 from twopc.testing.crash_points import InjectedFault, arm
@@ -187,7 +187,7 @@ def test_the_log_is_truncated_and_a_restart_continues_from_it(cluster: Cluster) 
     cluster.start(settings=settings).run(19, *range(20, 40))
     assert len(cluster.files.names("registers")) <= 2 * 3 + 3
     assert cluster.store.visible() == all_rows(*range(40))
-    with pytest.raises(RefusedStartError, match="end_query_id"):
+    with pytest.raises(RefusedStartError, match="EndQuery"):
         cluster.start().run(38)
 
 
@@ -273,9 +273,9 @@ def test_a_batch_lost_in_one_sink_is_repaired_in_that_sink_only(cluster: Cluster
 
 def test_add_sink_binds_the_new_sink_for_later_runs(cluster: Cluster) -> None:
     cluster.start("one").run(0)
-    with pytest.raises(RefusedStartError, match="add_sink='two'"):
+    with pytest.raises(RefusedStartError, match=r"override=AddSink\('two'\)"):
         cluster.start("one", "two").run(1)
-    cluster.start("one", "two", settings=Settings(add_sink="two")).run(1)
+    cluster.start("one", "two", settings=Settings(overrides=Overrides(add_sink="two"))).run(1)
     assert cluster.world.store("two").visible() == all_rows(1)
     cluster.start("one", "two").run(2)  # the binding has it now
     with pytest.raises(RefusedStartError, match="Pass two again"):
@@ -310,7 +310,7 @@ def test_a_sink_added_on_an_object_store_is_bound_although_nothing_is_listed(clu
     cluster.world.logs["two"] = LocalFiles(tmp_path / "own")
     files = Objects()
     cluster.start("two", files=files).run(0)
-    cluster.start("one", "two", files=files, settings=Settings(add_sink="one")).run(1)
+    cluster.start("one", "two", files=files, settings=Settings(overrides=Overrides(add_sink="one"))).run(1)
     cluster.start("one", "two", files=files).run(2)
     with pytest.raises(RefusedStartError, match="Pass one again"):
         cluster.start("two", files=files).run(3)
@@ -325,7 +325,7 @@ def test_an_object_store_cannot_hold_the_decisions(cluster: Cluster) -> None:
 def test_an_added_sink_does_not_move_the_decisions_into_its_own_log(cluster: Cluster, tmp_path: Path) -> None:
     cluster.start("one").run(0)
     cluster.world.logs["two"] = LocalFiles(tmp_path / "own")
-    cluster.start("one", "two", settings=Settings(add_sink="two")).run(1)
+    cluster.start("one", "two", settings=Settings(overrides=Overrides(add_sink="two"))).run(1)
     cluster.start("one", "two").run(1, 2)
     assert list(OwnLog(cluster.world.logs["two"]).inspect().entries) == []
     assert cluster.world.store("one").visible() == all_rows(0, 1, 2)
@@ -334,7 +334,7 @@ def test_an_added_sink_does_not_move_the_decisions_into_its_own_log(cluster: Clu
 
 def test_a_driver_without_a_sink_added_meanwhile_is_refused(cluster: Cluster) -> None:
     cluster.start("one").run(0)
-    old, new = cluster.start("one"), cluster.start("one", "two", settings=Settings(add_sink="two"))
+    old, new = cluster.start("one"), cluster.start("one", "two", settings=Settings(overrides=Overrides(add_sink="two")))
 
     def decide_with_two_sinks() -> None:
         arm("driver.decided", die)

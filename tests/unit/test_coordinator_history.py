@@ -24,12 +24,12 @@ from tests.unit.fake_sink import (
     rows_of,
 )
 from twopc import crash_points
-from twopc.batch import Overrides
 from twopc.coordinator import Coordinator
 from twopc.errors import (
     RefusedStartError,
 )
 from twopc.files import LocalFiles
+from twopc.override import Overrides
 from twopc.records import Begin
 from twopc.settings import Settings
 from twopc.testing.crash_points import arm
@@ -99,7 +99,7 @@ def test_a_refused_start_changes_nothing_and_fences_nobody(case: str, cluster: C
 
 
 def test_a_checkpoint_older_than_the_sink_is_refused_and_leaves_no_file(cluster: Cluster) -> None:
-    with pytest.raises(RefusedStartError, match=f"adopt_query_id='{QUERY_ID}'"):
+    with pytest.raises(RefusedStartError, match=rf"override=AdoptQuery\('{QUERY_ID}'\)"):
         cluster.start().run(5)
     assert fingerprint(cluster) == {}
 
@@ -141,7 +141,7 @@ def test_an_override_that_stays_set_still_refuses_the_next_query(cluster: Cluste
     cluster.start().run(0)
     overriding = Settings(overrides=Overrides(end_query_id=QUERY_ID))
     cluster.start(settings=overriding).run(0, 1, query_id=OTHER)
-    with pytest.raises(RefusedStartError, match=f"end_query_id='{OTHER}'"):
+    with pytest.raises(RefusedStartError, match=rf"override=EndQuery\('{OTHER}'\)"):
         cluster.start(settings=overriding).run(0, query_id="query-c")
 
 
@@ -171,7 +171,7 @@ def test_a_refusal_warns_of_nothing_where_nothing_was_decided(cluster: Cluster) 
 def test_the_setting_that_a_gap_asks_for_lets_the_query_resume_once(cluster: Cluster) -> None:
     """A query that calls us for its non-empty batches only skips the others."""
     cluster.start().run(0, 1)
-    with pytest.raises(RefusedStartError, match="resume_at_batch=4;"):
+    with pytest.raises(RefusedStartError, match=r"override=ResumeAt\(4\);"):
         cluster.start().run(4)
     named = Settings(overrides=Overrides(resume_at_batch=4))
     query = cluster.start(settings=named)
@@ -179,7 +179,7 @@ def test_the_setting_that_a_gap_asks_for_lets_the_query_resume_once(cluster: Clu
     assert cluster.store.visible() == all_rows(0, 1, 4, 5)
     (_, begin) = records(cluster, Begin)
     assert begin == Begin(query_id=QUERY_ID, first_batch=4, prior_offsets=('{"t":{"0":3}}',))
-    with pytest.raises(RefusedStartError, match="resume_at_batch=7;"):
+    with pytest.raises(RefusedStartError, match=r"override=ResumeAt\(7\);"):
         query.run(7)
     for rewound in (1, 4):
         with pytest.raises(RefusedStartError, match="rewound"):

@@ -99,7 +99,7 @@ def test_show_says_everything_of_one(checkpoint: Path) -> None:
     output = _run("show", checkpoint, 9).stdout
     assert "Checkpoint 9 was triggered at 2026-09-21T14:14:05Z and completed at" in output
     assert "The slowest of 4 tasks that acknowledged: 2 on a, 10000 rows in 1.9 s" in output
-    assert "Its limit was 600.0 s, set by prepare_timeout_ms" in output
+    assert "Its limit was 600.0 s, set by CheckpointConfig.timeout_ms" in output
     assert "Attempt that was tried again (declined in prepare): RetriableError: a broker was away" in output
     assert len(_json("show", checkpoint, 9)["ended"]) == 1
     assert f"BadRecordError in prepare: {EVIL}" in _run("show", checkpoint, 10).stdout

@@ -140,7 +140,7 @@ def test_one_that_is_planned_and_not_done_is_in_progress(tmp_path: Path) -> None
             [b'{"format":"twopc-history/2","batch":1}'],
             "has the format twopc-history/2, which this release does not know",
         ),
-        ([], "checkpoint without a history|holds no line"),
+        ([], "has no history: |holds no line"),
     ],
     ids=["foreign", "newer", "empty"],
 )
@@ -161,7 +161,7 @@ def test_a_directory_that_is_none_and_one_without_a_history_are_told_apart(tmp_p
     with pytest.raises(HistoryError, match="no checkpoint of exactly_once"):
         read(tmp_path)
     (tmp_path / "metadata").touch()
-    with pytest.raises(HistoryError, match="a checkpoint without a history"):
+    with pytest.raises(HistoryError, match="has no history: no batch has ended yet"):
         read(tmp_path)
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from twopc.batch import Batch, Overrides
+from twopc.batch import Batch
 from twopc.errors import RefusedStartError
 from twopc.log_view import fold
+from twopc.override import Overrides
 from twopc.records import Acquired, Begin, LogContents, LogEntry, Record
 from twopc.settings import Settings
 from twopc.start import require_same_log_owner, require_same_owner

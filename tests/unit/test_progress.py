@@ -209,10 +209,10 @@ def test_a_record_stays_small_whatever_the_batch(cluster: Cluster, seen: Recordi
 
 def test_the_limit_and_its_setting_are_part_of_the_facts() -> None:
     pending = Pending(7)
-    pending.limit_ms, pending.limited_by = 600_000, "prepare_timeout_ms"
+    pending.limit_ms, pending.limited_by = 600_000, "CheckpointConfig.timeout_ms"
     text = describe(pending.ended(CheckpointExpiredError("too slow")))
     assert text.startswith("Checkpoint 7 was triggered at ")
-    assert text.endswith("Its limit was 600.0 s, set by prepare_timeout_ms")
+    assert text.endswith("Its limit was 600.0 s, set by CheckpointConfig.timeout_ms")
 
 
 def test_what_an_attempt_that_is_tried_again_has_noted_is_not_the_next_ones(query: Query, seen: Recording) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import ast
-
 import pytest
 
+import twopc.override
 from tests.unit.fake_sink import batch_of, offsets_of
 from twopc.attempt import Attempt
-from twopc.batch import Overrides, Position, locate
+from twopc.batch import Position, locate
 from twopc.log_view import LogView
+from twopc.override import Overrides
 from twopc.records import Begin, Decision
 from twopc.recovery import Outcome, Step, lookup
 from twopc.refusals import blocked, damaged, refusal
@@ -28,12 +28,12 @@ def view(query_id: str | None, *, ended: str | None = None) -> LogView:
 
 
 CASES = [
-    (Position.REWOUND, view(MINE), 3, "", f"end_query_id='{MINE}'"),
-    (Position.COPIED, view(MINE), 5, "x", f"end_query_id='{MINE}'"),
-    (Position.GAP, view(MINE), 9, "", "resume_at_batch=9"),
-    (Position.NEW_QUERY, view(OTHER), 0, "", f"end_query_id='{OTHER}'"),
-    (Position.UNADOPTED, view(None), 4, "", f"adopt_query_id='{MINE}'"),
-    (Position.ENDED, view(OTHER, ended=MINE), 6, "", f"end_query_id='{OTHER}'"),
+    (Position.REWOUND, view(MINE), 3, "", f"override=EndQuery('{MINE}')"),
+    (Position.COPIED, view(MINE), 5, "x", f"override=EndQuery('{MINE}')"),
+    (Position.GAP, view(MINE), 9, "", "override=ResumeAt(9)"),
+    (Position.NEW_QUERY, view(OTHER), 0, "", f"override=EndQuery('{OTHER}')"),
+    (Position.UNADOPTED, view(None), 4, "", f"override=AdoptQuery('{MINE}')"),
+    (Position.ENDED, view(OTHER, ended=MINE), 6, "", f"override=EndQuery('{OTHER}')"),
 ]
 
 
@@ -57,12 +57,10 @@ def test_a_refusal_names_the_log_the_batch_and_the_literal_setting(
 def test_the_quoted_setting_resolves_the_refusal(
     position: Position, log: LogView, batch: int, history: str, way_out: str
 ) -> None:
-    """``end_query_id`` applies to a new checkpoint, the other settings to this one."""
-    setting, _, value = way_out.partition("=")
-    overrides = Overrides(**{setting: ast.literal_eval(value)})
-    follower = (
-        batch_of(0, query_id="n") if setting == "end_query_id" else batch_of(batch, query_id=MINE, history=history)
-    )
+    """``EndQuery`` applies to a new checkpoint, the other settings to this one."""
+    override = eval(way_out.removeprefix("override="), vars(twopc.override))  # noqa: S307 - as the user copies it
+    overrides = Overrides.of(override)
+    follower = batch_of(0, query_id="n") if overrides.end_query_id else batch_of(batch, query_id=MINE, history=history)
     assert locate(log, follower, overrides) is Position.FIRST, position
 
 
@@ -84,7 +82,7 @@ def test_damage_and_a_blocked_commit_say_what_to_do() -> None:
     assert "batch 4" in str(error)
     assert "Restart the query" in str(error)
     assert error.transactions == ("t1", "t2")
-    assert "abandon_batch=4:" in str(error)
+    assert "override=Abandon(4):" in str(error)
     assert "in time. key 'k': WRONGTYPE. Fix this and restart the query" in str(
         blocked(4, ["t1"], ["key 'k': WRONGTYPE"])
     )

@@ -170,7 +170,7 @@ def test_it_is_restored_elsewhere_as_a_query_of_its_own(checkpoint: Path, tmp_pa
     done = restore_savepoint(moved, tmp_path / "new")
     assert json.loads((tmp_path / "new/metadata").read_text()) == {"id": done.query_id}
     assert done.query_id != "old"
-    assert done.settings == f"adopt_query_id={done.query_id!r}, end_query_id='old'"
+    assert done.settings == f"override=[AdoptQuery({done.query_id!r}), EndQuery('old')]"
     assert (tmp_path / "new/commits/3").read_text() == "v1\n{}"
     assert [path.name for path in (tmp_path / "new/twopc").iterdir()] == ["restored.json"]
     assert not (tmp_path / "new/offsets/4").exists()
@@ -352,7 +352,7 @@ def test_the_commands_take_and_restore(checkpoint: Path, tmp_path: Path) -> None
     assert taken.status == 0
     restored = command("savepoint", "restore", taken.facts["path"], str(tmp_path / "new"))
     assert restored.status == 0
-    assert "end_query_id='old'" in restored.out and "was not asked: add --bootstrap-servers" in restored.out
+    assert "EndQuery('old')]" in restored.out and "was not asked: add --bootstrap-servers" in restored.out
     assert command("savepoint", "restore", str(tmp_path / "none"), str(tmp_path / "x")).status == 2
     assert command("savepoint", "create", str(tmp_path / "none"), str(tmp_path / "x")).status == 2
 

@@ -54,4 +54,4 @@ def test_every_other_failure_is_raised_and_so_is_this_one_where_the_user_wants_n
     """A JVM that runs out of memory names no setting of ours; seen with `always` and a batch of 500 MB, at every start."""
     with pytest.raises(RuntimeError, match=error[:10]):
         collected(error, max_bytes, monkeypatch)
-    assert ("set direct='auto'" in caplog.text) == (max_bytes is None)
+    assert ("set write_by='auto'" in caplog.text) == (max_bytes is None)

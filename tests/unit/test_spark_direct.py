@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import Literal
 
 import pytest
 
-from twopc.integration.spark.direct import Direct, Planned, Way
+from twopc.integration.spark.direct import Direct, DriverUpTo, Planned, Way
 
 LIMIT = 100_000
 
@@ -46,13 +47,13 @@ def test_what_offsets_say_of_a_batchs_input(
 
 
 def test_the_first_batch_of_a_kafka_source_is_taken_to_have_a_kib_a_record() -> None:
-    direct = Direct("auto", LIMIT)
+    direct = Direct(DriverUpTo(LIMIT))
     assert Way(direct, records(LIMIT // 1024)).is_direct("")
     assert not Way(direct, records(LIMIT // 1024 + 1)).is_direct("")
 
 
 def test_what_cannot_be_estimated_goes_to_the_tasks_which_measure_it() -> None:
-    direct = Direct("auto", LIMIT)
+    direct = Direct(DriverUpTo(LIMIT))
     files = Planned(('{"logOffset":3}',), ('{"logOffset":4}',))
     assert not Way(direct, files).is_direct("")
     Way(direct, files).learn("", 10)
@@ -61,7 +62,7 @@ def test_what_cannot_be_estimated_goes_to_the_tasks_which_measure_it() -> None:
 
 
 def test_the_estimate_is_the_largest_of_the_last_eight_batches_of_the_same_dataframe() -> None:
-    direct = Direct("auto", LIMIT)
+    direct = Direct(DriverUpTo(LIMIT))
     Way(direct, records(10)).learn("orders", 10 * LIMIT)
     assert not Way(direct, records(10)).is_direct("orders")
     assert Way(direct, records(10)).is_direct("audit")
@@ -73,14 +74,14 @@ def test_the_estimate_is_the_largest_of_the_last_eight_batches_of_the_same_dataf
 
 
 def test_a_batch_that_did_not_fit_counts_as_too_large_although_its_tasks_had_few_bytes() -> None:
-    direct = Direct("auto", LIMIT)
+    direct = Direct(DriverUpTo(LIMIT))
     Way(direct, records(10)).learn_over("")
     Way(direct, records(10)).learn("", 10)
     assert not Way(direct, records(10)).is_direct("")
 
 
 def test_a_bound_is_needed_unless_counted_records_fit_with_fifty_times_their_bytes() -> None:
-    direct = Direct("auto", LIMIT)
+    direct = Direct(DriverUpTo(LIMIT))
 
     def needs_bound(planned: Planned, frame: str = "", *, is_stateless: bool = True) -> bool:
         return Way(direct, planned, is_stateless).needs_bound(frame)
@@ -97,13 +98,15 @@ def test_a_bound_is_needed_unless_counted_records_fit_with_fifty_times_their_byt
     assert needs_bound(records(1))
 
 
-@pytest.mark.parametrize(("way", "is_direct", "max_bytes"), [("always", True, None), ("never", False, LIMIT)])
+@pytest.mark.parametrize(
+    ("way", "is_direct", "max_bytes"), [("driver", True, None), ("tasks", False, DriverUpTo().max_bytes)]
+)
 def test_the_user_has_the_last_word(
-    way: str,
+    way: Literal["driver", "tasks"],
     is_direct: bool,  # noqa: FBT001 - a parameter of the test
     max_bytes: int | None,
 ) -> None:
-    direct = Direct(way, LIMIT)
-    Way(direct, records(1)).learn("", 0 if way == "never" else 10**12)
+    direct = Direct(way)
+    Way(direct, records(1)).learn("", 0 if way == "tasks" else 10**12)
     assert Way(direct, records(1)).is_direct("") is is_direct
     assert Way(direct, records(1)).max_bytes == max_bytes

@@ -2,69 +2,103 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from dataclasses import replace
+from math import inf, nan
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from twopc import Abandon, AdoptQuery, CheckpointConfig, DriverUpTo, EndQuery, ResumeAt
 from twopc.errors import BadRecordError, ConfigurationError
 from twopc.integration.spark import exactly_once
 from twopc.sinks.kafka import KafkaSink
 
+ROOT = Path(__file__).parents[2]
 
-def test_an_unknown_setting_is_named_with_the_known_ones() -> None:
-    sink = KafkaSink(name="s", bootstrap_servers="localhost:1", topic="t")
-    with pytest.raises(
-        ConfigurationError, match=r"exactly_once\(stagging=…\): no such setting; the settings are .*max_attempts"
-    ):
-        exactly_once(sink, checkpoint_location="/x", stagging=True)
+
+def kafka_sink() -> KafkaSink:
+    return KafkaSink(name="s", bootstrap_servers="x:1", topic="t")
+
+
+def test_a_misspelt_setting_is_an_error_in_the_editor_and_at_run_time(tmp_path: Path) -> None:
+    script = tmp_path / "query.py"
+    script.write_text(
+        "from twopc import CheckpointConfig, KafkaSink, exactly_once\n"
+        'sink = KafkaSink(name="s", bootstrap_servers="localhost:1", topic="t")\n'
+        'exactly_once(sink, checkpoint_location="/x", stagging=True)\n'
+        'exactly_once(sink, checkpoint_location="/x", write_by="executors")\n'
+        'exactly_once(sink, checkpoint_location="/x", checkpoints=CheckpointConfig(timeout_s=5))\n'
+        'exactly_once(sink, checkpoint_location="/x", write_by="tasks", checkpoints=CheckpointConfig(timeout_ms=5000))\n'
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(script)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = [line.split(": ", 1)[0].rpartition(":")[2] for line in done.stdout.splitlines() if ": error:" in line]
+    assert lines == ["3", "4", "5"], done.stdout + done.stderr
+    with pytest.raises(TypeError, match="stagging"):
+        exactly_once(kafka_sink(), checkpoint_location="/x", stagging=True)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"on_bad_record": "ignore"}, "on_bad_record='ignore'"),
-        ({"on_bad_record": "dead_letter"}, "or neither"),
-        ({"dead_letter": KafkaSink(name="letters", bootstrap_servers="x:1", topic="t")}, "or neither"),
-        (
-            {"on_bad_record": "dead_letter", "dead_letter": KafkaSink(name="letters", bootstrap_servers="x:1")},
-            "KafkaSink with a topic",
-        ),
-        (
-            {"on_bad_record": "dead_letter", "dead_letter": KafkaSink(name="s", bootstrap_servers="x:1", topic="t")},
-            "two sinks have the same name",
-        ),
+        ({"dead_letter": KafkaSink(name="letters", bootstrap_servers="x:1")}, "KafkaSink with a topic"),
+        ({"dead_letter": KafkaSink(name="s", bootstrap_servers="x:1", topic="t")}, "two sinks have the same name"),
+        ({"dead_letter": "letters"}, "KafkaSink with a topic"),
         ({"select": {"other": ["1 AS value"]}}, "no sink is called 'other'"),
         ({"select": {"s": "1 AS value"}}, "give a list of SQL expressions"),
         ({"select": {"s": []}}, "give a list of SQL expressions"),
-        ({"abandon_batch": "17"}, "abandon_batch='17'"),
-        ({"history": "yes"}, "history='yes'"),
         *(
-            ({"num_retained": wrong}, rf"num_retained={wrong!r}\): give a number of decisions from 1 on")
-            for wrong in (0, -1, True, 2.5, "10")
+            ({"write_by": wrong}, "give one of 'auto', 'driver', 'tasks', or DriverUpTo")
+            for wrong in ("sometimes", None, True, 1024)
         ),
-        *(({"direct": wrong}, "give one of 'auto', 'always', 'never'") for wrong in ("sometimes", None, True)),
-        *(
-            ({"direct_max_bytes": wrong}, r"direct_max_bytes=.*\): give a number of bytes from 1024 to")
-            for wrong in (0, -1, True, None, 1e6, "10 MB", 10**40)
-        ),
-        *(
-            ({"max_attempts": wrong}, rf"max_attempts={wrong!r}\): give a number of attempts from 1 on")
-            for wrong in (0, -1, True, None, "3")
-        ),
-        *(
-            ({"prepare_timeout_ms": wrong}, rf"prepare_timeout_ms={wrong!r}\): give a number of milliseconds above 0")
-            for wrong in (0, -5, True, "1s", float("nan"), float("inf"))
-        ),
+        *(({"staging": wrong}, r"staging=.*: give True .* or the path") for wrong in ("", None, 1)),
+        ({"checkpoints": {"timeout_ms": 5}}, r"give a CheckpointConfig\(…\)"),
         ({"listeners": [print]}, "inherit from twopc.Listener"),
-        ({"resume_at_batch": "17"}, "resume_at_batch='17'"),
+        *(
+            ({"override": wrong}, r"is not an override: give EndQuery\(id\)")
+            for wrong in (None, "query", [AdoptQuery("a"), "b"], Abandon("17"), ResumeAt(2.0), EndQuery(17))  # type: ignore[arg-type]
+        ),
+        ({"override": [EndQuery("a"), EndQuery("b")]}, "each kind of override once"),
     ],
 )
-def test_contradictory_settings_are_refused_by_name(settings: dict[str, Any], named: str) -> None:
-    sink = KafkaSink(name="s", bootstrap_servers="x:1", topic="t")
+def test_invalid_settings_are_refused_by_name(settings: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigurationError, match=named):
-        exactly_once(sink, checkpoint_location="/nowhere", **settings)
+        exactly_once(kafka_sink(), checkpoint_location="/nowhere", **settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "valid"),
+    [
+        *(
+            ("timeout_ms", wrong, "a positive number of milliseconds, or None")
+            for wrong in (0, -5, True, "1s", nan, inf)
+        ),
+        *(("min_pause_ms", wrong, "a number of milliseconds, 0 or more") for wrong in (-1, True, None, nan, inf)),
+        *(("tolerable_failures", wrong, "a number of checkpoints, 0 or more") for wrong in (-1, True, None, 1.0)),
+        *(("max_attempts", wrong, "a number of attempts, 1 or more") for wrong in (0, -1, True, None, "3")),
+        *(("num_retained", wrong, "a number of decisions, 1 or more, or None") for wrong in (0, -1, True, 2.5, "10")),
+        ("history", "yes", "True, False or None"),
+    ],
+)
+def test_an_invalid_value_of_the_checkpoints_is_named_with_what_is_valid(name: str, wrong: Any, valid: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        CheckpointConfig(**{name: wrong})
+    assert str(caught.value) == f"CheckpointConfig({name}={wrong!r}): {name} must be {valid}"
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, None, 1e6, "10 MB", 10**40])
+def test_an_invalid_limit_of_the_driver_is_named(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"DriverUpTo\(max_bytes=.*\): give a number of bytes from 1024 to"):
+        DriverUpTo(wrong)
 
 
 def test_a_function_that_cannot_reach_the_tasks_is_refused_at_once() -> None:
@@ -95,7 +129,7 @@ def test_a_ledger_of_any_name_is_known_to_every_sink_of_the_query() -> None:
     audit = KafkaSink(name="audit", bootstrap_servers="x:1", topic="t", ledger_topic="decisions")
     by_row = KafkaSink(name="s", bootstrap_servers="x:1")
     letters = KafkaSink(name="letters", bootstrap_servers="x:1", topic="bad", ledger_topic="letters-decisions")
-    each = exactly_once(by_row, audit, checkpoint_location="/x", on_bad_record="dead_letter", dead_letter=letters)
+    each = exactly_once(by_row, audit, checkpoint_location="/x", dead_letter=letters)
     for ledger in ("decisions", "letters-decisions"):
         by_row.require_topics([ledger])
         with pytest.raises(BadRecordError, match=f"'{ledger}' in the column 'topic' is a ledger"):

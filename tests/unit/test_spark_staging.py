@@ -95,7 +95,7 @@ def test_slices_that_the_driver_does_not_see_are_an_error_that_names_one(tmp_pat
     seen = staged(str(own), 0, 0)
     Staging(str(own)).require_visible([seen])
     unseen = staged(str(other), 0, 0)
-    with pytest.raises(ConfigurationError, match=rf"does not see {own}/{unseen}.*Set staging_location to a path that"):
+    with pytest.raises(ConfigurationError, match=rf"does not see {own}/{unseen}.*Set staging to a path that"):
         Staging(str(own)).require_visible([seen, unseen])
 
 
@@ -115,5 +115,5 @@ def test_a_location_is_the_same_in_every_notation(form: str, tmp_path: Path) -> 
 
 
 def test_a_location_that_pyarrow_cannot_open_is_named() -> None:
-    with pytest.raises(ConfigurationError, match="staging_location='gopher://x/y'"):
+    with pytest.raises(ConfigurationError, match="staging='gopher://x/y'"):
         open_location("gopher://x/y")

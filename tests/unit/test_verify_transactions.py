@@ -73,7 +73,7 @@ def test_what_the_user_has_given_up_is_reported_as_such_and_not_as_lost(last: Ba
     (one,) = decided().values()
     (found,) = check_missing({"u": OPEN}, {"u": one._replace(abandoned=True)}, bounds(), last)
     assert (found.kind, found.is_error) == (Kind.ABANDONED, False)
-    assert "abandon_batch=4" in found.text
+    assert "override=Abandon(4)" in found.text
 
 
 def test_a_silent_coordinator_proves_no_loss() -> None:

@@ -44,13 +44,13 @@ STATEFUL: Final = (
 
 SETTINGS: Final = (
     Piece("defaults", "", weight=8),
-    Piece("by tasks", ', direct="never"', weight=5),
-    Piece("by the driver", ', direct="always"', weight=2),
-    Piece("over the budget", ", direct_max_bytes=1024"),
+    Piece("by tasks", ', write_by="tasks"', weight=5),
+    Piece("by the driver", ', write_by="driver"', weight=2),
+    Piece("over the budget", ", write_by=DriverUpTo(1024)"),
     Piece("staging", ", staging=True", weight=2),
-    Piece("one attempt", ", max_attempts=1"),
-    Piece("tolerant", ", tolerable_failed_checkpoints=2"),
-    Piece("without history", ", history=False"),
+    Piece("one attempt", ", checkpoints=CheckpointConfig(max_attempts=1)"),
+    Piece("tolerant", ", checkpoints=CheckpointConfig(tolerable_failures=2)"),
+    Piece("without history", ", checkpoints=CheckpointConfig(history=False)"),
 )
 
 #: In the place of the last columns.

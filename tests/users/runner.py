@@ -34,6 +34,7 @@ from pyspark.sql import functions as sf
 
 from tests.users.recorder import RAW, Event, Recorder, program_name
 from tests.users.reference import Reference, Rows
+from twopc import CheckpointConfig, DriverUpTo
 from twopc.integration.spark import exactly_once
 from twopc.testing import crash_points
 
@@ -208,6 +209,8 @@ class _Run:
             "Window": Window,
             "spark": spark,
             "sc": spark.sparkContext,
+            "CheckpointConfig": CheckpointConfig,
+            "DriverUpTo": DriverUpTo,
             "exactly_once": self._recorder.maker(self._make),
             "source": functools.partial(world.source_of, spark),
             "static": spark.sql("SELECT * FROM VALUES ('a', 'alpha'), ('b', 'beta') AS labels (tenant, label)"),

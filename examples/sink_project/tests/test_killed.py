@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from files_sink import FilesSink
 
-from twopc.integration.spark import exactly_once
+from twopc import exactly_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,8 +30,8 @@ def test_the_sink_is_exactly_once(kill_loop: Callable[..., Outcome], tmp_path: P
     """Killed in the middle of a batch, and between a batch's end and Spark's note of it."""
     sink = FilesSink("sample", str(tmp_path / "output"))
 
-    def query(frame: DataFrame, checkpoint: str) -> DataStreamWriter:
-        return frame.writeStream.foreachBatch(exactly_once(sink, checkpoint_location=checkpoint))
+    def query(frame: DataFrame, _checkpoint: str) -> DataStreamWriter:
+        return frame.writeStream.foreachBatch(exactly_once(sink))
 
     outcome = kill_loop(lambda: numbers_in(sink.root / "committed"), query=query, rows=60)
     outcome.require_exactly_once()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from twopc import AdoptQuery
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -34,7 +36,7 @@ def new_query(servers: str, topic: str, name: str, query_id: str) -> Query:
         from twopc.sinks.kafka import KafkaSink  # noqa: PLC0415 - the same
 
         sink = KafkaSink(name=name, bootstrap_servers=servers, topic=topic)
-        each = exactly_once(sink, checkpoint_location=checkpoint, adopt_query_id=query_id)
+        each = exactly_once(sink, checkpoint_location=checkpoint, override=AdoptQuery(query_id))
         taken = take_over(each, checkpoint_location=checkpoint, sink=sink)
         return frame.select("key", "value").writeStream.foreachBatch(taken)
 

@@ -21,7 +21,7 @@ def main() -> None:
     sink = RedisSink(name=given["name"], url=given["url"], mapping=IncrBy(f"{given['name']}:{{id}}", by="n"))
     rows = spark.readStream.schema("id STRING, n BIGINT").option("maxFilesPerTrigger", 1).json(given["source"])
     writer = rows.writeStream.option("checkpointLocation", given["checkpoint"])
-    each = exactly_once(sink, checkpoint_location=given["checkpoint"])
+    each = exactly_once(sink)
     writer.foreachBatch(each).trigger(availableNow=True).start().awaitTermination()
     os._exit(0)  # without the seconds in which Spark ends
 

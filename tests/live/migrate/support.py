@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from tests.live.pipeline import create_topic
 from tests.live.spark_support import message_of
 from tests.reader import committed, consumer_of, counted, read_to_end, records
+from twopc import AdoptQuery
 from twopc.integration.cli import app
 from twopc.integration.migrate import take_over
 from twopc.integration.spark import exactly_once
@@ -146,7 +147,7 @@ class OldPipeline:
     ) -> None:
         """Process all input with the transactional sink; ``before`` is called with each batch's number."""
         sink, checkpoint = self.new_sink(), str(self.checkpoint)
-        each = exactly_once(sink, checkpoint_location=checkpoint, **{"adopt_query_id": self.query_id, **settings})
+        each = exactly_once(sink, checkpoint_location=checkpoint, **{"override": AdoptQuery(self.query_id), **settings})
         taken = take_over(each, checkpoint_location=checkpoint, sink=sink, dry_run=dry_run)
 
         def write(batch: DataFrame, batch_id: int) -> None:

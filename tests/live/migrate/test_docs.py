@@ -97,7 +97,7 @@ def test_the_rehearsals_page_names_the_options_and_the_ways_that_there_are() -> 
 
 def test_every_name_of_ours_in_the_tables_of_terms_exists() -> None:
     ours = {name for line in _TERMS.read_text().splitlines() for name in _NAME.findall(line.split(" | ", 1)[-1])}
-    assert {"prepare_timeout_ms", "recover_and_abort", "end_query_id"} <= ours
+    assert {"prepare_timeout_ms", "recover_and_abort", "EndQuery"} <= ours
     sources = "".join(
         path.read_text() for room in ("twopc", "sinks", "integration") for path in (_ROOT / room).rglob("*.py")
     )

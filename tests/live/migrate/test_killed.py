@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from tests.live.migrate.support import FOR_OLD_BROKERS, OldPipeline
 from tests.live.migrate.test_cutover import write_half_of_batch_1
+from twopc import AdoptQuery
 from twopc.crash_points import POINTS
 from twopc.integration.services.jars import spark_kafka_jars
 from twopc.testing.kill_loop import Kill, KillLoop, Moment
@@ -82,7 +83,7 @@ class Fed:
         return Reader(format="kafka", options=self._options, columns=columns)
 
 
-def new_query(pipeline: OldPipeline, direct: str) -> Callable[[DataFrame, str], DataStreamWriter]:
+def new_query(pipeline: OldPipeline, direct: Any) -> Callable[[DataFrame, str], DataStreamWriter]:
     servers, name, topic, query_id = pipeline.servers, pipeline.name, pipeline.topic, pipeline.query_id
 
     def query(frame: DataFrame, checkpoint: str) -> DataStreamWriter:
@@ -91,7 +92,7 @@ def new_query(pipeline: OldPipeline, direct: str) -> Callable[[DataFrame, str], 
         from twopc.sinks.kafka import KafkaSink  # noqa: PLC0415 - the same
 
         sink = KafkaSink(name=name, bootstrap_servers=servers, topic=topic)
-        each = exactly_once(sink, checkpoint_location=checkpoint, adopt_query_id=query_id, direct=direct)
+        each = exactly_once(sink, checkpoint_location=checkpoint, override=AdoptQuery(query_id), write_by=direct)
         taken = take_over(each, checkpoint_location=checkpoint, sink=sink)
         return frame.select("key", "value").writeStream.foreachBatch(taken)
 
@@ -101,13 +102,13 @@ def new_query(pipeline: OldPipeline, direct: str) -> Callable[[DataFrame, str], 
 @pytest.mark.parametrize(
     ("direct", "points"),
     [
-        ("never", ["task.flushed"]),
-        pytest.param("never", UP_TO_THE_DECISION, marks=pytest.mark.whole),
-        pytest.param("always", [point for point in UP_TO_THE_DECISION if "task" not in point], marks=pytest.mark.whole),
+        ("tasks", ["task.flushed"]),
+        pytest.param("tasks", UP_TO_THE_DECISION, marks=pytest.mark.whole),
+        pytest.param("driver", [point for point in UP_TO_THE_DECISION if "task" not in point], marks=pytest.mark.whole),
         # Behind the decision a restart completes the batch by itself, and Spark notes it.
         *(
             pytest.param(direct, [point], marks=pytest.mark.whole)
-            for direct in ("never", "always")
+            for direct in ("tasks", "driver")
             for point in ("driver.committing", "driver.committed", "driver.swept")
         ),
     ],
@@ -176,7 +177,7 @@ def test_a_killed_cut_over_is_run_again(pipeline: OldPipeline, spark: SparkSessi
 def test_a_killed_rollback_is_run_again(stopped: str, pipeline: OldPipeline, spark: SparkSession) -> None:
     """At each step of the recovery that it does, and at those of its file; meanwhile the old query must not start."""
     pipeline.cut_over("--apply")
-    pipeline.fail_new_at(spark, stopped, direct="never")
+    pipeline.fail_new_at(spark, stopped, write_by="tasks")
     steps = ["driver.inspected", "driver.fenced", "driver.acquired", "driver.recovered", *_FILE_STEPS]
     if stopped == "driver.decided":
         steps.insert(3, "driver.committing")

@@ -10,6 +10,7 @@ import pytest
 
 from tests.live.migrate.support import OldPipeline
 from tests.live.migrate.test_cutover import write_half_of_batch_1
+from twopc import AdoptQuery
 from twopc.integration.spark import exactly_once
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def test_a_new_query_without_take_over_is_refused_and_writes_nothing(
     write_half_of_batch_1(pipeline, spark)
     before = pipeline.visible()
     pipeline.cut_over("--apply")
-    message = fail_without_take_over(pipeline, spark, adopt_query_id=pipeline.query_id)
+    message = fail_without_take_over(pipeline, spark, override=AdoptQuery(pipeline.query_id))
     assert "batch 1 was begun by another sink" in message
     assert "take_over(exactly_once(" in message
     assert pipeline.visible() == before

@@ -9,6 +9,7 @@ import pytest
 
 from tests.live.migrate.support import OldPipeline, StopError
 from tests.live.migrate.test_cutover import write_half_of_batch_1
+from twopc import ResumeAt
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,7 +80,7 @@ def test_back_from_a_finished_batch_and_forth_again(handed_over: OldPipeline, sp
     assert handed_over.cut_over("--apply")["handover"]["kind"] == "rest"
     assert handed_over.command("rollback")["handover"]["kind"] == "rest", "before the new query has started again"
     batch_id = handed_over.cut_over("--apply")["handover"]["batch_id"]
-    handed_over.run_new(spark, resume_at_batch=batch_id)
+    handed_over.run_new(spark, override=ResumeAt(batch_id))
     assert handed_over.visible() == Counter(handed_over.given)
 
 

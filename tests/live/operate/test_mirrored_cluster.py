@@ -24,10 +24,11 @@ from tests.live.rules.batches import rows_of, seen
 from tests.live.rules.schedules import Play, crash, until
 from tests.live.spark_support import Pipeline, finish, spark
 from tests.reader import committed, consumer_of, partitions_of
-from twopc.batch import Overrides
+from twopc import AdoptQuery
 from twopc.errors import DecisionLogDamagedError, RefusedStartError
 from twopc.integration.services.kafka import LocalKafka
 from twopc.integration.spark import exactly_once
+from twopc.override import Overrides
 from twopc.settings import Settings
 from twopc.sinks.kafka import KafkaSink
 
@@ -268,7 +269,9 @@ class Failover:
         if without is not None:
             rows = rows.join(without, "value", "left_anti")
         sink = KafkaSink(name="after", topic=self.output, bootstrap_servers=self.servers, timeout_ms=20_000)
-        each = exactly_once(sink, checkpoint_location=checkpoint, adopt_query_id=adopted)
+        each = exactly_once(
+            sink, checkpoint_location=checkpoint, override=[] if adopted is None else AdoptQuery(adopted)
+        )
         writer = rows.writeStream.foreachBatch(each).option("checkpointLocation", checkpoint)
         query = writer.trigger(availableNow=True).start()
         finish(query, each)

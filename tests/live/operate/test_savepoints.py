@@ -18,6 +18,7 @@ from tests.live.operate.support import command
 from tests.live.redis.conftest import redis_server
 from tests.live.spark_support import Pipeline, message_of, spark, wait_until
 from tests.reader import records
+from twopc import AdoptQuery, EndQuery
 from twopc.integration.operate import create_savepoint, restore_savepoint, stop_with_savepoint, with_savepoints
 from twopc.integration.spark import exactly_once
 from twopc.sinks.kafka import KafkaSink
@@ -73,7 +74,7 @@ def restored(pipeline: Pipeline, savepoint: str, elsewhere: Path) -> dict[str, A
     )  # fmt: skip
     assert done.status == 0, done.error
     facts = dict(done.facts)
-    settings = {"adopt_query_id": facts["query_id"], "end_query_id": facts["former_query_id"]}
+    settings = {"override": [AdoptQuery(facts["query_id"]), EndQuery(facts["former_query_id"])]}
     pipeline.change(checkpoint=facts["checkpoint"], settings={"checkpoint_location": facts["checkpoint"], **settings})
     return facts
 
@@ -221,7 +222,7 @@ def test_a_query_whose_decisions_are_in_its_checkpoint_goes_on_from_a_savepoint(
     shutil.move(query.directory / "checkpoint", tmp_path / "old")
     done = restore_savepoint(taken.path, query.directory / "checkpoint")
     assert "name in use" in query.refused()  # without the settings that it names
-    query.settings = {"adopt_query_id": done.query_id, "end_query_id": taken.manifest.query_id}
+    query.settings = {"override": [AdoptQuery(done.query_id), EndQuery(taken.manifest.query_id)]}
     query.feed({"id": "a", "n": 100})
     query.run()
     assert counters(redis_server, sink.name) == {"a": 1 + 2 * 10 + 100, "b": 2 * 5}

@@ -183,5 +183,5 @@ def test_resolve_tells_a_loss_that_a_replay_repairs_from_one_that_nothing_does(p
     spark_files(play, finished=0)
     in_doubt = ask(play, "resolve", play.name, "--checkpoint", str(checkpoint), "--json")
     assert (in_doubt.status, in_doubt.facts[0]["case"]) == (1, "lost and left behind")
-    assert "abandon_batch=0" in in_doubt.facts[0]["next"]
+    assert "override=Abandon(0)" in in_doubt.facts[0]["next"]
     assert in_doubt.facts[0]["runbook"].endswith("#a-batch-is-in-doubt")

@@ -12,12 +12,13 @@ import redis
 from tests.live.one_task import OneTask, apply, batch
 from tests.live.redis.support import Decided, left_behind, sink_of, unique
 from twopc.attempt import Evidence
-from twopc.batch import Batch, Overrides
+from twopc.batch import Batch
 from twopc.coordinator import Coordinator
 from twopc.crash_points import arm, disarm
 from twopc.errors import BadRecordError, CommitBlockedError, ConfigurationError, RefusedStartError, SchemaError
 from twopc.files import LocalFiles
 from twopc.integration.services.redis import LocalRedis
+from twopc.override import Overrides
 from twopc.settings import Settings
 from twopc.sinks.redis import RedisSink
 from twopc.sinks.redis.mappings import (
@@ -193,7 +194,7 @@ def test_a_sink_of_another_query_is_refused_unless_end_query_id_names_it(
     key = unique()
     engine = OneTask(sink, batch(k=[key], v=[1]))
     other = Batch("query-b", 0, ("0",), lambda _: ("0",))
-    with pytest.raises(RefusedStartError, match=f"{QUERY_ID}.*end_query_id='{QUERY_ID}'"):
+    with pytest.raises(RefusedStartError, match=rf"{QUERY_ID}.*override=EndQuery\('{QUERY_ID}'\)"):
         Coordinator([sink], LocalFiles(tmp_path)).process(other, engine)
     ending = Settings(overrides=Overrides(end_query_id=QUERY_ID))
     Coordinator([sink], LocalFiles(tmp_path), settings=ending).process(other, engine)

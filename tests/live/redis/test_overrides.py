@@ -10,8 +10,8 @@ import redis
 
 from tests.contract.cases import redis_counters
 from twopc import crash_points
-from twopc.batch import Overrides
 from twopc.errors import InDoubtError, RefusedStartError
+from twopc.override import Overrides
 from twopc.settings import Settings
 from twopc.testing.contract import Crash
 from twopc.testing.contract.drivers import QUERY_ID, Query, all_rows
@@ -53,7 +53,7 @@ def test_a_lost_batch_that_was_left_behind_is_given_up_and_the_query_continues_a
     with pytest.raises(Crash):
         query.run(0)
     client.delete(next(client.scan_iter(f"twopc:{case.sink.name}:*:slice:*", count=1000)))
-    with pytest.raises(InDoubtError, match="restart with abandon_batch=0:"):
+    with pytest.raises(InDoubtError, match=r"restart with override=Abandon\(0\):"):
         query.run(1)
     kept = case.visible()
     assert len(kept) == 5

@@ -13,7 +13,8 @@ import pytest
 from tests.live.pipeline import Tasks, record_batch
 from tests.live.rules.batches import ROWS, VISIBLE
 from tests.live.rules.schedules import Play, at, writer_of
-from twopc.checkpointing import PASSING, Checkpointing
+from twopc.checkpoint_config import CheckpointConfig
+from twopc.checkpointing import PASSING, run_checkpoints
 from twopc.decision_log import DecisionLog
 from twopc.errors import RetriableError, TwoPhaseCommitError
 from twopc.pending import Listeners
@@ -57,7 +58,8 @@ class WithStaleTask(Tasks):
 
 def process(driver: Coordinator, play: Play, tasks: Tasks, batch: int, *, tolerable: int = 1) -> None:
     of = play.batch(batch)
-    Checkpointing(tolerable_failed_checkpoints=tolerable).run(
+    run_checkpoints(
+        CheckpointConfig(tolerable_failures=tolerable),
         Listeners(),
         of,
         "run",

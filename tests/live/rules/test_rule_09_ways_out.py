@@ -18,10 +18,11 @@ from tests.live.rules.batches import ROWS, VISIBLE
 from tests.live.rules.schedules import Play, crash, playing
 from tests.live.rules.test_rule_04_proof import delete_before_end, initialise_again
 from tests.live.rules.test_rule_09_lost_transactions import decide_and_die
-from twopc.batch import Batch, Overrides
+from twopc.batch import Batch
 from twopc.coordinator import Coordinator
 from twopc.errors import CommitBlockedError, InDoubtError
 from twopc.files import LocalFiles
+from twopc.override import Overrides
 from twopc.settings import Settings
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 def named_setting(error: object) -> Settings:
     """The override that an error names, exactly as it stands there."""
-    (batch,) = set(re.findall(r"restart with abandon_batch=(\d+):", str(error)))
+    (batch,) = set(re.findall(r"restart with override=Abandon\((\d+)\):", str(error)))
     return Settings(overrides=Overrides(abandon_batch=int(batch)))
 
 
@@ -88,7 +89,9 @@ def test_deleted_markers_block_until_the_user_gives_the_batch_up(
         partitions = sorted({handle.marker_partition for handle in play.decided(0)})
         initialise_again(play)
         delete_before_end(play, partitions)
-        with pytest.raises(CommitBlockedError, match=r"markers were deleted.*restart with abandon_batch=0:") as caught:
+        with pytest.raises(
+            CommitBlockedError, match=r"markers were deleted.*restart with override=Abandon\(0\):"
+        ) as caught:
             play.driver().process(play.batch(batch), Tasks(play, [["d"]]))
         driver = play.driver(named_setting(caught.value))
         driver.process(play.batch(batch), Tasks(play, [["d"]]))

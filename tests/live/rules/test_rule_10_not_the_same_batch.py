@@ -17,11 +17,12 @@ from confluent_kafka import TopicPartition
 from tests.live.pipeline import Tasks, opened
 from tests.live.rules.schedules import Play, crash
 from tests.reader import consumer_of, read_to_end
-from twopc.batch import Batch, Overrides
+from twopc.batch import Batch
 from twopc.coordinator import Coordinator
 from twopc.errors import RefusedStartError
 from twopc.files import LocalFiles
 from twopc.integration.spark.checkpoint import query_id, source_offsets
+from twopc.override import Overrides
 from twopc.records import Begin
 from twopc.settings import Settings
 
@@ -65,7 +66,7 @@ REFUSED: dict[str, tuple[int, str, str | None]] = {
 }
 
 
-WAYS_OUT = r"end_query_id='query-\w+'|resume_at_batch=4;"
+WAYS_OUT = r"override=EndQuery\('query-\w+'\)|override=ResumeAt\(4\);"
 
 
 def test_another_history_of_a_checkpoint_is_refused_and_the_running_query_continues(play: Play, tmp_path: Path) -> None:
@@ -92,7 +93,7 @@ def test_a_gap_is_accepted_at_the_batch_that_the_refusal_names_and_at_no_other(p
     play.driver().process(play.batch(0), Tasks(play, [["0"]]))
     play.offsets[3] = ("offset-3",)
     with pytest.raises(
-        RefusedStartError, match=r"resume_at_batch=4;.*expire meanwhile \(kafka.transaction.timeout.ms\)"
+        RefusedStartError, match=r"override=ResumeAt\(4\);.*expire meanwhile \(kafka.transaction.timeout.ms\)"
     ):
         play.driver().process(play.batch(4), Tasks(play, [["4"]]))
     named = Settings(overrides=Overrides(resume_at_batch=4))
@@ -101,7 +102,7 @@ def test_a_gap_is_accepted_at_the_batch_that_the_refusal_names_and_at_no_other(p
     play.driver(named).process(play.batch(5), Tasks(play, [["5"]]))
     play.offsets[7] = ("offset-7",)
     for gap in (7, 8):
-        with pytest.raises(RefusedStartError, match=f"resume_at_batch={gap};"):
+        with pytest.raises(RefusedStartError, match=rf"override=ResumeAt\({gap}\);"):
             play.driver(named).process(play.batch(gap), Tasks(play, [["lost"]]))
     play.driver().process(play.batch(6), Tasks(play, [["6"]]))
     assert play.visible() == {"0": 1, "4": 1, "5": 1, "6": 1}
@@ -130,7 +131,7 @@ def test_a_new_query_under_a_used_name_is_refused_and_the_running_query_continue
     healthy.process(play.batch(0), Tasks(play, [["0"]]))
     before = everything_in(play)
     for overrides in (Overrides(), Overrides(end_query_id="a setting left on")):
-        with pytest.raises(RefusedStartError, match=f"end_query_id='{play.query_id}'") as caught:
+        with pytest.raises(RefusedStartError, match=rf"override=EndQuery\('{play.query_id}'\)") as caught:
             elsewhere(play, tmp_path, overrides).process(
                 history(0, "offset-0", before=None, query_id="new"), Tasks(play, [["intruder"]])
             )
@@ -166,7 +167,7 @@ def test_an_ended_query_is_refused_for_good(play: Play, tmp_path: Path) -> None:
         assert caught.value.case == "ended query"
     assert everything_in(play) == before
     # An override that stays set admits no other query.
-    with pytest.raises(RefusedStartError, match="end_query_id='new'"):
+    with pytest.raises(RefusedStartError, match=r"override=EndQuery\('new'\)"):
         elsewhere(play, tmp_path, Overrides(end_query_id=play.query_id)).process(
             history(0, "offset-0", before=None, query_id="third"), Tasks(play, [["t"]])
         )
@@ -178,7 +179,7 @@ def test_a_checkpoint_older_than_the_sink_is_refused_and_leaves_no_trace(play: P
     """Fails if any batch may be the first, or if the ledger or the binding is created before the check."""
     topics = len(play.outsider._connection.admin.list_topics())
     for overrides in (Overrides(), Overrides(adopt_query_id="another one's")):
-        with pytest.raises(RefusedStartError, match=f"adopt_query_id='{play.query_id}'") as caught:
+        with pytest.raises(RefusedStartError, match=rf"override=AdoptQuery\('{play.query_id}'\)") as caught:
             play.driver(Settings(overrides=overrides)).process(play.batch(7), Tasks(play, [["7"]]))
         assert caught.value.case == "unadopted"
     assert len(play.outsider._connection.admin.list_topics()) == topics

@@ -21,6 +21,7 @@ from twopc.batch import Batch
 from twopc.coordinator import Coordinator
 from twopc.errors import RefusedStartError
 from twopc.files import LocalFiles
+from twopc.override import Overrides
 from twopc.settings import Settings
 from twopc.sinks.kafka.ledger_topic import ABSENT, LedgerTopic
 from twopc.sinks.kafka.transactions import TransactionClient
@@ -73,7 +74,9 @@ def create_decision_log(play: Play) -> None:
 
 def driver_of(play: Play, sinks: Sequence[KafkaSink], *, add_sink: str | None = None) -> Coordinator:
     """A driver on the play's checkpoint with other sinks than the play's own."""
-    opened.append(Coordinator(sinks, LocalFiles(play.root / "twopc"), settings=Settings(add_sink=add_sink)))
+    opened.append(
+        Coordinator(sinks, LocalFiles(play.root / "twopc"), settings=Settings(overrides=Overrides(add_sink=add_sink)))
+    )
     return opened[-1]
 
 
@@ -263,7 +266,7 @@ def test_a_sink_joins_only_if_add_sink_names_it_and_the_deciding_log_stays(bound
     healthy = driver_of(old, [old.sink])
     healthy.process(old.batch(0), fed([old], [["0"]]))
     for add_sink in (None, old.name):
-        with pytest.raises(RefusedStartError, match=f"add_sink='{new.name}'"):
+        with pytest.raises(RefusedStartError, match=rf"override=AddSink\('{new.name}'\)"):
             driver_of(old, [old.sink, new.sink], add_sink=add_sink).process(old.batch(1), fed(pair, [["1"]]))
     assert topic_id(new, new.sink.ledger) == ABSENT
     healthy.process(old.batch(1), fed([old], [["1"]]))
@@ -284,7 +287,7 @@ def test_a_sink_whose_decisions_are_in_another_querys_log_is_refused(pair: tuple
     intruder = Coordinator([pair[1].sink], LocalFiles(tmp_path / "elsewhere" / "twopc"))
     opened.append(intruder)
     engine = Tasks(pair[1], [["intruder"]])
-    with pytest.raises(RefusedStartError, match=f"end_query_id='{pair[0].query_id}'"):
+    with pytest.raises(RefusedStartError, match=rf"override=EndQuery\('{pair[0].query_id}'\)"):
         intruder.process(Batch("another", 0, ("offset-0",), lambda _: None), engine)
     assert (engine.prepared, engine.evaluated) == (0, 0)
     replay = fed(pair, [["0"]])

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from twopc.batch import Overrides
 from twopc.errors import FencedError, RefusedStartError, RetriableError
+from twopc.override import Overrides
 from twopc.settings import Settings
 from twopc.testing import crash_points
 from twopc.testing.contract.case import Crash

@@ -1,0 +1,185 @@
+"""Writes the batches of one run of a query. All that a run learns or connects to is here, and goes with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from twopc.checkpointing import PASSING, run_checkpoints
+from twopc.coordinator import Coordinator
+from twopc.errors import CheckpointExpiredError
+from twopc.integration.history.writer import writer_for
+from twopc.integration.spark import checkpoint
+from twopc.integration.spark.budget import Budget
+from twopc.integration.spark.direct import Direct, Planned, Way
+from twopc.integration.spark.engine import SparkEngine
+from twopc.integration.spark.frame import arrange
+from twopc.integration.spark.hadoop_files import open_files
+from twopc.integration.spark.handed_over import require_taken_over
+from twopc.integration.spark.jobs import interruptible_pause, is_of_cluster, slow_batch_advice
+from twopc.integration.spark.options import Options, participants
+from twopc.integration.spark.planned import require_as_planned
+from twopc.integration.spark.repeated import Repeated
+from twopc.integration.spark.retention import decisions_kept
+from twopc.integration.spark.staging import Staging, as_uri
+from twopc.integration.spark.state_sizes import StateSizes
+from twopc.integration.spark.stateful import StatefulOperators
+from twopc.pending import Listeners
+from twopc.settings import Settings
+from twopc.tried_files import tried
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    from twopc.batch import Batch
+    from twopc.files import Files
+    from twopc.integration.spark.frame import Rows
+    from twopc.integration.spark.query_runs import QueryRun
+    from twopc.integration.spark.several import SinkFrame
+    from twopc.pending import Pending
+    from twopc.sink import TwoPhaseCommitSink
+
+
+class RunWriter:
+    """Used in the query's own thread only.
+
+    Args:
+        run: the run.
+        context: its Spark.
+        location: of its checkpoint.
+        sinks: those that get rows.
+        options: the user's.
+    """
+
+    def __init__(
+        self,
+        run: QueryRun,
+        context: SparkContext,
+        location: str,
+        sinks: Sequence[TwoPhaseCommitSink[Any]],
+        options: Options,
+    ) -> None:
+        self.run = run
+        self._context = context
+        self._location = location
+        self._participants = participants(sinks, options)
+        self._options = options
+        self._coordinator: Coordinator | None = None
+        self._listeners: Listeners | None = None
+        self._direct = Direct(options.write_by)
+        self._budget = Budget()
+        self._state_sizes = StateSizes()
+        self._repeated = Repeated()
+        self._stateful = StatefulOperators()
+        self._last_batch: Batch | None = None
+
+    def write(self, frames: Sequence[SinkFrame], batch_id: int) -> None:
+        """Make a batch visible.
+
+        Raises:
+            TwoPhaseCommitError: it is not. The next call begins with recovery.
+        """
+        files, query = open_files(self._context, self._location), self.run.query
+        batch = checkpoint.read_batch(files, query.query_id, batch_id)
+        try:
+            run_checkpoints(
+                self._options.checkpoints,
+                self._watched(),
+                batch,
+                query.run_id,
+                lambda pending: self._attempt(files, frames, batch, pending),
+                lambda error, pending: self._may_repeat(error, batch, pending),
+                lambda pause_ms: interruptible_pause(self._context, pause_ms),
+            )
+        except BaseException:
+            self.close()  # so that the next call begins with recovery
+            raise
+        self._last_batch = batch
+
+    def close(self) -> None:
+        """Close the connections. Ends no transaction."""
+        if self._coordinator is not None:
+            self._coordinator.close()
+        if self._listeners is not None:
+            self._listeners.close()
+        self._coordinator = self._listeners = None
+
+    def _attempt(self, files: Files, frames: Sequence[SinkFrame], batch: Batch, pending: Pending) -> None:
+        session = frames[0].frame.sparkSession
+        if not files.is_atomic:
+            require_as_planned(session, files, batch.query_id, batch.batch_id)
+        pending.state = self._state_sizes.before(session, batch.query_id)
+        self._repeated.look(frames, batch.query_id, batch.batch_id)
+        staging = self._open_staging(files, batch.query_id)
+        rows = [self._arrange(one, is_repeated=pending.failed_before > 0) for one in frames]
+        if self._coordinator is None:
+            pending.enter("connect")
+            self._coordinator = self._connect(session, staging, batch)
+        coordinator, run = self._coordinator, self.run
+        engine = SparkEngine(
+            batch=rows,
+            sinks=self._participants,
+            runs=run.among_others,
+            shuffles=run.shuffles,
+            staging=staging,
+            way=Way(self._direct, self._planned(batch), self._state_sizes.is_stateless),
+            budget=self._budget,
+            timeout_ms=self._options.checkpoints.timeout_ms,
+            state=self._stateful.of_batch(run.query, batch.batch_id, has_state=lambda: bool(files.names("state"))),
+        )
+        try:
+            coordinator.process(batch, engine, pending)
+        except CheckpointExpiredError as error:
+            is_undecided = coordinator.is_undecided(batch)
+            advice = slow_batch_advice(files.location, batch.batch_id, is_undecided=is_undecided)
+            raise CheckpointExpiredError(f"{error}. {advice}", late=error.late) from error
+
+    def _may_repeat(self, error: Exception, batch: Batch, pending: Pending) -> bool:
+        """Whether the batch may be written again after this error; what the failed checkpoint left open is being ended."""
+        may_pass = isinstance(error, PASSING) or (pending.phase == "prepare" and is_of_cluster(error))
+        return may_pass and self._coordinator is not None and self._coordinator.is_undecided(batch)
+
+    def _watched(self) -> Listeners:
+        if self._listeners is None:
+            own_files = open_files(self._context, f"{self._location}/twopc")
+            writer = writer_for(own_files, is_wanted=self._options.checkpoints.history)
+            self._listeners = Listeners([*([] if writer is None else [writer]), *self._options.listeners])
+        return self._listeners
+
+    def _open_staging(self, files: Files, query_id: str) -> Staging | None:
+        shared = self._options.staging
+        if shared is False:
+            return None
+        if shared is True:
+            return Staging(as_uri(f"{files.location}/twopc/staging"))
+        return Staging(f"{shared.rstrip('/')}/{query_id}", former=shared)
+
+    def _arrange(self, one: SinkFrame, *, is_repeated: bool) -> Rows:
+        letters = self._options.dead_letter
+        return arrange(
+            one.name,
+            # With another plan: Spark keeps a failed broadcast in the plan that it was for, and gives its error again.
+            one.frame.select("*") if is_repeated else one.frame,
+            participants(one.sinks, self._options),
+            select=self._options.select,
+            dead_letter=None if letters is None else letters.name,
+        )
+
+    def _planned(self, batch: Batch) -> Planned:
+        last = self._last_batch
+        if last is not None and last.batch_id == batch.batch_id - 1:
+            return Planned(last.offsets, batch.offsets)
+        return Planned(batch.offsets_of(batch.batch_id - 1) if batch.batch_id else None, batch.offsets)
+
+    def _connect(self, session: SparkSession, staging: Staging | None, batch: Batch) -> Coordinator:
+        """The same for all batches of a run until one fails."""
+        own_files = tried(open_files(self._context, f"{self._location}/twopc"))
+        require_taken_over(own_files, batch)
+        settings = Settings(
+            overrides=self._options.overrides,
+            max_attempts=self._options.checkpoints.max_attempts,
+            keep_batches=decisions_kept(session, self._options.checkpoints.num_retained),
+        )
+        return Coordinator(self._participants, own_files, settings=settings, staging=staging)

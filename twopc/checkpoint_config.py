@@ -1,0 +1,65 @@
+"""The settings of a query's checkpoints, under the names of Flink's ``CheckpointConfig`` where Flink has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from twopc.errors import ConfigurationError
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """How a query's checkpoints are made. Each batch has one.
+
+    Attributes:
+        timeout_ms: a checkpoint that is not prepared by then is cancelled, and nothing of it becomes visible. None: as long as
+            the sinks' transactions live, which is a limit in any case.
+        tolerable_failures: how many checkpoints may fail in a row, before their decision and for a cause that may pass, before
+            the query stops. The batch is then written again. Flink's default is 0, too.
+        min_pause_ms: the least time from the end of a checkpoint to the trigger of the next. Spark has planned the next batch by
+            then, so its rows wait.
+        max_attempts: how often the tasks of one checkpoint may write the batch, where the error may pass.
+        num_retained: how many decisions are kept. None: 10. Never fewer than Spark keeps batches
+            (``spark.sql.streaming.minBatchesToRetain``, 100).
+        history: keep each checkpoint's outcome beside Spark's checkpoint, for ``twopc history``. None: only if the checkpoint is
+            in a local directory. On other file systems, True writes one object for every hundred checkpoints.
+
+    Raises:
+        ConfigurationError: a value is not valid. The message names it.
+    """
+
+    timeout_ms: float | None = 600_000
+    tolerable_failures: int = 0
+    min_pause_ms: float = 0
+    max_attempts: int = 3
+    num_retained: int | None = None
+    history: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Check each value."""
+        timeout_ms, retained = self.timeout_ms, self.num_retained
+        if timeout_ms is not None and not (_is_time(timeout_ms) and timeout_ms > 0):
+            raise _invalid("timeout_ms", timeout_ms, "a positive number of milliseconds, or None")
+        if not _is_time(self.min_pause_ms):
+            raise _invalid("min_pause_ms", self.min_pause_ms, "a number of milliseconds, 0 or more")
+        if not _is_count(self.tolerable_failures, 0):
+            raise _invalid("tolerable_failures", self.tolerable_failures, "a number of checkpoints, 0 or more")
+        if not _is_count(self.max_attempts, 1):
+            raise _invalid("max_attempts", self.max_attempts, "a number of attempts, 1 or more")
+        if retained is not None and not _is_count(retained, 1):
+            raise _invalid("num_retained", retained, "a number of decisions, 1 or more, or None")
+        if not isinstance(self.history, bool | None):
+            raise _invalid("history", self.history, "True, False or None")
+
+
+def _invalid(name: str, value: object, valid: str) -> ConfigurationError:
+    return ConfigurationError(f"CheckpointConfig({name}={value!r}): {name} must be {valid}")
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < inf
+
+
+def _is_count(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least

@@ -1,0 +1,121 @@
+"""What a user may allow that is refused otherwise: the values of ``exactly_once(override=…)``.
+
+Each names one query, one batch or one sink. So it does nothing for any other, and one that is left in the code still guards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from twopc.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class EndQuery:
+    """Take over a sink's name from another query, and end that query for good.
+
+    Attributes:
+        query_id: the id of the query that ends.
+    """
+
+    query_id: str
+
+
+@dataclass(frozen=True)
+class AdoptQuery:
+    """Add a sink to a query that ran before it had the sink. The sink joins at the query's current batch.
+
+    Attributes:
+        query_id: the id of this query.
+    """
+
+    query_id: str
+
+
+@dataclass(frozen=True)
+class ResumeAt:
+    """Continue behind a gap: the batches in it have no rows for the sinks, or were written in another way.
+
+    Attributes:
+        batch_id: the first batch behind the gap.
+    """
+
+    batch_id: int
+
+
+@dataclass(frozen=True)
+class Abandon:
+    """Give up the last decided batch, because nothing can complete it. What is visible of it stays.
+
+    Attributes:
+        batch_id: that batch.
+    """
+
+    batch_id: int
+
+
+@dataclass(frozen=True)
+class AddSink:
+    """Let a sink join a checkpoint that was bound without it, from the next batch on.
+
+    Attributes:
+        name: the sink's.
+    """
+
+    name: str
+
+
+Override = EndQuery | AdoptQuery | ResumeAt | Abandon | AddSink
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """All that a user allows.
+
+    Attributes:
+        adopt_query_id: see :class:`AdoptQuery`.
+        end_query_id: see :class:`EndQuery`.
+        resume_at_batch: see :class:`ResumeAt`.
+        abandon_batch: see :class:`Abandon`.
+        add_sink: see :class:`AddSink`.
+    """
+
+    adopt_query_id: str | None = None
+    end_query_id: str | None = None
+    resume_at_batch: int | None = None
+    abandon_batch: int | None = None
+    add_sink: str | None = None
+
+    @classmethod
+    def of(cls, given: Override | Sequence[Override]) -> Overrides:
+        """Collect what a user gives.
+
+        Raises:
+            ConfigurationError: a value is not an override, or two are of the same kind.
+        """
+        found: dict[str, str | int] = {}
+        for one in given if isinstance(given, Sequence) and not isinstance(given, str) else (given,):
+            field, value = _field_of(one)
+            if field in found:
+                raise ConfigurationError(f"override={given!r}: give each kind of override once")
+            found[field] = value
+        return cls(**found)  # type: ignore[arg-type]  # checked one by one
+
+
+def _field_of(one: object) -> tuple[str, str | int]:
+    match one:
+        case AdoptQuery(str(query_id)):
+            return "adopt_query_id", query_id
+        case EndQuery(str(query_id)):
+            return "end_query_id", query_id
+        case AddSink(str(name)):
+            return "add_sink", name
+        case ResumeAt(int(batch_id)) if not isinstance(batch_id, bool):
+            return "resume_at_batch", batch_id
+        case Abandon(int(batch_id)) if not isinstance(batch_id, bool):
+            return "abandon_batch", batch_id
+    raise ConfigurationError(
+        f"override={one!r} is not an override: give EndQuery(id), AdoptQuery(id), ResumeAt(batch), Abandon(batch) or "
+        "AddSink(name), each with the value that the error names"
+    )
