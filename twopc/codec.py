@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -18,13 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 FORMAT: Final = "twopc/2"
-#: Read, never written: see :func:`_from_format_1`.
-_FORMAT_1: Final = "twopc/1"
 
 _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final[msgspec.json.Decoder[Record]] = msgspec.json.Decoder(Record)
 _CHECK_LENGTH: Final = 16
-_RENAMED: Final = {"lineage": "query_id", "batch": "batch_id", "since": "scan_start", "plan": "kind"}
 #: Few digits, and ASCII ones: ``int`` accepts more than it should.
 _HEADER: Final = re.compile(rb"(twopc/[0-9]{1,7}) ([0-9a-f]{64}) ([0-9]{1,7})/([0-9]{1,7}) ([0-9a-f]{16})")
 
@@ -66,7 +63,7 @@ def decoding(frames: Iterable[tuple[int, bytes]]) -> Iterator[LogEntry]:
     pending: list[bytes] = []
     first, expected = 0, ("", 0, 0)
     for offset, frame in frames:
-        written, digest, index, total, body = _parse(offset, frame)
+        digest, index, total, body = _parse(offset, frame)
         if index == 1:
             pending, first, expected = [], offset, (digest, 1, total)
         elif (digest, index, total) != expected:
@@ -77,51 +74,30 @@ def decoding(frames: Iterable[tuple[int, bytes]]) -> Iterator[LogEntry]:
         pending.append(body)
         expected = (digest, index + 1, total)
         if index == total:
-            yield LogEntry(first, _decode_body(first, written, digest, b"".join(pending)))
+            yield LogEntry(first, _decode_body(first, digest, b"".join(pending)))
             pending = []
 
 
-def _parse(offset: int, frame: bytes) -> tuple[str, str, int, int, bytes]:
+def _parse(offset: int, frame: bytes) -> tuple[str, int, int, bytes]:
     head, newline, body = frame.partition(b"\n")
     match = _HEADER.fullmatch(head)
     if not newline or match is None:
         raise DecisionLogDamagedError(f"the record at offset {offset} was not written by this toolkit, or is torn")
     written, digest, index, total, check = (group.decode() for group in match.groups())
-    if written not in {FORMAT, _FORMAT_1}:
+    if written != FORMAT:
         raise DecisionLogDamagedError(
-            f"the record at offset {offset} has format {written}, this version reads up to {FORMAT}: use the "
+            f"the record at offset {offset} has format {written}, this version reads {FORMAT}: use the "
             "version that wrote it"
         )
     if _check(f"{written} {digest} {index}/{total}", body) != check:
         raise DecisionLogDamagedError(f"the record at offset {offset} does not match its checksum")
-    return written, digest, int(index), int(total), body
+    return digest, int(index), int(total), body
 
 
-def _decode_body(offset: int, written: str, digest: str, body: bytes) -> Record:
+def _decode_body(offset: int, digest: str, body: bytes) -> Record:
     if hashlib.sha256(body).hexdigest() != digest:
         raise DecisionLogDamagedError(f"the record at offset {offset} does not match its checksum")
     try:
-        if written == _FORMAT_1:
-            upgraded: Record = msgspec.convert(_from_format_1(msgspec.json.decode(body)), Record)
-            return upgraded
         return _DECODER.decode(body)
-    except (msgspec.DecodeError, TypeError, AttributeError) as error:
+    except msgspec.DecodeError as error:
         raise DecisionLogDamagedError(f"the record at offset {offset} has an unknown shape: {error}") from error
-
-
-def _from_format_1(record: Any) -> Any:
-    """Rename the fields of a format 1 record to those of format 2. The values are the same.
-
-    Raises:
-        TypeError, AttributeError: it does not have the shape of a record.
-    """
-    renamed = {_RENAMED.get(name, name): value for name, value in record.items()}
-    if renamed.get("type") == "take_over":
-        renamed["type"] = "acquired"
-    if "begin" in renamed:
-        renamed["begin"] = _from_format_1(renamed["begin"])
-    for task in renamed.get("tasks", ()):
-        for handle in task.get("handles", {}).values():
-            if "incarnation" in handle:
-                handle["driver_epoch"] = handle.pop("incarnation")
-    return renamed

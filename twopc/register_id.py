@@ -27,7 +27,7 @@ def read_id(files: Files) -> str:
     if data is None:
         return ""
     identity = data[:32].decode("ascii", "replace")
-    # Without a check it is of a former version.
+    # An operator who follows the message below writes the id alone.
     if not _ID.fullmatch(identity) or data not in {identity.encode(), _checked(identity)}:
         raise DecisionLogDamagedError(
             f"{files.location}/{FILE} is torn or was altered. Nothing was written, and the other registers have every decision. "

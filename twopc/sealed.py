@@ -14,7 +14,11 @@ _SEAL: Final = re.compile(rb',"check":"([0-9a-f]{64})"\}\Z')
 
 def seal(record: msgspec.Struct) -> bytes:
     """The record as JSON, with the checksum of all other fields as its last one."""
-    body = msgspec.json.encode(record)
+    return with_check(msgspec.json.encode(record))
+
+
+def with_check(body: bytes) -> bytes:
+    """A JSON object with its checksum in it."""
     return body[:-1] + f',"check":"{hashlib.sha256(body).hexdigest()}"}}'.encode()
 
 
@@ -23,16 +27,15 @@ class AlteredError(msgspec.DecodeError):
 
 
 def unseal(data: bytes, kind: type[_T]) -> _T:
-    """The record. One without a checksum is from a former version.
+    """The record.
 
     Raises:
         AlteredError: it is torn or altered.
-        msgspec.DecodeError: it has no checksum, and is torn, altered or of another shape.
+        msgspec.DecodeError: it is of another shape.
     """
     found = _SEAL.search(data)
-    if found is not None and hashlib.sha256(data[: found.start()] + b"}").hexdigest().encode() != found[1]:
+    if found is None:
+        raise AlteredError("it has no checksum: it is torn or was altered")
+    if hashlib.sha256(data[: found.start()] + b"}").hexdigest().encode() != found[1]:
         raise AlteredError("it does not match its checksum: it is torn or was altered")
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except UnicodeDecodeError as error:
-        raise msgspec.DecodeError(f"it is torn or was altered: {error}") from error
+    return msgspec.json.decode(data, type=kind)

@@ -18,7 +18,7 @@ from twopc.integration.operate.checkpoint import read_checkpoint
 from twopc.integration.operate.manifest import Savepoint, open_savepoint
 from twopc.integration.operate.retention import Retention
 from twopc.integration.operate.savepoint import create_savepoint
-from twopc.sealed import unseal
+from twopc.sealed import seal, unseal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -164,7 +164,7 @@ class WithSavepoints:
         """Whether who asked is told, and still waits."""
         told = _ANSWERS + name.removeprefix(_REQUESTS)
         try:
-            self._requests.put_if_absent(told, msgspec.json.encode(answer))
+            self._requests.put_if_absent(told, seal(answer))
             # Who withdraws a request removes it first, and then looks for an answer once more.
             is_wanted = self._requests.read(name) is not None
             self._requests.remove(name if is_wanted else told)
@@ -225,7 +225,7 @@ def request_savepoint(
     files, name = _requests_in(checkpoint), uuid.uuid4().hex
     request = Request(directory=str(directory.resolve()), stop=stop)
     try:
-        files.put_if_absent(_REQUESTS + name, msgspec.json.encode(request))
+        files.put_if_absent(_REQUESTS + name, seal(request))
     except OSError as error:
         raise ConfigurationError(
             f"the request for a savepoint cannot be written to {files.location}: {error}. The query goes on, and nothing has "
@@ -246,7 +246,7 @@ def request_savepoint(
             f"the query of {checkpoint} did not answer within {timeout_s:.0f} s: it has no new input, has ended, or was not made "
             "with with_savepoints(…). The request is withdrawn; nothing has changed. End the query, then `twopc savepoint create`"
         )
-    answer = msgspec.json.decode(data, type=Answer)
+    answer = unseal(data, Answer)
     if answer.path is None:
         raise ConfigurationError(f"the query goes on, the savepoint was not taken: {answer.problem}")
     return open_savepoint(Path(answer.path))

@@ -11,7 +11,7 @@ import pyspark
 from pyspark import SparkContext
 
 from twopc.checkpoint_config import CheckpointConfig
-from twopc.errors import ConfigurationError
+from twopc.errors import ConfigurationError, TwoPhaseCommitError
 from twopc.integration.spark import checkpoint
 from twopc.integration.spark.connect import require_classic_mode
 from twopc.integration.spark.hadoop_files import open_files
@@ -131,6 +131,14 @@ class ExactlyOnce:
         Raises:
             TwoPhaseCommitError: see ``twopc.errors``; the query stops with it.
         """
+        try:
+            self._write(frames, batch_id)
+        except TwoPhaseCommitError as error:
+            # Spark shows the traceback and then the message. So that nobody has to look for the message, the rest is in the log.
+            logger.exception("batch %s stops the query", batch_id)
+            raise error.with_traceback(None) from None
+
+    def _write(self, frames: Frames, batch_id: int) -> None:
         given = any_frame(frames)
         if given is None:
             by_frame(frames, self._sinks, batch_id)  # raises: there is nothing to write

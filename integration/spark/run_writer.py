@@ -154,7 +154,7 @@ class RunWriter:
             return None
         if shared is True:
             return Staging(as_uri(f"{files.location}/twopc/staging"))
-        return Staging(f"{shared.rstrip('/')}/{query_id}", former=shared)
+        return Staging(f"{shared.rstrip('/')}/{query_id}")
 
     def _arrange(self, one: SinkFrame, *, is_repeated: bool) -> Rows:
         letters = self._options.dead_letter

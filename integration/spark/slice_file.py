@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
 _END: Final = re.compile(rb"([0-9a-f]{16})([0-9a-f]{8})twopc/1\n")
 _END_BYTES: Final = 32
-#: The end of an Arrow file, and so of the slices of former versions; it begins with the length of the footer before it.
-_ARROW_END: Final = re.compile(rb".*(.{4})ARROW1", re.DOTALL)
 _BLOCK: Final = 1024 * 1024
 
 
@@ -50,23 +48,19 @@ def arrow_size(source: pa.NativeFile) -> int | None:
     """How long the Arrow file in a slice is; None if the slice is torn. Reads its end only."""
     size = source.size()
     source.seek(max(0, size - _END_BYTES))
-    end = source.read(_END_BYTES)
-    found = _END.fullmatch(end)
-    if found is None:
-        former = _ARROW_END.fullmatch(end)
-        return size if former is not None and 0 < int.from_bytes(former[1], "little") < size else None
-    return size - _END_BYTES if int(found[1], 16) == size - _END_BYTES else None
+    found = _END.fullmatch(source.read(_END_BYTES))
+    return size - _END_BYTES if found is not None and int(found[1], 16) == size - _END_BYTES else None
 
 
 def is_whole(source: pa.NativeFile) -> bool:
-    """Whether every byte is as it was written. A slice of a former version does not tell: then only Arrow may notice."""
+    """Whether every byte is as it was written."""
     length = arrow_size(source)
     if length is None:
         return False
     source.seek(length)
     found = _END.fullmatch(source.read(_END_BYTES))
     if found is None:
-        return True
+        return False
     source.seek(0)
     crc, left = 0, length
     while left and (block := source.read(min(_BLOCK, left))):

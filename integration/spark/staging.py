@@ -96,17 +96,14 @@ class Staging:
 
     Args:
         location: this query's own directory.
-        former: where version 0.1 kept the slices of all queries together; only read.
     """
 
-    def __init__(self, location: str, former: str | None = None) -> None:
+    def __init__(self, location: str) -> None:
         self.location = location
         self._filesystem, self._root = open_location(location)
-        self._arguments = location, former
-        self._former = None if former is None else open_location(former)[1]
 
-    def __reduce__(self) -> tuple[type[Staging], tuple[str, str | None]]:
-        return Staging, self._arguments  # each process opens the location itself
+    def __reduce__(self) -> tuple[type[Staging], tuple[str]]:
+        return Staging, (self.location,)  # each process opens the location itself
 
     def has(self, name: str) -> bool:
         """See :class:`StagedRows`. A slice that is cut short does not count; :meth:`read` sees what else is wrong with it."""
@@ -177,11 +174,8 @@ class Staging:
 
     def _opened(self, name: str) -> pa.NativeFile | None:
         """A slice, open; None if it is absent."""
-        for root in (self._root, self._former):
-            if root is None or self._filesystem.get_file_info(f"{root}/{name}").type != fs.FileType.File:
-                continue
-            with contextlib.suppress(FileNotFoundError):  # a newer driver has just deleted it
-                return self._filesystem.open_input_file(f"{root}/{name}")
+        with contextlib.suppress(FileNotFoundError):  # absent, or a newer driver has just deleted it
+            return self._filesystem.open_input_file(f"{self._root}/{name}")
         return None
 
     def _numbered(self, directory: str) -> list[int]:

@@ -8,7 +8,7 @@ leader does not have it, and a deleted record is not an absent one.
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 from confluent_kafka.admin import OffsetSpec
@@ -37,10 +37,6 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
 
 
-#: The names that fields had in markers of version 0.1; both are read.
-_FORMER_NAMES: Final = {"lineage": "query_id", "batch": "batch_id"}
-
-
 def encode_marker(transaction: str, task: TaskAttempt, rows: int) -> bytes:
     """The marker's value; its key is the transaction's UUID."""
     return msgspec.json.encode(
@@ -56,13 +52,12 @@ def encode_marker(transaction: str, task: TaskAttempt, rows: int) -> bytes:
 
 
 def decode_marker(value: bytes) -> Marker:
-    """Read a marker, whichever version wrote it.
+    """Read a marker.
 
     Raises:
         msgspec.DecodeError: the value is not a marker.
     """
-    fields = msgspec.json.decode(value, type=dict[str, object])
-    return msgspec.convert({_FORMER_NAMES.get(name, name): field for name, field in fields.items()}, Marker)
+    return msgspec.json.decode(value, type=Marker)
 
 
 def search(

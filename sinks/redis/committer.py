@@ -14,7 +14,7 @@ from twopc.sinks.redis.errors import is_transient, is_transient_text
 from twopc.sinks.redis.keys import RedisHandle
 from twopc.sinks.staged.client import checked
 from twopc.sinks.staged.committer import StagedCommitter
-from twopc.sinks.staged.control import FORMER_NAMES, Control, ControlRecord, decode_control
+from twopc.sinks.staged.control import Control, ControlRecord, decode_control
 from twopc.sinks.staged.slices import SliceState, combine
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _LISTED_MS: Final = 3_600_000
 _SWEPT_AT: Final = "@"
 #: A command that the check before the decision has found executable is not.
 _CHANGED: Final = "Another client has changed the key since the check before the decision: correct, rename or delete it"
-_CONTROL_FIELDS: Final[tuple[str, ...]] = (*Control.__struct_fields__, *FORMER_NAMES)
+_CONTROL_FIELDS: Final[tuple[str, ...]] = Control.__struct_fields__
 
 
 class RedisControl(ControlRecord[Control]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -39,14 +39,11 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ControlT = TypeVar("ControlT", bound=Control)
-#: Field names of version 0.1, which are read and never written.
-FORMER_NAMES: Final = {"lineage": "query_id", "incarnation": "driver_epoch"}
 
 
 def decode_control(fields: Mapping[str, object], kind: type[ControlT]) -> ControlT:
-    """The record from its stored fields, whichever version wrote them."""
-    former = {FORMER_NAMES[name]: value for name, value in fields.items() if name in FORMER_NAMES}
-    return msgspec.convert({**former, **fields}, kind, strict=False)
+    """The record from its stored fields."""
+    return msgspec.convert(fields, kind, strict=False)
 
 
 class ControlRecord(ABC, Generic[ControlT]):

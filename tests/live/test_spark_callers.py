@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from pyspark import InheritableThread
+from pyspark.errors import StreamingQueryException
 
 from tests.live.file_query import BATCHES, VALUES, Query, kafka_sink, values
 from tests.live.spark_support import spark, wait_until
@@ -320,3 +321,17 @@ def test_a_checkpoint_that_is_named_must_be_that_of_the_query_that_calls(
     assert "Leave checkpoint_location out" in message
     assert values(one.sinks[0]) == Counter(["2", "3"])
     assert not values(two.sinks[0])
+
+
+def test_sparks_exception_shows_the_message_before_anybody_stops_reading(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """PySpark's own lines come first; ours are few, and what the error came from is in the log."""
+    query = Query(spark, tmp_path, (kafka_sink(kafka.bootstrap_servers),), {"checkpoint_location": str(tmp_path)})
+    query.feed(*BATCHES[0])
+    with pytest.raises(StreamingQueryException) as raised:
+        query.run()
+    lines = [line.strip() for line in str(raised.value).splitlines()]
+    [shown] = [number for number, line in enumerate(lines) if line.startswith("twopc.errors.ConfigurationError: ")][:1]
+    assert shown < 16, "\n".join(lines[: shown + 1])
+    assert "Traceback" in caplog.text and "checkpoint.py" in caplog.text

@@ -607,7 +607,7 @@ BUGS: Final = (
         "queries share one directory of slices",
         13,
         "integration/spark/run_writer.py",
-        "return Staging(f\"{shared.rstrip('/')}/{query_id}\", former=shared)",
+        "return Staging(f\"{shared.rstrip('/')}/{query_id}\")",
         "return Staging(shared)",
         model=False,
         whole="tests/live/test_spark_staging.py -k two_queries",

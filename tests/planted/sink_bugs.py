@@ -166,15 +166,6 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/live/redis/test_rights.py -k right_to_write",
     ),
     one_edit(
-        "a store ignores the control record of version 0.1",
-        0,
-        "sinks/staged/control.py",
-        "msgspec.convert({**former, **fields}, kind, strict=False)",
-        "msgspec.convert(fields, kind, strict=False)",
-        model=False,
-        protocol="tests/live/redis/test_former_control.py",
-    ),
-    one_edit(
         "a handed-over batch is written whole",
         0,
         "integration/spark/run_writer.py",

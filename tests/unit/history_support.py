@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from twopc.progress import Acknowledgement, Cause, Checkpoint
+from twopc.sealed import seal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -62,7 +61,7 @@ def write(checkpoint: Path, lines: Iterable[Checkpoint | bytes], name: str = "00
     """A checkpoint's directory with this history."""
     directory = checkpoint / "twopc" / "history"
     directory.mkdir(parents=True, exist_ok=True)
-    encoded = [line if isinstance(line, bytes) else msgspec.json.encode(line) for line in lines]
+    encoded = [line if isinstance(line, bytes) else seal(line) for line in lines]
     (directory / name).write_bytes(b"\n".join(encoded) + b"\n")
     (checkpoint / "metadata").write_text('{"id":"q"}')
     return checkpoint

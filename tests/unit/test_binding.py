@@ -10,6 +10,7 @@ import pytest
 from twopc.binding import FORMAT, Binding, Bound
 from twopc.errors import DecisionLogDamagedError, RefusedStartError
 from twopc.files import LocalFiles
+from twopc.sealed import seal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,6 +107,6 @@ def test_a_torn_binding_file_is_damage(data: bytes, files: LocalFiles) -> None:
 
 
 def test_a_newer_binding_format_is_refused(files: LocalFiles) -> None:
-    files.put_if_absent("binding-000001.json", msgspec.json.encode(msgspec.structs.replace(BOUND, format=2)))
+    files.put_if_absent("binding-000001.json", seal(msgspec.structs.replace(BOUND, format=2)))
     with pytest.raises(RefusedStartError, match="Use the version that wrote it"):
         Binding(files)

@@ -9,6 +9,7 @@ from tests.unit.objects import Objects
 from tests.unit.test_binding import BOUND, WITH_REDIS
 from twopc.binding import Binding, Bound
 from twopc.errors import RefusedStartError
+from twopc.sealed import seal
 
 OTHER_LOG = msgspec.structs.replace(BOUND, log="other ledger", log_identity="id-2", sinks={"j": {"cluster": "c1"}})
 
@@ -86,9 +87,7 @@ def test_a_binding_that_no_decision_followed_does_not_count(files: Objects) -> N
 
 def test_a_checkpoint_copied_from_a_file_system_keeps_its_bindings(files: Objects) -> None:
     """They are numbered one by one; the epoch of the first driver on the store is higher than their number."""
-    files.content = {
-        f"binding-{number:06d}.json": msgspec.json.encode(bound) for number, bound in ((1, BOUND), (2, WITH_REDIS))
-    }
+    files.content = {f"binding-{number:06d}.json": seal(bound) for number, bound in ((1, BOUND), (2, WITH_REDIS))}
     files.show()
     Binding(files).check(WITH_REDIS, add_sink=None)
     Binding(files).check(WITH_REDIS, add_sink=None, decided=2)

@@ -15,6 +15,7 @@ from twopc.files import LocalFiles
 from twopc.integration.history import writer
 from twopc.integration.history.reader import HistoryError, read
 from twopc.integration.history.writer import AppendingWriter, ObjectWriter, writer_for
+from twopc.sealed import with_check
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -137,7 +138,7 @@ def test_one_that_is_planned_and_not_done_is_in_progress(tmp_path: Path) -> None
     [
         ([b"PAR1 no history", b"\x00\xff\xfe"], "holds no line of a history"),
         (
-            [b'{"format":"twopc-history/2","batch":1}'],
+            [with_check(b'{"format":"twopc-history/2","batch":1}')],
             "has the format twopc-history/2, which this release does not know",
         ),
         ([], "has no history: |holds no line"),
@@ -169,5 +170,5 @@ def test_an_unknown_field_of_a_later_release_does_not_matter(tmp_path: Path) -> 
     known = (
         b'{"format":"twopc-history/1","batch_id":7,"query_id":"q","run_id":"r","status":"completed","triggered_ms":1'
     )
-    write(tmp_path, [known + b',"took_ms":2.5,"colour":"green"}'])
+    write(tmp_path, [with_check(known + b',"took_ms":2.5,"colour":"green"}')])
     assert _batches(tmp_path) == [7]

@@ -21,6 +21,7 @@ from twopc.integration.operate import savepoint as savepoint_module
 from twopc.integration.operate.boundary import Periodic, StoppedWithSavepointError, WithSavepoints, request_savepoint
 from twopc.integration.operate.manifest import check, newest_good, open_savepoint, savepoints_in
 from twopc.integration.services.server import wait_until
+from twopc.sealed import with_check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +55,8 @@ def checkpoint(tmp_path: Path) -> Path:
     put(found / "sources/0/0", '\0v1\n{"in":{"0":0}}')
     put(found / "state/0/_metadata/metadata", "v1")
     put(found / "state/0/0/.1.delta.crc", "x")
-    put(found / "twopc/binding-000001.json", '{"format":1,"log":"l","log_identity":"i","sinks":{"s":{"ledger":"l"}}}')
+    bound = with_check(b'{"format":1,"log":"l","log_identity":"i","sinks":{"s":{"ledger":"l"}}}')
+    put(found / "twopc/binding-000001.json", bound.decode())
     put(found / "twopc/staging/x", "rows")
     put(found / "twopc/alerts.json", "{}")
     put(found / "twopc/registers/00000000000000000001", "truncated meanwhile")

@@ -49,13 +49,6 @@ def test_releasing_a_location_without_slices_does_nothing(tmp_path: Path) -> Non
     assert not staging.has("0/0/x.arrow")
 
 
-def test_what_the_former_version_staged_for_all_queries_together_is_still_read(tmp_path: Path) -> None:
-    name = staged(str(tmp_path), 3, 6)
-    staging = Staging(str(tmp_path / "query"), former=str(tmp_path))
-    assert staging.has(name)
-    assert [rows.to_pylist() for rows in staging.read(name, "s")] == [[{"value": 1}]]
-
-
 def test_a_slice_that_is_deleted_before_it_is_read_says_who_may_have_deleted_it(tmp_path: Path) -> None:
     """As by a newer driver, while one that has found the slice is paused."""
     name = staged(str(tmp_path), 3, 6)

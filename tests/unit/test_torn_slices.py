@@ -11,7 +11,7 @@ import pytest
 
 from twopc.errors import FatalError
 from twopc.integration.spark.staging import SliceWriter, Staging
-from twopc.integration.spark.views import View, with_views
+from twopc.integration.spark.views import View
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,12 +74,3 @@ def test_what_a_failed_task_leaves_does_not_count(tmp_path: Path) -> None:
     gc.collect()
     assert (tmp_path / name).exists()
     assert not Staging(str(tmp_path)).has(name)
-
-
-def test_a_slice_of_a_former_version_has_no_checksum_and_is_read(tmp_path: Path) -> None:
-    (tmp_path / "3/6").mkdir(parents=True)
-    schema = with_views(ROWS.schema, VIEWS)
-    with pa.OSFile(str(tmp_path / "3/6/x.arrow"), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-        writer.write_batch(ROWS)
-    assert Staging(str(tmp_path)).has("3/6/x.arrow")
-    assert _values(tmp_path, "3/6/x.arrow") == ["one", "two", None]

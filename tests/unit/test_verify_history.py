@@ -16,6 +16,7 @@ from twopc.integration.verify.findings import Kind
 from twopc.integration.verify.history import Batch, BatchId, History, history_of
 from twopc.integration.verify.sources import check_sources, ranges, records_between
 from twopc.records import Begin, LogContents, LogEntry
+from twopc.sealed import with_check
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -187,7 +188,7 @@ def test_the_checkpoint_of_another_query_or_ledger_is_an_error(checkpoint: Path)
     (checkpoint / "metadata").write_text('{"id":"z"}')
     (checkpoint / "twopc").mkdir()
     bound = {"format": 1, "log": "other-ledger", "log_identity": "i", "sinks": {}}
-    (checkpoint / "twopc/binding-000001.json").write_text(json.dumps(bound))
+    (checkpoint / "twopc/binding-000001.json").write_bytes(with_check(json.dumps(bound).encode()))
     assert [kind for kind, _ in compared(checkpoint, *THREE)] == [Kind.QUERY_DIFFERS, Kind.BINDING_DIFFERS]
 
 

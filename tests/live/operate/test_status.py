@@ -18,6 +18,7 @@ from twopc.attempt import Claim, Evidence
 from twopc.files import LocalFiles
 from twopc.integration.operate import observe as observe_module
 from twopc.registers import RegisterLog
+from twopc.sealed import with_check
 from twopc.sinks.kafka.transactions import TransactionClient
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ def checkpoint(tmp_path: Path) -> Path:
     log = RegisterLog(LocalFiles(tmp_path / "twopc"))
     log.acquire(Claim(query_id="q", run="r", deciding_log=log.name))
     bound = {"format": 1, "log": log.name, "log_identity": log.identity(), "sinks": {"s": {}}}
-    (tmp_path / "twopc" / "binding-000001.json").write_text(json.dumps(bound))
+    (tmp_path / "twopc" / "binding-000001.json").write_bytes(with_check(json.dumps(bound).encode()))
     return tmp_path
 
 
@@ -204,7 +205,7 @@ def test_decisions_in_the_checkpoint_are_read(checkpoint: Path) -> None:
         ("twopc/binding-000001.json", '{"format":', "Restore it from a backup"),
         (
             "twopc/binding-000001.json",
-            '{"format":9,"log":"","log_identity":"","sinks":{}}',
+            with_check(b'{"format":9,"log":"","log_identity":"","sinks":{}}').decode(),
             "Use the version that wrote it",
         ),
         ("twopc/registers/00000000000000000000", "twopc-register/9 x\n", "use the version that wrote it"),
