@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from twopc.integration.spark import DriverUpTo as DriverUpTo
     from twopc.integration.spark import ExactlyOnce as ExactlyOnce
     from twopc.integration.spark import exactly_once as exactly_once
+    from twopc.integration.spark import exit_status as exit_status
     from twopc.override import Abandon, AddSink, AdoptQuery, EndQuery, Overrides, ResumeAt
     from twopc.pending import Listener, Pending
     from twopc.progress import Acknowledgement, Cause, Checkpoint, StateSize
@@ -120,7 +121,7 @@ _MODULES: Final = {
 }
 #: Not in ``__all__``: ``from twopc import *`` would need every extra.
 _FACE: Final = {
-    "integration.spark": ("DriverUpTo", "ExactlyOnce", "exactly_once"),
+    "integration.spark": ("DriverUpTo", "ExactlyOnce", "exactly_once", "exit_status"),
     "sinks.hbase": ("HBaseSink",),
     "sinks.kafka": ("KafkaSink",),
     "sinks.redis": ("RedisSink",),

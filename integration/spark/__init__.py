@@ -9,11 +9,17 @@ from twopc.errors import missing_extra
 
 if TYPE_CHECKING:
     from twopc.integration.spark.direct import DriverUpTo
+    from twopc.integration.spark.exits import exit_status
     from twopc.integration.spark.foreach_batch import ExactlyOnce, exactly_once
 
-__all__ = ["DriverUpTo", "ExactlyOnce", "exactly_once"]
+__all__ = ["DriverUpTo", "ExactlyOnce", "exactly_once", "exit_status"]
 
-_HOMES: Final = {"DriverUpTo": "direct", "ExactlyOnce": "foreach_batch", "exactly_once": "foreach_batch"}
+_HOMES: Final = {
+    "DriverUpTo": "direct",
+    "ExactlyOnce": "foreach_batch",
+    "exactly_once": "foreach_batch",
+    "exit_status": "exits",
+}
 
 if not TYPE_CHECKING:  # so that a type checker still reports names that do not exist
 

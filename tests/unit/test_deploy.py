@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -137,3 +139,27 @@ def test_the_board_is_one_that_grafana_can_import() -> None:
 def test_prometheus_own_tool_agrees(arguments: tuple[str, ...]) -> None:
     done = subprocess.run(["promtool", *arguments], cwd=PROMETHEUS, capture_output=True, text=True, check=False)  # noqa: S607
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_spark_application_restarts_for_ever_and_its_probe_sees_the_last_batch(tmp_path: Path) -> None:
+    """Not run on a cluster: what is checked is that it is YAML with the operator's fields, and the probe's command itself."""
+    found = yaml.safe_load((ROOT / "deploy" / "kubernetes" / "orders.yaml").read_text())
+    assert (found["apiVersion"], found["kind"]) == ("sparkoperator.k8s.io/v1beta2", "SparkApplication")
+    policy = found["spec"]["restartPolicy"]
+    assert policy["type"] == "OnFailure" and policy["onFailureRetries"] == 2**31 - 1
+    [container] = found["spec"]["driver"]["template"]["spec"]["containers"]
+    [mount] = found["spec"]["driver"]["volumeMounts"]
+    shell, option, command = container["livenessProbe"]["exec"]["command"]
+    assert mount["mountPath"] in command
+    commits = tmp_path / "orders" / "commits"
+    commits.mkdir(parents=True)
+
+    def is_alive() -> bool:
+        probe = [shell, option, command.replace(mount["mountPath"], str(tmp_path))]
+        return subprocess.run(probe, check=False).returncode == 0
+
+    assert not is_alive()
+    (commits / "7").touch()
+    assert is_alive()
+    os.utime(commits / "7", (time.time() - 16 * 60,) * 2)
+    assert not is_alive()

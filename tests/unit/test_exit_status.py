@@ -1,0 +1,61 @@
+"""The exit status of a driver agrees with the table of errors in docs/deployment.md."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import twopc
+from twopc import errors, exit_status
+from twopc.integration import operate
+
+_TABLE = (
+    (Path(__file__).parents[2] / "docs" / "deployment.md").read_text().partition("| error | ")[2].partition("\n\n")[0]
+)
+
+
+def _status_of(name: str) -> int:
+    """As Spark raises it: the class is gone, and the name is in the text."""
+    text = f"[STREAM_FAILED] Query [id = q] terminated with exception: Traceback …\ntwopc.errors.{name}: batch 3 …\n\nat java …"
+    return exit_status(RuntimeError(text))
+
+
+@pytest.mark.parametrize("row", _TABLE.splitlines()[2:], ids=lambda row: row[2:30])
+def test_a_restart_is_advised_where_the_table_says_that_it_resumes(row: str) -> None:
+    error, what = row.strip("| ").split(" | ")
+    for name in re.findall(r"`(\w+)`", error):
+        if "every restart" not in error:  # nobody knows that from one error
+            assert _status_of(name) == (75 if what.startswith("resumes") else 78), name
+
+
+def test_every_error_has_a_status_which_is_the_same_from_the_object_and_from_sparks_text() -> None:
+    named = [
+        one for _, one in inspect.getmembers(errors, inspect.isclass) if issubclass(one, errors.TwoPhaseCommitError)
+    ]
+    assert len(named) >= 13
+    for kind in named:
+        error = kind.__new__(kind)
+        assert exit_status(error) == _status_of(kind.__name__) in {75, 78}, kind
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("a task failed"), ValueError("twopc.errors.Nonsense: x"), KeyboardInterrupt()]
+)
+def test_an_error_that_is_not_ours_is_1(error: BaseException) -> None:
+    assert exit_status(error) == 1
+
+
+def test_a_query_that_was_asked_to_stop_is_not_restarted() -> None:
+    stopped = operate.StoppedWithSavepointError("stopped with savepoint /s/1")
+    assert exit_status(stopped) == 0
+    assert (
+        exit_status(RuntimeError(f"[STREAM_FAILED] …\n{type(stopped).__module__}.StoppedWithSavepointError: {stopped}"))
+        == 0
+    )
+
+
+def test_it_is_public() -> None:
+    assert twopc.exit_status is exit_status
