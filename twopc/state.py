@@ -47,11 +47,11 @@ ALLOWED_TRANSITIONS: Final[dict[TransactionState | BatchState, frozenset[Transac
 
 
 def move(current: State, to: State) -> State:
-    """Change a state; returns ``to``. Nothing else changes it.
+    """Check a change of state, and return ``to``. States change only through this function.
 
     Raises:
         AssertionError: ``to`` cannot follow ``current``.
     """
     if to not in ALLOWED_TRANSITIONS[current]:
-        raise AssertionError(f"{type(current).__name__}: what is {current.value} cannot become {to.value}")
+        raise AssertionError(f"{type(current).__name__}: cannot change from {current.value} to {to.value}")
     return to

@@ -107,7 +107,7 @@ def test_what_does_not_keep_the_contract_is_named(tmp_path: Path, broken: str) -
 
     said = {
         "overwrites": "both could decide",
-        "forgets": "reading a file failed: it holds None",
+        "forgets": "reading a file failed: it contains None",
         "cannot list": "listing the directory failed",
     }
     with pytest.raises(ConfigurationError, match=said[broken]):
