@@ -144,7 +144,7 @@ class HadoopFiles(HadoopObjects):
 
 
 def _if_present(access: Callable[[], _T]) -> _T | None:
-    """What ``access`` returns; None if the file or directory is absent."""
+    """Return the result of ``access``; None if the file or directory is absent."""
     try:
         return access()
     except Py4JJavaError as error:

@@ -106,7 +106,7 @@ def test_what_does_not_keep_the_contract_is_named(tmp_path: Path, broken: str) -
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), directory)
 
     said = {
-        "overwrites": "both could decide",
+        "overwrites": "could both decide",
         "forgets": "reading a file failed: it contains None",
         "cannot list": "listing the directory failed",
     }
