@@ -65,7 +65,9 @@ class Cluster:
     def region_of(self, table: str, row: bytes) -> Region:
         """Find the region that holds a row.
 
-        Raises: AbsentTableError: there is no such table. Exception: another of ``FAILURES``.
+        Raises:
+            AbsentTableError: there is no such table.
+            Exception: another of ``FAILURES``.
         """
         with self._lock:
             known = self._regions.setdefault(table, [])

@@ -59,8 +59,10 @@ class BrokerConnection:
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Connect.
 
-        Raises: RetriableError: no broker responds. ConfigurationError: the connection's options are wrong. TwoPhaseCommitError:
-        no token for SASL/OAUTHBEARER can be had.
+        Raises:
+            RetriableError: no broker responds.
+            ConfigurationError: the connection's options are wrong.
+            TwoPhaseCommitError: no token for SASL/OAUTHBEARER can be had.
         """
         tokens = config.get("sasl_oauth_token_provider")
         if tokens is not None:
