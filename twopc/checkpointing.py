@@ -48,7 +48,7 @@ def run_checkpoints(  # noqa: PLR0913, PLR0917 - what a checkpoint is made of
         run_id: the id of the query's run.
         checkpoint: makes the batch visible, or raises.
         may_repeat: whether the batch may be written again after this error, in this process: it is certain that it is not
-            decided (:meth:`twopc.coordinator.Coordinator.is_undecided`). What it had open is ended by then.
+            decided (:meth:`twopc.coordinator.Coordinator.is_undecided`). By then its open transactions have ended.
         wait_ms: waits, and raises if the query is stopped meanwhile.
     """
     allowed = config.tolerable_failures

@@ -90,7 +90,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
             scan_start: what :meth:`begin_attempt` returned for it.
 
         Returns:
-            the evidence for every handle; UNKNOWN where time ran out, which the caller handles.
+            the evidence for every handle; UNKNOWN if time ran out, which the caller handles.
         """
 
     def blockers(self) -> Sequence[str]:

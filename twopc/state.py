@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 
 class TransactionState(Enum):
-    """Where a transaction stands, as seen by the process that owns it."""
+    """The state of a transaction, as the process that owns it sees it."""
 
     EMPTY = "empty"  #: not begun; an empty task stays here (rule 8)
     OPEN = "open"  #: begun on the executor; rows may be written
@@ -21,7 +21,7 @@ class TransactionState(Enum):
 
 
 class BatchState(Enum):
-    """Where a batch stands, as seen by the coordinator."""
+    """The state of a batch, as the coordinator sees it."""
 
     UNDECIDED = "undecided"  #: nothing is decided; whatever was prepared will be swept
     PREPARED = "prepared"  #: every task voted yes and every vote is confirmed

@@ -29,7 +29,7 @@ _head: Final = msgspec.json.Decoder(_Head)
 
 @dataclass(frozen=True)
 class Planned:
-    """A checkpoint that Spark has planned and not recorded as done: it is in progress, or its query ended before it.
+    """A checkpoint that Spark has planned and not recorded as done: it is in progress, or its query ended first.
 
     Attributes:
         batch_id: its id.

@@ -160,7 +160,7 @@ def _backpressure(window: Window) -> Evidence | None:
 SLOW: Final = (
     Rule(
         "slow decision",
-        "Writing the decision is slow: the storage of the decision log.",
+        "Writing the decision is slow because the storage of the decision log is slow.",
         "Look at the disk and the replicas of the brokers that hold the ledger (its partition 0, and __transaction_state); "
         "or, if decisions are files in the checkpoint, at that file system.",
         slow_phase("decide", share=0.3),
@@ -174,7 +174,7 @@ SLOW: Final = (
     ),
     Rule(
         "slow commit",
-        "Committing is slow: the transaction coordinators, or a lock of the store.",
+        "Committing is slow: the transaction coordinators are slow, or a lock of the store blocks it.",
         "Look at the brokers that hold __transaction_state. Fewer tasks make fewer transactions: coalesce before the sink.",
         slow_phase("commit", share=0.3),
     ),

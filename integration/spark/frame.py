@@ -245,7 +245,7 @@ class _TakenColumns:
         self.columns: dict[tuple[str, Form], TakenColumn] = {}
 
     def index_of(self, offer: Offer, column: SinkColumn) -> int:
-        """The column's index among those that are taken."""
+        """Return the column's index among the taken columns."""
         place = offer.columns.names.index(column.source)
         key = (offer.paths[place], column.form)
         if key not in self.columns:

@@ -1,4 +1,4 @@
-"""The checkpoint's files through Hadoop, whatever file system they are on."""
+"""Access the checkpoint's files through Hadoop, on any of its file systems."""
 
 from __future__ import annotations
 

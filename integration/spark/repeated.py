@@ -82,7 +82,7 @@ def _source(plan: Any) -> Any:
 
 
 def _evaluates_query(plan: Any) -> bool:
-    """Whether a plan reads the batch as the query gives it: neither cached nor checkpointed."""
+    """Whether a plan reads the batch directly from the query, neither cached nor checkpointed."""
     return any(
         leaf.nodeName().endswith("RDD") and not leaf.rdd().isCheckpointed() for leaf in _each(plan.collectLeaves())
     )

@@ -99,7 +99,7 @@ def _visibility(handle: KafkaHandle, found: Description) -> str:
 
 
 def sweep(client: TransactionClient, settings: KafkaSettings, *, spared: Collection[KafkaHandle], below: int) -> int:
-    """Fence every open transaction of the sink's tasks of driver epochs under ``below``, except the ``spared``.
+    """Fence every open task transaction of driver epochs under ``below``, except the ``spared``.
 
     An incomplete sweep is logged. Returns how many are proven ended.
     """

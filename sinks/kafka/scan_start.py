@@ -1,4 +1,4 @@
-"""Record with a decision the state before its tasks: the start of its markers, and the output's partition count.
+"""Record the state before a decision's tasks: the start of its markers, and the output's partition count.
 
 No attempt waits for the brokers: it uses the offsets that were requested at the end of the batch before. Last stable offsets
 only grow, so its markers are at or above them. A leader that lags may return a lower offset than the known one. The higher one
