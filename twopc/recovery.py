@@ -33,7 +33,7 @@ class Step(Enum):
     WRITE = "write"  #: prepare, decide, commit
     REWRITE = "rewrite"  #: nothing of the batch is or will be visible: write it again, as a new attempt
     REPAIR = "repair"  #: write only what was lost, after checking that the replay gives the decided rows
-    PUBLISH = "publish"  #: write what was lost from the staged rows, whatever the plan would give today
+    PUBLISH = "publish"  #: write the lost rows from the staged ones, even if the plan would now give others
     ABANDON = "abandon"  #: record that the rest of the last decision is given up, then look again
     FINISH = "finish"  #: the batch is visible: evaluate the plan once if nothing has yet, then return
     BLOCKED = "blocked"  #: decided, not provable now: CommitBlockedError

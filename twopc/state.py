@@ -23,7 +23,7 @@ class TransactionState(Enum):
 class BatchState(Enum):
     """The state of a batch, as the coordinator sees it."""
 
-    UNDECIDED = "undecided"  #: nothing is decided; whatever was prepared will be swept
+    UNDECIDED = "undecided"  #: nothing is decided; what was prepared will be swept
     PREPARED = "prepared"  #: every task voted yes and every vote is confirmed
     DECIDED = "decided"  #: the decision is durable: past the commit point
     COMMITTED = "committed"  #: every decided transaction is proven committed

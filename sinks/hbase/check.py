@@ -63,7 +63,7 @@ class Check:
         """Check a chunk by itself, given the value for each cell by row key.
 
         Raises:
-            BadRecordError: a cell is no counter, or would become too large.
+            BadRecordError: a cell is not a counter, or would become too large.
         """
         if self._operation not in MARKED:
             return Reach()
@@ -79,7 +79,7 @@ class Check:
         """Check all chunks of a batch together.
 
         Raises:
-            BadRecordError: a cell is no counter, or would become too large.
+            BadRecordError: a cell is not a counter, or would become too large.
         """
         limit = self._max_bytes if self._operation == "APPEND" else _MAX
         if not noted or max(one.farthest for one in noted) + sum(one.moved for one in noted) <= limit:

@@ -124,7 +124,7 @@ class TransactionClient:
         """Send InitProducerId for each: it aborts what is open and bumps the epoch, which fences the writer wherever it runs.
 
         If a newer producer has initialised the id, the broker leaves it alone and reports one of :data:`FENCED` (KIP-360), but
-        only while the id has no open transaction: an open one is aborted whatever its epoch
+        only while the id has no open transaction: an open one is aborted at any epoch
         (``prepareInitProducerIdTransit``). Without producer id and epoch, whichever producer
         has the id is fenced, and an absent id is created. Returns as :meth:`end`.
         """
