@@ -1,4 +1,4 @@
-"""The names of an attempt, its tasks and transactions, and of the driver that claims a sink; what is proven of them."""
+"""Names for an attempt, its tasks, its transactions and the driver that claims a sink."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Attempt(NamedTuple):
     """Names one attempt at a batch, without relying on records that a dead driver may not have written (rule 13).
 
     Attributes:
-        driver_epoch: of the driver in the decision log.
-        counter: of the attempt within that driver.
+        driver_epoch: the driver's epoch in the decision log.
+        counter: the number of the attempt within that driver.
     """
 
     driver_epoch: int
@@ -30,9 +30,9 @@ class TaskAttempt:
     Attributes:
         partition: the task's partition index in the plan.
         driver_epoch: the fencing token that this driver acquired for the sink (:meth:`SinkCommitter.acquire`).
-        committed_through: the highest batch of which this driver has proven every transaction; -1: none.
-        is_repair: whether it writes again what a decision has lost, so that it needs a handle (rule 9).
-        ends_at: when its vote comes too late, by ``time.monotonic()`` of this process: a writer should not wait any longer.
+        committed_through: the highest batch whose every transaction this driver has proven; -1 if there is none.
+        is_repair: whether it rewrites lost transactions of a decision, so that it needs a handle (rule 9).
+        ends_at: the deadline for its vote, by ``time.monotonic()`` of this process: a writer should not wait any longer.
             Infinite where the engine cancels the task itself.
     """
 
@@ -61,7 +61,7 @@ class Claim:
 
 
 class Evidence(Enum):
-    """What is proven of a prepared transaction. Only proof counts: an error from a broker proves nothing."""
+    """What is proven about a prepared transaction. Only proof counts: an error from a broker proves nothing."""
 
     COMMITTED = "committed"  #: proven visible, for good
     ABORTED = "aborted"  #: proven never to become visible; "lost" if it was decided
@@ -73,7 +73,7 @@ class Handle(Protocol):
 
     @property
     def transaction(self) -> str:
-        """The transaction's name in messages to people."""
+        """The transaction's name as messages show it."""
 
 
 HandleT = TypeVar("HandleT", bound=Handle)

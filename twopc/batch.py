@@ -1,4 +1,4 @@
-"""A batch, and where it stands against the decision log: the same batch id is not the same batch (rule 10)."""
+"""Compare a batch with the decision log: the same batch id need not mean the same batch (rule 10)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Batch:
 
     Attributes:
         query_id: the query's id, kept in its checkpoint.
-        offsets: its source offsets, one canonical string per source.
+        offsets: the batch's source offsets, one canonical string per source.
         offsets_of: reads the source offsets of another batch of the same checkpoint; None if it has none.
     """
 
@@ -44,7 +44,7 @@ class Position(Enum):
 
 
 def locate(view: LogView, batch: Batch, overrides: Overrides) -> Position:
-    """Where ``batch`` stands against the log, given what the user allows."""
+    """Compare ``batch`` with the log, given what the user allows."""
     if batch.query_id in view.ended:
         return Position.ENDED
     highest = view.highest_batch_of(batch.query_id)

@@ -45,7 +45,7 @@ _AFTER_A_LOSS: Final = _REPAIRS | {Step.REWRITE}
 
 @dataclass(frozen=True)
 class Prepared:
-    """What phase one brings to the decision; ``handles`` are those in the tasks' reports, decoded."""
+    """What phase one passes to the decision; ``handles`` are the decoded handles from the tasks' reports."""
 
     step: Step
     attempt: Attempt
@@ -55,7 +55,7 @@ class Prepared:
 
 
 class BatchTransaction:
-    """The global transaction of one batch. Used once, by one thread."""
+    """The global transaction of one batch. An object is used once, by one thread."""
 
     def __init__(self, run: Run, batch: Batch, engine: Engine, pending: Pending) -> None:
         self._run = run
@@ -75,7 +75,7 @@ class BatchTransaction:
 
         Raises:
             RefusedStartError, DecisionLogDamagedError, CommitBlockedError, InDoubtError: the table stops the query.
-            DecisionInDoubtError: an earlier decision of this run was not answered.
+            DecisionInDoubtError: the log never acknowledged an earlier decision of this run.
         """
         run = self._run
         if run.doubt is not None:  # only a restart reads what became of the decision (rule 12)
@@ -92,9 +92,10 @@ class BatchTransaction:
 
     @contextlib.contextmanager
     def ending_what_is_open(self) -> Iterator[None]:
-        """Whatever stops the body, a batch leaves no transaction open that nobody can have decided.
+        """If the body fails, end every open transaction of the batch that cannot have been decided.
 
-        It would hold back every reader of the output until the next start. What is decided, or may be, is spared.
+        An open transaction would block every reader of the output until the next start. Decided transactions, and those that
+        may be decided, are left alone.
         """
         try:
             yield
@@ -109,8 +110,8 @@ class BatchTransaction:
         """Pre-commit in every task, collect the handles, confirm each (rule 3).
 
         Raises:
-            RetriableError, FatalError: nothing is decided, and what was prepared is being ended.
-            InDoubtError: what was lost cannot be written again.
+            RetriableError, FatalError: nothing is decided, and the prepared transactions are being ended.
+            InDoubtError: the lost rows cannot be written again.
         """
         if step is Step.REPAIR:
             prepared = self._replay_lost()
@@ -126,7 +127,7 @@ class BatchTransaction:
         return prepared
 
     def _replay_lost(self) -> Prepared:
-        """Write what was lost from the replay, wherever the replay has it (rule 9)."""
+        """Write the lost rows again from the replay, whichever tasks now hold them (rule 9)."""
         run, lost = self._run, self._run.lost
         order: dict[int, int] = {}
         for _ in range(_MAX_LOSSES):
@@ -143,7 +144,7 @@ class BatchTransaction:
         raise self._in_doubt(refusals.OTHER_ORDERS)
 
     def _attempt_repeatedly(self, step: Step, *, only_tasks: frozenset[TaskKey] | None) -> Prepared:
-        """Attempt the batch, again after errors that may pass."""
+        """Attempt the batch, and try again after errors that may pass."""
         allowed = self._run.setup.settings.max_attempts
         for number in range(1, allowed):
             try:
@@ -156,7 +157,7 @@ class BatchTransaction:
         return self._attempt(step, only_tasks=only_tasks)
 
     def _attempt(self, step: Step, *, only_tasks: frozenset[TaskKey] | None) -> Prepared:
-        """Have the rows written and pre-committed once, and confirm every handle."""
+        """Let the tasks write and pre-commit the rows once, and confirm every handle."""
         run = self._run
         batch, slices = self._source_of(step)
         work = Work(
@@ -184,7 +185,10 @@ class BatchTransaction:
         return Prepared(step, work.attempt, tasks, handles, scan_start)
 
     def _end_what_is_open(self, error: BaseException | None = None) -> None:
-        """End what attempts have left open. An error in doing so is only logged: the one that has led here counts."""
+        """End the transactions that attempts left open.
+
+        An error here is only logged; the original error is the one that counts.
+        """
         prepared, self._prepared = self._prepared, {}
         try:
             if isinstance(error, CheckpointExpiredError):
@@ -193,14 +197,17 @@ class BatchTransaction:
                 ending.callback(self._run.sweep)
                 ending.callback(self._participants.abort, prepared)  # first: it needs no listing
         except Exception as second:  # noqa: BLE001 - see above
-            text = "batch %d: what is open could not all be ended; the next start, or the transactions' timeout, does it: %r"
+            text = (
+                "batch %d: not every open transaction could be ended; the next start or the transactions' timeout will end "
+                "the rest: %r"
+            )
             logger.warning(text, self._batch.batch_id, second)
 
     def _decided_direct(self) -> frozenset[str]:
         return frozenset(task.frame for task in self._run.decision.tasks if task.is_direct)
 
     def _source_of(self, step: Step) -> tuple[Batch, tuple[TaskReport, ...]]:
-        """The batch that the tasks write, and the staged slices that they read instead of evaluating it."""
+        """The batch for the tasks to write, and the staged slices that they read instead of evaluating it."""
         if step is not Step.PUBLISH:
             return self._batch, ()
         decision = self._run.decision  # of this batch, or of the one before
@@ -215,7 +222,7 @@ class BatchTransaction:
         Raises:
             FencedError: another driver owns the sinks now; nothing was decided.
             RetriableError: nothing was decided.
-            DecisionInDoubtError: it is not known whether it was; only a restart finds out (rule 12).
+            DecisionInDoubtError: the outcome is unknown; only a restart finds out (rule 12).
         """
         run = self._run
         self._pending.enter("decide")
@@ -236,7 +243,7 @@ class BatchTransaction:
         self._run.append(records, prepared.handles)
 
     def commit(self) -> None:
-        """Make every decided transaction visible, and note what is proven. The next step judges it."""
+        """Make every decided transaction visible, and record the evidence, which the next step judges."""
         self._pending.enter("commit")
         outcome = self._run.commit()
         if outcome is not Outcome.UNKNOWN:
@@ -244,7 +251,7 @@ class BatchTransaction:
         crash_point("driver.committed")
 
     def finish(self) -> None:
-        """The batch is visible: evaluate the plan if nothing has yet, then tidy up."""
+        """After the batch is visible, evaluate the plan if nothing has done so yet, then tidy up."""
         if not self._is_evaluated:
             self._pending.enter("evaluate")
             self._engine.evaluate()

@@ -48,7 +48,7 @@ class Binding:
     """The write-once file ``binding-<n>.json``; a higher n is a recorded override.
 
     Attributes:
-        number: which one is in force; 0 if there is none.
+        number: the number of the binding in force; 0 if there is none.
     """
 
     def __init__(self, files: Files) -> None:
@@ -73,12 +73,12 @@ class Binding:
         return {} if self._bound is None else self._bound.sinks
 
     def check(self, current: Bound, *, add_sink: str | None, decided: int = 0) -> None:
-        """Compare with what the query has now. Reads the file again; writes nothing.
+        """Compare the binding with the query's current log and sinks. Reads the file again; writes nothing.
 
         Args:
-            current: what the query has now.
+            current: the query's current log and sinks.
             add_sink: the name of a sink that may join.
-            decided: the number that the query's last decision has; 0 if there is none. Then the newest file counts.
+            decided: the binding number in the query's last decision; 0 if there is none, and then the newest file counts.
 
         Raises:
             RefusedStartError: they differ, and no override covers it.
@@ -92,7 +92,7 @@ class Binding:
         if gone:
             raise self._refused(
                 f"the checkpoint belongs to the sinks {sorted(bound.sinks)}, but the query has {sorted(current.sinks)}",
-                f"Pass {', '.join(gone)} again, under the same name, or start with a new checkpoint",
+                f"Pass {', '.join(gone)} again under the same name, or start with a new checkpoint",
             )
         if added:
             raise self._refused(
@@ -102,19 +102,19 @@ class Binding:
         for name, facts in bound.sinks.items():
             if facts != current.sinks[name]:
                 raise self._refused(
-                    f"sink {name!r} was {facts} and is now {current.sinks[name]}",
-                    f"Point it back to where it was. If that is lost, or was copied to another place, {FAILOVER}",
+                    f"sink {name!r} was bound to {facts}, but it is now {current.sinks[name]}",
+                    f"Point it back at the original. If the original is lost or was copied elsewhere, {FAILOVER}",
                 )
         if _log(bound) != _log(current):
             raise self._refused(
-                f"the decisions were in {bound.log} ({bound.log_identity}), but {current.log} is a different log now "
-                f"({current.log_identity}): it was deleted and recreated. The last batch may be incomplete, and nothing shows "
-                "it any more",
+                f"the decisions were in {bound.log} ({bound.log_identity}), but {current.log} is now a different log "
+                f"({current.log_identity}), because it was deleted and recreated. The last batch may be incomplete, and "
+                "nothing can show it any more",
                 "Check the output, then start with a new checkpoint and a new sink name",
             )
 
     def bind(self, current: Bound, log_epoch: int) -> None:
-        """Write the file. Called with the first decision and not before: a refused start leaves no trace.
+        """Write the file. Called with the first decision and not before, so that a refused start leaves no trace.
 
         Args:
             current: what the query has now.
@@ -139,7 +139,7 @@ class Binding:
             if not is_ours:
                 self._files.remove(_name(number))
         if not is_ours:
-            raise self._refused("another driver has just bound it to other sinks", "Stop one of the two")
+            raise self._refused("another driver has just bound this checkpoint to other sinks", "Stop one of the two")
         self.number, self._bound = number, current
         crash_point("driver.bound")
 
@@ -151,14 +151,14 @@ class Binding:
         except Exception as error:  # whatever the file system raises; if it is there after all, the next try finds it
             raise RetriableError(
                 f"{self._files.location}/{_name(number)} (the checkpoint's log and sinks) could not be written: {error}. "
-                "Nothing of this batch is visible or decided. Once the file system takes files again, restart the query"
+                "Nothing of this batch is visible or decided. Restart the query when the file system accepts files again"
             ) from error
 
     def _listed(self) -> set[int]:
         return {int(found[1]) for name in self._files.names("") if (found := _NAME.fullmatch(name))}
 
     def _load(self, decided: int) -> None:
-        """What the last decision says; else the newest file."""
+        """The binding that the last decision names, or else the newest file."""
         self._newest = max(self._listed(), default=0)
         self.number, self._bound = 0, None
         for number in (decided, self._newest, _FIRST):
@@ -179,7 +179,8 @@ class Binding:
             ) from error
         if bound.format != FORMAT:
             raise self._refused(
-                f"{name} has format {bound.format}, this version reads {FORMAT}", "Use the version that wrote it"
+                f"{name} has format {bound.format}, but this version reads format {FORMAT}",
+                "Use the version that wrote it",
             )
         return bound
 

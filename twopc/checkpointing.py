@@ -2,8 +2,8 @@
 
 Flink counts *continuous* failures: a checkpoint that was declined, that expired, or that an I/O error ended counts, a completed
 one sets the count to 0, and a job fails with the first failure above ``tolerable-failed-checkpoints``. A failed task does not
-count: that is for the restart strategy (``CheckpointFailureManager.checkFailureCounter``, flink-runtime). Flink then goes on with
-the rows that have come since. Spark hands over a batch once, so here the same batch is written again.
+count: that is for the restart strategy (``CheckpointFailureManager.checkFailureCounter``, flink-runtime). Flink then continues
+with the rows that have arrived since. Spark hands over a batch once, so here the same batch is written again.
 
 Flink's ``min-pause`` counts from the end of one checkpoint to the trigger of the next (``CheckpointRequestDecider.
 nextTriggerDelayMillis``). So it does here; also behind a checkpoint that has failed, for which it is the backoff.
@@ -42,13 +42,13 @@ def run_checkpoints(  # noqa: PLR0913, PLR0917 - what a checkpoint is made of
     """Trigger the batch's checkpoint until one is completed. Each has a record of its own.
 
     Args:
-        config: how many may fail, and the pause between two of them.
-        listeners: are told of each.
+        config: how many checkpoints may fail, and the pause between two of them.
+        listeners: notified of each checkpoint.
         batch: the batch.
-        run_id: of the query's run.
+        run_id: the id of the query's run.
         checkpoint: makes the batch visible, or raises.
         may_repeat: whether the batch may be written again after this error, in this process: it is certain that it is not
-            decided (:meth:`twopc.coordinator.Coordinator.is_undecided`). What it had open is ended by then.
+            decided (:meth:`twopc.coordinator.Coordinator.is_undecided`). By then its open transactions have ended.
         wait_ms: waits, and raises if the query is stopped meanwhile.
     """
     allowed = config.tolerable_failures

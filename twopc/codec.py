@@ -30,7 +30,7 @@ def encode(record: Record, *, max_bytes: int) -> list[bytes]:
     """Encode a record as frames of at most ``max_bytes`` each (rule 14).
 
     A frame is ``<format> <sha256 of the whole body> <i>/<n> <check>`` and a newline, then its part of the body. The check
-    covers the frame alone, so that a record whose last frames are missing is told from one that was altered.
+    covers the frame alone, so that a record whose last frames are missing can be told from an altered one.
     """
     body = _ENCODER.encode(record)
     digest = hashlib.sha256(body).hexdigest()
@@ -47,12 +47,12 @@ def _check(head: str, part: bytes) -> str:
 
 
 def decode(frames: Iterable[tuple[int, bytes]]) -> list[LogEntry]:
-    """As :func:`decoding`, all at once."""
+    """Do what :func:`decoding` does, all at once."""
     return list(decoding(frames))
 
 
 def decoding(frames: Iterable[tuple[int, bytes]]) -> Iterator[LogEntry]:
-    """Decode ``(offset, frame)`` pairs, in order, as they come. A record has the offset of its first frame.
+    """Decode ``(offset, frame)`` pairs in order as they arrive. A record has the offset of its first frame.
 
     A record that lacks its last frames does not count: all frames are one transaction, so nobody has acted on it. A late
     EndTxn of the record before can leave one behind (KAFKA-17754). A record that lacks its first frame is damage.
@@ -68,8 +68,8 @@ def decoding(frames: Iterable[tuple[int, bytes]]) -> Iterator[LogEntry]:
             pending, first, expected = [], offset, (digest, 1, total)
         elif (digest, index, total) != expected:
             raise DecisionLogDamagedError(
-                f"offset {offset} holds part {index}/{total} of a record, where part {expected[1]}/{expected[2]} of another "
-                "belongs"
+                f"offset {offset} holds part {index}/{total} of a record, but part {expected[1]}/{expected[2]} of another "
+                "record belongs there"
             )
         pending.append(body)
         expected = (digest, index + 1, total)
@@ -86,8 +86,8 @@ def _parse(offset: int, frame: bytes) -> tuple[str, int, int, bytes]:
     written, digest, index, total, check = (group.decode() for group in match.groups())
     if written != FORMAT:
         raise DecisionLogDamagedError(
-            f"the record at offset {offset} has format {written}, this version reads {FORMAT}: use the "
-            "version that wrote it"
+            f"the record at offset {offset} has format {written}, but this version reads {FORMAT}: use the version "
+            "that wrote it"
         )
     if _check(f"{written} {digest} {index}/{total}", body) != check:
         raise DecisionLogDamagedError(f"the record at offset {offset} does not match its checksum")

@@ -24,7 +24,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
         """What must not change under a checkpoint (rule 11), such as the cluster's id. Read-only; may connect."""
 
     def decision_log(self) -> DecisionLog | None:
-        """The decision log that comes with this sink, if it has one. Always the same object."""
+        """The decision log that this sink provides, if it has one. Always the same object."""
         return None
 
     @abstractmethod
@@ -34,11 +34,11 @@ class SinkCommitter(ABC, Generic[HandleT]):
         Called before :meth:`acquire`, so that a start which will be refused does not fence a healthy driver.
 
         Returns:
-            the id of the query that owned this sink last, if the sink itself keeps it; None if nobody did, or if its decision
-            log says it.
+            the id of the query that owned this sink last, if the sink itself records it; None if nobody did, or if its decision
+            log records it instead.
 
         Raises:
-            FatalError: says what to do. Nothing has been changed.
+            FatalError: the sink cannot be used; the message says what to do. Nothing has been changed.
         """
 
     def has_newer_decision(self, scan_start: JsonObject) -> bool:
@@ -52,7 +52,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
     @abstractmethod
     def acquire(self, claim: Claim) -> int:
-        """Fence the former driver, which can decide nothing more after that. May be repeated.
+        """Fence the former driver, so that it can decide nothing more. May be repeated.
 
         Returns:
             the driver epoch: a fencing token, unique for this sink, higher each time.
@@ -63,22 +63,22 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
     @abstractmethod
     def begin_attempt(self) -> JsonObject:
-        """Called before the tasks of an attempt start.
+        """Prepare for an attempt, before its tasks start.
 
         Returns:
-            where :meth:`evidence` must start looking for this attempt's transactions; stored with the decision.
+            the position at which :meth:`evidence` must start to look for this attempt's transactions; stored with the decision.
         """
 
     @abstractmethod
     def confirm(self, handles: Sequence[HandleT], age_ms: float) -> None:
-        """Check, last thing before the decision, that every transaction is whole, prepared, and will live long enough.
+        """Check, immediately before the decision, that every transaction is whole, is prepared and will live long enough.
 
         Args:
             handles: the tasks' votes.
             age_ms: time since before the oldest of them began, on the driver's clock.
 
         Raises:
-            RetriableError: one of them is not. The attempt is void; a new one may succeed.
+            RetriableError: one of them fails the check. The attempt is void; a new one may succeed.
         """
 
     @abstractmethod
@@ -90,7 +90,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
             scan_start: what :meth:`begin_attempt` returned for it.
 
         Returns:
-            the evidence for every handle; UNKNOWN where time ran out, which the caller handles.
+            the evidence for every handle; UNKNOWN if time ran out, which the caller handles.
         """
 
     def blockers(self) -> Sequence[str]:
@@ -133,7 +133,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
         """Release connections. Ends no transaction."""
 
     def initialize_state(self, decided: Sequence[HandleT], scan_start: JsonObject) -> Mapping[HandleT, Evidence]:
-        """The first act after a restart: commit the last decision again, then sweep what is not decided.
+        """Recover after a restart: commit the last decision again, then end every undecided transaction.
 
         Returns:
             the evidence for every decided handle.
@@ -145,7 +145,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
     def notify_checkpoint_complete(
         self, batch_id: int, handles: Sequence[HandleT], scan_start: JsonObject
     ) -> Mapping[HandleT, Evidence]:
-        """The batch is decided: make it visible.
+        """Make a decided batch visible.
 
         Returns:
             the evidence for every handle.

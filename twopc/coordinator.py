@@ -74,9 +74,10 @@ class Coordinator:
         return self._run.log_epoch
 
     def is_undecided(self, batch: Batch) -> bool:
-        """Whether the batch is not decided, and all before it is proven, once this driver has recovered.
+        """Whether this driver has recovered, the batch is not decided, and every batch before it is proven.
 
-        Then this driver may write it again, with the epoch that it has. Acquiring anew could fence a driver that has taken over.
+        If so, this driver may write the batch again under its present epoch. Acquiring anew could fence a driver that has taken
+        over.
         """
         run = self._run
         if run is None or run.doubt is not None or run.outcome is not Outcome.COMMITTED:
@@ -87,7 +88,7 @@ class Coordinator:
     def process(self, batch: Batch, engine: Engine, pending: Pending | None = None) -> None:
         """Make the batch visible in every sink, exactly once. Returning proves it.
 
-        ``pending`` takes note of what happens, for those who watch (:meth:`twopc.pending.Listeners.watching`).
+        ``pending`` records what happens, for the listeners (:meth:`twopc.pending.Listeners.watching`).
 
         Raises:
             TwoPhaseCommitError: ``twopc.errors`` says what each kind means; nothing half-decided is left behind.
@@ -107,7 +108,7 @@ class Coordinator:
             transaction.finish()  # evaluate the plan if nothing has yet, sweep orphans, truncate the log
 
     def initialize_state(self, batch: Batch, pending: Pending | None = None) -> Run:
-        """Recover: fence the former driver, read the log, commit its last decision again, sweep what is undecided.
+        """Recover: fence the former driver, read the log, commit its last decision again and end what is undecided.
 
         Called by :meth:`process` with the run's first batch.
 

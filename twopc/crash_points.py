@@ -57,7 +57,7 @@ def crash_point(name: str) -> None:
 
 
 def is_armed(name: str) -> bool:
-    """Whether a test has armed the point: for steps that have no middle unless a test asks for one."""
+    """Whether a test has armed the point. Used by steps that are split in two only when a test asks for it."""
     return name in _armed
 
 

@@ -23,7 +23,7 @@ class DecisionLog(ABC):
 
     @abstractmethod
     def inspect(self) -> LogContents:
-        """Everything visible now, without fencing anybody. May be stale: act only on :meth:`read`.
+        """Read everything that is visible now, without fencing anybody. May be stale: act only on :meth:`read`.
 
         Raises:
             DecisionLogDamagedError: a record is torn or altered.
@@ -42,7 +42,7 @@ class DecisionLog(ABC):
 
     @abstractmethod
     def read(self) -> LogContents:
-        """Everything up to this driver's own record (rule 1). Nobody else can add to it any more.
+        """Read everything up to this driver's own record (rule 1). Nobody else can add to it any more.
 
         Raises:
             DecisionLogDamagedError: a record is torn or altered, or this driver's own record cannot be read back.
@@ -59,12 +59,12 @@ class DecisionLog(ABC):
         Raises:
             FencedError: a newer driver owns the log; nothing was written.
             RetriableError: nothing was written.
-            DecisionInDoubtError: no answer; the records may or may not be there (rule 12). Do not decide again.
+            DecisionInDoubtError: no answer came, so the records may or may not be there (rule 12). Do not decide again.
         """
 
     @abstractmethod
     def truncate(self, log_start: int) -> None:
-        """Delete what lies below ``log_start``. Best effort; raises nothing."""
+        """Delete every record below ``log_start``. Best effort; raises nothing."""
 
     @abstractmethod
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What the coordinator asks of the engine that runs the tasks, and of the rows that its tasks keep."""
+"""The interfaces that the coordinator needs: the engine that runs the tasks, and the store of the rows that its tasks keep."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Work:
         committed_through: the highest batch of which this driver has proven every transaction; -1: none.
         only_tasks: write these transactions only, but evaluate and report every task (rule 9); None writes all.
         timeout_ms: how long pre-commit may take in all; None where no sink's transactions expire.
-        slices: the decided tasks whose transactions are written again from the rows that they have staged (rule 9): one task for
-            each, with its partition, and the batch is not evaluated. Empty unless staged rows are published.
-        direct: the DataFrames that the driver has to write as one task, and no others, because the decision's rows are looked
-            for task by task (rule 9); None leaves it to the engine.
-        pending: takes note of the tasks' votes, and of a task that says no.
+        slices: the decided tasks whose transactions are written again from the rows that they have staged (rule 9): one task
+            for each, with its partition, and the batch is not evaluated. Empty unless staged rows are published.
+        direct: the DataFrames that the driver, and it alone, must write as one task, because a repair compares the decision's
+            rows task by task (rule 9); None leaves the choice to the engine.
+        pending: records the tasks' votes, and a task that votes no.
     """
 
     batch: Batch
@@ -58,13 +58,13 @@ class Engine(Protocol):
 
 
 class StagedRows(Protocol):
-    """The rows that tasks keep until their transactions are proven (``staging=True``): a slice a task attempt.
+    """The rows that tasks keep until their transactions are proven (``staging=True``), one slice for each task attempt.
 
     A task's report names its slice. The engine's tasks write and read it.
     """
 
     def has(self, name: str) -> bool:
-        """Whether the slice is there, whole."""
+        """Whether the slice exists and is complete."""
 
     def release(self, driver_epoch: int, batch_id: int) -> None:
-        """Drop what this driver and earlier ones staged up to ``batch_id``: it is proven. Best effort, raises nothing."""
+        """Delete what this driver and earlier ones staged up to ``batch_id``, which is proven. Best effort; raises nothing."""

@@ -53,7 +53,7 @@ class BadRecordError(FatalError):
 
 
 class CheckpointExpiredError(FatalError):
-    """Pre-commit took longer than its limit, or than the transactions live. A replay would take as long again.
+    """Pre-commit took longer than its limit or than the transaction timeout. A replay would take as long again.
 
     Attributes:
         late: the votes that came after the limit. They do not count, and their transactions are aborted.
@@ -90,7 +90,7 @@ class InDoubtError(TwoPhaseCommitError):
     Attributes:
         committed: names of the transactions that are visible.
         lost: names of the transactions that are proven lost.
-        unknown: names of the transactions of which neither is proven.
+        unknown: names of the transactions whose outcome is unknown.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class InDoubtError(TwoPhaseCommitError):
 
 
 class DecisionInDoubtError(InDoubtError):
-    """The decision's own commit was not answered. This run must not decide again; a restart reads the outcome."""
+    """The decision's own commit got no answer. This run must not decide again; a restart reads the outcome."""
 
 
 class CommitBlockedError(TwoPhaseCommitError):
@@ -121,7 +121,7 @@ class CommitBlockedError(TwoPhaseCommitError):
 
 
 def missing_extra(what: str, extra: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
-    """The error to raise when ``what`` cannot be imported because a package of ``extra`` is absent."""
+    """Build the error for ``what``, which cannot be imported because a package of ``extra`` is missing."""
     return ModuleNotFoundError(
         f"{what} needs the package {error.name!r}, which is not installed. Run: pip install 'spark-twopc[{extra}]'",
         name=error.name,

@@ -1,8 +1,9 @@
-"""What a fenced driver can still prove: that what it was about to decide never got into the log.
+"""Prove, for a fenced driver, that the decision it was about to write never got into the log.
 
-The error of the append does not say it: the record may have been written, and only the answer was that of a fenced driver. The
-log says it, by rule 1 from the other side. The successor's record was written after the fence, so everything that this driver can
-ever have decided stands before it. Who has read up to that record, and not found it, knows.
+The error of the append does not prove it: the record may have been written before the fence, and only the answer came after it.
+The log does prove it, by rule 1 from the other side. The successor's record was written after the fence, so everything that
+this driver can ever have decided comes before it. A reader who reaches that record without finding the decision knows that it
+was not written.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ logger = logging.getLogger(__name__)
 
 
 def is_proven_absent(log: DecisionLog, records: Sequence[Record], *, run_id: str, after: int) -> bool:
-    """Whether none of these decisions is in the log, or ever can be. Reads it; an error proves nothing.
+    """Whether none of these decisions is, or ever can be, in the log. Reads the log; an error proves nothing.
 
     Args:
-        log: the log, of which another driver is the owner.
+        log: the log, which another driver now owns.
         records: what this driver was about to write.
-        run_id: this driver's.
+        run_id: the id of this driver's run.
         after: the offset of a record that this driver has written there before; what is deleted below it says nothing.
     """
     attempts = {record.attempt for record in records if isinstance(record, (Decision, Repair))}

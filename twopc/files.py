@@ -19,11 +19,11 @@ _UNSUPPORTED: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, er
 
 
 class NotDurableError(OSError):
-    """The name is there, and the file system could not make it durable: a power failure may undo it. It proves nothing."""
+    """The file exists, but the file system could not make it durable: a power failure may undo it. It proves nothing."""
 
 
 def is_unsupported(error: object) -> bool:
-    """Whether the file system has no hard links, or syncs no directory: :class:`UnlinkedFiles` do without."""
+    """Whether the file system lacks hard links or cannot sync a directory; :class:`UnlinkedFiles` needs neither."""
     return isinstance(error, OSError) and error.errno in _UNSUPPORTED
 
 
@@ -31,8 +31,8 @@ class Files(Protocol):
     """A directory. Names are relative and use ``/``.
 
     Attributes:
-        is_atomic: whether of several callers of :meth:`put_if_absent` one at most is told True. If not (an object store), each
-            may be, and the last one's bytes stay: then only a driver that another log fences may write.
+        is_atomic: whether at most one of several callers of :meth:`put_if_absent` gets True. If not (an object store), each of
+            them may get it, and the last one's bytes stay; then only a driver that another log fences may write.
     """
 
     location: str
@@ -48,12 +48,12 @@ class Files(Protocol):
         """
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Create the file, whole or not at all. False if the name is taken, whatever it holds. Either is durable on return.
+        """Create the file, whole or not at all. False if the name is taken by any content. Either result is durable on return.
 
-        See :attr:`is_atomic`. Whatever is raised, the file may be there.
+        See :attr:`is_atomic`. After any error, the file may exist.
 
         Raises:
-            NotDurableError: it is there, and may vanish.
+            NotDurableError: the file exists, but may vanish.
         """
 
     def remove(self, name: str) -> None:
@@ -136,7 +136,7 @@ class UnlinkedFiles(LocalFiles):
     """A local directory on a file system that has no hard links, or that cannot sync a directory: gcsfuse, SMB, some FUSE.
 
     Such a share offers nothing else that surely decides between two machines: ``RENAME_NOREPLACE`` is often missing, and may be
-    checked by each machine for itself. So these files are an object store's: two callers may both be told True.
+    checked by each machine for itself. So these files count as an object store: two callers may both get True.
     """
 
     is_atomic = False
@@ -157,7 +157,7 @@ class UnlinkedFiles(LocalFiles):
 
 
 class MemoryFiles:
-    """A directory in this process's memory, for tests of sinks and engines: what it holds dies with the process.
+    """A directory in this process's memory, for tests of sinks and engines. Its content dies with the process.
 
     A query whose decisions died with its driver is refused when it restarts; what was decided and not committed is lost.
 
@@ -169,7 +169,9 @@ class MemoryFiles:
 
     def __init__(self, limit_bytes: int = _MEMORY_BYTES) -> None:
         if limit_bytes < 1:
-            raise ConfigurationError(f"MemoryFiles(limit_bytes={limit_bytes}): give a number of bytes from 1 on")
+            raise ConfigurationError(
+                f"MemoryFiles(limit_bytes={limit_bytes}): limit_bytes must be a number of bytes, 1 or more"
+            )
         self.location = "memory"
         self._limit_bytes = limit_bytes
         self._content: dict[str, bytes] = {}
@@ -197,8 +199,8 @@ class MemoryFiles:
             size = sum(map(len, self._content.values())) + len(data)
             if size > self._limit_bytes:
                 raise ConfigurationError(
-                    f"{name} was not written: the files in memory would have {size:,} bytes, and {self._limit_bytes:,} are "
-                    "allowed. Keep them on a file system: twopc.LocalFiles, or a query's own checkpoint with exactly_once(); "
+                    f"{name} was not written: the files in memory would exceed the {self._limit_bytes:,}-byte limit "
+                    f"({size:,}). Keep them on a file system: twopc.LocalFiles, or a query's own checkpoint with exactly_once(); "
                     "or raise MemoryFiles(limit_bytes=…)"
                 )
             self._content[name] = data
@@ -210,7 +212,7 @@ class MemoryFiles:
 
 
 def sync(path: str | os.PathLike[str]) -> None:
-    """Make what is written durable: the content of a file, or the names in a directory."""
+    """Make the content of a file, or the names in a directory, durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class LogStatus(Enum):
-    """What the log says about its last batch."""
+    """What the log records about its last batch."""
 
     UNDECIDED = "undecided"  #: no decision of the open query, or no query at all
     DECIDED = "decided"  #: the last batch has a decision
@@ -35,10 +35,10 @@ class LogView:
         begin: the open query's begin record.
         ended: the ids of queries that were ended and must not come back.
         decision: the last decision with its repairs merged in; None when the open query has none.
-        kept: (offset, scan_start) of every decision that is still in the log, oldest first; the rest of an older decision
-            may be some MB, and nobody needs it.
+        kept: (offset, scan_start) of every decision that is still in the log, oldest first. The rest of an older decision may
+            take several MB, and nobody needs it.
         repaired: whether repairs were merged into ``decision``.
-        acquired: the newest acquired record: who owned the log last.
+        acquired: the newest acquired record: the log's last owner.
         damage: why the log cannot be trusted; None when it can.
     """
 
@@ -72,7 +72,10 @@ class LogView:
 
     @property
     def scan_start(self) -> dict[str, dict[str, Any]]:
-        """By sink, where the evidence of the log's newest decision begins, be it an abandoned one or another query's."""
+        """The start of the evidence for the log's newest decision, by sink name.
+
+        The decision counts even if it was abandoned or belongs to another query.
+        """
         return self.kept[-1][1] if self.kept else {}
 
     @property
@@ -84,7 +87,7 @@ class LogView:
 
 
 def fold(contents: LogContents) -> LogView:
-    """Fold a log while it is read. Damage is noted in the view instead of raised, so that the recovery table answers it.
+    """Fold a log while it is read. Damage is recorded in the view instead of raised, so that the recovery table handles it.
 
     Raises:
         TwoPhaseCommitError: the log cannot be read, see :meth:`DecisionLog.read`.
@@ -99,12 +102,14 @@ def fold(contents: LogContents) -> LogView:
             return LogView(damage=str(error))
     # What no driver truncated was deleted by somebody else: that is damage, not an empty log (rule 4).
     if contents.start > recorded_start:
-        return replace(view, damage=f"it starts at offset {contents.start}, but was truncated to {recorded_start} only")
+        return replace(
+            view, damage=f"it starts at offset {contents.start}, but was truncated only up to {recorded_start}"
+        )
     return view
 
 
 def _fold_from(contents: LogContents, start: int) -> tuple[LogView, int]:
-    """The view of what lies at or above ``start``, and the highest recorded truncation."""
+    """Fold the records at or above ``start``; return the view and the highest recorded truncation."""
     view, recorded_start = LogView(), 0
     for entry in contents.entries:
         recorded_start = max(recorded_start, truncated_to([entry]))
@@ -135,14 +140,14 @@ def fold_entry(view: LogView, entry: LogEntry) -> LogView:
 
 
 def fold_more(view: LogView, offset: int, records: Sequence[Record]) -> LogView:
-    """The view after records that this driver has just written at ``offset`` and after it."""
+    """The view after adding records that this driver has just written from ``offset`` on."""
     for record in records:
         view = fold_entry(view, LogEntry(offset, record))
     return view
 
 
 def _require_successor(view: LogView, decision: Decision, offset: int) -> None:
-    """A decision follows that of the batch before, or of the same batch if that was lost. Otherwise the log has a gap."""
+    """Require that a decision follows that of the batch before, or of the same batch if that was lost: no gap in the log."""
     last, begin = view.decision, view.begin
     if last is not None and (decision.query_id != last.query_id or decision.batch_id - last.batch_id not in {0, 1}):
         raise DecisionLogDamagedError(
@@ -151,8 +156,7 @@ def _require_successor(view: LogView, decision: Decision, offset: int) -> None:
     found = (decision.query_id, decision.batch_id)
     if last is None and begin is not None and found != (begin.query_id, begin.first_batch):
         raise DecisionLogDamagedError(
-            f"the decision of batch {decision.batch_id} at {offset} should be that of batch {begin.first_batch}, its query's "
-            "first"
+            f"the decision of batch {decision.batch_id} at {offset} should be for batch {begin.first_batch}, its query's first"
         )
 
 

@@ -1,4 +1,4 @@
-"""The sinks of one query as the coordinator sees them: every walk over several sinks is here.
+"""The sinks of one query as the coordinator sees them. Every loop over several sinks is here.
 
 Nothing else loops over committers or turns stored handles back into objects, so a walk has one order and a handle is
 decoded once.
@@ -50,7 +50,7 @@ class Participants:
         return min((sink.prepare_timeout_ms for sink in self.sinks.values() if sink.prepare_timeout_ms), default=None)
 
     def decision_logs(self) -> list[DecisionLog]:
-        """The logs that come with sinks."""
+        """The decision logs that the sinks provide."""
         return [log for committer in self.committers.values() if (log := committer.decision_log()) is not None]
 
     def decode(self, tasks: Iterable[TaskReport]) -> Handles:
@@ -65,7 +65,7 @@ class Participants:
     # -- recovery ------------------------------------------------------------------------------------------------------
 
     def inspect(self) -> dict[str, str | None]:
-        """Check every sink, read-only; returns who owned each last, where the sink itself knows."""
+        """Check every sink, read-only; return the last owner of each, where the sink itself knows."""
         return {name: committer.inspect() for name, committer in self.committers.items()}
 
     def bindings(self) -> dict[str, dict[str, str]]:
@@ -85,11 +85,11 @@ class Participants:
         return bound
 
     def acquire(self, claim: Claim) -> dict[str, int]:
-        """Fence whoever drove the sinks before; returns each sink's driver epoch."""
+        """Fence the sinks' former driver; return each sink's driver epoch."""
         return {name: committer.acquire(claim) for name, committer in self.committers.items()}
 
     def recover(self, decided: Handles, scan_start: ScanStart) -> dict[TaskKey, Evidence]:
-        """Commit the last decision again in every sink, and sweep what is not decided."""
+        """Commit the last decision again in every sink, and end every undecided transaction."""
         evidence: dict[TaskKey, Evidence] = {}
         for name, committer, mine in self._each(decided):
             found = committer.initialize_state(list(mine.values()), scan_start.get(name, {}))
@@ -99,7 +99,7 @@ class Participants:
     # -- the two phases ------------------------------------------------------------------------------------------------
 
     def begin_attempt(self) -> ScanStart:
-        """Tell every sink that tasks are about to start; returns where each has to look for their evidence."""
+        """Tell every sink that tasks are about to start; return the position from which each must look for their evidence."""
         return {name: dict(committer.begin_attempt()) for name, committer in self.committers.items()}
 
     def confirm(self, prepared: Handles, age_ms: float) -> None:
@@ -112,7 +112,7 @@ class Participants:
             committer.confirm(list(mine.values()), age_ms)
 
     def commit(self, batch_id: int, decided: Handles, scan_start: ScanStart) -> dict[TaskKey, Evidence]:
-        """Make a decided batch visible in one sink after the other; returns what is proven of each transaction."""
+        """Make a decided batch visible in one sink after the other; return the evidence for each transaction."""
         evidence: dict[TaskKey, Evidence] = {}
         for name, committer, mine in self._each(decided):
             found = committer.notify_checkpoint_complete(batch_id, list(mine.values()), scan_start.get(name, {}))
@@ -120,7 +120,7 @@ class Participants:
         return evidence
 
     def abort(self, prepared: Handles) -> None:
-        """End what an attempt prepared that will not be decided. Best effort; an error of one sink keeps no other from it."""
+        """End what an attempt prepared and will not decide. Best effort; an error of one sink does not stop the others."""
         with ExitStack() as ending:
             for _, committer, mine in self._each(prepared):
                 ending.callback(committer.abort, list(mine.values()))
@@ -135,7 +135,7 @@ class Participants:
     # -- the rest ------------------------------------------------------------------------------------------------------
 
     def blockers(self) -> list[str]:
-        """What kept the last commit from being proven, sink by sink, for people."""
+        """The reasons why the last commit could not be proven, one text for each sink concerned."""
         return [reason for committer in self.committers.values() for reason in committer.blockers()]
 
     def take_orphans_ended(self) -> int:
@@ -144,7 +144,7 @@ class Participants:
         return self._orphans_told - told
 
     def forget(self, oldest_kept: Mapping[str, Mapping[str, Any]]) -> None:
-        """Drop evidence that only decisions older than the oldest kept one need."""
+        """Delete evidence that only decisions older than the oldest kept one need."""
         for name, committer in self.committers.items():
             committer.forget(oldest_kept.get(name, {}))
 

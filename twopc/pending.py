@@ -1,4 +1,4 @@
-"""A checkpoint in progress, and those who are told of it. Nothing here decides anything, and no error of it stops a query."""
+"""A checkpoint in progress, and its listeners. Nothing here decides anything, and no error here stops a query."""
 
 from __future__ import annotations
 
@@ -30,20 +30,22 @@ _TRIGGERED: Final = " was triggered at "
 
 
 class Pending:
-    """A checkpoint in progress. The coordinator and the engine note here what happens; nothing of it is written meanwhile.
+    """A checkpoint in progress.
+
+    The coordinator and the engine record here what happens; none of it is written to a store meanwhile.
 
     Attributes:
         failed_before: see :class:`Checkpoint`.
         triggered_ms: since 1970 UTC.
-        phase: the present one.
-        began: when, by the monotonic clock.
+        phase: the current phase.
+        began: when it began, by the monotonic clock.
         limit_ms: how long preparing may take; None: without a limit.
         limited_by: the settings that change it.
         ends_at: when the limit is reached, by the monotonic clock.
         planned, state: see :class:`Checkpoint`.
         transactions_live_ms: how long the sinks' transactions may be open until they must be decided; None: for ever.
         attempt_began: when its tasks, and so its transactions, began.
-        is_declined: whether a task has said no to this attempt.
+        is_declined: whether a task has voted no in this attempt.
         take_orphans_ended: counts what sweeps have ended since the checkpoint before; asked at the end.
     """
 
@@ -77,23 +79,23 @@ class Pending:
         self._handles: Handles = {}
 
     def enter(self, phase: str) -> None:
-        """Another phase begins, and the one before ends."""
+        """Begin another phase and end the one before."""
         self.phase = phase
         self._entered.append((phase, time.monotonic()))
 
     def attempting(self, transactions_live_ms: float | None) -> None:
-        """Tasks are about to open transactions."""
+        """Record that tasks are about to open transactions."""
         self.transactions_live_ms = transactions_live_ms
         self._acknowledged, self.is_declined = [], False
         self.enter("prepare")
         self.attempt_began = self._entered[-1][1]
 
     def acknowledged(self, votes: Sequence[Acknowledgement | None]) -> None:
-        """Tasks have voted yes."""
+        """Record that tasks have voted yes."""
         self._acknowledged += [vote for vote in votes if vote is not None]
 
     def prepared(self, step: str, tasks: Sequence[TaskReport], handles: Handles) -> None:
-        """Every task has, and every handle is confirmed."""
+        """Record that every task has voted yes and every handle is confirmed."""
         self._steps.append(step)
         self._tasks, self._handles = tasks, handles
 
@@ -103,11 +105,11 @@ class Pending:
         return [handle.transaction for handle in self._handles.values()]
 
     def attempt_failed(self, error: BaseException) -> None:
-        """The attempt is tried again."""
+        """Record that the attempt failed and will be retried."""
         self._failed = [*self._failed, self._cause(error)][-_ATTEMPTS:]
 
     def ended(self, error: BaseException | None) -> Checkpoint:
-        """What there is to know of it."""
+        """The facts of the failure."""
         end, tasks = time.monotonic(), self._tasks
         votes = sorted(self._acknowledged, key=_took, reverse=True)
         direct = [task.is_direct for task in tasks]
@@ -161,20 +163,23 @@ class Pending:
 
 
 class Listener:
-    """Watches checkpoints. Called in the query's own thread: be quick. What it raises is logged once, and changes nothing."""
+    """Watches checkpoints.
+
+    Called in the query's own thread, so it must be quick. Its errors are logged once and change nothing.
+    """
 
     def triggered(self, pending: Pending) -> None:
-        """A checkpoint begins. ``pending`` changes until it has ended; read it only."""
+        """Handle the start of a checkpoint. ``pending`` changes until the checkpoint has ended; only read it."""
 
     def ended(self, checkpoint: Checkpoint) -> None:
-        """It is completed, or failed. All that the protocol does for it is done."""
+        """Handle the end of a checkpoint, completed or failed. The protocol has done everything that it does for it."""
 
     def close(self) -> None:
-        """The query has ended, or has failed and begins with recovery."""
+        """Handle the end of the query, or a failure after which it begins with recovery."""
 
 
 class Listeners:
-    """Tells several, and keeps their errors away from the query."""
+    """Notifies several listeners, and keeps their errors away from the query."""
 
     def __init__(self, listeners: Sequence[Listener] = ()) -> None:
         self._listeners = tuple(listeners)
@@ -188,7 +193,7 @@ class Listeners:
 
     @contextlib.contextmanager
     def watching(self, batch: Batch, run_id: str, *, failed_before: int = 0) -> Iterator[Pending]:
-        """A checkpoint is triggered, and it ends with the body. To what the body raises the facts are added."""
+        """Trigger a checkpoint that ends with the body. If the body raises, add the facts of the checkpoint to the error."""
         pending = Pending(batch.batch_id, batch.query_id, run_id, self._last_ended, failed_before)
         for listener in self._listeners:
             self._tell(listener, listener.triggered, pending)
@@ -200,7 +205,7 @@ class Listeners:
         self._tell(self, self._end, pending, None)
 
     def close(self) -> None:
-        """Tell them that the query has ended, or begins again with recovery."""
+        """Notify the listeners that the query has ended, or begins again with recovery."""
         for listener in self._listeners:
             self._tell(listener, listener.close)
 
@@ -213,7 +218,7 @@ class Listeners:
             explain(error, checkpoint)
 
     def _tell(self, one: object, tell: Callable[..., None], *facts: object) -> None:
-        """Whatever it raises, the query goes on: the checkpoint may be committed."""
+        """Call a listener. No error of it stops the query: the checkpoint may already be committed."""
         try:
             tell(*facts)
         except Exception as error:  # noqa: BLE001 - see above
@@ -222,11 +227,13 @@ class Listeners:
     def _note(self, listener: object, error: Exception) -> None:
         if id(listener) not in self._broken:
             self._broken.add(id(listener))
-            logger.warning("%s fails; the query goes on, and this is said once: %r", type(listener).__name__, error)
+            logger.warning(
+                "%s failed; the query continues, and this warning appears only once: %r", type(listener).__name__, error
+            )
 
 
 def explain(error: BaseException, checkpoint: Checkpoint) -> None:
-    """Add the facts of a failed checkpoint to one of our errors; note them beside any other (from Python 3.11 on)."""
+    """Add the facts of a failed checkpoint to one of our errors; to any other error, as a note (Python 3.11 and later)."""
     facts = describe(checkpoint)
     if isinstance(error, TwoPhaseCommitError) and error.args:
         if _TRIGGERED in str(error.args[0]):

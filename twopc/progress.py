@@ -1,4 +1,4 @@
-"""What became of a checkpoint: the record of it, and the words for people. Flink's words; here a checkpoint is a batch.
+"""A checkpoint's outcome: its record, and sentences for people. The terms are Flink's; here a checkpoint is a batch.
 
 A checkpoint is *triggered*, its tasks *acknowledge* it, and it is *completed*; or a task *declines* it, or it *expires*, or it
 *fails* otherwise. ``twopc.pending`` collects what happens until then.
@@ -26,10 +26,10 @@ class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     Attributes:
         partition: the task's number in the batch.
-        attempt: Spark's number of the try at the task; 0 is the first one.
-        took_ms: from the task's first act to the hand-over of its handles.
-        read_ms: of these, it waited for its rows: the source, the shuffle, the user's own functions.
-        flush_ms: of these, it waited until the sinks had the rows. The rest is the conversion of rows.
+        attempt: Spark's number of the task attempt; 0 is the first one.
+        took_ms: time from the task's first act to the hand-over of its handles.
+        read_ms: the part of it spent waiting for rows: the source, the shuffle, the user's own functions.
+        flush_ms: the part of it spent waiting until the sinks had the rows. The rest is the conversion of rows.
         host: where it ran; empty in the driver.
     """
 
@@ -44,13 +44,13 @@ class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class StateSize(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an operator of a stateful query keeps in the engine's state store, over all of its tasks.
+    """The size of what an operator of a stateful query keeps in the engine's state store, over all of its tasks.
 
     Attributes:
         operator: the engine's name for it.
-        memory_bytes: of the store, as the engine counts them.
+        memory_bytes: the store's memory, as the engine counts it.
         commit_ms: how long the tasks took in all to commit the last version.
-        sizes: further ones by the store's own names, such as RocksDB's files.
+        sizes: further sizes under the store's own names, such as RocksDB's files.
     """
 
     operator: str
@@ -64,8 +64,8 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why an attempt or a checkpoint failed.
 
     Attributes:
-        reason: ``declined``: a task said no; ``expired``: it was not prepared in time; ``failed``: anything else.
-        phase: in which phase.
+        reason: ``declined``: a task voted no; ``expired``: it was not prepared in time; ``failed``: anything else.
+        phase: the phase in which it failed.
         error: the name of the error's class.
         late: how many acknowledgements came after it had expired. Their transactions were aborted.
     """
@@ -89,20 +89,20 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
         failed_before: how many checkpoints of the batch have failed directly before this one, and were tolerated.
         way: who wrote the rows: ``direct`` (the driver), ``tasks``, ``both``; empty if nothing was written.
         steps: of the recovery table, such as ``write`` or ``repair``. Empty: a replay that had nothing to write.
-        phases: ms by phase, in order. A phase that came twice counts once.
+        phases: ms by phase, in order. The times of a phase that came twice are added up.
         tasks: how many acknowledged.
         transactions: how many were decided.
-        orphans_ended: open transactions that nobody had decided, ended by the sweeps since the checkpoint before; of those sinks
-            that count them.
-        planned: how much input Spark had planned, in the source's own unit; None if it does not tell.
+        orphans_ended: open undecided transactions that the sweeps have ended since the checkpoint before, in the sinks that
+            count them.
+        planned: how much input Spark had planned, in the source's own unit; None if the source does not report it.
         limit_ms: how long preparing was allowed to take; None: without a limit.
         limited_by: the settings that change it.
-        median_ms: of the tasks' durations.
+        median_ms: the median of the tasks' durations.
         slowest: the tasks that took longest, the longest first.
-        retried: of the tasks that acknowledged, those that the engine had tried again; the slowest ones.
-        failed_attempts: attempts that were tried again in the process; the last ones.
-        state: how large the state was when it was triggered: what the batch before has left. Empty in the first one of a run.
-        cause: why it failed; None if it is completed.
+        retried: the slowest of the acknowledged tasks that the engine had retried.
+        failed_attempts: the last of the attempts that failed and were retried in this process.
+        state: how large the state was at the trigger, as the batch before left it. Empty in the first checkpoint of a run.
+        cause: why it failed; None if it completed.
     """
 
     batch_id: int
@@ -138,7 +138,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 def describe(checkpoint: Checkpoint) -> str:
-    """A failed checkpoint in sentences: when, for how long, in which phase, the slowest task, the limit."""
+    """Describe a failed checkpoint in sentences: when, for how long, in which phase, the slowest task, the limit."""
     ended_ms = checkpoint.triggered_ms + checkpoint.took_ms
     phases = ", ".join(f"{phase} {seconds(ms)}" for phase, ms in checkpoint.phases.items())
     triggered = (
@@ -148,19 +148,20 @@ def describe(checkpoint: Checkpoint) -> str:
     sentences = [triggered]
     if checkpoint.failed_before:
         sentences.append(
-            f"Failures of this batch before it: {checkpoint.failed_before}, see CheckpointConfig.tolerable_failures"
+            f"Earlier failures of this batch: {checkpoint.failed_before}, see CheckpointConfig.tolerable_failures"
         )
     if checkpoint.slowest:
         slowest = checkpoint.slowest[0]
         where = f" on {slowest.host}" if slowest.host else ""
         sentences.append(
             f"The slowest of {checkpoint.tasks} tasks that acknowledged: {slowest.partition}{where}, {slowest.rows} rows in "
-            f"{seconds(slowest.took_ms)}, {seconds(slowest.read_ms)} of it for its rows, {seconds(slowest.flush_ms)} to flush"
+            f"{seconds(slowest.took_ms)}, {seconds(slowest.read_ms)} of it waiting for rows, {seconds(slowest.flush_ms)} "
+            "flushing"
         )
     if checkpoint.limit_ms is not None:
         sentences.append(f"Its limit was {seconds(checkpoint.limit_ms)}, set by {checkpoint.limited_by}")
     if checkpoint.cause is not None and checkpoint.cause.late:
-        sentences.append(f"{checkpoint.cause.late} acknowledgements came late; their transactions are aborted")
+        sentences.append(f"{checkpoint.cause.late} acknowledgements came late; their transactions were aborted")
     return ". ".join(sentences)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What one accepted task did.
+    """Report of one accepted task.
 
     Attributes:
         partition: the task's number in the batch, over all of its DataFrames.
@@ -26,7 +26,7 @@ class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
         checksum: order-insensitive sum of the rows' 64-bit hashes, modulo 2**64; 0 in a decision of one transaction.
         handles: by sink name, as JSON values; a sink to which the task wrote nothing is absent (rule 8).
         staged: the name of the slice that keeps its rows (rule 9), if there is one.
-        frame: the DataFrame that its rows are from, where a batch has several: the name of a sink that takes it.
+        frame: where a batch has several DataFrames, the one that its rows are from: the name of a sink that takes it.
         is_direct: whether the driver wrote all rows of the DataFrame, as one task.
     """
 
@@ -55,7 +55,7 @@ class Acquired(msgspec.Struct, frozen=True, kw_only=True, tag="acquired"):
 
     @classmethod
     def by_this_process(cls, claim: Claim, at_ms: int, *, sink: str = "") -> Acquired:
-        """The record of this process, at ``at_ms`` since 1970 UTC."""
+        """Build the record of this process, at ``at_ms`` milliseconds since 1970 UTC."""
         return cls(
             query_id=claim.query_id,
             run=claim.run,
@@ -72,7 +72,8 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin"):
     Attributes:
         prior_offsets: the checkpoint's source offsets of that batch; empty if there is none.
         ends: the id of the query that was open before and is ended by this one.
-        abandons: batch ``first_batch - 1`` was decided and could not be completed; its user has given up what is not visible.
+        abandons: batch ``first_batch - 1`` was decided and could not be completed; the user has given up the part that is not
+            visible.
     """
 
     query_id: str
@@ -104,7 +105,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, tag="decision"):
 
 
 class Repair(msgspec.Struct, frozen=True, kw_only=True, tag="repair"):
-    """Some transactions of a decided batch were lost. These handles replace them, task by task and sink by sink."""
+    """Replaces lost transactions of a decided batch with new handles, task by task and sink by sink."""
 
     query_id: str
     batch_id: int
@@ -113,7 +114,7 @@ class Repair(msgspec.Struct, frozen=True, kw_only=True, tag="repair"):
 
 
 class Truncation(msgspec.Struct, frozen=True, kw_only=True, tag="truncation"):
-    """The driver is about to delete everything below ``log_start``. Carries over what must not be forgotten."""
+    """Announces that the driver will delete everything below ``log_start``, and carries over what must not be forgotten."""
 
     log_start: int
     begin: Begin
@@ -132,7 +133,7 @@ class LogEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class Entries:
-    """Read again each time that they are walked: the log of many tasks and batches is too large to hold."""
+    """The entries, read again for each iteration: the log of many tasks and batches is too large to hold in memory."""
 
     walk: Callable[[], Iterator[LogEntry]]
 
@@ -153,5 +154,5 @@ class LogContents(NamedTuple):
 
 
 def truncated_to(entries: Iterable[LogEntry]) -> int:
-    """The highest recorded truncation: what lies below it does not count, even if the store still has it."""
+    """The highest recorded truncation. Records below it do not count, even if the store still has them."""
     return max((record.log_start for _, record in entries if isinstance(record, Truncation)), default=0)

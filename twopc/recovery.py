@@ -1,6 +1,6 @@
 """Recovery as a table: (what the log says) x (what is proven) x (which batch this is) -> what to do.
 
-Two columns more: whether what was lost is staged, and whether the user gives it up.
+Two more columns say whether the lost rows are staged, and whether the user gives them up.
 Each row is a labelled case. Exactly one row matches every combination, and a test enumerates all of them. The shape is
 that of TigerBeetle's ``recovery_cases`` (src/vsr/journal.zig).
 """
@@ -33,7 +33,7 @@ class Step(Enum):
     WRITE = "write"  #: prepare, decide, commit
     REWRITE = "rewrite"  #: nothing of the batch is or will be visible: write it again, as a new attempt
     REPAIR = "repair"  #: write only what was lost, after checking that the replay gives the decided rows
-    PUBLISH = "publish"  #: write what was lost from the staged rows, whatever the plan would give today
+    PUBLISH = "publish"  #: write the lost rows from the staged ones, even if the plan would now give others
     ABANDON = "abandon"  #: record that the rest of the last decision is given up, then look again
     FINISH = "finish"  #: the batch is visible: evaluate the plan once if nothing has yet, then return
     BLOCKED = "blocked"  #: decided, not provable now: CommitBlockedError
@@ -48,7 +48,7 @@ class Step(Enum):
 
 
 class Case(NamedTuple):
-    """One row. None matches everything."""
+    """One row of the table. A field of None matches everything."""
 
     label: str
     statuses: frozenset[LogStatus] | None
@@ -113,7 +113,7 @@ RECOVERY_TABLE: Final[tuple[Case, ...]] = (
 
 
 def lookup(status: LogStatus, outcome: Outcome, position: Position, *, staged: bool, abandoned: bool = False) -> Case:
-    """The one row that answers."""
+    """Find the one row that matches."""
     facts = {"staged": staged, "abandoned": abandoned}
     matching = [case for case in RECOVERY_TABLE if case.matches(status, outcome, position, **facts)]
     if len(matching) != 1:
@@ -122,7 +122,7 @@ def lookup(status: LogStatus, outcome: Outcome, position: Position, *, staged: b
 
 
 def outcome_of(evidence: Iterable[Evidence]) -> Outcome:
-    """Sum up the evidence of every handle of a decision."""
+    """Combine the evidence of every handle of a decision into one outcome."""
     found = set(evidence)
     if Evidence.UNKNOWN in found:
         return Outcome.UNKNOWN

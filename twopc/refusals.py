@@ -1,4 +1,4 @@
-"""What a refused start or a stopped batch says to its user: what happened, whether data is at risk, every way out."""
+"""Messages for a refused start or a stopped batch: what happened, whether data is at risk, and every way out."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ OTHER_ROWS: Final = (
     "the replay gives other rows than were decided (a shuffle, AQE, changed partitions or a non-deterministic expression), "
     "so the lost rows cannot be told from the visible ones. For later batches, staging=True keeps the rows and prevents this"
 )
-OTHER_ORDERS: Final = "the replay gives the decided rows in another order each time; a restart tries again"
+OTHER_ORDERS: Final = "each replay gives the decided rows in a different order; a restart tries again"
 LOST_AGAIN: Final = (
-    "they were lost again after every attempt to write them again. Raise the sinks' transaction timeout "
-    "(kafka.transaction.timeout.ms) and restart, which tries again"
+    "every attempt to write them again was lost, too. Raise the sinks' transaction timeout (kafka.transaction.timeout.ms) "
+    "and restart; the restart tries again"
 )
 #: Ends a refusal: what is refused is not recovered, and a restart alone does not help.
 DEADLINE: Final = (
-    "Act soon: decided transactions that are not committed yet expire meanwhile (kafka.transaction.timeout.ms), and their "
-    "rows are lost with them"
+    "Act soon: decided transactions that are not yet committed will expire (kafka.transaction.timeout.ms), and their rows "
+    "will be lost with them"
 )
 #: What helps where the place of a sink or a log is gone, and perhaps a copy is there.
 FAILOVER: Final = (
-    "start with a new checkpoint and a new sink name, and do not write again what the output has: "
+    "start with a new checkpoint and a new sink name, and do not rewrite what the output already has: "
     "docs/operations.md#cluster-failover-and-mirrored-topics"
 )
 
@@ -57,18 +57,20 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
             f"newest checkpoint; or, to write these batches again, start with a new checkpoint and override=EndQuery({mine!r})"
         ),
         Position.COPIED: (
-            f"batch {at} of this checkpoint has other source offsets than {log} has recorded (at batch {highest}). The "
-            "checkpoint was copied or restored, and another run continued from it. Continuing would lose or double records. "
-            f"Use the checkpoint of the run that wrote last; or start with a new checkpoint and override=EndQuery({mine!r})"
+            f"batch {at} of this checkpoint has different source offsets from those that {log} recorded (at batch {highest}). "
+            "The checkpoint was copied or restored, and another run continued from it. Continuing would lose or double "
+            "records. Use the checkpoint of the run that wrote last; or start with a new checkpoint and "
+            f"override=EndQuery({mine!r})"
         ),
         Position.GAP: (
             f"the checkpoint is at batch {at}, but the last batch decided in {log} is {highest}. The batches in between ran "
-            "without this sink, or the log was replaced. Call exactly_once's object for every batch, even an empty one. If the "
-            f"batches in between have no rows for this sink, or were written in another way, pass override=ResumeAt({at}); "
-            f"otherwise their rows are missing: let the engine run them again. With Spark, delete the files in the checkpoint's "
-            f"offsets/ with a number above {missing} and those in commits/ with a number above {highest}, correct the "
-            "function, and restart. Do so, too, if the query keeps state (dropDuplicates, windows, joins of streams) and the "
-            "function has not evaluated all of these batches: their state is missing, and ResumeAt does not bring it back"
+            "without this sink, or the log was replaced. Call exactly_once's object for every batch, even an empty one. If "
+            "the batches in between have no rows for this sink, or were written in another way, pass "
+            f"override=ResumeAt({at}); otherwise their rows are missing: let the engine run them again. With Spark, delete "
+            f"the files in the checkpoint's offsets/ with a number above {missing} and those in commits/ with a number above "
+            f"{highest}, correct the function, and restart. Do the same if the query keeps state (dropDuplicates, windows, "
+            "stream-stream joins) and the function did not evaluate all of these batches: their state is missing, and "
+            "ResumeAt does not restore it"
         ),
         Position.NEW_QUERY: (
             f"{log} belongs to query {other}, but this is query {mine}. Its checkpoint was deleted, or another query uses the "
@@ -91,9 +93,9 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
 def damaged(view: LogView, log: str) -> DecisionLogDamagedError:
     """The error for a log that cannot be trusted."""
     return DecisionLogDamagedError(
-        f"the decision log {log} is damaged: {view.damage}. Nothing was written, and what is visible stays. Without the log "
-        "nobody can tell whether the last batch is complete. Restore it from a backup; or check the output, then start with a "
-        "new checkpoint and a new sink name"
+        f"the decision log {log} is damaged: {view.damage}. Nothing was written, and what is visible stays visible. Without "
+        "the log nobody can tell whether the last batch is complete. Restore it from a backup; or check the output, then "
+        "start with a new checkpoint and a new sink name"
     )
 
 
@@ -112,7 +114,7 @@ def blocked(batch_id: int, unproven: Sequence[str], blockers: Sequence[str]) -> 
 
 
 def in_doubt(batch_id: int, handles: Handles, evidence: Mapping[TaskKey, Evidence], why: str) -> InDoubtError:
-    """The error for a decided batch that cannot be completed; names every transaction by what became of it."""
+    """Build the error for a decided batch that cannot be completed. It lists every transaction by its outcome."""
 
     def named(wanted: Evidence) -> list[str]:
         return [handles[key].transaction for key, found in sorted(evidence.items()) if found is wanted]
@@ -127,6 +129,4 @@ def in_doubt(batch_id: int, handles: Handles, evidence: Mapping[TaskKey, Evidenc
 
 
 def _way_out(batch_id: int) -> str:
-    return (
-        f"check the output, then restart with override=Abandon({batch_id}): what is visible stays, the rest is given up"
-    )
+    return f"check the output, then restart with override=Abandon({batch_id}): what is visible stays, and the rest is given up"

@@ -18,7 +18,7 @@ _CHECK_LENGTH: Final = 16
 
 
 def read_id(files: Files) -> str:
-    """The id; empty without the file.
+    """Read the id; empty if the file does not exist.
 
     Raises:
         DecisionLogDamagedError: it is torn or altered.
@@ -30,8 +30,9 @@ def read_id(files: Files) -> str:
     # An operator who follows the message below writes the id alone.
     if not _ID.fullmatch(identity) or data not in {identity.encode(), _checked(identity)}:
         raise DecisionLogDamagedError(
-            f"{files.location}/{FILE} is torn or was altered. Nothing was written, and the other registers have every decision. "
-            "The right id is the log_identity in the newest binding-*.json beside them: write its 32 digits into the file"
+            f"{files.location}/{FILE} is torn or was altered. Nothing was written, and the other registers still hold every "
+            "decision. The correct id is the log_identity in the newest binding-*.json beside them: write its 32 digits into "
+            "the file"
         )
     return identity
 
@@ -49,7 +50,7 @@ def create_id(files: Files) -> None:
     except Exception as error:  # whatever the file system raises; if it is there after all, the next try finds it
         raise RetriableError(
             f"{files.location}/{FILE}, the id of the decision log, could not be written: {error}. Nothing of this batch was "
-            "written. Restart the query when the file system takes files again"
+            "written. Restart the query when the file system accepts files again"
         ) from error
 
 

@@ -54,7 +54,7 @@ _TRIES: Final = 8
 
 
 def require_atomic(files: Files) -> None:
-    """Require that these files can hold the decisions: nothing but put-if-absent decides between two drivers.
+    """Require that these files can hold the decisions: only put-if-absent decides between two drivers.
 
     Raises:
         ConfigurationError: they cannot.
@@ -69,7 +69,7 @@ def require_atomic(files: Files) -> None:
 
 
 class _Own(NamedTuple):
-    """What this driver has written."""
+    """The records that this driver has written."""
 
     run: str
     driver_epoch: int
@@ -120,8 +120,8 @@ class RegisterLog(DecisionLog):
                 self._own = _Own(claim.run, number, number)
                 return number
         raise RetriableError(
-            f"{self._where()}: {_TRIES} other drivers in a row were faster to acquire the decision log. Nothing was written; "
-            "restart the query"
+            f"{self._where()}: {_TRIES} other drivers in a row acquired the decision log first. Nothing was written; restart "
+            "the query"
         )
 
     def read(self) -> LogContents:
@@ -138,14 +138,19 @@ class RegisterLog(DecisionLog):
         return number
 
     def truncate(self, log_start: int) -> None:
-        """See :class:`DecisionLog`. Ascending: what is left is always the newer part."""
+        """See :class:`DecisionLog`. Deletes in ascending order, so that the newer part is always what is left."""
         try:
             for number in self._numbers():
                 if number < log_start:
                     self._files.remove(_file(number))
         except Exception as error:  # noqa: BLE001 - whatever the file system raises; the next truncation retries
             where = self._where()
-            logger.warning("%s: deleting below %d failed, the next truncation retries: %s", where, log_start, error)
+            logger.warning(
+                "%s: the registers below %d could not be deleted; the next truncation retries: %s",
+                where,
+                log_start,
+                error,
+            )
 
     def close(self) -> None:
         """See :class:`DecisionLog`. There is nothing to release."""
@@ -157,7 +162,7 @@ class RegisterLog(DecisionLog):
 
         Raises:
             RetriableError: nothing was written.
-            DecisionInDoubtError: it is not known whether it was.
+            DecisionInDoubtError: the outcome is unknown.
         """
         data = _pack(records)
         failure: Exception | None = None
@@ -178,8 +183,8 @@ class RegisterLog(DecisionLog):
             ) from error
         if found == data and isinstance(failure, NotDurableError):
             raise DecisionInDoubtError(
-                f"{self._where(number)} was written, and could not be made durable ({failure}): after a power failure it may be "
-                "gone, so nothing was committed. No data is lost. Restart the query when the file system is sound: it reads the "
+                f"{self._where(number)} was written but could not be made durable ({failure}). A power failure may remove it, "
+                "so nothing was committed. No data is lost. Restart the query when the file system is healthy; it reads the "
                 "outcome"
             ) from failure
         if found is None and failure is not None:
@@ -217,7 +222,7 @@ class RegisterLog(DecisionLog):
         return sorted(int(name) for name in names if _NUMBER.fullmatch(name))
 
     def _contents(self, own: _Own | None) -> LogContents:
-        """What lies at or above the recorded truncation; the rest counts as deleted."""
+        """The numbers of the registers at or above the recorded truncation; the rest count as deleted."""
         missing: list[int] = []
         for _ in range(_TRIES):
             numbers = self._numbers()
@@ -238,7 +243,7 @@ class RegisterLog(DecisionLog):
         )
 
     def _recorded_start(self, numbers: Sequence[int]) -> int:
-        """What the newest truncation says; only the registers above it are read, each once in the life of this object."""
+        """Find the newest truncation. Reads only the registers above it, each once in the life of this object."""
         for number in reversed(numbers):
             if number <= self._searched:
                 break
@@ -276,7 +281,7 @@ def _file(number: int) -> str:
 
 
 def _pack(records: Sequence[Record]) -> bytes:
-    """``<format> <sha256 of the rest>``, an id of this write, then two lines a record: its frame."""
+    """Encode as ``<format> <sha256 of the rest>``, an id of this write, then each record's frame in two lines."""
     frames = [frame for record in records for frame in encode(record, max_bytes=sys.maxsize)]
     rest = b"\n".join([uuid.uuid4().hex.encode(), *frames])
     return f"{FORMAT} {hashlib.sha256(rest).hexdigest()}\n".encode() + rest
@@ -287,7 +292,7 @@ def _unpack(data: bytes) -> list[bytes]:
     words = head.decode("ascii", "replace").split(" ")
     if words[0] != FORMAT and words[0].startswith("twopc-register/"):
         raise DecisionLogDamagedError(
-            f"it has format {words[0]}, this version reads {FORMAT}: use the version that wrote it"
+            f"it has format {words[0]}, but this version reads {FORMAT}: use the version that wrote it"
         )
     if words != [FORMAT, hashlib.sha256(rest).hexdigest()]:
         raise DecisionLogDamagedError("it was not written by this toolkit, or is torn or altered")

@@ -19,9 +19,9 @@ def match_rows(
 ) -> dict[int, int] | None:
     """Find, for each decided task, the task of the replay that has its rows.
 
-    The replay must give the decided rows for *all* tasks; otherwise the lost rows may belong to other tasks now. It may
-    give them in another order: Spark plans the tasks of a source with few partitions in another order when it reads
-    their offsets back from the checkpoint.
+    The replay must give the decided rows for *all* tasks; otherwise the lost rows may now belong to other tasks. The order may
+    differ: Spark plans the tasks of a source with few partitions in another order when it reads their offsets back from the
+    checkpoint.
 
     Args:
         decision: what was decided.
@@ -51,20 +51,20 @@ def _rows_of(task: TaskReport) -> tuple[str, int, int]:
 
 
 def as_decided(replayed: Sequence[TaskReport], found: Mapping[int, int]) -> tuple[TaskReport, ...]:
-    """The replayed tasks under the partitions of the decided ones."""
+    """Renumber the replayed tasks with the partitions of the decided ones."""
     decided = {there: here for here, there in found.items()}
     renamed = (msgspec.structs.replace(task, partition=decided[task.partition]) for task in replayed)
     return tuple(sorted(renamed, key=lambda task: task.partition))
 
 
 def slices_of(decision: Decision, lost: Collection[TaskKey]) -> tuple[TaskReport, ...]:
-    """The decided tasks that have lost transactions, without their handles."""
+    """The decided tasks with lost transactions, without their handles."""
     partitions = {partition for _, partition in lost}
     return tuple(msgspec.structs.replace(task, handles={}) for task in decision.tasks if task.partition in partitions)
 
 
 def all_staged(decision: Decision | None, lost: Collection[TaskKey], staging: StagedRows | None) -> bool:
-    """Whether everything that was lost can be written from staged rows."""
+    """Whether all lost rows can be written again from staged rows."""
     if decision is None or not lost or staging is None:
         return False
     return all(task.staged is not None and staging.has(task.staged) for task in slices_of(decision, lost))

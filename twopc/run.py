@@ -1,4 +1,4 @@
-"""A driver after recovery: its epochs, what the log has decided, and what is proven of it."""
+"""A driver after recovery: its epochs, the last decision, and the evidence for it."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Run:
-    """What one driver holds from recovery to its end. Exists only once recovery has succeeded.
+    """The state of one driver from recovery to its end. Exists only once recovery has succeeded.
 
     Attributes:
-        bound: what the checkpoint is, or will be, bound to.
+        bound: the log and sinks that the checkpoint is, or will be, bound to.
         log_epoch: this driver's epoch in the decision log; part of every attempt's name.
-        driver_epochs: by sink name.
+        driver_epochs: the driver epochs, by sink name.
         handles: the handle of every transaction of the last decision.
-        evidence: what is proven of each of them.
-        committed_through: the highest batch of which every transaction is proven; -1: none.
+        evidence: the evidence for each of them.
+        committed_through: the highest batch whose every transaction is proven; -1 if there is none.
         doubt: why the outcome of this run's last decision is unknown, or why it can decide nothing more.
         undetermined: the handles of a decision that is being written, or whose outcome is unknown.
     """
@@ -56,7 +56,7 @@ class Run:
 
     @property
     def outcome(self) -> Outcome:
-        """What became of the last decision."""
+        """The outcome of the last decision."""
         return outcome_of(self.evidence.values())
 
     @property
@@ -73,12 +73,15 @@ class Run:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether the user gives up the last decision. Never this driver's own: that one stops the query first."""
+        """Whether the user gives up the last decision.
+
+        It is never this driver's own decision, since that would stop the query first.
+        """
         decision, named = self.view.decision, self.setup.settings.overrides.abandon_batch
         return decision is not None and decision.batch_id == named and decision.attempt.driver_epoch < self.log_epoch
 
     def next_attempt(self) -> Attempt:
-        """Name an attempt as none before it."""
+        """Create a new name for an attempt; no earlier attempt has it."""
         self._attempts += 1
         return Attempt(self.log_epoch, self._attempts)
 
@@ -86,7 +89,7 @@ class Run:
         """Write to the decision log; durable when this returns. With a decision, this is the commit point.
 
         Args:
-            records: all or none of them.
+            records: written all or none.
             deciding: the handles of the decision among them. From here on every sweep spares them.
 
         Raises:
@@ -113,7 +116,7 @@ class Run:
         return is_proven_absent(self.setup.log, records, run_id=self.setup.run_id, after=after)
 
     def abandon(self) -> None:
-        """Record that the rest of the last decision is given up. Then nothing is decided that its batch lacks.
+        """Record that the user gives up the rest of the last decision, so that nothing decided is missing from its batch.
 
         Raises:
             FencedError, RetriableError, DecisionInDoubtError: see :meth:`DecisionLog.append`.
@@ -122,13 +125,15 @@ class Run:
         rest = [
             self.handles[key].transaction for key, found in self.evidence.items() if found is not Evidence.COMMITTED
         ]
-        logger.warning("override=Abandon(%d) gives up what is not visible of this batch: %s", batch_id, ", ".join(rest))
+        logger.warning(
+            "override=Abandon(%d) gives up the part of this batch that is not visible: %s", batch_id, ", ".join(rest)
+        )
         self.append([Begin(query_id=query_id, first_batch=batch_id + 1, prior_offsets=offsets, abandons=True)])
         self.handles, self.evidence = {}, {}
         self.sweep()
 
     def commit(self) -> Outcome:
-        """Commit the last decision in every sink. May be repeated; returns what is proven now."""
+        """Commit the last decision in every sink, and return the evidence. May be repeated."""
         batch_id, scan_start = self.decision.batch_id, self.decision.scan_start
         self.evidence = self.setup.participants.commit(batch_id, self.handles, scan_start)
         return self.outcome
@@ -138,7 +143,7 @@ class Run:
         self.setup.participants.sweep(self.handles, self.undetermined)
 
     def finish(self, batch_id: int) -> None:
-        """A batch is proven: sweep its orphans, and drop what only older batches needed."""
+        """After a batch is proven, end its orphaned transactions and delete what only older batches needed."""
         self.sweep()
         self.committed_through = batch_id
         if self.setup.staging is not None:
@@ -147,7 +152,10 @@ class Run:
         crash_point("driver.swept")
 
     def _truncate(self) -> None:
-        """Keep ``keep_batches`` decisions. Waits until there are twice as many, so that it costs next to nothing."""
+        """Truncate the log to ``keep_batches`` decisions.
+
+        Waits until there are twice as many, so that it costs next to nothing.
+        """
         view, log, keep = self.view, self.setup.log, self.setup.settings.keep_batches
         if len(view.kept) < 2 * keep or view.begin is None:
             return
@@ -155,7 +163,7 @@ class Run:
         try:
             self.append([Truncation(log_start=log_start, begin=view.begin, ended=tuple(sorted(view.ended)))])
         except RetriableError as error:
-            logger.warning("%s is not truncated now, the next batch tries again: %s", log.name, error)
+            logger.warning("%s could not be truncated; the next batch tries again: %s", log.name, error)
             return
         crash_point("driver.truncating")
         log.truncate(log_start)

@@ -1,4 +1,4 @@
-"""JSON objects with a checksum in them: what is torn or altered is not taken for what somebody wrote."""
+"""JSON objects with a checksum in them, so that a torn or altered object is never mistaken for a written one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SEAL: Final = re.compile(rb',"check":"([0-9a-f]{64})"\}\Z')
 
 
 def seal(record: msgspec.Struct) -> bytes:
-    """The record as JSON, with the checksum of all other fields as its last one."""
+    """Encode the record as JSON, with the checksum of all other fields as its last field."""
     return with_check(msgspec.json.encode(record))
 
 
@@ -23,15 +23,15 @@ def with_check(body: bytes) -> bytes:
 
 
 class AlteredError(msgspec.DecodeError):
-    """The file does not match the checksum in it."""
+    """The object does not match the checksum in it."""
 
 
 def unseal(data: bytes, kind: type[_T]) -> _T:
-    """The record.
+    """Decode and check the record.
 
     Raises:
         AlteredError: it is torn or altered.
-        msgspec.DecodeError: it is of another shape.
+        msgspec.DecodeError: it has another shape.
     """
     found = _SEAL.search(data)
     if found is None:

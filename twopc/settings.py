@@ -1,4 +1,4 @@
-"""What a coordinator is given: the user's settings, and the parts that it works with."""
+"""The arguments of a coordinator: the user's settings, and the parts that it works with."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Settings:
-    """How a coordinator behaves.
+    """The settings of a coordinator.
 
     Attributes:
-        overrides: what the user allows that is refused otherwise.
-        max_attempts: how often a batch is prepared before its error stops the query.
+        overrides: what the user allows although it would otherwise be refused.
+        max_attempts: how many times a batch is prepared before its error stops the query.
         keep_batches: how many decisions are kept, including the last; at least as many as the engine keeps batches.
 
     Raises:
@@ -36,17 +36,17 @@ class Settings:
         """Check the counts."""
         for name in ("max_attempts", "keep_batches"):
             if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name}={getattr(self, name)} is too low: set it to 1 or more")
+                raise ConfigurationError(f"{name} must be 1 or more, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """The parts of a driver, the same before and after its recovery.
+    """The parts of a driver that are the same before and after its recovery.
 
     Attributes:
         log: the log that holds the decisions.
         staging: the rows that tasks keep until they are proven; None keeps none.
-        run_id: one for all tries of this driver, so that acquiring twice does not fence a newer driver.
+        run_id: one id for all attempts of this driver, so that acquiring twice does not fence a newer driver.
     """
 
     participants: Participants

@@ -38,7 +38,7 @@ TYPE_NAME: Final = b"twopc.type"
 
 
 class Form(Enum):
-    """What becomes of a column's values on their way to the sink; nulls stay nulls."""
+    """The conversion of a column's values on their way to the sink; nulls stay nulls."""
 
     AS_IS = "as it is"
     BINARY = "binary"  #: a string as its UTF-8 bytes
@@ -51,9 +51,9 @@ class SinkColumn:
     """One column of a sink's rows.
 
     Attributes:
-        name: what the sink calls it.
+        name: the sink's name for it.
         source: the column of the batch that it is made from.
-        form: how.
+        form: how its values are converted.
     """
 
     name: str
@@ -65,7 +65,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
     """A sink as its user describes it. Frozen, picklable, cheap; opens no connection by itself.
 
     Attributes:
-        name: names the sink across restarts; part of every id that it leaves in the outside world.
+        name: the sink's name across restarts; part of every id that it leaves in the outside world.
     """
 
     name: str
@@ -73,31 +73,33 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
     @property
     @abstractmethod
     def handle_type(self) -> type[HandleT]:
-        """The dataclass of its handles, to decode them from a decision."""
+        """The dataclass of this sink's handles, used to decode them from a decision."""
 
     @property
     def prepare_timeout_ms(self) -> float | None:
-        """How long pre-commit may take in all before the sink's transactions expire; None: they never do."""
+        """How long pre-commit may take in all before the sink's transactions expire; None if they never expire."""
         return None
 
     @property
     def columns(self) -> Collection[str] | None:
-        """The columns that its rows need, in any order; None: it is given all that there are."""
+        """The columns that the sink's rows need, in any order; None if it takes every column."""
         return None
 
     @property
     def takes_dead_letters(self) -> bool:
-        """Whether it can take the rows that other sinks cannot: each as a ``value`` (bytes) with ``headers``."""
+        """Whether it can store the rows that other sinks reject, each as a ``value`` (bytes) with ``headers``."""
         return False
 
     def beside(self, others: Iterable[TwoPhaseCommitSink[Any]]) -> TwoPhaseCommitSink[HandleT]:
-        """This sink as one of a query's, before anything is written: it may then refuse rows that would damage another.
+        """Return this sink adapted to the query's other sinks, before anything is written.
+
+        It may then refuse rows that would damage one of them.
 
         Args:
             others: all of the query's sinks; this one may be among them.
 
         Raises:
-            ConfigurationError: it would damage another whatever the rows.
+            ConfigurationError: it would damage another sink with any rows.
         """
         del others
         return self
@@ -105,10 +107,10 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
     def choose_columns(self, schema: pa.Schema) -> Sequence[SinkColumn]:
         """Choose the columns of this sink's rows from those of a batch, before the batch is evaluated (driver).
 
-        By default all of :attr:`columns`, in the batch's order and as they are; :meth:`check` looks at their types.
+        The default is all of :attr:`columns`, unchanged and in the batch's order; :meth:`check` checks their types.
 
         Args:
-            schema: of the batch; :func:`twopc.sink.type_name` names a field's type as users know it.
+            schema: the batch's schema; :func:`twopc.sink.type_name` names a field's type as users know it.
 
         Raises:
             SchemaError: a column is missing, is there twice or has a type that the sink cannot take; the message names it.
@@ -123,7 +125,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
         return tuple(SinkColumn(name, name) for name in taken.names)
 
     def check(self, rows: pa.RecordBatch) -> None:
-        """Look whether a writer of this sink could ever write these rows. Depends on the rows alone; asks nobody.
+        """Check whether a writer of this sink could ever write these rows. Looks only at the rows; contacts no store.
 
         Called with no rows before a batch is evaluated, to check the columns; and, where bad records are to become dead
         letters, with the rows of a task before they are written.
@@ -139,7 +141,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
         """Create the writer of one task attempt, on an executor."""
 
     def release(self, driver_epoch: int) -> None:
-        """Let go of what this process keeps for further writers of a driver: it will have none. Ends no transaction.
+        """Release what this process keeps for later writers of a driver, which will have none. Ends no transaction.
 
         Args:
             driver_epoch: see :class:`TaskAttempt`.
@@ -172,18 +174,18 @@ def require_one(name: str, names: Sequence[str]) -> None:
     """Require that one column has this name, letter by letter.
 
     Raises:
-        SchemaError: none has, or several have: which of them is meant, nobody knows.
+        SchemaError: no column has it, or several have it, so that it is unclear which one is meant.
     """
     found = names.count(name)
     if not found:
         raise SchemaError(f"the DataFrame has no column {name!r} (it has {listed(names)}): select it")
     if found > 1:
         raise SchemaError(
-            f"the DataFrame has {found} columns {name!r} (it has {listed(names)}), and nobody knows which one is meant. Nothing "
-            "was written. Drop or rename the others; a join keeps the columns of both sides"
+            f"the DataFrame has {found} columns {name!r} (it has {listed(names)}), so it is unclear which one is meant. "
+            "Nothing was written. Drop or rename the others; a join keeps the columns of both sides"
         )
 
 
 def listed(names: Iterable[str]) -> str:
-    """The columns that there are, for messages."""
+    """List the existing columns, for messages."""
     return ", ".join(map(repr, names)) or "none"

@@ -1,4 +1,4 @@
-"""The first act of a driver: check, fence the former driver, read what it decided, complete it, sweep the rest (rule 1).
+"""The start of a driver: check, fence the former driver, read its last decision, complete it and end the rest (rule 1).
 
 A sink must not change hands unnoticed: neither to another query, nor to an older copy of the same one.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def recover(setup: Setup, batch: Batch, pending: Pending) -> Run:
-    """Become the driver. May be repeated after an error.
+    """Take over as the driver. May be repeated after an error.
 
     Raises:
         RefusedStartError: this query must not start.
@@ -74,7 +74,7 @@ def _recover(setup: Setup, batch: Batch, pending: Pending) -> Run:
 
 
 def _check_read_only(setup: Setup, batch: Batch) -> Owners:
-    """Refuse what can be refused before a healthy driver is fenced; returns who owned each sink last."""
+    """Refuse what can be refused before a healthy driver is fenced; return the last owner of each sink."""
     owners = setup.participants.inspect()
     require_same_owner(setup, owners, batch)
     if setup.binding.is_listed_at_once:
@@ -87,7 +87,7 @@ def _check_read_only(setup: Setup, batch: Batch) -> Owners:
 
 
 def _view_of(log: DecisionLog, read: Callable[[], LogContents]) -> LogView:
-    """Fold a log. Damage that keeps it from being read says what to do, as any other does."""
+    """Fold a log. If it cannot be read because it is damaged, the error says what to do, as for any other damage."""
     try:
         return fold(read())
     except DecisionLogDamagedError as error:
@@ -116,10 +116,10 @@ def _check_binding(setup: Setup, decided: int) -> Bound:
 
 
 def require_same_owner(setup: Setup, owners: Owners, batch: Batch) -> None:
-    """Check the sinks without a log: the last decision of another query may still be incomplete there.
+    """Check the sinks that have no log, where the last decision of another query may still be incomplete.
 
     Raises:
-        RefusedStartError: another query did, and no override names it.
+        RefusedStartError: another query owned a sink last, and no override names that query.
     """
     for name, last in owners.items():
         if last is not None and last not in {batch.query_id, setup.settings.overrides.end_query_id}:
@@ -129,10 +129,10 @@ def require_same_owner(setup: Setup, owners: Owners, batch: Batch) -> None:
 def _require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> None:
     """Check whether a sink shows a decision of this query that the log does not have: then the log is an older copy.
 
-    ``owners`` is from before the sinks were acquired.
+    ``owners`` was read before the sinks were acquired.
 
     Raises:
-        RefusedStartError: one does.
+        RefusedStartError: a sink shows one.
     """
     mine = batch.query_id
     for name, committer in setup.participants.committers.items():
@@ -151,10 +151,10 @@ def _require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) -
 def require_same_log_owner(setup: Setup, decided: LogView, batch: Batch) -> None:
     """Check every sink's own log for the query that owned it last. Read-only.
 
-    ``decided`` is what the deciding log holds.
+    ``decided`` is the view of the deciding log.
 
     Raises:
-        RefusedStartError: another query did, and no override names it.
+        RefusedStartError: another query owned a sink last, and no override names that query.
     """
     for log in setup.participants.decision_logs():
         view = decided if log is setup.log else _view_of(log, log.inspect)

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 
 class TransactionState(Enum):
-    """Where a transaction stands, as seen by the process that owns it."""
+    """The state of a transaction, as the process that owns it sees it."""
 
     EMPTY = "empty"  #: not begun; an empty task stays here (rule 8)
     OPEN = "open"  #: begun on the executor; rows may be written
@@ -21,9 +21,9 @@ class TransactionState(Enum):
 
 
 class BatchState(Enum):
-    """Where a batch stands, as seen by the coordinator."""
+    """The state of a batch, as the coordinator sees it."""
 
-    UNDECIDED = "undecided"  #: nothing is decided; whatever was prepared will be swept
+    UNDECIDED = "undecided"  #: nothing is decided; what was prepared will be swept
     PREPARED = "prepared"  #: every task voted yes and every vote is confirmed
     DECIDED = "decided"  #: the decision is durable: past the commit point
     COMMITTED = "committed"  #: every decided transaction is proven committed
@@ -47,11 +47,11 @@ ALLOWED_TRANSITIONS: Final[dict[TransactionState | BatchState, frozenset[Transac
 
 
 def move(current: State, to: State) -> State:
-    """Change a state; returns ``to``. Nothing else changes it.
+    """Check a change of state, and return ``to``. States change only through this function.
 
     Raises:
         AssertionError: ``to`` cannot follow ``current``.
     """
     if to not in ALLOWED_TRANSITIONS[current]:
-        raise AssertionError(f"{type(current).__name__}: what is {current.value} cannot become {to.value}")
+        raise AssertionError(f"{type(current).__name__}: cannot change from {current.value} to {to.value}")
     return to

@@ -1,4 +1,4 @@
-"""A directory is tried for what it must be able to do, before a row is written and before another driver is fenced."""
+"""Test the operations that a directory must support, before a row is written and before another driver is fenced."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 def tried(files: Files) -> Files:
-    """Create, read, list and remove a file: once for a run.
+    """Create, read, list and remove a test file, once for each run.
 
     Returns:
         the same files; on a file system without hard links the same directory, used like an object store.
@@ -29,7 +29,7 @@ def tried(files: Files) -> Files:
         return files
     doing, why = failed
     if is_unsupported(why) and isinstance(files, LocalFiles) and files.is_atomic:
-        text = "%s: this file system has no hard links, or syncs no directory (%s). Decisions have to be kept in a Kafka ledger"
+        text = "%s: this file system has no hard links or cannot sync a directory (%s). Decisions must be kept in a Kafka ledger"
         logger.warning(text, files.location, why)
         return tried(UnlinkedFiles(files.location))
     raise ConfigurationError(
@@ -40,17 +40,17 @@ def tried(files: Files) -> Files:
 
 
 def _try(files: Files) -> tuple[str, object] | None:
-    """What has failed, and why."""
+    """The step that failed, and the reason."""
     name, doing = f".tried-{uuid.uuid4().hex}", "creating a file"
     try:
         if not files.put_if_absent(name, b"1"):
-            return doing, "the file system says that the name is taken, which nobody else has"
+            return doing, "the file system reports that the name is taken, but nobody else uses it"
         doing = "reading a file"
         if (found := files.read(name)) != b"1":
-            return doing, f"it holds {found!r}, and b'1' was written"
+            return doing, f"it contains {found!r}, but b'1' was written"
         doing = "creating a file whose name is taken"
         if files.put_if_absent(name, b"2") and files.is_atomic:
-            return doing, "the first file was replaced, so of two drivers both could decide"
+            return doing, "the first file was replaced, so two drivers could both decide"
         doing = "listing the directory"
         files.names("")
     except Exception as error:  # noqa: BLE001 - whatever the file system raises
@@ -64,11 +64,11 @@ def _remove(files: Files, name: str) -> None:
     try:
         files.remove(name)
     except Exception as error:  # noqa: BLE001 - whatever the file system raises; only what is old is ever deleted
-        text = "%s: deleting a file failed, so what the driver no longer needs will stay: %s"
+        text = "%s: a file could not be deleted, so files that the driver no longer needs will stay: %s"
         logger.warning(text, files.location, _said(error))
 
 
 def _said(why: object) -> str:
-    """What went wrong, without the JVM's stack."""
+    """The error's text, without the JVM's stack trace."""
     found = getattr(why, "java_exception", None)
     return str(why if found is None else found.toString())

@@ -1,4 +1,4 @@
-"""One transaction of one task attempt, on an executor: begin, write, pre-commit; or abort."""
+"""A writer: one transaction of one task attempt, on an executor. It begins, writes and pre-commits, or it aborts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SinkWriter(ABC, Generic[HandleT]):
 
     @abstractmethod
     def begin_transaction(self) -> None:
-        """Open the transaction. Called before the first row, never for an empty task. May fail; is not repeated."""
+        """Open the transaction. Called before the first row, never for an empty task. May fail; is never repeated."""
 
     @abstractmethod
     def write(self, rows: pa.RecordBatch) -> None:
@@ -39,8 +39,8 @@ class SinkWriter(ABC, Generic[HandleT]):
     def pre_commit(self) -> HandleT | None:
         """Make all rows durable but still invisible, so that another process can commit them without this one.
 
-        This is the vote: returning means "yes". May fail with the errors of :meth:`write`; is not repeated. None: the rows are
-        visible already, because the user has asked for a weaker guarantee; there is nothing to commit.
+        This is the vote: returning means "yes". May fail with the errors of :meth:`write`; is never repeated. None means that
+        the rows are visible already, because the user asked for a weaker guarantee, and that there is nothing to commit.
         """
 
     @abstractmethod
@@ -70,13 +70,13 @@ class SinkWriter(ABC, Generic[HandleT]):
         return handle
 
     def hand_over(self) -> None:
-        """The handle is about to leave: from here on the writer must not end the transaction (rule 6)."""
+        """Mark the handle as leaving the task: from here on the writer must not end the transaction (rule 6)."""
         if self.state is TransactionState.PREPARED:
             self.state = move(self.state, TransactionState.HANDED_OVER)
             crash_point("task.handed_over")
 
     def close(self) -> None:
-        """Abort what was neither handed over nor ended. May be called at any time, any number of times."""
+        """Abort a transaction that was neither handed over nor ended. May be called at any time, any number of times."""
         if self.state in {TransactionState.OPEN, TransactionState.PREPARED}:
             self.abort()
             self.state = move(self.state, TransactionState.ABORTED)

@@ -1,4 +1,4 @@
-"""Who is told: a log, a webhook, any callable that takes an :class:`Alert`. None of them can hold up a query."""
+"""Channels for alerts: a log, a webhook, any callable that takes an :class:`Alert`. None of them can delay a query."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _SERVER_ERRORS: Final = 500
 
 
 def to_log(alert: Alert) -> None:
-    """Write a warning to the logger ``twopc.alerts``, also when an episode is over: INFO is seldom shown."""
+    """Write a warning to the logger ``twopc.alerts``, even when an episode is over, because INFO is seldom shown."""
     logger.warning("%s", line(alert), extra=msgspec.to_builtins(alert))
 
 
 def line(alert: Alert) -> str:
-    """An alert for people."""
+    """Format an alert for people."""
     return f"{alert.status} {alert.rule}, query {alert.query}: {alert.text} See {alert.runbook}"
 
 
@@ -42,7 +42,7 @@ class _NoRedirection(urllib.request.HTTPRedirectHandler):
     """A redirected POST becomes a GET without the alert, and takes the headers to wherever it leads."""
 
     def redirect_request(self, *_: object) -> None:
-        """Follow none: then its status is the answer."""
+        """Follow no redirect, so that its status is the answer."""
 
 
 _OPENER: Final = urllib.request.build_opener(_NoRedirection)
@@ -50,7 +50,9 @@ _OPENER: Final = urllib.request.build_opener(_NoRedirection)
 
 @dataclass(frozen=True)
 class Webhook:
-    """POSTs each alert as JSON. What fails is tried again, ``attempts`` times in all; then the alert is given up and logged.
+    """POSTs each alert as JSON.
+
+    A failed attempt is repeated, up to ``attempts`` times in all; then the alert is logged and dropped.
 
     Attributes:
         url: http or https. Its path is not logged: it may be private.
@@ -60,7 +62,7 @@ class Webhook:
         backoff: between two attempts.
 
     Raises:
-        ConfigurationError: the URL is none.
+        ConfigurationError: the URL is not valid.
     """
 
     url: str = field(repr=False)
@@ -84,7 +86,7 @@ class Webhook:
 
         Raises:
             OSError: every attempt failed, or the server does not want it.
-            http.client.HTTPException: every attempt failed, the last one with an answer that is no HTTP.
+            http.client.HTTPException: every attempt failed, the last one with an answer that is not HTTP.
         """
         retrying = Retrying(
             retry=retry_if_exception(_may_pass),
@@ -122,7 +124,7 @@ def _may_pass(error: BaseException) -> bool:
 
 
 def deliver(channel: Channel, alert: Alert) -> None:
-    """Tell it. What it raises is logged."""
+    """Deliver an alert through a channel, and log any error."""
     try:
         channel(alert)
     except Exception as error:  # noqa: BLE001 - whoever is told must harm nobody
@@ -130,11 +132,11 @@ def deliver(channel: Channel, alert: Alert) -> None:
 
 
 class Post:
-    """A channel behind a short queue and a thread of its own, which ends when all is told: who hands over an alert never waits.
+    """A channel with a short queue and its own thread, which ends when the queue is empty. The caller never waits.
 
     Args:
-        channel: who is told.
-        when_idle: called in that thread when all is told, or given up.
+        channel: the channel.
+        when_idle: called in that thread when every alert is delivered or given up.
     """
 
     def __init__(self, channel: Channel, when_idle: Callable[[], None]) -> None:
@@ -146,11 +148,11 @@ class Post:
 
     @property
     def is_busy(self) -> bool:
-        """Whether an alert is neither delivered nor given up."""
+        """Whether an alert is still waiting for delivery."""
         return self._waiting.unfinished_tasks > 0
 
     def put(self, alert: Alert) -> None:
-        """Hand it over. If too many wait already, it is logged and dropped."""
+        """Hand over an alert. If too many are waiting already, it is logged and dropped."""
         with self._starting:
             try:
                 self._waiting.put_nowait(alert)

@@ -1,4 +1,4 @@
-"""``twopc alerts`` behind its options: read the history again and again, tell what the rules find."""
+"""Run ``twopc alerts`` with parsed options: read the history repeatedly, and report what the rules find."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Watching:
     """What to watch, and for how long.
 
     Attributes:
-        checkpoint: of the query.
-        rules: the file.
-        state: remembers what was told; None: nothing does.
-        name: of the query in alerts.
+        checkpoint: the query's checkpoint.
+        rules: the file of rules.
+        state: remembers the alerts that were sent; None: nothing does.
+        name: the query's name in alerts.
         interval_s: between two looks; None: look once.
         for_s: end after this time; None: never.
         clock: seconds since 1970.
@@ -57,7 +57,7 @@ class Watching:
 
 
 def main(watching: Watching, *, as_json: bool) -> int:
-    """Look, and tell; return the exit status."""
+    """Look, send alerts, and return the exit status."""
     return reported(
         "alerts",
         lambda: _watch(watching, as_json=as_json),

@@ -22,16 +22,17 @@ def alerts(  # noqa: PLR0913 - options of a command line
     ],
     *,
     rules: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="A file of rules, one setting per line.")],
-    watch: Annotated[bool, typer.Option("--watch/--once", help="Look again and again, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch/--once", help="Look repeatedly, until Ctrl-C.")] = False,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 30.0,
     seconds: Annotated[float | None, typer.Option(min=0, help="End --watch after this time.")] = None,
     state: Annotated[
         Path | None,
         typer.Option(
-            dir_okay=False, help="Remember here what was told: then each episode is told once, over many runs."
+            dir_okay=False,
+            help="Remember sent alerts in this file, so that each episode is reported once, over many runs.",
         ),
     ] = None,
-    name: Annotated[str, typer.Option(help="Of the query in alerts. Default: its id.")] = "",
+    name: Annotated[str, typer.Option(help="The query's name in alerts. Default: its id.")] = "",
     as_json: Json = False,
 ) -> None:
     """Tell people when checkpoints fail, or none is completed, by a team's own rules. The query may be running, or dead.

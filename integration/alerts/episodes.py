@@ -1,4 +1,4 @@
-"""Episodes: a rule is told once when it begins to hold, and once when it is over. No thread, no clock, no I/O."""
+"""Episodes: report a rule once when it begins to hold, and once when it is over. No thread, no clock, no I/O."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, tag=FORMAT, tag_field="fo
 
 
 class State(msgspec.Struct, kw_only=True, tag="twopc-alerts/1", tag_field="format"):
-    """What has been told already: it outlives the process.
+    """The alerts that were already sent. Outlives the process.
 
     Attributes:
         seen_ms: when the newest checkpoint that was judged had ended.
@@ -85,7 +85,7 @@ class Episodes:
         self.state.open = {name: since for name, since in self.state.open.items() if name in names}
 
     def learn(self, history: Iterable[Checkpoint]) -> None:
-        """Take in what happened before anybody watched. Nobody is told of it."""
+        """Take in what happened before the watch began. No alert is sent for it."""
         for one in history:
             self._take(one)
 
@@ -94,17 +94,17 @@ class Episodes:
         self._began_again_ms = now_ms
 
     def ended(self, checkpoint: Checkpoint) -> list[Alert]:
-        """A checkpoint has ended: whom to tell of what."""
+        """Judge a checkpoint that has ended; return the alerts to send."""
         self._take(checkpoint)
         at_ms = ended_ms(checkpoint)
         return [alert for rule in self.rules if not rule.every_s for alert in self._judge(rule, at_ms)]
 
     def check(self, now_ms: int) -> list[Alert]:
-        """Time has passed: whom to tell of what."""
+        """Judge the passing of time; return the alerts to send."""
         return [alert for rule in self.rules if self._is_due(rule, now_ms) for alert in self._judge(rule, now_ms)]
 
     def firing(self, now_ms: int) -> list[Alert]:
-        """What holds, told or not."""
+        """The rules that hold, reported or not."""
         facts = self._facts()
         texts = {rule: rule.holds(facts, now_ms) or "" for rule in self.rules if rule.name in self.state.open}
         return [self._alert(rule, FIRING, now_ms, text) for rule, text in texts.items()]

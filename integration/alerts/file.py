@@ -22,11 +22,11 @@ _UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 @dataclass(frozen=True)
 class RuleFile:
-    """What a file says.
+    """The content of a file of rules.
 
     Attributes:
-        rules: in the file's order.
-        channels: who is told.
+        rules: the rules, in the file's order.
+        channels: the channels for alerts.
     """
 
     rules: tuple[Rule, ...]
@@ -86,7 +86,9 @@ def _rule(name: str, given: Mapping[str, str]) -> Rule:
     kind = given.get("kind", name)
     if kind not in _KINDS:
         kinds = ", ".join(_KINDS)
-        raise ConfigurationError(f"{name}.kind: {kind!r} is no kind of rule; it is one of {kinds}, by default the name")
+        raise ConfigurationError(
+            f"{name}.kind: {kind!r} is not a kind of rule; use one of {kinds}. The default is the name"
+        )
     make, known = _KINDS[kind]
     settings = {key: value for key, value in given.items() if key != "kind"}
     rule: Rule = make(name=name, **_settings(name, settings, known))
@@ -120,14 +122,14 @@ def _settings(
 
 def _whole(text: str) -> int:
     if not text.isascii() or not text.isdecimal():
-        raise ValueError(f"{text!r} is no whole number")
+        raise ValueError(f"{text!r} is not a whole number")
     return int(text)
 
 
 def _duration(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text)
     if found is None:
-        raise ValueError(f"{text!r} is no duration; write 90s, 15m or 2h")
+        raise ValueError(f"{text!r} is not a duration; write 90s, 15m or 2h")
     return float(found[1]) * _UNITS[found[2]]
 
 

@@ -168,10 +168,10 @@ class Alerts(Listener):
         try:
             act(episodes)
         except Exception:
-            logger.exception("alerts: unexpected; watching goes on")
+            logger.exception("alerts: an unexpected error; watching continues")
 
     def _learn(self, episodes: Episodes) -> None:
-        """What this process has not seen. What it has seen itself, it is told of."""
+        """Read the checkpoints that this process has not seen itself."""
         if self._checkpoint is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""Which episodes were told already, in a small file: a restart must not tell them again."""
+"""Keep the reported episodes in a small file, so that a restart does not report them again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger: Final = logging.getLogger("twopc.alerts")
 
 
 def load(path: Path | None) -> State:
-    """What the file says; nothing if it is not there, or cannot be read: then an episode may be told twice."""
+    """Read the file; empty if it is absent or unreadable, and then an episode may be reported twice."""
     if path is None:
         return State()
     try:
@@ -24,7 +24,7 @@ def load(path: Path | None) -> State:
     except FileNotFoundError:
         return State()
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        logger.warning("%s cannot be read; what fires is told anew: %s", path, error)
+        logger.warning("%s cannot be read; alerts that hold are sent again: %s", path, error)
         return State()
 
 
@@ -38,4 +38,4 @@ def save(path: Path | None, state: State) -> None:
         written.write_bytes(msgspec.json.encode(state))
         written.replace(path)
     except OSError as error:
-        logger.warning("%s cannot be written; a restart may tell an alert again: %s", path, error)
+        logger.warning("%s cannot be written; a restart may send an alert again: %s", path, error)

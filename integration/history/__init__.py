@@ -1,4 +1,4 @@
-"""What became of a query's checkpoints: written beside Spark's checkpoint, read by ``twopc history`` and its neighbours."""
+"""The outcome of each of a query's checkpoints, kept beside Spark's checkpoint; ``twopc history`` and others read it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The drawings of the page: durations by phase, and rows per second. SVG without a script; every text is escaped."""
+"""The charts of the page: durations by phase, and rows per second. They are SVG without a script; every text is escaped."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ENDS: Final = (1.0, 1.2, 1.6, 2.0, 2.4, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 
 
 def timeline(shown: Sequence[Checkpoint]) -> str:
-    """A bar for each checkpoint: how long each phase took, and whether it failed."""
+    """Draw a bar for each checkpoint: how long each phase took, and whether it failed."""
     took = sorted(one.took_ms for one in shown) or [1.0]
     # One that waited for ten minutes must not hide all others: it is cut, and says how long it took.
     highest = _end(min(took[-1], _CUT * took[round(0.9 * (len(took) - 1))]))
@@ -60,7 +60,7 @@ def timeline(shown: Sequence[Checkpoint]) -> str:
 
 
 def rates(shown: Sequence[Checkpoint]) -> str:
-    """Rows by the time from a checkpoint's trigger to its end, with the pause before it."""
+    """Draw rows per second, over the time from a checkpoint's trigger to its end with the pause before it."""
     values = [
         0.0 if one.cause is not None else one.rows * 1000 / max(1.0, one.took_ms + (one.pause_ms or 0.0))
         for one in shown
@@ -76,7 +76,7 @@ def rates(shown: Sequence[Checkpoint]) -> str:
 
 
 def _stack(one: Checkpoint) -> list[tuple[str, float]]:
-    """Its phases in their order; recovery's steps as one."""
+    """Its phases in order; the steps of recovery count as one."""
     merged = dict.fromkeys(PHASES, 0.0)
     for phase, ms in one.phases.items():
         name = "recover" if phase in _RECOVERY else phase
@@ -85,7 +85,7 @@ def _stack(one: Checkpoint) -> list[tuple[str, float]]:
 
 
 def _labelled(shown: Sequence[Checkpoint], highest: float) -> dict[int, float]:
-    """Which of the cut bars say how long they are, and where: the longest first, as far as there is room."""
+    """Choose the cut bars that get a label, and its place: the longest first, while there is room."""
     cut = [number for number, one in enumerate(shown) if one.took_ms > highest]
     found: dict[int, float] = {}
     for number in sorted(cut, key=lambda number: -shown[number].took_ms):
@@ -104,7 +104,7 @@ def _middle(number: int, shown: Sequence[Checkpoint]) -> float:
 
 
 def _end(highest: float) -> float:
-    """Where an axis ends that has to show so much."""
+    """Choose the end of an axis that must show this value."""
     if highest <= 1:
         return 1.0
     power = 10.0 ** floor(log10(highest))

@@ -1,4 +1,4 @@
-"""``twopc history``, ``show`` and ``diagnose`` behind their options: read, print, return the exit status."""
+"""Run ``twopc history``, ``show`` and ``diagnose`` with parsed options: read, print, return the exit status."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FIRST_TO_GO: Final = ("confirm", "finish", "decide", "MB", "tasks", "commit", "
 
 
 def show_history(checkpoint: Path, *, last: int, only_failed: bool, as_json: bool) -> int:
-    """The newest checkpoints, one a line; return the exit status."""
+    """Print the newest checkpoints, one per line; return the exit status."""
 
     def act() -> int:
         history = read(checkpoint)
@@ -49,7 +49,7 @@ def show_history(checkpoint: Path, *, last: int, only_failed: bool, as_json: boo
 
 
 def show_one(checkpoint: Path, batch_id: int, *, as_json: bool) -> int:
-    """Everything that is known of one checkpoint; return the exit status."""
+    """Print everything known about one checkpoint; return the exit status."""
 
     def act() -> int:
         history = read(checkpoint)
@@ -72,7 +72,7 @@ def show_one(checkpoint: Path, batch_id: int, *, as_json: bool) -> int:
 
 
 def show_diagnosis(checkpoint: Path, *, last: int, as_json: bool) -> int:
-    """What slows or fails checkpoints; return the exit status."""
+    """Print what slows checkpoints or makes them fail; return the exit status."""
 
     def act() -> int:
         history = read(checkpoint)
@@ -102,7 +102,7 @@ def _console() -> Console:
 
 
 def counts(checkpoints: Sequence[Checkpoint]) -> dict[str, int]:
-    """How many ended in which way."""
+    """Count the checkpoints by outcome."""
     outcomes = Counter(one.outcome for one in checkpoints)
     return {name: outcomes[name] for name in ("completed", "declined", "expired", "failed")}
 
@@ -128,8 +128,8 @@ def _planned_line(history: History) -> str:
     if planned is None:
         return ""
     return (
-        f"Checkpoint {planned.batch_id} is planned since {utc(planned.since_ms)} and not done: it is in progress, or the query "
-        "has ended and its restart begins with it."
+        f"Checkpoint {planned.batch_id} was planned at {utc(planned.since_ms)} and is not done: it is in progress, or the "
+        "query has ended and its restart will begin with it."
     )
 
 
@@ -178,16 +178,16 @@ def _print_one(one: Checkpoint) -> None:
     steps = ", ".join(one.steps) or ("none" if one.cause is not None else "none, a replay")
     facts = [f"Steps: {steps}. Written by: {one.way or 'nobody'}. {wrote}."]
     if one.orphans_ended:
-        facts.append(f"Orphans ended, of a dead driver or a failed attempt: {one.orphans_ended}.")
+        facts.append(f"Orphaned transactions ended (of a dead driver or a failed attempt): {one.orphans_ended}.")
     facts += [_state_line(size) for size in one.state]
     facts += [
-        f"Task {vote.partition}: Spark's attempt {vote.attempt} counts{f', on {vote.host}' if vote.host else ''}; those before "
-        "it failed, and what they wrote is aborted."
+        f"Task {vote.partition}: Spark's attempt {vote.attempt} counts{f', on {vote.host}' if vote.host else ''}; the earlier "
+        "attempts failed, and what they wrote was aborted."
         for vote in one.retried
     ]
     facts += [f"Query {one.query_id}, run {one.run_id}."]
     facts += [
-        f"Attempt that was tried again ({cause.reason} in {cause.phase}): {cause.error}: {cause.message}"
+        f"Attempt that was retried ({cause.reason} in {cause.phase}): {cause.error}: {cause.message}"
         for cause in one.failed_attempts
     ]
     if one.cause is not None:

@@ -17,7 +17,7 @@ HistoryOf = Annotated[
         help="The query's checkpoint, a local directory; or a copy of its twopc/history.", show_default=False
     ),
 ]
-Last = Annotated[int, typer.Option(min=1, help="How many of the newest checkpoints.")]
+Last = Annotated[int, typer.Option(min=1, help="How many of the newest checkpoints to show.")]
 
 
 @app.command()
@@ -25,10 +25,10 @@ def history(
     checkpoint: HistoryOf,
     *,
     last: Last = 20,
-    only_failed: Annotated[bool, typer.Option("--failed", help="Only those that failed.")] = False,
+    only_failed: Annotated[bool, typer.Option("--failed", help="Show only those that failed.")] = False,
     as_json: Json = False,
 ) -> None:
-    """What became of a query's checkpoints (batches). Read-only: the query may be running, or dead.
+    """Show the outcome of each of a query's checkpoints (batches). Read-only: the query may be running or dead.
 
     Exit status: 0 shown, 2 no history, or it cannot be read.
     """
@@ -44,7 +44,7 @@ def show(
     *,
     as_json: Json = False,
 ) -> None:
-    """Everything that is known of one checkpoint: phases, the slowest tasks, attempts, the cause if it failed.
+    """Show everything known about one checkpoint: phases, the slowest tasks, attempts, and the cause if it failed.
 
     Exit status: 0 shown, 2 not in the history, or it cannot be read.
     """
@@ -55,7 +55,7 @@ def show(
 
 @app.command()
 def diagnose(checkpoint: HistoryOf, *, last: Last = 50, as_json: Json = False) -> None:
-    """What slows or fails a query's checkpoints, the likeliest cause first, and what to change.
+    """Show what slows a query's checkpoints or makes them fail, the likeliest cause first, and what to change.
 
     Exit status: 0 nothing found, 1 something found, 2 no history, or it cannot be read.
     """

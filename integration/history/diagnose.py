@@ -1,4 +1,4 @@
-"""What slows or fails a query's checkpoints, in order of likelihood: every rule over the newest part of the history."""
+"""Find what slows a query's checkpoints or makes them fail: apply every rule to the newest part of the history."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Diagnosis:
     """A rule that holds.
 
     Attributes:
-        rule: its name.
+        rule: the rule's name.
         weight: how much of the trouble it explains, from 0 to 1.
-        cause: in a sentence.
+        cause: the cause, in a sentence.
         evidence: the figures.
         advice: what to change.
     """
@@ -35,7 +35,7 @@ class Diagnosis:
 
 
 def diagnose(history: History, *, last: int = LAST) -> list[Diagnosis]:
-    """The rules that hold for the newest ``last`` checkpoints, the likeliest cause first."""
+    """Find the rules that hold for the newest ``last`` checkpoints, the likeliest cause first."""
     window = Window(history.checkpoints[-last:])
     found = [
         Diagnosis(rule.name, round(evidence.weight, 3), rule.says, evidence.text, rule.advice)

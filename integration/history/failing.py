@@ -34,7 +34,7 @@ def _lost(window: Window) -> Evidence | None:
 
 
 def _restarting(window: Window) -> Evidence | None:
-    """Many starts, and each run ends in a failure or without a word."""
+    """Find many starts whose runs end in a failure or without a record."""
     runs = {one.run_id for one in window.checkpoints}
     completed = sum(one.cause is None for one in window.checkpoints)
     if len(runs) < _RESTARTS or completed > 2 * len(runs):
@@ -49,14 +49,14 @@ FAILING: Final = (
     Rule(
         "bad record",
         "A row cannot be written to the sink.",
-        "Correct the row at its source; or set dead_letter=KafkaSink(…), and the query goes on without it.",
+        "Correct the row at its source; or set dead_letter=KafkaSink(…), and the query continues without it.",
         failures(["BadRecordError", "SchemaError"]),
     ),
     Rule(
         "user code",
         "The query's own code fails: a function, a cast, a division.",
-        "The message names the expression. Correct it, or make it give null for what it cannot take, and restart: the batch is "
-        "replayed whole.",
+        "The message names the expression. Correct it, or make it return null for values that it cannot handle, and restart: "
+        "the whole batch is replayed.",
         failures(["PythonException", "AnalysisException"], _USER_CODE),
     ),
     Rule(
@@ -68,7 +68,7 @@ FAILING: Final = (
     ),
     Rule(
         "broker gone",
-        "The brokers do not answer, or not in time.",
+        "The brokers do not answer, or do not answer in time.",
         "Look at the brokers and the network first: `twopc preflight` tries each step. If they are only slow, raise timeout_ms "
         "of the sink, and send fewer, larger requests: kafka.batch.size, kafka.linger.ms, kafka.compression.type. The delivery "
         "timeout (delivery.timeout.ms) is kafka.transaction.timeout.ms.",
@@ -90,7 +90,7 @@ FAILING: Final = (
     ),
     Rule(
         "lost transactions",
-        "Decided transactions were lost, and written again: nobody committed them before they expired.",
+        "Decided transactions were lost and written again: they expired before anybody committed them.",
         "The query was down for longer than kafka.transaction.timeout.ms between a decision and its commit. Raise that and the "
         "brokers' transaction.max.timeout.ms, restart faster, or set staging=True.",
         _lost,
@@ -98,8 +98,8 @@ FAILING: Final = (
     Rule(
         "two drivers",
         "Another driver has taken the sink over.",
-        "Two processes run the query with one sink name, or one was restarted while the other was still there. End one of them; "
-        "give each query a name of its own.",
+        "Two processes run the query with one sink name, or one was restarted while the other was still running. End one of "
+        "them; give each query a sink name of its own.",
         failures(["FencedError"]),
     ),
     Rule(
@@ -111,7 +111,7 @@ FAILING: Final = (
     Rule(
         "restarts",
         "The query is restarted again and again.",
-        "Whatever restarts it hides the cause: `twopc history --failed` shows the errors.",
+        "The restarts hide the cause: `twopc history --failed` shows the errors.",
         _restarting,
     ),
 )

@@ -16,7 +16,7 @@ logger: Final = logging.getLogger("twopc.checkpoints")
 
 
 class CheckpointLog(Listener):
-    """One record for each checkpoint that has ended: INFO if it is completed, ERROR if not.
+    """Logs one record for each checkpoint that has ended: INFO if it completed, ERROR if not.
 
     The record's ``extra`` has ``batch_id``, ``query_id``, ``run_id``, ``outcome``, ``took_ms``, ``rows`` and ``transactions``.
     """

@@ -38,13 +38,13 @@ _IN_DOUBT: Final = frozenset({"InDoubtError", "DecisionInDoubtError", "CommitBlo
 
 
 class PrometheusMetrics(Listener):
-    """Counts and times checkpoints. Nothing of it is computed before somebody asks for it.
+    """Counts and times checkpoints. Values are computed only when somebody asks for them.
 
     Args:
         name: the label ``query`` of every metric.
-        port: serve them on this port; None leaves that to whoever serves the registry.
-        address: of the server.
-        registry: where the metrics are registered; None: prometheus_client's own.
+        port: serve them on this port; None: the caller serves the registry.
+        address: the server's address.
+        registry: where the metrics are registered; None: prometheus_client's own registry.
 
     Raises:
         ModuleNotFoundError: the extra ``metrics`` is not installed.
@@ -66,23 +66,29 @@ class PrometheusMetrics(Listener):
             return prometheus.Gauge(f"twopc_{what}", says, _LABEL, registry=registry).labels(name)
 
         self._ended = counter("checkpoints", "Checkpoints that have ended, by outcome.", "outcome")
-        self._attempts = counter("failed_attempts", "Attempts that failed and were tried again, by reason.", "reason")
-        self._late = counter("late_acknowledgements", "Votes after the checkpoint had expired.").labels(name)
-        self._rows = counter("rows", "Rows of completed checkpoints.").labels(name)
-        self._bytes = counter("bytes", "Bytes of their rows, as Arrow has them.").labels(name)
-        self._orphans = counter("orphans_ended", "Open transactions that nobody had decided, ended by sweeps.").labels(
+        self._attempts = counter("failed_attempts", "Attempts that failed and were retried, by reason.", "reason")
+        self._late = counter("late_acknowledgements", "Votes that came after their checkpoint had expired.").labels(
             name
         )
+        self._rows = counter("rows", "Rows of completed checkpoints.").labels(name)
+        self._bytes = counter("bytes", "Bytes of the rows of completed checkpoints, as Arrow data.").labels(name)
+        self._orphans = counter("orphans_ended", "Open undecided transactions that sweeps have ended.").labels(name)
         self._took = prometheus.Histogram(
-            "twopc_checkpoint_seconds", "From the trigger to the end.", _LABEL, registry=registry, buckets=_BUCKETS
+            "twopc_checkpoint_seconds",
+            "Time from the trigger of a checkpoint to its end.",
+            _LABEL,
+            registry=registry,
+            buckets=_BUCKETS,
         ).labels(name)
         self._phases = prometheus.Histogram(
             "twopc_phase_seconds", "By phase.", (*_LABEL, "phase"), registry=registry, buckets=_BUCKETS
         )
         self._last_batch = gauge("last_completed_batch", "The last completed checkpoint's id.")
-        self._last_at = gauge("last_completed_timestamp_seconds", "When it was completed, since 1970.")
-        self._in_doubt = gauge("in_doubt", "1 while the last checkpoint is decided, and not proven complete.")
-        gauge("checkpoint_age_seconds", "Of the one in progress; 0 without one.").set_function(self._age)
+        self._last_at = gauge(
+            "last_completed_timestamp_seconds", "When the last completed checkpoint was completed, since 1970."
+        )
+        self._in_doubt = gauge("in_doubt", "1 while the last checkpoint is decided but not proven complete.")
+        gauge("checkpoint_age_seconds", "Age of the checkpoint in progress; 0 without one.").set_function(self._age)
         gauge(
             "transaction_age_ratio", "Age of the oldest open transaction of the checkpoint in progress over its limit."
         ).set_function(self._ratio)

@@ -1,4 +1,4 @@
-"""Reads the history of a checkpoint, of a running query or a dead one. What is torn is skipped and counted."""
+"""Read the history of a checkpoint, of a running or a dead query. Torn lines are skipped and counted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _head: Final = msgspec.json.Decoder(_Head)
 
 @dataclass(frozen=True)
 class Planned:
-    """A checkpoint that Spark has planned and not noted as done: it runs, or a query that has ended left it.
+    """A checkpoint that Spark has planned and not recorded as done: it is in progress, or its query ended first.
 
     Attributes:
         batch_id: its id.
@@ -42,12 +42,12 @@ class Planned:
 
 @dataclass(frozen=True)
 class History:
-    """What is known of a query's checkpoints.
+    """Everything known about a query's checkpoints.
 
     Attributes:
-        location: of the checkpoint, as it was given.
-        checkpoints: those that have ended, in the order of their ends. A batch that was tried again comes again.
-        skipped: lines that are torn or foreign, with their places.
+        location: the checkpoint's location, as given.
+        checkpoints: those that have ended, in the order of their ends. A retried batch appears once per try.
+        skipped: the places of torn or foreign lines.
         planned: the one in progress, if there is one.
     """
 
@@ -76,7 +76,7 @@ def read(checkpoint: Path) -> History:
 
 def _read(checkpoint: Path) -> History:
     if not checkpoint.is_dir():
-        raise HistoryError(f"{checkpoint} is no directory: give the query's checkpointLocation")
+        raise HistoryError(f"{checkpoint} is not a directory: give the query's checkpointLocation")
     directory = checkpoint / "twopc" / DIRECTORY
     is_copy = not directory.is_dir() and not (checkpoint / "metadata").exists()
     if is_copy:
@@ -84,8 +84,9 @@ def _read(checkpoint: Path) -> History:
     files = sorted(path for path in directory.glob(f"*{SUFFIX}") if path.is_file()) if directory.is_dir() else []
     if not files:
         raise HistoryError(
-            f"{checkpoint} has no directory twopc/history and no history in itself: it is no checkpoint of exactly_once(), or "
-            "CheckpointConfig(history=False), or it was written on a file system where history=True must be set"
+            f"{checkpoint} has no directory twopc/history and is not a history itself: it is not a checkpoint of "
+            "exactly_once(), or CheckpointConfig(history=False) is set, or it is on a file system where history=True must be "
+            "set"
             if is_copy
             else f"{checkpoint} has no history: no batch has ended yet, or CheckpointConfig(history=False) is set"
         )
@@ -101,7 +102,7 @@ def _read(checkpoint: Path) -> History:
             else:
                 checkpoints.append(found)
     if skipped and not checkpoints:
-        raise HistoryError(f"{directory} holds no line of a history: its files are not from exactly_once()")
+        raise HistoryError(f"{directory} contains no line of a history: its files are not from exactly_once()")
     return History(str(checkpoint), tuple(checkpoints), tuple(skipped), None if is_copy else _planned(checkpoint))
 
 
@@ -118,12 +119,14 @@ def _parse(line: bytes, path: Path) -> Checkpoint | None:
         return None
     name, _, version = head.partition("/")
     if name == FORMAT.partition("/")[0] and version.isdecimal() and head != FORMAT:
-        raise HistoryError(f"{path} has the format {head}, which this release does not know: use the one that wrote it")
+        raise HistoryError(
+            f"{path} has the format {head}, which this release cannot read: use the release that wrote it"
+        )
     return None
 
 
 def _planned(checkpoint: Path) -> Planned | None:
-    """Spark writes ``offsets/N`` before a batch and ``commits/N`` behind it."""
+    """Find the planned batch: Spark writes ``offsets/N`` before a batch and ``commits/N`` after it."""
     newest = max(
         (int(path.name) for path in (checkpoint / "offsets").glob("[0-9]*") if path.name.isdecimal()), default=None
     )

@@ -1,4 +1,4 @@
-"""The history as one HTML page that needs nothing else. Every text in it is escaped; it has no script."""
+"""Render the history as one self-contained HTML page. Every text in it is escaped; it has no script."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ li { margin-bottom: .7rem }
 
 
 def page(history: History, findings: Sequence[Diagnosis], sinks: str, *, last: int) -> str:
-    """The page, of the newest ``last`` checkpoints. ``sinks`` is the section about the cluster, as HTML."""
+    """Build the page for the newest ``last`` checkpoints. ``sinks`` is the section about the cluster, as HTML."""
     shown = history.checkpoints[-last:]
     return "\n".join(
         [
@@ -67,18 +67,18 @@ def page(history: History, findings: Sequence[Diagnosis], sinks: str, *, last: i
 
 
 def section(title: str, inner: str) -> str:
-    """A part of the page; its id is the title's first word."""
+    """Build a part of the page; its id is the title's first word."""
     return f'<section id="{title.partition(" ")[0].lower()}"><h2>{escape(title)}</h2>\n{inner}</section>'
 
 
 def cards(facts: Iterable[tuple[str, str, str]]) -> str:
-    """Figures to see first: each its name, its value, and how it is styled."""
+    """Build the cards with the main figures: the name, value and style of each."""
     each = (f'<div class="card {style}"><b>{escape(value)}</b>{escape(name)}</div>' for name, value, style in facts)
     return f'<div class="cards">{"".join(each)}</div>'
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[tuple[str, str]]]) -> str:
-    """A table. A cell is its style and its text; ``n`` is a number. The heads are styled as the first row's cells."""
+    """Build a table. A cell is its style and its text; ``n`` is a number. The heads are styled like the first row's cells."""
     rows = list(rows)
     is_number = [style == "n" for style, _ in rows[0]] if rows else [False] * len(titles)
     head = "".join(
@@ -91,7 +91,7 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[tuple[str, str]]]) -> s
 
 
 def none(text: str) -> str:
-    """What stands where there is nothing to show."""
+    """Build the placeholder for an empty part."""
     return f'<p class="dim">{escape(text)}</p>'
 
 

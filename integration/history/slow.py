@@ -31,7 +31,7 @@ _GROWTH: Final = 1.5
 
 
 def _between_phases(window: Window) -> Evidence | None:
-    """Outside the phases a batch reads files of the checkpoint. Former attempts are outside of them, too."""
+    """Find slow files of the checkpoint, which a batch reads outside the phases. Earlier attempts are also outside of them."""
     judged = [one for one in window.written if not one.failed_attempts]
     taken = [one.took_ms - sum(one.phases.values()) for one in judged]
     shares = [lost / max(1.0, one.took_ms) for lost, one in zip(taken, judged, strict=True)]
@@ -53,7 +53,7 @@ def _flush(window: Window) -> Evidence | None:
 
 
 def _reading(window: Window) -> Evidence | None:
-    """Of a direct batch, what the driver did not spend writing, Spark spent evaluating."""
+    """Find slow evaluation. In a direct batch, Spark evaluates in the time that the driver does not spend writing."""
     taken, prepare = [], 0.0
     for one in window.written:
         if one.slowest:
@@ -69,7 +69,7 @@ def _reading(window: Window) -> Evidence | None:
 
 
 def _behind(window: Window, *, has_more_rows: bool) -> Evidence | None:
-    """One task is far behind the others in most checkpoints: because it has more rows, or although it has no more."""
+    """Find one task that is far behind the others in most checkpoints, because it has more rows or although it has no more."""
     judged = [one for one in window.by_tasks if one.tasks >= _LEAST_TASKS]
     found = []
     for one in judged:
@@ -116,7 +116,7 @@ def _near(window: Window) -> Evidence | None:
 
 
 def _large_state(window: Window) -> Evidence | None:
-    """What the state was when a batch had ended is in the record of the next one."""
+    """Find a large state. A batch's state after its end is in the record of the next batch."""
     judged = [
         (one, after.state)
         for one, after in pairwise(window.checkpoints)
@@ -134,9 +134,9 @@ def _large_state(window: Window) -> Evidence | None:
 
 
 def _state_share(one: Checkpoint, state: tuple[StateSize, ...]) -> float:
-    """At least what it takes if all tasks run at once; or, if they take turns, what a task waits for its rows meanwhile.
+    """Estimate the least time of a commit if all tasks run at once, or a task's wait for rows if they take turns.
 
-    A short commit is over before a task's Python process is ready, and the task sees nothing of it.
+    A short commit is over before a task's Python process is ready, so the task does not wait for it.
     """
     each = sum(size.commit_ms for size in state) / one.tasks
     at_once = each / max(1.0, one.phases.get("prepare", 0.0))
@@ -145,7 +145,7 @@ def _state_share(one: Checkpoint, state: tuple[StateSize, ...]) -> float:
 
 
 def _backpressure(window: Window) -> Evidence | None:
-    """Batches follow each other without a pause, and each has more to do."""
+    """Find batches that follow each other without a pause and keep growing."""
     judged = [one for one in window.written if one.planned is not None and one.pause_ms is not None]
     if len(judged) < _TREND:
         return None
@@ -154,90 +154,90 @@ def _backpressure(window: Window) -> Evidence | None:
     first, last = (median([one.planned or 0 for one in part]) for part in (judged[:third], judged[-third:]))
     if idle * 5 > len(judged) or last < _GROWTH * first or last <= first:
         return None
-    return Evidence(0.65, f"a batch has {last:.0f} records where it had {first:.0f}, {len(judged)} checkpoints earlier")
+    return Evidence(0.65, f"a batch has {last:.0f} records; {len(judged)} checkpoints earlier it had {first:.0f}")
 
 
 SLOW: Final = (
     Rule(
         "slow decision",
-        "Writing the decision is slow: the storage of the decision log.",
-        "Look at the disk and the replicas of the brokers that hold the ledger (its partition 0, and __transaction_state); or, "
-        "where decisions are files in the checkpoint, at that file system.",
+        "Writing the decision is slow because the storage of the decision log is slow.",
+        "Look at the disk and the replicas of the brokers that hold the ledger (its partition 0, and __transaction_state); "
+        "or, if decisions are files in the checkpoint, at that file system.",
         slow_phase("decide", share=0.3),
     ),
     Rule(
         "slow checkpoint directory",
         "Reading the checkpoint directory is slow.",
-        "Look at the disk, or the file system, of checkpointLocation: how busy it is, and what else uses it. Spark writes there "
-        "for each batch, too. Move the checkpoint to a faster one while the query is stopped.",
+        "Look at the disk, or the file system, of checkpointLocation: how busy it is, and what else uses it. Spark also "
+        "writes there for each batch. Move the checkpoint to a faster one while the query is stopped.",
         _between_phases,
     ),
     Rule(
         "slow commit",
-        "Committing is slow: the transaction coordinators, or a lock of the store.",
+        "Committing is slow: the transaction coordinators are slow, or a lock of the store blocks it.",
         "Look at the brokers that hold __transaction_state. Fewer tasks make fewer transactions: coalesce before the sink.",
         slow_phase("commit", share=0.3),
     ),
     Rule(
         "slow confirmation",
-        "Confirming the votes is slow: the transaction coordinators answer late.",
+        "Confirming the votes is slow: the transaction coordinators are slow to answer.",
         "Look at the brokers that hold __transaction_state, and at the network between the driver and them.",
         slow_phase("confirm", share=0.3),
     ),
     Rule(
         "slow flush",
-        "Tasks wait for the brokers to take their rows.",
-        "Raise kafka.batch.size and kafka.linger.ms (fewer, larger requests), set kafka.compression.type; look at the brokers' "
-        "disks and at min.insync.replicas of the topic. timeout_ms of the sink, and kafka.transaction.timeout.ms, which is its "
-        "delivery.timeout.ms, too, must be longer than the flush.",
+        "Tasks wait for the brokers to accept their rows.",
+        "Raise kafka.batch.size and kafka.linger.ms (fewer, larger requests), set kafka.compression.type; look at the "
+        "brokers' disks and at min.insync.replicas of the topic. timeout_ms of the sink, and kafka.transaction.timeout.ms, "
+        "which is also its delivery.timeout.ms, must be longer than the flush.",
         _flush,
     ),
     Rule(
         "slow plan",
         "The time goes into the rows themselves: the source, a shuffle, or the query's own functions.",
-        "The sink is not the cause. Look at the stage in Spark's own page; give the query more cores, or make it do less.",
+        "The sink is not the cause. Look at the stage in Spark's own UI; give the query more cores, or make it do less.",
         _reading,
     ),
     Rule(
         "large state",
         "A large state is written with every checkpoint.",
-        "Write its changes only: spark.sql.streaming.stateStore.providerClass for RocksDB (it is fixed once the checkpoint is "
-        "made), with spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled. Or keep less: a watermark, a "
+        "Write only its changes: spark.sql.streaming.stateStore.providerClass for RocksDB (it is fixed once the checkpoint "
+        "exists), with spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled. Or keep less: a watermark, a "
         "shorter window, fewer keys. Or put the checkpoint on a faster file system.",
         _large_state,
     ),
     Rule(
         "skew",
-        "One task has more rows than the others, and everybody waits for it.",
+        "One task has more rows than the others, and the whole batch waits for it.",
         "Spread its key: repartition by another column, or add a salt; or lower spark.sql.files.maxPartitionBytes or set "
-        "minPartitions where the source is uneven.",
+        "minPartitions if the source is uneven.",
         lambda window: _behind(window, has_more_rows=True),
     ),
     Rule(
         "slow host",
-        "One task is slow, and has no more rows than the others: its host, or one partition's leader.",
+        "One task is slow although it has no more rows than the others: its host, or one partition's leader, is slow.",
         "Look at that host (disk, other processes, swap) and at the leader of the partitions that it writes to; "
-        "spark.excludeOnFailure.enabled does not see slowness.",
+        "spark.excludeOnFailure.enabled does not detect slowness.",
         lambda window: _behind(window, has_more_rows=False),
     ),
     Rule(
         "too many tasks",
-        "Many tasks with few rows each: every one has a transaction of its own.",
+        "There are many tasks with few rows each, and every one has a transaction of its own.",
         "coalesce() before the sink, or lower spark.sql.shuffle.partitions; or raise write_by=DriverUpTo(…), so that "
         "the driver writes such a batch in one transaction.",
         _many_tasks,
     ),
     Rule(
         "limit near",
-        "Preparing takes a large part of its limit. One slow batch more, and it expires.",
+        "Preparing takes a large part of its limit. One slower batch will make it expire.",
         "Raise the limit now: CheckpointConfig.timeout_ms, or kafka.transaction.timeout.ms with transaction.max.timeout.ms.",
         _near,
     ),
     Rule(
         "falling behind",
         "The query reads slower than the source grows: batches follow each other without a pause, and become larger.",
-        "Give it more cores, or make it faster: see the other findings. maxOffsetsPerTrigger keeps batches small meanwhile; the "
-        "lag stays in the source.",
+        "Give it more cores, or make it faster: see the other findings. In the meantime maxOffsetsPerTrigger keeps batches "
+        "small; the lag stays in the source.",
         _backpressure,
     ),
 )

@@ -1,4 +1,4 @@
-"""The checkpoints that a diagnosis looks at, what a rule is, and what it finds."""
+"""The checkpoints that a diagnosis examines, and the types of its rules and their findings."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Rule:
     """A cause that the history can show.
 
     Attributes:
-        name: for programs.
+        name: its name, for programs.
         says: the cause, in a sentence.
         advice: what to change.
-        find: looks for it.
+        find: looks for the cause.
     """
 
     name: str
@@ -57,22 +57,22 @@ class Window:
 
     @cached_property
     def written(self) -> tuple[Checkpoint, ...]:
-        """Those that are completed and wrote something."""
+        """The completed checkpoints that wrote something."""
         return tuple(one for one in self.checkpoints if one.cause is None and one.steps)
 
     @cached_property
     def by_tasks(self) -> tuple[Checkpoint, ...]:
-        """Of these, those whose tasks wrote, and said how long it took."""
+        """The written checkpoints whose tasks wrote and reported how long it took."""
         return tuple(one for one in self.written if one.way != "direct" and one.slowest)
 
     def phase(self, name: str) -> tuple[float, float]:
-        """What a phase takes of all written checkpoints' time, from 0 to 1; and its median, in ms."""
+        """A phase's share of the written checkpoints' time, from 0 to 1, and its median in ms."""
         whole = sum(one.took_ms for one in self.written)
         taken = [one.phases.get(name, 0.0) for one in self.written]
         return (sum(taken) / whole, median(taken)) if taken and whole else (0.0, 0.0)
 
     def causes(self) -> Iterable[tuple[int, Checkpoint, Cause]]:
-        """Every failure, also of attempts that were tried again; with the number of checkpoints completed since."""
+        """Every failure, including those of retried attempts, with the number of checkpoints completed since."""
         since = 0
         for one in reversed(self.checkpoints):
             for cause in one.failed_attempts:
@@ -84,7 +84,7 @@ class Window:
 
 
 def failures(names: Iterable[str] = (), pattern: str = "", reason: str = "") -> Callable[[Window], Evidence | None]:
-    """A rule's search for failures by the error's class, by its message, or by the reason; each is enough."""
+    """Build a rule's search for failures by the error's class, its message or the reason; one match is enough."""
     classes, expression = frozenset(names), re.compile(pattern) if pattern else None
 
     def is_one(cause: Cause) -> bool:
@@ -109,7 +109,7 @@ def failures(names: Iterable[str] = (), pattern: str = "", reason: str = "") -> 
 
 
 def slow_phase(name: str, *, share: float) -> Callable[[Window], Evidence | None]:
-    """A rule's search for a phase that takes more than a share of the time, and long enough to matter."""
+    """Build a rule's search for a phase that takes more than a share of the time, and long enough to matter."""
 
     def find(window: Window) -> Evidence | None:
         taken, typical = window.phase(name)

@@ -1,7 +1,7 @@
-"""Writes the history: a line for each checkpoint that has ended, below ``<checkpoint>/twopc/history``.
+"""Write the history: a line for each checkpoint that has ended, below ``<checkpoint>/twopc/history``.
 
-It is told after the commit, so it is in no batch's way. A line is one ``write`` without ``fsync``: a crash of the machine may
-lose or tear the last ones, and a reader skips what is torn. Nothing that the protocol does depends on it.
+It runs after the commit, so it delays no batch. A line is one ``write`` without ``fsync``: a crash of the machine may lose or
+tear the last ones, and a reader skips torn lines. Nothing that the protocol does depends on it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ OBJECTS: Final = 80
 
 
 def writer_for(files: Files, *, is_wanted: bool | None) -> Listener | None:
-    """The writer for a checkpoint's directory ``twopc``; None if there is to be no history.
+    """Create the writer for a checkpoint's directory ``twopc``; None if no history is wanted.
 
     Args:
         files: the directory.
-        is_wanted: None leaves it to the file system: a local directory has a history, any other one only if it is asked for.
+        is_wanted: None leaves it to the file system: a local directory has a history, and any other one only on request.
     """
     is_local = isinstance(files, LocalFiles)
     if not (is_local if is_wanted is None else is_wanted):
@@ -73,7 +73,7 @@ class AppendingWriter(Listener):
         return self._descriptor
 
     def _open(self, length: int) -> None:
-        """Go on in the newest file, or begin another; drop the oldest."""
+        """Continue in the newest file, or begin another; delete the oldest."""
         self.close()
         self._directory.mkdir(parents=True, exist_ok=True)
         names = sorted(path.name for path in self._directory.iterdir() if path.suffix == SUFFIX)
@@ -89,9 +89,9 @@ class AppendingWriter(Listener):
 
 
 class ObjectWriter(Listener):
-    """Where nothing can be appended, as on HDFS and object stores: one object for many checkpoints.
+    """Writes one object for many checkpoints, for file systems without append such as HDFS and object stores.
 
-    What a killed driver has not written yet is lost. A checkpoint that failed is written at once.
+    A killed driver loses what it has not yet written. A failed checkpoint is written immediately.
     """
 
     def __init__(self, files: Files) -> None:
@@ -118,7 +118,7 @@ class ObjectWriter(Listener):
 
 
 def _name(last: str) -> str:
-    """A name behind ``last`` in the order of names, also if the clock was set back."""
+    """Choose a name after ``last`` in the order of names, even if the clock was set back."""
     number = int(time.time() * 1000)
     with contextlib.suppress(ValueError):
         number = max(number, int(last.removesuffix(SUFFIX)) + 1)

@@ -119,8 +119,8 @@ def last_batch(files: Files) -> tuple[int, bool]:
     if planned not in {noted, noted + 1}:
         raise ConfigurationError(
             f"{files.location}: Spark has planned batch {planned} and noted batch {noted} as done. Exactly one batch may be "
-            "unfinished. Either asyncProgressTrackingEnabled is set, which notes some batches only, or files are missing. Run "
-            "the old query without that option until it ends by itself, or restore the checkpoint"
+            "unfinished. Either asyncProgressTrackingEnabled is set, which records only some batches, or files are missing. "
+            "Run the old query without that option until it ends by itself, or restore the checkpoint"
         )
     return planned, planned == noted
 

@@ -116,7 +116,7 @@ class Handovers:
         if number and self._read(number) == handover:
             return self._path(number)
         if not self._files.put_if_absent(_name(number + 1), seal(handover)):
-            raise ConfigurationError(f"{self._path(number + 1)} was written by another process just now: run it again")
+            raise ConfigurationError(f"{self._path(number + 1)} was just written by another process; rerun the command")
         return self._path(number + 1)
 
     def _number(self) -> int:

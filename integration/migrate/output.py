@@ -86,8 +86,7 @@ def bounds_of(
         for number in numbers:
             if not first[number] <= starts[number] <= ends[number]:
                 raise ConfigurationError(
-                    f"--start-offsets: {topic}[{number}] has the offsets {first[number]} to {ends[number]}, and "
-                    f"{starts[number]} is outside. Give one of these"
+                    f"--start-offsets: offset {starts[number]} of {topic}[{number}] is outside {first[number]} to {ends[number]}"
                 )
         return {number: Bounds(start=starts[number], exact=starts[number], end=ends[number]) for number in numbers}
     exact = _at_time(admin, topic, ends, since_ms, sink.timeout_ms)

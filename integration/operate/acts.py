@@ -1,7 +1,7 @@
-"""Commit or abort open transactions, as recovery would: what the decision record forbids is refused, whatever is forced.
+"""Commit or abort open transactions as recovery would. What the decision record forbids is refused, even with --force.
 
-There is no second way to end a transaction: commits go the way of the committer (EndTxn at the handle's producer id and epoch,
-then wait until readers see it), aborts the way of the sweep (InitProducerId, which stops the writer, too).
+There is no second way to end a transaction. Commits work like the committer's: EndTxn at the handle's producer id and epoch,
+then a wait until readers see it. Aborts work like the sweep's: InitProducerId, which also stops the writer.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _FORCE: Final = "Nothing was done. If you are sure, add --force --reason TEXT"
 
 
 class ForbiddenError(FatalError):
-    """The decision record forbids it, or it needs to be forced."""
+    """The decision record forbids the act, or the act needs ``--force``."""
 
 
 class Ended(NamedTuple):
-    """What became of a transaction."""
+    """The outcome for a transaction."""
 
     transactional_id: str
     is_done: bool
@@ -48,7 +48,7 @@ class Ended(NamedTuple):
 
 
 def chosen(state: SinkState, ids: Collection[str], fitting: Collection[Standing]) -> tuple[OpenTransaction, ...]:
-    """The open transactions of these ids; without ids, all that the act fits.
+    """Select the open transactions with these ids; without ids, all to which the act applies.
 
     Raises:
         ForbiddenError: an id has no open transaction.
@@ -68,7 +68,7 @@ def require_committable(state: SinkState, wanted: Sequence[OpenTransaction], *, 
     """Require that the decision record allows these commits.
 
     Raises:
-        ForbiddenError: it forbids one; or one needs to be forced.
+        ForbiddenError: it forbids one of them, or one needs ``--force``.
     """
     for one in wanted:
         if one.standing is not Standing.DECIDED:
@@ -79,8 +79,8 @@ def require_committable(state: SinkState, wanted: Sequence[OpenTransaction], *, 
     late = [one for one in wanted if one.batch != state.last_decided]
     if late and not is_forced:
         raise ForbiddenError(
-            f"{late[0].transactional_id} is of batch {late[0].batch}, and batch {state.last_decided} is decided by now: readers "
-            f"would get these rows behind those of later batches. {_FORCE}"
+            f"{late[0].transactional_id} is of batch {late[0].batch}, but batch {state.last_decided} is already decided: "
+            f"readers would get these rows after those of later batches. {_FORCE}"
         )
 
 
@@ -88,22 +88,22 @@ def require_abortable(wanted: Sequence[OpenTransaction], *, is_forced: bool) -> 
     """Require that the decision record allows these aborts.
 
     Raises:
-        ForbiddenError: it forbids one; or one needs to be forced.
+        ForbiddenError: it forbids one of them, or one needs ``--force``.
     """
     for one in wanted:
         if one.standing is Standing.DECIDED:
             raise ForbiddenError(
                 f"{one.transactional_id} must not be aborted: {one.evidence}. Its rows would be lost. Commit it, or start the "
-                f"query, which does. {_NEVER}"
+                f"query, which commits it. {_NEVER}"
             )
         if one.standing is Standing.DRIVER:
             raise ForbiddenError(
-                f"{one.transactional_id} is the driver's own: {one.evidence}. It expires within a minute, and a start of the "
-                f"query ends it. {_NEVER}"
+                f"{one.transactional_id} belongs to the driver itself: {one.evidence}. It expires within a minute, and a "
+                f"start of the query ends it. {_NEVER}"
             )
         if one.standing in {Standing.RUNNING, Standing.UNJUDGED} and not is_forced:
             what = (
-                "a driver that is alive is fenced by this, and its query stops"
+                "this fences a driver that is alive, and its query stops"
                 if one.standing is Standing.RUNNING
                 else "if it was decided, its rows are lost"
             )
@@ -111,7 +111,7 @@ def require_abortable(wanted: Sequence[OpenTransaction], *, is_forced: bool) -> 
 
 
 def commit(sink: KafkaSink, wanted: Sequence[OpenTransaction]) -> list[Ended]:
-    """Commit decided transactions, and look whether readers see them.
+    """Commit decided transactions, and check whether readers see them.
 
     Raises:
         TwoPhaseCommitError: no broker answers.
@@ -142,10 +142,10 @@ def commit(sink: KafkaSink, wanted: Sequence[OpenTransaction]) -> list[Ended]:
 def abort(
     sink: KafkaSink, wanted: Sequence[OpenTransaction], *, before: Callable[[], object] = lambda: None
 ) -> list[Ended]:
-    """Abort transactions that nobody has decided. ``before`` is called once it is certain that nobody will.
+    """Abort undecided transactions. ``before`` is called once it is certain that nobody will decide them.
 
     Raises:
-        ForbiddenError: one was decided meanwhile.
+        ForbiddenError: one of them was decided meanwhile.
         TwoPhaseCommitError: no broker answers.
     """
     if any(one.standing is Standing.RUNNING for one in wanted):
@@ -159,14 +159,14 @@ def abort(
             one.transactional_id not in unfenced,
             "aborted; its writer is fenced"
             if one.transactional_id not in unfenced
-            else "no answer: look again, and repeat it",
+            else "no answer: look again, and repeat the abort",
         )
         for one in wanted
     ]
 
 
 def _require_still_undecided(sink: KafkaSink, wanted: Sequence[OpenTransaction]) -> None:
-    """Fence the newest driver, so that it can decide nothing any more, and read what it has decided (rule 1).
+    """Fence the newest driver, so that it can decide nothing more, and read its decisions (rule 1).
 
     Raises:
         ForbiddenError: it decided one of them; or the decisions are kept by another sink.
@@ -178,8 +178,8 @@ def _require_still_undecided(sink: KafkaSink, wanted: Sequence[OpenTransaction])
         name = cluster.ledger.name if acquired is None else acquired.deciding_log
     if name != sink.ledger or not query_id:
         raise ForbiddenError(
-            f"the decisions of sink {sink.name!r} are in {name}: its driver can be fenced by the sink of that ledger only. "
-            "Nothing was done. Start the query, which sweeps; or wait until the transactions expire"
+            f"the decisions of sink {sink.name!r} are in {name}: only the sink of that ledger can fence its driver. Nothing "
+            "was done. Start the query, which ends them; or wait until the transactions expire"
         )
     with closing(sink.create_decision_log()) as log:
         log.acquire(Claim(query_id=query_id, run=uuid.uuid4().hex, deciding_log=name))
@@ -190,6 +190,6 @@ def _require_still_undecided(sink: KafkaSink, wanted: Sequence[OpenTransaction])
     for one in wanted:
         if (now := by_identity.get(one.identity)) is not None:
             raise ForbiddenError(
-                f"{one.transactional_id} was decided meanwhile, as a part of batch {now.id.batch}: its rows would be lost. "
-                "Nothing was aborted. The driver is fenced; start the query, which commits the batch"
+                f"{one.transactional_id} was decided meanwhile as a part of batch {now.id.batch}, so its rows would have been "
+                "lost. Nothing was aborted. The driver is fenced; start the query, which commits the batch"
             )

@@ -1,4 +1,4 @@
-"""What the state of a sink means, and what to do now: one sentence each, with its entry in the runbook. Pure: no I/O."""
+"""Explain a sink's state and the next action, one sentence each, with its entry in the runbook. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Urgency(Enum):
 
 
 class Advice(NamedTuple):
-    """One thing that is so, and what follows."""
+    """A finding and the action it calls for."""
 
     urgency: Urgency
     what: str  #: what is so, and why
@@ -43,12 +43,12 @@ class Advice(NamedTuple):
 
     @property
     def link(self) -> str:
-        """Where the runbook has more."""
+        """The link to the runbook's entry."""
         return f"{RUNBOOK}#{self.anchor}"
 
 
 def advise(state: SinkState, checkpoint: CheckpointState | None = None) -> list[Advice]:
-    """What to say of a sink; never empty."""
+    """List the findings about a sink; never empty."""
     found = [*_of_log(state), *_of_checkpoint(state, checkpoint), *_of_transactions(state)]
     if not state.is_complete:
         what = "a broker did not list its open transactions, so there may be more"
@@ -81,7 +81,7 @@ def _of_checkpoint(state: SinkState, checkpoint: CheckpointState | None) -> Iter
     if decided is not None and decided > (-1 if planned is None else planned):
         yield Advice(
             Urgency.ACT,
-            f"batch {decided} is decided, but the checkpoint knows batches up to {planned} only: it is an older copy",
+            f"batch {decided} is decided, but the checkpoint knows only batches up to {planned}: it is an older copy",
             "Restore the newest checkpoint; a start with this one is refused.",
             "the-start-is-refused",
         )
@@ -101,10 +101,10 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
     if open_decided:
         yield Advice(
             Urgency.ACT,
-            f"batch {open_decided[0].batch} is decided, and {len(open_decided)} of its transactions not committed yet; "
+            f"batch {open_decided[0].batch} is decided, but {len(open_decided)} of its transactions are not yet committed; "
             f"{_expiry(open_decided)}",
-            "If the query is not running, start it now: its first act is to commit them. If it cannot start, run "
-            f"`twopc transactions commit {state.sink}`.",
+            "If the query is not running, start it now: it commits them first. If it cannot start, run `twopc transactions "
+            f"commit {state.sink}`.",
             "decided-and-not-committed",
         )
     lost = [one for one in state.proofs if one.evidence is Evidence.ABORTED]
@@ -112,7 +112,7 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
         yield Advice(
             Urgency.ACT,
             f"{len(lost)} transactions of batch {lost[0].batch} are decided and lost: they expired, or somebody aborted them",
-            f"Start the query, which repairs what it can; `twopc resolve {state.sink}` says what that will be.",
+            f"Start the query, which repairs what it can; `twopc resolve {state.sink}` shows what that will be.",
             "a-decided-transaction-is-lost",
         )
     unknown = [one for one in state.proofs if one.evidence is Evidence.UNKNOWN]
@@ -121,14 +121,14 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
             Urgency.WATCH,
             f"of {len(unknown)} decided transactions of batch {unknown[0].batch} neither commit nor loss is proven: "
             f"{unknown[0].text}",
-            "Look again when every broker answers; then start the query, which proves it or says why it cannot.",
+            "Look again when every broker answers; then start the query, which proves them or says why it cannot.",
             "a-commit-cannot-be-proven",
         )
     ended = by_standing[Standing.ORPHAN] + by_standing[Standing.ABANDONED]
     if ended:
         yield Advice(
             Urgency.WATCH,
-            f"{_count(ended)} open that nobody can decide any more: they hold readers back; {_expiry(ended)}",
+            f"{_count(ended)} open that nobody can decide any more, and hold readers back; {_expiry(ended)}",
             f"The next batch sweeps them. If no query runs, run `twopc transactions abort {state.sink}`.",
             "orphans-hold-readers-back",
         )
@@ -137,7 +137,7 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
     if (unjudged := by_standing[Standing.UNJUDGED]) and state.problem is None:
         yield Advice(
             Urgency.WATCH,
-            f"{_count(unjudged)} open under ids that no task of this sink has: {unjudged[0].transactional_id}",
+            f"{_count(unjudged)} open under ids that no task of this sink uses: {unjudged[0].transactional_id}",
             "Find the program that uses this transactional id, and give it another one.",
             "a-foreign-transaction-holds-readers-back",
         )
@@ -148,8 +148,8 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
         yield Advice(
             Urgency.WATCH,
             f"readers of {foreign[0].topic}[{foreign[0].partition}] stop at offset {foreign[0].stable}: {names} has a "
-            "transaction open there, which is not this sink's",
-            "Ask whoever runs it; it expires by itself after its own transaction.timeout.ms.",
+            "transaction open there that does not belong to this sink",
+            "Ask its owner; it expires by itself after its own transaction.timeout.ms.",
             "a-foreign-transaction-holds-readers-back",
         )
 
@@ -164,13 +164,13 @@ def _of_running(state: SinkState, running: Sequence[OpenTransaction]) -> Advice:
         return Advice(
             Urgency.ACT,
             f"{what}; {_expiry(running)}",
-            "If the driver is dead, start the query. If it lives, the batch is too slow for its transactions.",
+            "If the driver is dead, start the query. If it is alive, the batch takes too long for its transaction timeout.",
             "transactions-expire-before-the-decision",
         )
     return Advice(
         Urgency.WATCH,
         f"{what}; {_expiry(running)}",
-        "If the driver runs, nothing; if it is dead, start the query, which sweeps them and writes the batch again.",
+        "If the driver is running, do nothing; if it is dead, start the query, which ends them and writes the batch again.",
         "a-batch-is-being-written",
     )
 
@@ -181,4 +181,4 @@ def _count(found: Sequence[OpenTransaction]) -> str:
 
 def _expiry(found: Sequence[OpenTransaction]) -> str:
     left = [one.expires_in_s for one in found if one.expires_in_s is not None]
-    return f"the first expires in {max(0.0, min(left)):.0f} s" if left else "their age is not known"
+    return f"the first expires in {max(0.0, min(left)):.0f} s" if left else "their age is unknown"

@@ -1,4 +1,4 @@
-"""Savepoints from inside a query, between two batches: on request, every so many batches, and as the query's last act."""
+"""Take savepoints inside a query, between two batches: on request, after every N batches, and as the query's last act."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ _POLL_S: Final = 0.05
 
 
 class StoppedWithSavepointError(FatalError):
-    """The query was asked to stop with a savepoint, and has. The message has its path."""
+    """The query stopped with a savepoint, as requested. The message has its path."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks a running query for a savepoint; ``stop``: and to stop then."""
+    """A request to a running query for a savepoint; ``stop``: the query stops afterwards."""
 
     directory: str
     stop: bool
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The path of the savepoint, or why there is none."""
+    """The answer: the path of the savepoint, or why there is none."""
 
     path: str | None = None
     problem: str | None = None
@@ -65,22 +65,23 @@ def with_savepoints(  # noqa: PLR0913 - settings, each with a default
     """Make the callable for ``foreachBatch`` that takes savepoints between batches.
 
     Args:
-        function: what writes: ``exactly_once(…)``.
-        checkpoint_location: the query's, a local path or a ``file:`` URL.
+        function: the function that writes: ``exactly_once(…)``.
+        checkpoint_location: the query's checkpoint, a local path or a ``file:`` URL.
         directory: where periodic savepoints are kept.
-        every: after so many batches one is taken; None: on request only.
-        num_retained: so many good periodic ones of this query are kept, the newest; None: all. What somebody has asked for
-            always stays.
-        sinks: Kafka sinks whose decision logs are noted in each savepoint.
+        every: the number of batches between two savepoints; None: only on request.
+        num_retained: how many of this query's newest good periodic savepoints are kept; None: all. Requested ones always stay.
+        sinks: Kafka sinks whose positions in their decision logs are recorded in each savepoint.
 
     Raises:
         ConfigurationError: ``every`` without ``directory``; ``every`` or ``num_retained`` less than 1.
     """
     if num_retained is not None and num_retained < 1:
-        raise ConfigurationError(f"with_savepoints(num_retained={num_retained!r}): keep at least 1, or None for all")
+        raise ConfigurationError(
+            f"with_savepoints(num_retained={num_retained!r}): num_retained must be 1 or more, or None for all"
+        )
     if every is not None and (every < 1 or directory is None):
         raise ConfigurationError(
-            f"with_savepoints(every={every!r}, directory={directory!r}): every needs a directory, and 1 or more"
+            f"with_savepoints(every={every!r}, directory={directory!r}): every must be 1 or more, and needs a directory"
         )
     periodic = None
     if every is not None and directory is not None:
@@ -90,7 +91,7 @@ def with_savepoints(  # noqa: PLR0913 - settings, each with a default
 
 
 class Periodic(NamedTuple):
-    """Savepoints that a query takes by itself."""
+    """The function that takes savepoints between the batches of a query."""
 
     directory: Path
     every: int  #: batches
@@ -98,7 +99,7 @@ class Periodic(NamedTuple):
 
 
 class WithSavepoints:
-    """Spark calls it with each batch. Before a batch, all before it is finished: that is where savepoints are taken."""
+    """Spark calls it with each batch. Before a batch, all earlier ones are finished, so this is where savepoints are taken."""
 
     def __init__(
         self,
@@ -121,7 +122,7 @@ class WithSavepoints:
 
         Raises:
             StoppedWithSavepointError: the query was asked to stop. Nothing of this batch was written.
-            TwoPhaseCommitError: the function failed. A savepoint that fails is logged and answered; it stops no query.
+            TwoPhaseCommitError: the function failed. A failed savepoint is logged and answered; it does not stop the query.
         """
         # The first batch of a run may be a replay of one that is decided: a savepoint before it would repeat it.
         if self._done is not None and self._done < batch_id:
@@ -140,28 +141,28 @@ class WithSavepoints:
                 )
 
     def _unanswered(self) -> list[str]:
-        """The requests. One that can be neither answered nor removed is not served at each batch again."""
+        """Read the requests. One that can be neither answered nor removed is not served again at each batch."""
         try:
             names = self._requests.names("")
         except OSError as error:
-            logger.warning("%s cannot be looked at for a savepoint's request: %s", self._requests.location, error)
+            logger.warning("%s cannot be searched for savepoint requests: %s", self._requests.location, error)
             return []
         found = [name for name in names if name.startswith(_REQUESTS) and not name.startswith(_ANSWERS)]
         return [name for name in found if name not in self._unheard]
 
     def _answer(self, name: str) -> tuple[Answer, bool]:
-        """Do what a request asks for; returns the answer, and whether the query is to stop."""
+        """Serve a request; return the answer, and whether the query must stop."""
         is_to_stop = False
         try:
             request = unseal(self._requests.read(name) or b"", Request)
             is_to_stop = request.stop
             return Answer(path=str(self._take(Path(request.directory)).path)), is_to_stop
         except (TwoPhaseCommitError, OSError, msgspec.DecodeError) as error:
-            logger.warning("a savepoint that was asked for could not be taken: %s", error)
+            logger.warning("a requested savepoint could not be taken: %s", error)
             return Answer(problem=str(error)), is_to_stop
 
     def _tell(self, name: str, answer: Answer) -> bool:
-        """Whether who asked is told, and still waits."""
+        """Answer a request; return whether the requester was still waiting."""
         told = _ANSWERS + name.removeprefix(_REQUESTS)
         try:
             self._requests.put_if_absent(told, seal(answer))
@@ -170,11 +171,11 @@ class WithSavepoints:
             self._requests.remove(name if is_wanted else told)
         except OSError as error:
             self._unheard.add(name)
-            text = "a savepoint's request could not be answered, so the query goes on: %s. The answer was: %s"
+            text = "a savepoint request could not be answered, so the query continues: %s. The answer was: %s"
             logger.warning(text, error, answer.path or answer.problem)
             return False
         if not is_wanted:
-            text = "a savepoint's request was withdrawn while it was served, so the query goes on. The answer was: %s"
+            text = "a savepoint request was withdrawn while it was served, so the query continues. The answer was: %s"
             logger.warning(text, answer.path or answer.problem)
         return is_wanted
 
@@ -188,16 +189,19 @@ class WithSavepoints:
             if retention is not None:
                 retention.apply(taken.manifest.query_id)
         except TwoPhaseCommitError as error:
-            logger.warning("the periodic savepoint could not be taken; the query goes on: %s", error)
+            logger.warning("the periodic savepoint could not be taken; the query continues: %s", error)
         except OSError as error:
-            logger.warning("old savepoints in %s could not be deleted; the query goes on: %s", directory, error)
+            logger.warning("old savepoints in %s could not be deleted; the query continues: %s", directory, error)
 
     def _take(self, directory: Path, *, is_periodic: bool = False) -> Savepoint:
         return create_savepoint(self._checkpoint, directory, sinks=self._sinks, is_periodic=is_periodic)
 
 
 def _requests_in(checkpoint: Path) -> UnlinkedFiles:
-    """Each name is used once, so nothing has to decide between two writers: a share without hard links will do."""
+    """Open the directory of requests.
+
+    Each name is used once, so there are never two writers: a share without hard links suffices.
+    """
     return UnlinkedFiles(checkpoint / "twopc")
 
 
@@ -207,18 +211,18 @@ def request_savepoint(
     """Ask a running query that was made with :func:`with_savepoints`; it answers before its next batch.
 
     Args:
-        checkpoint: the query's.
-        directory: where the savepoint is to be.
-        stop: whether the query stops then.
+        checkpoint: the query's checkpoint.
+        directory: where to put the savepoint.
+        stop: whether the query stops afterwards.
         timeout_s: how long to wait.
-        is_over: whether to wait no longer.
+        is_over: returns whether to stop waiting.
 
     Returns:
-        the savepoint; None if ``is_over`` said so first. Then the request is withdrawn.
+        the savepoint; None if ``is_over`` returned True first, and then the request is withdrawn.
 
     Raises:
         ConfigurationError: there is no such checkpoint, or the savepoint could not be taken.
-        RetriableError: no answer; the request is withdrawn.
+        RetriableError: no answer came; the request is withdrawn.
     """
     checkpoint, directory = local_path(checkpoint), local_path(directory)
     read_checkpoint(checkpoint)
@@ -228,8 +232,8 @@ def request_savepoint(
         files.put_if_absent(_REQUESTS + name, seal(request))
     except OSError as error:
         raise ConfigurationError(
-            f"the request for a savepoint cannot be written to {files.location}: {error}. The query goes on, and nothing has "
-            "changed. Make room, or correct the directory's rights; then ask again"
+            f"the request for a savepoint cannot be written to {files.location}: {error}. The query continues, and nothing "
+            "has changed. Make room, or correct the directory's rights; then ask again"
         ) from error
     deadline, ended = time.monotonic() + timeout_s, False
     try:
@@ -248,7 +252,7 @@ def request_savepoint(
         )
     answer = unseal(data, Answer)
     if answer.path is None:
-        raise ConfigurationError(f"the query goes on, the savepoint was not taken: {answer.problem}")
+        raise ConfigurationError(f"the query continues, but the savepoint was not taken: {answer.problem}")
     return open_savepoint(Path(answer.path))
 
 
@@ -260,14 +264,14 @@ def stop_with_savepoint(
     sinks: Sequence[KafkaSink] = (),
     timeout_s: float = 600,
 ) -> Savepoint:
-    """Stop a query of this process at the end of a batch, with a savepoint of it.
+    """Stop a query of this process at the end of a batch, and take a savepoint.
 
-    A query that waits for input is stopped at once: it is between two batches. If it begins one at that very moment, the batch
-    may be decided after the savepoint; :func:`twopc.integration.operate.restore_savepoint` says so.
+    A query that waits for input is stopped immediately, because it is between two batches. If it begins one at that very
+    moment, the batch may be decided after the savepoint; :func:`twopc.integration.operate.restore_savepoint` says so.
 
     Raises:
         ConfigurationError: the savepoint could not be taken.
-        RetriableError: the query did not come to the end of a batch in time; it goes on.
+        RetriableError: the query did not reach the end of a batch in time; it continues.
     """
     checkpoint, kept = local_path(checkpoint_location), local_path(directory)
 

@@ -1,4 +1,4 @@
-"""What a query's checkpoint says by itself: of a running query, of a dead one, and of a directory that is none."""
+"""Read a query's checkpoint by itself, for a running or a dead query; a directory that is not a checkpoint is refused."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointState:
-    """See the module.
+    """The facts in a checkpoint.
 
     Attributes:
         planned: the last batch that Spark has planned (``offsets/N``); None: none.
         finished: the last batch that Spark has finished (``commits/N``).
-        log: the decision log that it is bound to; None: the query has not decided a batch yet.
-        sinks: that it is bound to, with what must not change about each.
+        log: the decision log that it is bound to; None if the query has not yet decided a batch.
+        sinks: the sinks that it is bound to, with what must not change about each.
         registers: the decisions, where they are kept in the checkpoint.
     """
 
@@ -54,10 +54,10 @@ class CheckpointState:
 
 
 def read_checkpoint(path: Path) -> CheckpointState:
-    """Read it. Changes nothing.
+    """Read the checkpoint. Changes nothing.
 
     Raises:
-        ConfigurationError: there is no such directory, or it holds no checkpoint, or a torn one.
+        ConfigurationError: there is no such directory, or it does not hold a checkpoint, or holds a torn one.
         DecisionLogDamagedError, RefusedStartError: a file of ours in it is torn, altered, or of a newer version.
     """
     path = local_path(path)
@@ -66,7 +66,7 @@ def read_checkpoint(path: Path) -> CheckpointState:
     files = LocalFiles(path)
     try:
         if files.read("metadata") is None:
-            raise ConfigurationError(f"{path} is no checkpoint of a streaming query: it has no file 'metadata'")
+            raise ConfigurationError(f"{path} is not a checkpoint of a streaming query: it has no file 'metadata'")
         binding = Binding(LocalFiles(path / "twopc"))
         log = RegisterLog(LocalFiles(path / "twopc"))
         return CheckpointState(
@@ -85,5 +85,5 @@ def read_checkpoint(path: Path) -> CheckpointState:
 
 
 def numbers(files: LocalFiles, directory: str) -> set[int]:
-    """The batches that have a file in a directory of the checkpoint."""
+    """List the batches that have a file in a directory of the checkpoint."""
     return {int(name) for name in files.names(directory) if name.isdigit()}

@@ -15,7 +15,9 @@ from twopc.integration.history.commands import HistoryOf, Last  # noqa: TC001 - 
 if TYPE_CHECKING:
     from twopc.integration.operate.subject import Connection
 
-transactions = typer.Typer(no_args_is_help=True, help="What is open, what is proven of it, and how to end it by hand.")
+transactions = typer.Typer(
+    no_args_is_help=True, help="List open transactions, show what is proven about them, and end them by hand."
+)
 
 _force = partial(typer.Option, rich_help_panel="By hand")
 
@@ -24,17 +26,17 @@ _WhatOrAll = Annotated[
     str | None,
     typer.Argument(help="A sink's name, or the directory of a query's checkpoint. Default: every sink on the cluster."),
 ]
-_Ids = Annotated[list[str] | None, typer.Argument(help="Transactional ids. Default: all that the act fits.")]
+_Ids = Annotated[list[str] | None, typer.Argument(help="Transactional ids. Default: all to which the act applies.")]
 _ServersOrNone = Annotated[
-    str | None, connection(help="host:port of a broker. Without it, only what the checkpoint says is shown.")
+    str | None, connection(help="host:port of a broker. Without it, only the checkpoint's own facts are shown.")
 ]
 _Ledger = Annotated[str | None, connection(help="The sink's ledger. Default: twopc-ledger-<sink>.")]
-_Checkpoint = Annotated[Path | None, typer.Option(help="The query's checkpoint, beside a sink's name.")]
-_Yes = Annotated[bool, _force("--yes", help="Do not ask.")]
-_Forced = Annotated[
-    bool, _force("--force", help="Do what the decision record does not forbid, but does not say either.")
+_Checkpoint = Annotated[Path | None, typer.Option(help="The query's checkpoint, in addition to a sink's name.")]
+_Yes = Annotated[bool, _force("--yes", help="Do not ask for confirmation.")]
+_Forced = Annotated[bool, _force("--force", help="Also do what the decision record neither forbids nor demands.")]
+_Reason = Annotated[
+    str | None, _force(help="The reason. It is written to <checkpoint>/twopc, or else to the current directory.")
 ]
-_Reason = Annotated[str | None, _force(help="Why. Written to <checkpoint>/twopc, or else to the current directory.")]
 
 
 def _connect(
@@ -58,14 +60,14 @@ def status(  # noqa: PLR0913 - options of a command line
     config_file: ConfigFile = None,
     timeout: Timeout = 30,
     checkpoint: _Checkpoint = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Look repeatedly, until Ctrl-C.")] = False,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 5.0,
     seconds: Annotated[float | None, typer.Option(min=0, help="End --watch after this time.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Who owns a sink, how far it is, what is open, what holds readers back, and what to do about it.
+    """Show who owns a sink, how far it is, what is open, what holds readers back, and what to do about it.
 
-    Read-only, of a running query and of a dead one. Ages compare this machine's clock with the brokers'.
+    Read-only, for a running or a dead query. Ages compare this machine's clock with the brokers'.
 
     Exit status: 0 nothing to do, 1 somebody has to act, 2 not looked at (no broker, no such checkpoint, wrong usage).
     """
@@ -121,9 +123,9 @@ def resolve(  # noqa: PLR0913 - options of a command line
     yes: Annotated[bool, _force("--yes", help="Commit what is decided and open without asking.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Go through a batch in doubt step by step: its state, the evidence, the next action.
+    """Walk through a batch in doubt step by step: its state, the evidence, the next action.
 
-    What is decided and still open is committed, if you confirm it. Nothing is aborted.
+    If you confirm, decided transactions that are still open are committed. Nothing is aborted.
 
     Exit status: 0 nothing is in doubt, 1 there is a next action, 2 not looked at.
     """
@@ -152,9 +154,9 @@ def list_open(  # noqa: PLR0913 - options of a command line
     timeout: Timeout = 30,
     as_json: Json = False,
 ) -> None:
-    """Open transactions: their age, when they expire, what the decision record says of them.
+    """List open transactions: their age, when they expire, what the decision record says about them.
 
-    A transaction that a task has prepared and nobody has ended yet is in doubt: after its timeout its rows are lost.
+    A prepared transaction that nobody has ended yet is in doubt: after its timeout its rows are lost.
 
     Exit status: 0 none is in doubt, 1 some are, 2 not looked at.
     """
@@ -176,7 +178,7 @@ def prove(  # noqa: PLR0913 - options of a command line
     timeout: Timeout = 30,
     as_json: Json = False,
 ) -> None:
-    """What is proven of each transaction of the last decision, by its marker. Ends nothing, fences nobody.
+    """Show what each transaction's marker proves, for the last decision. Ends nothing, fences nobody.
 
     Exit status: 0 all are proven committed, 1 some are lost, open or not provable, 2 not looked at.
     """
@@ -203,9 +205,9 @@ def commit(  # noqa: PLR0913 - options of a command line
     reason: _Reason = None,
     as_json: Json = False,
 ) -> None:
-    """Commit decided transactions, as the query's next start would. Harms no driver that is running.
+    """Commit decided transactions, as the query's next start would. Does not harm a running driver.
 
-    What no decision names is never committed, whatever is forced.
+    A transaction that no decision names is never committed, even with --force.
 
     Exit status: 0 done, 1 not all of it is proven, 2 not done, 3 refused by the decision record, or it needs --force.
     """
@@ -237,7 +239,8 @@ def abort(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Abort transactions that nobody can decide any more, as the sweep does, and fence their writers.
 
-    What a decision names is never aborted, whatever is forced. The newest driver's needs --force, and fences that driver.
+    A transaction that a decision names is never aborted, even with --force. Aborting the newest driver's needs --force, and
+    fences that driver.
 
     Exit status: 0 done, 1 not all of it is proven, 2 not done, 3 refused by the decision record, or it needs --force.
     """

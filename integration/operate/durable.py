@@ -1,4 +1,4 @@
-"""Directories that are there whole or not at all: written under another name, made durable, renamed."""
+"""Atomic directory writes: written under another name, made durable, renamed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def whole_directory(target: Path) -> Iterator[Path]:
-    """Yield a new directory beside ``target``, which gets its name when the body is over. What fails leaves nothing.
+    """Yield a new directory beside ``target`` that gets its name when the body ends. A failure leaves nothing.
 
     A crash leaves a directory whose name begins with a dot; nothing reads it.
 
     Raises:
-        OSError: it cannot be written, or ``target`` is there and not empty.
+        OSError: it cannot be written, or ``target`` exists and is not empty.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.parent / f".{target.name}.{uuid.uuid4().hex}.tmp"
@@ -40,7 +40,7 @@ def whole_directory(target: Path) -> Iterator[Path]:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Write a file, durable on return; its directory is not yet."""
+    """Write a file that is durable on return; its directory entry is not yet durable."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("xb") as stream:
         stream.write(data)

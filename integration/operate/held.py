@@ -1,4 +1,4 @@
-"""What holds back readers with ``read_committed``: the oldest open transaction of each partition, by DescribeProducers."""
+"""Find what holds back ``read_committed`` readers: the oldest open transaction of each partition, by DescribeProducers."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class HeldPartition:
     Attributes:
         stable: the last stable offset, where they stop.
         end: the log's end.
-        producer_id: of the transaction that begins there; -1 if its leader did not say.
-        transactional_id: of that producer; None if no open transaction on the cluster has it.
+        producer_id: the producer of the transaction that begins there; -1 if the leader did not answer.
+        transactional_id: that producer's transactional id; None if no open transaction on the cluster has it.
     """
 
     topic: str
@@ -42,7 +42,7 @@ class HeldPartition:
 
 
 def held_back(cluster: Cluster, topics: Collection[str]) -> tuple[HeldPartition, ...]:
-    """Which of the topics' partitions are held back, and by whom.
+    """Find the topics' partitions that are held back, and the transactions that do it.
 
     Raises:
         TwoPhaseCommitError: no broker answers, or a right is missing.
@@ -69,7 +69,7 @@ def held_back(cluster: Cluster, topics: Collection[str]) -> tuple[HeldPartition,
 def _oldest_producers(
     cluster: Cluster, behind: Mapping[str, Mapping[int, tuple[int, int]]]
 ) -> dict[tuple[str, int], int]:
-    """The producer whose open transaction begins first, by partition; a leader that does not answer says nothing."""
+    """Find, by partition, the producer whose open transaction begins first; omit partitions whose leader does not answer."""
     by_node: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     timeout_ms = cluster.sink.timeout_ms
     for topic, partitions in behind.items():
@@ -102,6 +102,6 @@ def _oldest_producers(
 
 
 def _names(cluster: Cluster, producer_ids: Collection[int]) -> dict[int, str]:
-    """The transactional ids of these producers' open transactions, of any sink, by producer id."""
+    """Find the transactional ids of these producers' open transactions, of any sink, by producer id."""
     ids = cluster.transactions.list_open("", producer_ids=producer_ids).transactional_ids if producer_ids else ()
     return {found.producer_id: tid for tid, found in cluster.transactions.describe(ids).items()}

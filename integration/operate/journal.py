@@ -1,4 +1,4 @@
-"""What an operator has forced, and why: a write-once file for each act, written before it."""
+"""Record what an operator has forced, and why, in a write-once file for each act, written before it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _TRIES: Final = 8
 
 
 class Act(msgspec.Struct, frozen=True, kw_only=True):
-    """What was forced.
+    """A forced act.
 
     Attributes:
         command: ``commit`` or ``abort``.
-        transactions: the transactional ids, each with what the decision record said of it.
-        at_ms: in ms since 1970 UTC.
+        transactions: the transactional ids, each with what the decision record said about it.
+        at_ms: the time, in ms since 1970 UTC.
         by: user and host.
     """
 
@@ -44,7 +44,7 @@ class Act(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_down(directory: Path, command: str, sink: str, transactions: dict[str, str], reason: str) -> str:
-    """Make the reason durable, and return its file.
+    """Write the reason durably, and return its file.
 
     Raises:
         ConfigurationError: it cannot be written. Then nothing may be forced.
@@ -73,11 +73,13 @@ def _add(files: LocalFiles, act: Act) -> str:
         name = f"operator-{max(_numbers(files), default=0) + 1:06d}.json"
         if files.put_if_absent(name, seal(act)):
             return f"{files.location}/{name}"
-    raise ConfigurationError(f"others write to {files.location} at the same time. Nothing was done; run it again")
+    raise ConfigurationError(
+        f"{files.location} was just written by another process. Nothing was done; rerun the command"
+    )
 
 
 def acts_in(directory: Path) -> Sequence[Act]:
-    """What was forced so far, oldest first.
+    """Read all forced acts so far, oldest first.
 
     Raises:
         ConfigurationError: a file cannot be read.

@@ -1,4 +1,4 @@
-"""The last file of a savepoint: what it is, and every file with its checksum. Without it a savepoint does not count."""
+"""A savepoint's last file: its description, and every file with its checksum. Without it a savepoint does not count."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a sink's decision log was when the savepoint was taken.
+    """The position of a sink's decision log when the savepoint was taken.
 
     Attributes:
         decided: the highest decided batch; None: none.
-        end: the position behind the log's last record.
+        end: the position after the log's last record.
     """
 
     log: str
@@ -45,19 +45,19 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """See the module.
+    """The manifest of a savepoint.
 
     Attributes:
-        query_id: of the checkpoint that it was taken from.
-        batch_id: the last batch that is in it: finished by Spark, and so visible in every sink.
+        query_id: the query of the checkpoint that it was taken from.
+        batch_id: the last batch in it. Spark has finished it, so it is visible in every sink.
         offsets: the batch's source offsets, as the protocol compares them.
-        taken_from: the checkpoint's place, for people: a savepoint may be moved.
-        at_ms: when, in ms since 1970 UTC.
-        log: the decision log of the checkpoint; None: the query had none.
-        sinks: that it was bound to.
-        positions: by sink, where its log could be read.
-        files: by their names below :data:`TREE`.
-        is_periodic: the query took it by itself, and deletes it when it has enough newer ones.
+        taken_from: the checkpoint's location, for information only: a savepoint may be moved.
+        at_ms: when it was taken, in ms since 1970 UTC.
+        log: the decision log of the checkpoint; None if the query had none.
+        sinks: the sinks that the checkpoint was bound to.
+        positions: by sink, if its log could be read.
+        files: the files, by their names below :data:`TREE`.
+        is_periodic: whether the query took it by itself, and deletes it once it has enough newer ones.
     """
 
     query_id: str
@@ -73,7 +73,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Savepoint(NamedTuple):
-    """A savepoint that is there."""
+    """An existing savepoint."""
 
     path: Path
     manifest: Manifest
@@ -85,12 +85,12 @@ class Savepoint(NamedTuple):
 
 
 def directory_name(batch_id: int, at_ms: int) -> str:
-    """A savepoint's own directory: savepoints of one query sort by their names."""
+    """Choose a savepoint's directory name; savepoints of one query sort by their names."""
     return f"{_DIRECTORY}{batch_id:010d}-{at_ms}"
 
 
 def pack(manifest: Manifest) -> bytes:
-    """The manifest's bytes: format and checksum, then JSON."""
+    """Encode the manifest: format and checksum, then JSON."""
     body = msgspec.json.encode(manifest)
     return f"{_FORMAT} {hashlib.sha256(body).hexdigest()}\n".encode() + body
 
@@ -99,19 +99,19 @@ def open_savepoint(path: Path) -> Savepoint:
     """Read a savepoint's manifest.
 
     Raises:
-        ConfigurationError: it is none, it was not finished, or its manifest is torn or of another version.
+        ConfigurationError: it is not a savepoint, it was not finished, or its manifest is torn or of another version.
     """
     try:
         data = (path / NAME).read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise ConfigurationError(f"{path} is no savepoint, or was not finished: it has no {NAME}") from error
+        raise ConfigurationError(f"{path} is not a savepoint or was not finished: it has no {NAME}") from error
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
     head, _, body = data.partition(b"\n")
     words = head.decode("ascii", "replace").split(" ")
     if words[0] != _FORMAT and words[0].startswith("twopc-savepoint/"):
         raise ConfigurationError(
-            f"{path} has the format {words[0]}, this version reads {_FORMAT}: use the version that wrote it"
+            f"{path} has the format {words[0]}, but this version reads {_FORMAT}: use the version that wrote it"
         )
     if words != [_FORMAT, hashlib.sha256(body).hexdigest()]:
         raise ConfigurationError(f"{path}/{NAME} is torn or was altered. Take another savepoint")
@@ -132,7 +132,7 @@ def check(savepoint: Savepoint) -> None:
 
 
 def contents(savepoint: Savepoint) -> Iterator[tuple[str, bytes]]:
-    """Every file of a savepoint, each compared with its checksum.
+    """Yield every file of a savepoint, each compared with its checksum.
 
     Raises:
         ConfigurationError: one is missing or altered.
@@ -150,7 +150,7 @@ def contents(savepoint: Savepoint) -> Iterator[tuple[str, bytes]]:
 
 
 def savepoints_in(directory: Path) -> tuple[list[Savepoint], list[str]]:
-    """The savepoints in a directory, the newest first; and what is wrong with the others.
+    """List the savepoints in a directory, the newest first, and what is wrong with the others.
 
     Raises:
         ConfigurationError: there is no such directory.
@@ -168,10 +168,10 @@ def savepoints_in(directory: Path) -> tuple[list[Savepoint], list[str]]:
 
 
 def choose(path: Path) -> Savepoint:
-    """A savepoint; or, of a directory of some, the newest good one.
+    """Open a savepoint or, in a directory of savepoints, the newest good one.
 
     Raises:
-        ConfigurationError: it is neither, or none of them is good.
+        ConfigurationError: the path is neither of these, or no savepoint is good.
     """
     path = local_path(path)
     try:
@@ -183,7 +183,7 @@ def choose(path: Path) -> Savepoint:
 
 
 def newest_good(directory: Path) -> Savepoint:
-    """The newest savepoint of a directory of which every file is as it was written.
+    """Find the newest savepoint in a directory whose files are all unchanged.
 
     Raises:
         ConfigurationError: there is none.
@@ -196,6 +196,6 @@ def newest_good(directory: Path) -> Savepoint:
             problems.append(str(error))
         else:
             for problem in problems:
-                logger.warning("an earlier savepoint is used, %s: %s", one.path, problem)
+                logger.warning("the newest savepoint is damaged, so the earlier one %s is used: %s", one.path, problem)
             return one
     raise ConfigurationError("; ".join([f"{directory} has no good savepoint", *problems]))

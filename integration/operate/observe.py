@@ -1,4 +1,4 @@
-"""A sink as Kafka shows it: its driver, its decisions, what is open, what is proven. Read-only: it fences nobody."""
+"""Observe a sink in Kafka: its driver, its decisions, what is open, what is proven. Read-only: fences nobody."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _OPEN: Final = frozenset({"Ongoing", "PrepareCommit"})
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """What is known of one decided transaction of the last batch."""
+    """The evidence for one decided transaction of the last batch."""
 
     batch: int
     task: int
@@ -57,20 +57,21 @@ class Proof:
 
 @dataclass(frozen=True, kw_only=True)
 class SinkState:
-    """See the module.
+    """The observed state of a sink.
 
     Attributes:
-        problem: why the decision log says nothing; None if it does.
+        problem: why the decision log cannot be used; None if it can.
         query_id: the query that the log is open for.
         driver: the newest driver's host and process.
         driver_epoch: its epoch.
-        producer_id: of the drivers' transactional id, with its epoch: who may decide.
+        producer_id: the producer that may decide: the owner of the drivers' transactional id, with its epoch.
         last_decided: the highest decided batch; None: none.
         last_committed: the highest batch that is proven visible.
-        transactions: what is open.
-        proofs: of every decided transaction of the last batch, and of earlier ones those that are not visible.
+        transactions: the open transactions.
+        proofs: the evidence for every decided transaction of the last batch, and for those of earlier ones that are not
+            visible.
         staged: whether the last batch's rows are staged.
-        held: partitions whose readers stop before the end.
+        held: the partitions whose readers stop before the end.
         is_complete: False if a broker did not list its open transactions.
     """
 
@@ -104,7 +105,7 @@ class SinkState:
 
 
 def observe(sink: KafkaSink) -> SinkState:
-    """Look at a sink.
+    """Observe a sink.
 
     Raises:
         TwoPhaseCommitError: no broker answers, or a right is missing.
@@ -120,7 +121,7 @@ def observe(sink: KafkaSink) -> SinkState:
 
 
 def observe_all(sinks: Sequence[KafkaSink]) -> list[SinkState]:
-    """Look at every sink of a cluster, some at once. What is wrong with one does not hide the others.
+    """Observe every sink of a cluster, several at once. A problem with one does not hide the others.
 
     Raises:
         RetriableError: no broker answers.
@@ -198,7 +199,7 @@ def _observed(cluster: Cluster) -> SinkState:
 
 
 def _let_commit(cluster: Cluster, decided: Sequence[Decided]) -> None:
-    """Wait while a driver commits what it has decided, at most a second."""
+    """Wait up to a second while a driver commits what it has decided."""
     handles = {one.handle.transactional_id: one.handle for one in decided}
 
     def is_committing() -> bool:
@@ -210,7 +211,7 @@ def _let_commit(cluster: Cluster, decided: Sequence[Decided]) -> None:
 
 
 def history(cluster: Cluster) -> History:
-    """The decisions.
+    """Read the decisions.
 
     Raises:
         DecisionLogDamagedError: they cannot be trusted.
@@ -223,7 +224,10 @@ def history(cluster: Cluster) -> History:
 
 
 def newest_epoch(found: History, decided: Mapping[str, Decided]) -> int:
-    """The newest driver's epoch. Its acquisition may be truncated; its transactional ids have it, too."""
+    """Find the newest driver's epoch.
+
+    Its acquisition record may be truncated, but its transactional ids also contain the epoch.
+    """
     of = (driver_epoch_of(one.handle.transactional_id) for one in decided.values())
     return max([*found.acquisitions, *(number for number in of if number is not None)], default=-1)
 

@@ -1,4 +1,4 @@
-"""One open transaction of a sink, as an operator has to know it."""
+"""One open transaction of a sink, with the facts that an operator needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Standing(Enum):
-    """What the decision record says of an open transaction."""
+    """What the decision record says about an open transaction."""
 
     DECIDED = "decided"  #: it must be committed
     ABANDONED = "abandoned"  #: decided, and given up by its user: it must be aborted
@@ -28,15 +28,15 @@ class Standing(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class OpenTransaction:
-    """See the module. Its attributes are the keys of a JSON object.
+    """An open transaction. Its attributes are the keys of a JSON object.
 
     Attributes:
         state: the coordinator's word for it.
-        age_s: since when it is open; None where the coordinator did not say.
+        age_s: how long it has been open; None if the coordinator did not say.
         expires_in_s: after this time the coordinator aborts it. Below 0: about to.
-        batch: of a decided transaction; None where it is not known.
-        rows: the same.
-        partitions: that it has written to, as ``topic:partition``.
+        batch: the batch of a decided transaction; None if unknown.
+        rows: the rows of a decided transaction; None if unknown.
+        partitions: the partitions that it has written to, as ``topic:partition``.
     """
 
     transactional_id: str
@@ -53,7 +53,7 @@ class OpenTransaction:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether somebody still has to decide or to commit it, and may come too late."""
+        """Whether somebody still has to decide or commit it, perhaps too late."""
         return self.standing is not Standing.DRIVER
 
     @property
@@ -63,14 +63,14 @@ class OpenTransaction:
 
     @property
     def evidence(self) -> str:
-        """What the decision record says, in a sentence."""
+        """The decision record's statement, in a sentence."""
         return {
             Standing.DECIDED: f"the decision of batch {self.batch} names it (task {self.task})",
-            Standing.ABANDONED: f"the decision of batch {self.batch} names it, and a later record gives the batch up",
-            Standing.ORPHAN: "no decision names it, and a newer driver has fenced the one that could have decided it",
+            Standing.ABANDONED: f"the decision of batch {self.batch} names it, but a later record gives up the batch",
+            Standing.ORPHAN: "no decision names it, and a newer driver has fenced the only one that could have decided it",
             Standing.RUNNING: "no decision names it yet; its driver is the newest one",
             Standing.DRIVER: "the driver's own transaction: it holds a record of the decision log",
-            Standing.UNJUDGED: "the decision log is missing or cannot be read: nothing says what was decided",
+            Standing.UNJUDGED: "the decision log is missing or cannot be read, so it is unknown what was decided",
         }[self.standing]
 
     def facts(self) -> dict[str, Any]:
@@ -103,10 +103,10 @@ def opened(
     """Judge a sink's open transactions.
 
     Args:
-        sink: its name.
-        described: what the coordinators say, by transactional id. What has ended meanwhile is left out.
-        decided: what the decision log has; None if it cannot be read.
-        driver_epoch: of the newest driver that the log shows.
+        sink: the sink's name.
+        described: the coordinators' descriptions, by transactional id. Those that have ended meanwhile are left out.
+        decided: the decisions in the log; None if it cannot be read.
+        driver_epoch: the epoch of the newest driver that the log shows.
         now_ms: the time, in ms since 1970 UTC. Ages compare it with the coordinators' clocks.
     """
     by_producer = {

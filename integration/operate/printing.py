@@ -1,4 +1,4 @@
-"""How the commands print: tables for people, one JSON object for programs, one line for what is wrong."""
+"""Print the commands' answers: tables for people, one JSON object for programs, one line for an error."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _STYLES: Final = {Urgency.NONE: "green", Urgency.WATCH: "yellow", Urgency.ACT: "
 
 
 class Answer(NamedTuple):
-    """What a command has to say."""
+    """The answer of a command."""
 
     status: int
     facts: Any  #: the JSON object
@@ -40,7 +40,7 @@ class Answer(NamedTuple):
 
 
 def run(name: str, act: Callable[[], Answer], *, as_json: bool) -> int:
-    """Do it, print the answer, return the exit status. Whatever is wrong is one line on stderr."""
+    """Run a command, print its answer, return the exit status. An error is one line on stderr."""
 
     def answered() -> int:
         with ended_by_signals():
@@ -57,7 +57,7 @@ def show_lines(lines: Iterable[str]) -> Callable[[Console], object]:
 
 
 def show_transactions(found: Sequence[OpenTransaction], console: Console) -> None:
-    """A table of open transactions."""
+    """Build a table of open transactions."""
     titles = ("transaction", "decision", "age", "expires in", "batch", "rows", "evidence")
     rows = [
         (
@@ -76,7 +76,7 @@ def show_transactions(found: Sequence[OpenTransaction], console: Console) -> Non
 
 
 def show_advice(found: Sequence[Advice], console: Console) -> None:
-    """Each in two lines: what is so; what to do, and where the runbook has more."""
+    """Format each finding in two lines: the finding, then the action with the link to the runbook."""
     for one in found:
         style = _STYLES[one.urgency]
         console.print(f"[{style}]{one.urgency.value}[/] {escape(one.what)}", soft_wrap=True)
@@ -84,7 +84,7 @@ def show_advice(found: Sequence[Advice], console: Console) -> None:
 
 
 def show_state(state: SinkState, advice: Sequence[Advice], console: Console) -> None:
-    """One sink: who owns it, how far it is, what is open, what holds readers back, what to do."""
+    """Format one sink: who owns it, how far it is, what is open, what holds readers back, what to do."""
     console.print(f"[bold]sink {escape(state.sink)}[/], ledger {escape(state.ledger)}", soft_wrap=True)
     who = state.driver or ("nobody yet" if state.driver_epoch < 0 else "its record is truncated")
     producer = "none" if state.producer_id < 0 else f"producer {state.producer_id} epoch {state.producer_epoch}"
@@ -96,7 +96,7 @@ def show_state(state: SinkState, advice: Sequence[Advice], console: Console) -> 
     if state.transactions:
         show_transactions(state.transactions, console)
     for one in state.held:
-        by = one.transactional_id or "a transaction that is just ending"
+        by = one.transactional_id or "a transaction that is currently ending"
         text = f"  {one.topic}[{one.partition}]: readers stop at {one.stable} of {one.end}, behind {by}"
         console.print(text, markup=False, soft_wrap=True)
     show_advice(advice, console)

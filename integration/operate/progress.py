@@ -1,7 +1,7 @@
-"""A query's progress in Kafka's own terms: consumer-group offsets of its Kafka source, for lag tools and autoscalers.
+"""Publish a query's progress as consumer-group offsets of its Kafka source, for lag tools and autoscalers.
 
-Written after a batch is visible, never read back: Spark's checkpoint stays the truth. Nothing waits for it, and it stops no
-query: where it fails, the lag that others see is too high until the next batch.
+The offsets are written after a batch is visible and never read back: Spark's checkpoint stays the truth. Nothing waits for
+them, and a failure stops no query: the lag that others see is then too high until the next batch.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def with_progress(
     """Make the callable for ``foreachBatch`` that commits the source's offsets to a consumer group after each batch.
 
     Args:
-        function: what writes: ``exactly_once(…)``.
-        checkpoint_location: the query's.
-        bootstrap_servers: of the cluster that the query reads.
+        function: the function that writes: ``exactly_once(…)``.
+        checkpoint_location: the query's checkpoint.
+        bootstrap_servers: the brokers of the cluster that the query reads.
         group: a consumer group of its own, without members: Spark's own groups and those of others are not touched.
-        options: connection options with the prefix ``kafka.``, as of a sink.
+        options: connection options with the prefix ``kafka.``, as for a sink.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -80,13 +80,15 @@ class WithProgress:
                 request = [ConsumerGroupTopicPartitions(self._group, ends)]
                 self._sent = self._admin.alter_consumer_group_offsets(request)[self._group]
         except (KafkaException, TwoPhaseCommitError) as error:
-            logger.warning("the consumer group %s does not show batch %d: %s", self._group, batch_id, error)
+            logger.warning(
+                "the consumer group %s does not show batch %d yet. No data is at risk: %s", self._group, batch_id, error
+            )
 
     def _look_back(self) -> None:
-        """Wait for the former request, which has had a batch's time: a later one must not overtake it.
+        """Wait for the previous request, which has had a whole batch's time: a later one must not overtake it.
 
         Raises:
-            KafkaException: it failed.
+            KafkaException: that request failed.
         """
         sent, self._sent = self._sent, None
         if sent is not None:
@@ -96,7 +98,7 @@ class WithProgress:
 
 
 def kafka_offsets(by_source: Mapping[str, str]) -> list[TopicPartition]:
-    """The ends of a batch in its Kafka sources; other sources have offsets of other forms, and are left out."""
+    """Find the end offsets of a batch in its Kafka sources. Other sources have offsets of other forms and are left out."""
     found = []
     for text in by_source.values():
         try:

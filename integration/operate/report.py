@@ -1,4 +1,4 @@
-"""``twopc report``: the page of the history, with what the cluster says of the query's sinks at this moment."""
+"""``twopc report``: the history as a page, with the present state of the query's sinks on the cluster."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ _STYLES: Final = {Urgency.NONE: "", Urgency.WATCH: "watch", Urgency.ACT: "bad"}
 
 
 def write_report(checkpoint: Path, out: Path, connection: Connection, *, last: int) -> int:
-    """One HTML page; return the exit status. A cluster that does not answer is said on it: the history is worth reading then."""
+    """Write one HTML page; return the exit status.
+
+    If the cluster does not answer, the page says so and still has the history.
+    """
 
     def act() -> int:
         history = read(checkpoint)
@@ -54,7 +57,7 @@ def write_report(checkpoint: Path, out: Path, connection: Connection, *, last: i
         count = min(last, len(history.checkpoints))
         typer.echo(f"{out}: {count} checkpoint{'' if count == 1 else 's'}")
         if problem is not None:
-            typer.echo(f"twopc report: {problem}. The page is written without it.", err=True)
+            typer.echo(f"twopc report: {problem}. The page was written without it.", err=True)
         return _WRITTEN if problem is None else _NOT_ASKED
 
     return reported(
@@ -63,9 +66,9 @@ def write_report(checkpoint: Path, out: Path, connection: Connection, *, last: i
 
 
 def sinks_section(sinks: Sequence[tuple[SinkState, Sequence[Advice]]], at_ms: int) -> str:
-    """Each sink: how far it is, what is open, how far readers are behind, and what to do."""
+    """Render each sink: how far it is, what is open, how far readers are behind, and what to do."""
     if not sinks:
-        return none("The checkpoint is bound to no Kafka sink.")
+        return none("The checkpoint is not bound to any Kafka sink.")
     return "\n".join([none(f"As the cluster showed it at {utc(at_ms)}."), *(_sink(*one) for one in sinks)])
 
 

@@ -1,4 +1,4 @@
-"""``twopc resolve``: through a batch in doubt step by step: its state, the evidence, the next action. By recovery's own table."""
+"""``twopc resolve``: walk through a batch in doubt by recovery's own table: its state, the evidence, the next action."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 _NEXT: Final = {
     Step.WRITE: "Nothing is in doubt: the next start writes the next batch. Start the query.",
     Step.FINISH: "Nothing is in doubt: the next start finishes the batch without writing. Start the query.",
-    Step.REWRITE: "All of the batch is lost, so nothing of it is visible: start the query, which writes it again.",
-    Step.PUBLISH: "What is lost is staged: start the query, which publishes it from the staged rows.",
-    Step.REPAIR: "Start the query: if the replay gives the decided rows, it writes what is lost; else it stops in doubt.",
+    Step.REWRITE: "The whole batch is lost, so nothing of it is visible: start the query, which writes it again.",
+    Step.PUBLISH: "The lost rows are staged: start the query, which publishes them from the staged rows.",
+    Step.REPAIR: "Start the query: if the replay gives the decided rows, it rewrites the lost ones; otherwise it stops in doubt.",
     Step.IN_DOUBT: (
-        "Spark has moved past the batch and cannot replay it. Look at the output, then start once with "
-        "override=Abandon({batch}): what is visible stays, the rest is given up."
+        "Spark has moved past the batch and cannot replay it. Check the output, then start once with "
+        "override=Abandon({batch}): what is visible stays, and the rest is given up."
     ),
     Step.BLOCKED: (
         "Neither commit nor loss can be proven now. Start the query when every broker answers. If its markers were "
@@ -51,7 +51,7 @@ _ENTRIES: Final = {
 
 
 def resolve(what: str, connection: Connection, *, checkpoint: Path | None, is_sure: bool, may_ask: bool) -> Answer:
-    """Go through the last decision of each sink; commit what is decided and open, if that is confirmed.
+    """Walk through the last decision of each sink; after confirmation, commit what is decided and open.
 
     Raises:
         ForbiddenError: the decision record has changed meanwhile.
@@ -94,7 +94,7 @@ def _resolve(
         )
     action = text.format(batch=state.last_decided)
     if checkpoint is None and step in _ENTRIES:
-        action += " This takes it that Spark replays the batch; name the checkpoint to be sure."
+        action += " This assumes that Spark replays the batch; name the checkpoint to be sure."
     lines.append(f"3. Next ({label}): {action} {RUNBOOK}#{anchor}")
     facts = {
         "sink": state.sink,
@@ -110,7 +110,7 @@ def _resolve(
 
 
 def _step(state: SinkState, checkpoint: CheckpointState | None) -> tuple[Step, str]:
-    """The row of recovery's table that the next start will match, as far as can be known without it."""
+    """Find the row of recovery's table that the next start will match, as far as it can be known in advance."""
     assert state.history is not None
     batch = state.last_decided
     finished = None if checkpoint is None else checkpoint.finished

@@ -1,8 +1,8 @@
-"""Restore a savepoint: a new checkpoint, of a new query, that goes on behind the savepoint's batch.
+"""Restore a savepoint: create a new checkpoint, for a new query, that continues after the savepoint's batch.
 
-The new query has an id of its own. So the old checkpoint and the new one can never write to a sink in turns unnoticed: the new
-query has to name the old one (``EndQuery``), and the ledger ends the old one for good. The binding and the decisions of the
-old query are not restored: they would bind the new checkpoint to what the old one goes on deciding.
+The new query has an id of its own. So the old checkpoint and the new one can never take turns writing to a sink unnoticed: the
+new query has to name the old one (``EndQuery``), and the ledger ends the old one for good. The binding and the decisions of the
+old query are not restored: they would bind the new checkpoint to the old query's further decisions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NOTE: Final = "twopc/restored.json"
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a checkpoint was restored from; kept in it for people."""
+    """The origin of a restored checkpoint, kept in it for information."""
 
     savepoint: str
     former_query_id: str
@@ -40,14 +40,14 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Repeated(NamedTuple):
-    """What a sink shows already and will get again.
+    """The output that a sink already shows and will get again.
 
     Attributes:
-        first: the first batch that was decided after the savepoint; None: none was.
+        first: the first batch that was decided after the savepoint; None if there is none.
         last: the last one.
-        rows: of them, as far as the ledger still has their decisions.
-        is_exact: whether it has all of them.
-        text: in a sentence.
+        rows: their number of rows, as far as the ledger still has their decisions.
+        is_exact: whether the ledger has all of them.
+        text: the same in a sentence.
     """
 
     sink: str
@@ -59,13 +59,13 @@ class Repeated(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """A checkpoint that was restored.
+    """A restored checkpoint.
 
     Attributes:
-        checkpoint: where it is.
-        query_id: of the new query.
-        savepoint: what it was restored from.
-        repeated: for each sink that was asked.
+        checkpoint: its location.
+        query_id: the new query's id.
+        savepoint: the savepoint that it was restored from.
+        repeated: the repeated output of each sink that was asked.
     """
 
     checkpoint: Path
@@ -75,7 +75,7 @@ class Restored(NamedTuple):
 
     @property
     def settings(self) -> str:
-        """What to pass to ``exactly_once`` at the first start."""
+        """The arguments for ``exactly_once`` at the first start."""
         former = self.savepoint.manifest.query_id
         return f"override=[AdoptQuery({self.query_id!r}), EndQuery({former!r})]"
 
@@ -93,12 +93,12 @@ class Restored(NamedTuple):
 
 
 def restore_savepoint(savepoint: Path, checkpoint: Path, *, sinks: Sequence[KafkaSink] = ()) -> Restored:
-    """Make a new checkpoint from a savepoint. Start the new query with :attr:`Restored.settings`.
+    """Create a new checkpoint from a savepoint. Start the new query with :attr:`Restored.settings`.
 
     Args:
-        savepoint: a savepoint; or a directory of some, of which the newest good one is taken.
+        savepoint: a savepoint, or a directory of savepoints, whose newest good one is used.
         checkpoint: the new checkpoint; it must not exist, or be empty.
-        sinks: asked what will be repeated. Nothing is written to them.
+        sinks: the sinks to ask for output that will be repeated. Nothing is written to them.
 
     Raises:
         ConfigurationError: there is no good savepoint, or the checkpoint is not empty, or cannot be written.
@@ -107,7 +107,7 @@ def restore_savepoint(savepoint: Path, checkpoint: Path, *, sinks: Sequence[Kafk
     found, checkpoint = choose(savepoint), local_path(checkpoint)
     if checkpoint.exists() and (not checkpoint.is_dir() or any(checkpoint.iterdir())):
         raise ConfigurationError(
-            f"{checkpoint} is not empty: a savepoint is restored to a new checkpoint. Nothing was written"
+            f"{checkpoint} is not empty: a savepoint can be restored only to a new checkpoint. Nothing was written"
         )
     repeated = tuple(repeated_in(sink, found) for sink in sinks)
     name = str(uuid.uuid4())
@@ -125,7 +125,7 @@ def restore_savepoint(savepoint: Path, checkpoint: Path, *, sinks: Sequence[Kafk
 
 
 def repeated_in(sink: KafkaSink, savepoint: Savepoint) -> Repeated:
-    """What the sink was given after the savepoint: it is visible already, and the new query writes it again.
+    """Find the output that the sink got after the savepoint. It is already visible, and the new query writes it again.
 
     Raises:
         ConfigurationError: the sink's decisions cannot be read.
@@ -134,13 +134,14 @@ def repeated_in(sink: KafkaSink, savepoint: Savepoint) -> Repeated:
     state = observe(sink)
     if state.history is None:
         raise ConfigurationError(
-            f"sink {sink.name!r}: {state.problem}. So nothing says which output would be repeated. Nothing was restored"
+            f"sink {sink.name!r}: {state.problem}. So it is unknown which output would be repeated. Nothing was restored"
         )
     manifest = savepoint.manifest
     if state.query_id != manifest.query_id:
         raise ConfigurationError(
-            f"sink {sink.name!r} belongs to query {state.query_id} now, the savepoint is of query {manifest.query_id}. Nothing "
-            "was restored. Take a savepoint of that query, or restore without --bootstrap-servers and give the sink another name"
+            f"sink {sink.name!r} now belongs to query {state.query_id}, but the savepoint is of query {manifest.query_id}. "
+            "Nothing was restored. Take a savepoint of that query, or restore without --bootstrap-servers and give the sink "
+            "another name"
         )
     later = {
         key.batch: sum(int(handle["rows"]) for _, handle in batch.handles(sink.name))
@@ -155,13 +156,13 @@ def repeated_in(sink: KafkaSink, savepoint: Savepoint) -> Repeated:
     batches = f"batch {first}" if first == highest else f"batches {first} to {highest}"
     is_exact = len(later) == highest - manifest.batch_id
     text = (
-        f"sink {sink.name!r} has {batches} already: {'' if is_exact else 'at least '}{count} rows. Their "
-        "input is processed again, so their output is repeated"
+        f"sink {sink.name!r} already has {batches}: {'' if is_exact else 'at least '}{count} rows. Their input is processed "
+        "again, so their output is repeated"
     )
     return Repeated(sink.name, first, highest, count, is_exact=is_exact, text=text)
 
 
 def _of_query(metadata: bytes, query_id: str) -> bytes:
-    """Spark's file ``metadata`` with another query's id."""
+    """Encode Spark's file ``metadata`` with another query's id."""
     *head, last = metadata.decode().splitlines()
     return "\n".join([*head, json.dumps({**json.loads(last), "id": query_id}, separators=(",", ":"))]).encode()

@@ -1,4 +1,4 @@
-"""How many periodic savepoints are kept: the newest good ones. One that is damaged does not count, and none of it is trusted."""
+"""Keep only the newest good periodic savepoints. A damaged one does not count, and none of it is trusted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DELETED: Final = ".deleted"
 
 
 class Retention:
-    """Deletes a query's periodic savepoints but the newest good ones. It remembers which it has compared with their checksums."""
+    """Deletes a query's periodic savepoints except the newest good ones. It remembers which ones it has verified."""
 
     def __init__(self, directory: Path, keep: int) -> None:
         self._directory = directory
@@ -27,9 +27,9 @@ class Retention:
         self._good: set[Path] = set()
 
     def apply(self, query_id: str) -> list[Path]:
-        """Delete what is older than the newest good ones; return what was deleted. A crash leaves every savepoint whole or gone.
+        """Delete savepoints older than the newest good ones; return the deleted ones. A crash leaves each one whole or gone.
 
-        Savepoints that somebody has asked for, those of other queries and those without a readable manifest stay.
+        Requested savepoints, those of other queries and those without a readable manifest stay.
 
         Raises:
             ConfigurationError: there is no such directory.
@@ -58,6 +58,6 @@ class Retention:
         return True
 
     def _delete(self, path: Path) -> None:
-        """First it loses its name, durably: half a savepoint must never have one."""
+        """Delete a savepoint. First rename it, durably: half a savepoint must never have a savepoint's name."""
         path.rename(path.parent / f".{path.name}{_DELETED}")
         sync(path.parent)

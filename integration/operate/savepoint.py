@@ -1,9 +1,10 @@
-"""Take a savepoint: a copy of a checkpoint at the end of a batch, of a query that is stopped or running.
+"""Take a savepoint of a stopped or running query: a copy of its checkpoint at the end of a batch.
 
-What is consistent while a query runs: Spark never changes a file of a checkpoint, it adds and deletes them. ``commits/N`` is
-written after everything that belongs to batch N: its offsets, its state (version N + 1), and ``foreachBatch`` has returned, so
-every sink shows it. So the files up to batch N are a consistent copy, whatever is being added meanwhile. Spark deletes what
-lies ``minBatchesToRetain`` batches back. If a file that batch N needs is deleted before it is copied, the copy is begun anew.
+Why the copy is consistent while a query runs: Spark never changes a checkpoint's files, it only adds and deletes them.
+``commits/N`` is written after everything that belongs to batch N: its offsets, its state (version N + 1), and ``foreachBatch``
+has returned, so every sink shows it. So the files up to batch N are a consistent copy, even while Spark adds others. Spark
+deletes files that are ``minBatchesToRetain`` batches old. If a file that batch N needs is deleted before it is copied, the copy
+starts again.
 
 Source logs (``sources/``) are copied whole: an entry beyond batch N is as if Spark had died before it planned batch N + 1.
 """
@@ -52,10 +53,10 @@ def create_savepoint(
     """Copy a checkpoint as it was at the end of its last finished batch.
 
     Args:
-        checkpoint: the query's; the query may be running.
+        checkpoint: the query's checkpoint; the query may be running.
         directory: where savepoints are kept; the savepoint is a directory in it.
-        sinks: Kafka sinks whose decision logs are noted, too. They are read only.
-        is_periodic: nobody has asked for this one, and it may be deleted when there are newer ones.
+        sinks: Kafka sinks whose positions in their decision logs are also recorded. They are only read.
+        is_periodic: whether the query takes it by itself, and may delete it once there are newer ones.
 
     Raises:
         ConfigurationError: there is no checkpoint, it has no finished batch, or it cannot be read or written.
@@ -69,11 +70,15 @@ def create_savepoint(
         positions = {sink.name: _position(sink) for sink in sinks}
         finished = max(numbers(LocalFiles(checkpoint), "commits"), default=None)
         if finished is None:
-            raise ConfigurationError(f"{checkpoint} has no finished batch yet: there is nothing to keep")
+            raise ConfigurationError(f"{checkpoint} has no finished batch yet, so there is nothing to save")
         try:
             return _copy(directory, found, finished, positions, is_periodic=is_periodic)
         except _VanishedError as error:
-            logger.warning("batch %d is not copied: Spark has deleted %s meanwhile", finished, error)
+            logger.warning(
+                "batch %d was not copied, because Spark has deleted %s meanwhile; a later batch is tried",
+                finished,
+                error,
+            )
         except OSError as error:
             raise ConfigurationError(f"the savepoint cannot be written: {error}. Nothing is left of it") from error
     raise RetriableError(
@@ -131,9 +136,9 @@ def _copy(
 
 
 def _wanted(checkpoint: Path, batch: int) -> list[str]:
-    """The names of the files that a copy of batch N may need.
+    """List the files that a copy of batch N may need.
 
-    State versions are listed first: what they refer to (RocksDB's files) was there before they were.
+    State versions are listed first: the files that they refer to (RocksDB's) existed before them.
     """
     versions = [name for name in _names(checkpoint) if _belongs(name, batch) and _version(name) is not None]
     others = [name for name in _names(checkpoint) if _belongs(name, batch) and _version(name) is None]
@@ -141,7 +146,7 @@ def _wanted(checkpoint: Path, batch: int) -> list[str]:
 
 
 def _names(checkpoint: Path) -> Iterator[str]:
-    """Every file, but those that begin with a dot: Hadoop's checksums and files that are being written."""
+    """List every file except those that begin with a dot: Hadoop's checksums and files that are being written."""
     for path in sorted(checkpoint.rglob("*")):
         name = path.relative_to(checkpoint)
         if not any(part.startswith(".") for part in name.parts) and path.is_file():
@@ -159,7 +164,7 @@ def _belongs(name: str, batch: int) -> bool:
 
 
 def _version(name: str) -> tuple[int, str] | None:
-    """The version of a state store that a file holds, and its kind."""
+    """Find the version and kind of a state store's file."""
     if not name.startswith("state/"):
         return None
     match = _VERSION.fullmatch(name.rpartition("/")[2])
@@ -167,7 +172,7 @@ def _version(name: str) -> tuple[int, str] | None:
 
 
 def _require_whole(names: AbstractSet[str], vanished: Sequence[str], batch: int) -> None:
-    """Require that nothing is missing that a restart after the batch reads."""
+    """Require that the copy has every file that a restart after the batch reads."""
     needed = {"metadata", f"offsets/{batch}", f"commits/{batch}"} | ({f"offsets/{batch - 1}"} if batch else set())
     if missing := sorted(needed - names):
         raise _VanishedError(", ".join(missing))

@@ -10,14 +10,14 @@ import typer
 from twopc.integration.command_line import Config, ConfigFile, Json, Timeout, connection
 
 app = typer.Typer(
-    no_args_is_help=True, help="Consistent copies of a query's checkpoint, to go back to or to go elsewhere."
+    no_args_is_help=True, help="Make consistent copies of a query's checkpoint, to return to or to move elsewhere."
 )
 
 _Checkpoint = Annotated[
     Path, typer.Argument(help="The query's checkpoint, a local directory. The query may be running.")
 ]
 _Directory = Annotated[Path, typer.Argument(help="Where savepoints are kept; each is a directory in it.")]
-_Servers = Annotated[str | None, connection(help="host:port of a broker: to ask the sinks' ledgers, too.")]
+_Servers = Annotated[str | None, connection(help="host:port of a broker, to also ask the sinks' ledgers.")]
 
 
 @app.command()
@@ -49,10 +49,10 @@ def create(  # noqa: PLR0913 - options of a command line
 def list_savepoints(
     directory: _Directory,
     *,
-    thorough: Annotated[bool, typer.Option("--thorough", help="Read every file, and compare its checksum.")] = False,
+    thorough: Annotated[bool, typer.Option("--thorough", help="Read every file and verify its checksum.")] = False,
     as_json: Json = False,
 ) -> None:
-    """The savepoints in a directory, the newest first.
+    """List the savepoints in a directory, the newest first.
 
     Exit status: 0 all are good, 1 some are not, 2 there is no such directory.
     """
@@ -66,7 +66,9 @@ def list_savepoints(
 
 @app.command()
 def restore(  # noqa: PLR0913 - options of a command line
-    savepoint: Annotated[Path, typer.Argument(help="A savepoint; or a directory of some: the newest good one.")],
+    savepoint: Annotated[
+        Path, typer.Argument(help="A savepoint, or a directory of savepoints to use the newest good one.")
+    ],
     checkpoint: Annotated[Path, typer.Argument(help="The new checkpoint; it must not exist, or be empty.")],
     *,
     bootstrap_servers: _Servers = None,
@@ -75,7 +77,7 @@ def restore(  # noqa: PLR0913 - options of a command line
     timeout: Timeout = 30,
     as_json: Json = False,
 ) -> None:
-    """Make the checkpoint of a new query from a savepoint, and say which output that query repeats.
+    """Create the checkpoint of a new query from a savepoint, and show which output that query repeats.
 
     Every file is compared with its checksum. Nothing is written to the sinks.
 
@@ -99,11 +101,11 @@ def stop_with_savepoint(
     wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the end of the batch.")] = 600.0,
     as_json: Json = False,
 ) -> None:
-    """Have a running query take a savepoint at the end of its batch, and stop.
+    """Make a running query take a savepoint at the end of its batch, and stop.
 
     Its function must be made with twopc.integration.operate.with_savepoints(…). The query ends with StoppedWithSavepointError.
 
-    Exit status: 0 stopped, 2 not stopped: the query goes on.
+    Exit status: 0 stopped, 2 not stopped: the query continues.
     """
     from twopc.integration.operate import savepoints as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""``twopc savepoint create | list | restore | stop-with-savepoint`` behind their options."""
+"""Run ``twopc savepoint create | list | restore | stop-with-savepoint`` with parsed options."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def stop(checkpoint: Path, directory: Path, timeout_s: float) -> Answer:
     """Have a running query take a savepoint, and stop.
 
     Raises:
-        TwoPhaseCommitError: it did not; the query goes on.
+        TwoPhaseCommitError: it did not stop; the query continues.
     """
     found = request_savepoint(checkpoint, directory, stop=True, timeout_s=timeout_s)
     assert found is not None  # nothing else ends the waiting
@@ -43,7 +43,7 @@ def stop(checkpoint: Path, directory: Path, timeout_s: float) -> Answer:
 
 
 def list_savepoints(directory: Path, *, is_thorough: bool) -> Answer:
-    """The savepoints in a directory, the newest first.
+    """List the savepoints in a directory, the newest first.
 
     Raises:
         ConfigurationError: there is no such directory.
@@ -64,7 +64,7 @@ def list_savepoints(directory: Path, *, is_thorough: bool) -> Answer:
 
 
 def restore(savepoint: Path, checkpoint: Path, connection: Connection) -> Answer:
-    """Restore a savepoint to a new checkpoint, and say what the new query repeats.
+    """Restore a savepoint to a new checkpoint, and show what the new query repeats.
 
     Raises:
         TwoPhaseCommitError: it could not be restored; nothing is left of it.
@@ -73,16 +73,17 @@ def restore(savepoint: Path, checkpoint: Path, connection: Connection) -> Answer
     done = restore_savepoint(found.path, checkpoint, sinks=connection.bound_sinks(found.manifest.sinks))
     behind = done.savepoint.manifest.batch_id
     lines = [
-        f"Restored {done.savepoint.path} to {checkpoint}: query {done.query_id}, behind batch {behind}.",
+        f"Restored {done.savepoint.path} to {checkpoint}: query {done.query_id}, after batch {behind}.",
         *(f"{one.text[0].upper()}{one.text[1:]}." for one in done.repeated),
     ]
     if not done.repeated:
         lines.append(
-            "What is repeated was not asked: add --bootstrap-servers. Every batch decided after the savepoint is."
+            "The sinks were not asked what is repeated: add --bootstrap-servers. Every batch decided after the savepoint is "
+            "repeated."
         )
     lines += [
-        f"First start in place of the old query: exactly_once(…, {done.settings}). The old query is then ended for good.",
-        f"Beside the old query instead: give the sinks other names, and override=AdoptQuery({done.query_id!r}) only.",
+        f"To replace the old query, start first with exactly_once(…, {done.settings}). The old query is then ended for good.",
+        f"To run beside the old query instead: give the sinks other names, and only override=AdoptQuery({done.query_id!r}).",
     ]
     return Answer(DONE, done.facts(), show_lines(lines))
 

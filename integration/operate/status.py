@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class Look(NamedTuple):
-    """What one look has found.
+    """The result of one look.
 
     Attributes:
-        checkpoint: what it says, where one was named, and what follows from that alone.
-        sinks: each with what to do about it.
+        checkpoint: its facts, if one was named, and the findings from it alone.
+        sinks: each sink with its findings.
         strangers: see :class:`~twopc.integration.operate.subject.Subject`.
     """
 
@@ -55,7 +55,7 @@ def look(what: str | None, connection: Connection, *, checkpoint: Path | None = 
 
 
 def status(what: str | None, connection: Connection, *, checkpoint: Path | None = None) -> Answer:
-    """Look once, and answer.
+    """Look once, and build the answer.
 
     Raises:
         TwoPhaseCommitError: there is no such checkpoint, or no broker answers.
@@ -79,7 +79,7 @@ def status(what: str | None, connection: Connection, *, checkpoint: Path | None 
         for state, advice in found:
             show_state(state, advice, console)
         for topic in strangers:
-            text = f"{topic} is no ledger: no sink can have its name. A copy, or what a preflight that was killed left behind"
+            text = f"{topic} is not a ledger, since no sink can have its name. It is a copy, or a killed preflight left it behind"
             console.print(text, markup=False, soft_wrap=True)
         if not found and seen is None:
             console.print("No sink has a ledger or an open transaction on this cluster.")
@@ -88,7 +88,7 @@ def status(what: str | None, connection: Connection, *, checkpoint: Path | None 
 
 
 def watch(what: str | None, connection: Connection, pace: Pace, *, checkpoint: Path | None, as_json: bool) -> int:
-    """Look again and again, until Ctrl-C or for a time; the last look's exit status.
+    """Look repeatedly, until Ctrl-C or for a given time; return the last look's exit status.
 
     A look that finds no broker says so, and the next one tries again.
     """
@@ -122,7 +122,7 @@ def watch(what: str | None, connection: Connection, pace: Pace, *, checkpoint: P
 
 
 def _of_history(checkpoint: Path) -> Advice | None:
-    """What to say of the last checkpoint that has ended, if it has failed."""
+    """Build the finding about the last checkpoint that has ended, if it failed."""
     try:
         last = read(checkpoint).checkpoints[-1]
     except (HistoryError, IndexError):
@@ -132,28 +132,28 @@ def _of_history(checkpoint: Path) -> Advice | None:
     ended = utc(last.triggered_ms + last.took_ms)
     what = f"the last checkpoint, {last.batch_id}, {last.outcome} at {ended}: {last.cause.error} in {last.cause.phase or 'start'}"
     action = (
-        f"`twopc show {checkpoint} {last.batch_id}` says why, `twopc diagnose {checkpoint}` what to change. Then start the "
-        "query, if none runs."
+        f"`twopc show {checkpoint} {last.batch_id}` says why, and `twopc diagnose {checkpoint}` says what to change. Then "
+        "start the query, if it is not running."
     )
     return Advice(Urgency.WATCH, what, action, "checkpoints-fail-again-and-again")
 
 
 def _of_checkpoint(found: CheckpointState, *, has_sinks: bool) -> list[Advice]:
-    """What the checkpoint says by itself."""
+    """List the findings from the checkpoint alone."""
     if found.registers is not None and found.registers.damage is not None:
         action = "Restore the checkpoint from a backup; the query refuses to start with it."
         return [Advice(Urgency.ACT, f"{found.registers.damage}", action, "the-ledger-is-lost-or-damaged")]
     if has_sinks:
         return []
     if found.log is None:
-        what = "no batch was decided with this checkpoint yet"
+        what = "no batch has been decided with this checkpoint yet"
         return [Advice(Urgency.NONE, what, "Nothing to do.", "healthy")]
     unfinished = found.planned is not None and found.planned != found.finished
     where = "" if found.registers is not None else " Add --bootstrap-servers to see what its ledger says."
     if not unfinished:
         return [Advice(Urgency.NONE, f"Spark has finished batch {found.finished}", f"Nothing to do.{where}", "healthy")]
-    what = f"Spark has planned batch {found.planned} and not finished it: it is being written, or the query has ended"
-    return [Advice(Urgency.WATCH, what, f"If no query runs, start it.{where}", "a-batch-is-being-written")]
+    what = f"Spark has planned batch {found.planned} but not finished it: it is being written, or the query has ended"
+    return [Advice(Urgency.WATCH, what, f"If the query is not running, start it.{where}", "a-batch-is-being-written")]
 
 
 def _show_checkpoint(found: CheckpointState, console: Console) -> None:

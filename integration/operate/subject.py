@@ -1,4 +1,4 @@
-"""What a command is about: a sink, the sinks of a checkpoint, or all sinks on a cluster."""
+"""Find the subject of a command: a sink, the sinks of a checkpoint, or all sinks on a cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NOBODY: Final = "twopc-operate"
 
 @dataclass(frozen=True)
 class Connection:
-    """How to reach the cluster; ``bootstrap_servers`` is None where a command can do without it."""
+    """How to reach the cluster; ``bootstrap_servers`` is None if a command can do without it."""
 
     bootstrap_servers: str | None
     ledger_topic: str | None = None
@@ -37,7 +37,7 @@ class Connection:
     timeout_s: int = 30
 
     def sink(self, name: str, ledger_topic: str | None = None) -> KafkaSink:
-        """The sink of this name.
+        """Build the sink of this name.
 
         Raises:
             ConfigurationError: no broker was named, or an argument is wrong.
@@ -48,7 +48,7 @@ class Connection:
         return describing(self.bootstrap_servers, name, topic, self.config, self.config_file, self.timeout_s)()
 
     def bound_sinks(self, bound: Mapping[str, Mapping[str, str]]) -> tuple[KafkaSink, ...]:
-        """The Kafka sinks of those that a checkpoint is bound to; none without a broker."""
+        """Select the Kafka sinks that a checkpoint is bound to; none without a broker."""
         if self.bootstrap_servers is None:
             return ()
         of_kafka = {name: facts["ledger"] for name, facts in bound.items() if "ledger" in facts}
@@ -57,12 +57,13 @@ class Connection:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a command is about.
+    """The subject of a command.
 
     Attributes:
         sinks: the Kafka sinks; none for a checkpoint that has none, or without a connection.
-        checkpoint: what it says, where one was named.
-        strangers: topics that are named like a ledger and that no sink can have, such as a copy or what a preflight left.
+        checkpoint: the facts of the checkpoint, if one was named.
+        strangers: topics that are named like a ledger but cannot belong to a sink, such as a copy or the remains of a
+            preflight.
     """
 
     sinks: tuple[KafkaSink, ...]
@@ -71,12 +72,12 @@ class Subject:
 
 
 def subject_of(what: str | None, connection: Connection, *, checkpoint: Path | None = None) -> Subject:
-    """Find it.
+    """Find the subject.
 
     Args:
         what: a sink's name, or the path of a query's checkpoint; None: all sinks on the cluster.
-        connection: to the cluster.
-        checkpoint: the query's, beside a sink's name.
+        connection: the connection to the cluster.
+        checkpoint: the query's checkpoint, in addition to a sink's name.
 
     Raises:
         ConfigurationError: there is no such checkpoint, it cannot be read, or no broker was named.
@@ -97,7 +98,7 @@ def is_path(what: str) -> bool:
 
 
 def _all_sinks(connection: Connection) -> Subject:
-    """By their ledgers; and by their open transactions, which outlive a ledger that was deleted."""
+    """Find all sinks by their ledgers, and by their open transactions, which outlive a deleted ledger."""
     nobody = connection.sink(_NOBODY)
     with closing(TransactionClient(nobody.committing_config())) as client:  # reports an unreachable broker in one line
         ids = client.list_open("").transactional_ids

@@ -1,4 +1,4 @@
-"""``twopc transactions list | prove | commit | abort`` behind their options."""
+"""Run ``twopc transactions list | prove | commit | abort`` with parsed options."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def list_open(what: str | None, connection: Connection) -> Answer:
-    """Every open transaction of the sinks.
+    """List every open transaction of the sinks.
 
     Raises:
         TwoPhaseCommitError: no broker answers.
@@ -62,7 +62,7 @@ def list_open(what: str | None, connection: Connection) -> Answer:
 
 
 def prove(what: str, connection: Connection) -> Answer:
-    """What is proven of each transaction of the last decision. Ends nothing, and fences nobody.
+    """Show what is proven about each transaction of the last decision. Ends nothing, and fences nobody.
 
     Raises:
         TwoPhaseCommitError: no broker answers.
@@ -85,10 +85,10 @@ def prove(what: str, connection: Connection) -> Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class ByHand:
-    """What a person has said beside the act.
+    """The options for an act.
 
     Attributes:
-        checkpoint: the query's; a reason is kept in it.
+        checkpoint: the query's checkpoint; a reason is kept in it.
         is_forced: ``--force``.
         reason: ``--reason``.
         is_sure: ``--yes``.
@@ -103,13 +103,13 @@ class ByHand:
         """Require a reason with ``--force``.
 
         Raises:
-            ConfigurationError: there is none.
+            ConfigurationError: there is no reason.
         """
         if self.is_forced and not (self.reason or "").strip():
             raise ConfigurationError("--force needs --reason TEXT: it is written down, for those who ask later")
 
     def write_down(self, directory: Path, command: str, sink: str, wanted: Sequence[OpenTransaction]) -> str | None:
-        """Make the reason durable; returns its file, or None where nothing is forced."""
+        """Write the reason durably; return its file, or None if nothing is forced."""
         if not self.is_forced:
             return None
         named = {one.transactional_id: one.standing.value for one in wanted}
@@ -117,7 +117,7 @@ class ByHand:
 
 
 def commit(what: str, ids: Collection[str], connection: Connection, by_hand: ByHand) -> Answer:
-    """Commit what is decided.
+    """Commit the decided transactions.
 
     Raises:
         ForbiddenError: the decision record forbids it.
@@ -136,10 +136,10 @@ def commit(what: str, ids: Collection[str], connection: Connection, by_hand: ByH
 
 
 def abort(what: str, ids: Collection[str], connection: Connection, by_hand: ByHand) -> Answer:
-    """Abort what nobody has decided.
+    """Abort undecided transactions.
 
     Raises:
-        ForbiddenError: the decision record forbids it, or it needs to be forced.
+        ForbiddenError: the decision record forbids it, or it needs ``--force``.
         TwoPhaseCommitError: no broker answers.
     """
     by_hand.require_reason()
@@ -156,7 +156,7 @@ def abort(what: str, ids: Collection[str], connection: Connection, by_hand: ByHa
 
 
 def _one_sink(what: str, connection: Connection, checkpoint: Path | None) -> tuple[KafkaSink, Path]:
-    """The sink, and the directory where a reason is kept: beside the checkpoint, or here."""
+    """Find the sink, and the directory where a reason is kept: beside the checkpoint, or the current directory."""
     subject = subject_of(what, connection, checkpoint=checkpoint)
     if len(subject.sinks) != 1:
         names = ", ".join(sink.name for sink in subject.sinks) or "none"
@@ -169,7 +169,7 @@ def _judged(state: SinkState) -> SinkState:
     """Require a decision log: without one nothing can be proven or committed."""
     if state.problem is not None:
         raise ConfigurationError(
-            f"sink {state.sink!r}: {state.problem}. Nothing says what was decided; nothing was done"
+            f"sink {state.sink!r}: {state.problem}. It is unknown what was decided, so nothing was done"
         )
     return state
 

@@ -1,4 +1,4 @@
-"""A bound on what each task gives to the driver: its rows pass until they have spent a budget of bytes.
+"""A bound on what each task sends to the driver: its rows pass until they have used up a budget of bytes.
 
 No expression of Spark's SQL adds up rows as they come, so the plan has a counter of Java's library. ``Invoke`` (Catalyst's own
 way to call a method of an object) adds each row's bytes to it, and a filter lets rows pass until the sum is over the budget.
@@ -46,7 +46,7 @@ _FIXED: Final = (
 
 
 class Budget:
-    """Bounds the DataFrames of one run of a query. What it makes for a schema is used for every batch of that schema."""
+    """Bounds the DataFrames of one run of a query. What it builds for a schema is reused for every batch of that schema."""
 
     def __init__(self) -> None:
         self._filters: dict[tuple[str, int], _Filter | None] = {}
@@ -55,7 +55,7 @@ class Budget:
         """The DataFrame, with each task's rows up to the first one that is over the budget, which still passes.
 
         Returns:
-            Spark's own object of it. None if the rows cannot be counted: a type whose size is not known, or a Spark without
+            Spark's own object of it. None if the rows cannot be counted, because a type's size is unknown or this Spark lacks
             what is used here.
         """
         key = (frame.schema.json(), most_bytes)
@@ -67,7 +67,8 @@ class Budget:
             return None if made is None else made.over(frame)
         except (Py4JError, PySparkException, TypeError) as error:  # a class that Spark lacks is a package to py4j
             logger.warning(
-                "the driver cannot bound what tasks give it, so they write batches that may be large. No data is at risk: %s",
+                "the driver cannot limit what tasks send it, so the tasks write every batch that may be large. No data is at "
+                "risk: %s",
                 error,
             )
             self._filters[key] = None
@@ -75,7 +76,7 @@ class Budget:
 
 
 class _Filter:
-    """Puts the condition over a plan. Each look-up of a class is some calls of the JVM, so its parts are kept."""
+    """Adds the condition to a plan. Each look-up of a class takes several calls to the JVM, so the parts are kept."""
 
     def __init__(self, frame: DataFrame, bytes_of_row: str, most_bytes: int) -> None:
         jvm: Any = frame.sparkSession._jvm  # noqa: SLF001 - no public way to Catalyst
@@ -106,10 +107,10 @@ class _Filter:
 
 
 def spent_bytes(batches: Iterable[pa.RecordBatch]) -> float:
-    """What rows have spent, as their tasks have counted it.
+    """How much the rows have used of the budget, as their tasks counted it.
 
-    A task that held a row back has passed more than its budget. So rows that have spent no more are all that there were. Infinite
-    if there is a layout that Spark does not use today: too few would mean that rows are missing, and nobody knows.
+    A task that held a row back has passed more than its budget. So if the rows used no more than that, none is missing.
+    Infinite for a layout that Spark does not use today: a count that is too low would hide missing rows.
     """
     return sum(
         _LEAST_BYTES * batch.num_columns * batch.num_rows + sum(map(_bytes_in, batch.columns)) for batch in batches
@@ -125,7 +126,7 @@ def _session(frame: DataFrame) -> Any:
 
 
 def _bytes_of_row(schema: st.StructType) -> str | None:
-    """An expression that is never null; None if there cannot be one."""
+    """Build an expression that is never null; None if that is impossible."""
     sizes = [_bytes_of(quoted(field.name), field.dataType) for field in schema]
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):
@@ -134,7 +135,7 @@ def _bytes_of_row(schema: st.StructType) -> str | None:
 
 
 def _bytes_of(value: str, kind: st.DataType) -> str | None:
-    """An expression for the bytes and the text in a value; empty if it can have none, None if that is not known."""
+    """Build an expression for the size of the bytes and text in a value; empty if it can have none, None if that is unknown."""
     if isinstance(kind, (st.BinaryType, st.StringType)):
         return f"COALESCE(OCTET_LENGTH({value}), 0)"
     if isinstance(kind, st.StructType) and len(set(kind.names)) == len(kind):
@@ -151,7 +152,7 @@ def _bytes_of(value: str, kind: st.DataType) -> str | None:
 
 
 def _bytes_in(column: Any) -> float:
-    """The bytes and the text in a column of any depth; what a null hides does not count."""
+    """The size of the bytes and text in a column of any depth. Data below a null does not count."""
     kind: Any = column.type
     if pa.types.is_struct(kind):
         return sum(map(_bytes_in, column.flatten()))

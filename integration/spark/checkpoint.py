@@ -1,4 +1,4 @@
-"""What Spark's checkpoint says: the query's id, and the source offsets of each batch (rule 10)."""
+"""Read Spark's checkpoint: the query's id, and the source offsets of each batch (rule 10)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def decoding(files: Files, name: str) -> Iterator[None]:
-    """Report what goes wrong while the body decodes the file ``name`` of a checkpoint.
+    """Report an error of the body, which decodes the file ``name`` of a checkpoint.
 
     Raises:
         ConfigurationError: the file does not hold what Spark writes there.
@@ -36,7 +36,7 @@ def query_id(files: Files) -> str:
     """The query's id, which survives restarts.
 
     Raises:
-        ConfigurationError: the directory is no checkpoint, or its metadata cannot be read.
+        ConfigurationError: the directory is not a checkpoint, or its metadata cannot be read.
     """
     data = files.read("metadata")
     if data is None:
@@ -49,7 +49,7 @@ def query_id(files: Files) -> str:
 
 
 def read_batch(files: Files, query_id: str, batch_id: int) -> Batch:
-    """A batch that Spark has planned: its offsets are in the checkpoint before ``foreachBatch`` is called.
+    """Read a batch that Spark has planned. Its offsets are in the checkpoint before ``foreachBatch`` is called.
 
     Raises:
         ConfigurationError: the checkpoint has no such batch, or it cannot be read.
@@ -58,8 +58,8 @@ def read_batch(files: Files, query_id: str, batch_id: int) -> Batch:
     if offsets is None:
         raise ConfigurationError(
             f"{files.location}/offsets has no batch {batch_id}, so a replay of it could not be recognised. Nothing of it was "
-            "written. Remove .option('asyncProgressTrackingEnabled', …) from the query, which writes the offsets of some batches "
-            "only, or give exactly_once() the checkpoint of this query; then restart"
+            "written. Remove .option('asyncProgressTrackingEnabled', …) from the query, because it records offsets only for "
+            "some batches; or give exactly_once() the checkpoint of this query. Then restart"
         )
     return Batch(query_id, batch_id, offsets, offsets_of=lambda other: source_offsets(files, other))
 
@@ -67,7 +67,7 @@ def read_batch(files: Files, query_id: str, batch_id: int) -> Batch:
 def source_offsets(files: Files, batch_id: int) -> tuple[str, ...] | None:
     """The source offsets of a batch, one canonical string for each source; None if the checkpoint has no such batch.
 
-    A source that the query has named (Spark 4.2) is named: ``orders:{"t":{"0":5}}``.
+    A source to which the query gave a name (Spark 4.2) carries it: ``orders:{"t":{"0":5}}``.
 
     A file source's offset is a counter, the same in every copy of a checkpoint. So the digest of the entries that the
     counter stands for is added to it, as long as it is clear which source's entries these are: a source that a query
@@ -86,13 +86,13 @@ def source_offsets(files: Files, batch_id: int) -> tuple[str, ...] | None:
 
 
 def offsets_by_source(files: Files, batch_id: int) -> dict[str, str] | None:
-    """The source offsets of a batch as Spark wrote them, by the source's name or number, in an order that stays.
+    """The source offsets of a batch as Spark wrote them, by the source's name or number, in a stable order.
 
     Version 1 has a line for each source, version 2 (Spark 4.2) a line ``source:offset``, in the order of a hash map.
     Source: ``OffsetSeqLog.scala``; seen on Spark 4.3.0.
 
     Raises:
-        ConfigurationError: the file is torn, or of a version that is not known.
+        ConfigurationError: the file is torn, or has an unknown version.
     """
     name = f"offsets/{batch_id}"
     data = files.read(name)
@@ -106,13 +106,13 @@ def offsets_by_source(files: Files, batch_id: int) -> dict[str, str] | None:
             named = (line.split(":", 1) for line in lines)
             return dict(sorted((source, offset) for source, offset in named))
     raise ConfigurationError(
-        f"{files.location}/{name} has the version {version!r}, which this release does not know: it reads v1 and v2. Nothing was "
+        f"{files.location}/{name} has version {version!r}, but this release reads only v1 and v2. Nothing was "
         "written. Set spark.sql.streaming.offsetLog.formatVersion to 1 in a new checkpoint, or use a newer release"
     )
 
 
 def _logs(files: Files, offsets: Mapping[str, str]) -> set[str]:
-    """The sources whose log of files is ``sources/<source>`` for certain."""
+    """Find the sources whose log of files is ``sources/<source>`` for certain."""
     if not any('"logOffset"' in line for line in offsets.values()):
         return set()
     logs = set(files.names("sources"))
@@ -126,7 +126,7 @@ def _logs(files: Files, offsets: Mapping[str, str]) -> set[str]:
 
 
 def _parsed(line: str) -> Any:
-    """The offset; None if it is no JSON, which a source need not use."""
+    """Parse the offset; None if it is not JSON, which a source need not use."""
     try:
         return json.loads(line)
     except ValueError:
@@ -149,7 +149,10 @@ def _canonical(files: Files, log: str | Literal[False], line: str) -> str:
 
 
 def _digest(files: Files, directory: str, counter: int) -> str:
-    """Over the entries of ``<directory>/<counter>``. Compaction moves entries: ``<n>.compact`` holds all up to n."""
+    """Compute the digest of the entries of ``<directory>/<counter>``.
+
+    Compaction moves entries: ``<n>.compact`` holds all up to n.
+    """
     names = files.names(directory)
     compacted = sorted(int(name.removesuffix(".compact")) for name in names if name.endswith(".compact"))
     # The first two by their names: a store may list them late.

@@ -1,4 +1,4 @@
-"""The rows of a small DataFrame, as Arrow batches in the driver; a bound keeps a large one out of every process's memory.
+"""Collect a small DataFrame as Arrow batches in the driver. A bound keeps a large one out of every process's memory.
 
 Spark's public ``toArrow`` has no bound but ``spark.driver.maxResultSize``, a GiB, and Spark 3.5 lacks it. So this reads the
 stream that ``toArrow`` reads (``Dataset.collectAsArrowToPython``).
@@ -36,17 +36,17 @@ def collect(
 
     Args:
         rows: the DataFrame.
-        max_bytes: None takes whatever comes.
-        budget: keeps each task to the limit, too; None if the tasks give what they have.
-        cancel: ends the DataFrame's jobs; called once more has come.
+        max_bytes: the limit; None sets none.
+        budget: keeps each task to the limit, too; None if the tasks may send all that they have.
+        cancel: ends the DataFrame's jobs; called once the limit is exceeded.
 
     Returns:
-        None if there are more bytes than allowed. With a budget, no task has given more than the limit and a row; without, this
-        process has dropped what is over the limit, and Spark's own limit holds for the others. None, too, if the tasks shall be
-        kept to a limit, and cannot.
+        None if there are more bytes than allowed. With a budget, no task has sent more than the limit and one row. Without one,
+        this process has dropped what is over the limit, and Spark's own limit holds for the others. Also None if the tasks
+        should be kept to a limit but cannot be.
 
     Raises:
-        Exception: the evaluation failed, as from any action.
+        Exception: the evaluation failed; the same exception as from any action.
     """
     try:
         return _collect(rows, max_bytes, budget, cancel)
@@ -54,8 +54,8 @@ def collect(
         if max_bytes is None:  # the JVM's own error, or the broken connection to it, names no setting
             logger.error(  # noqa: TRY400 - the error itself is raised
                 "the driver could not collect the rows of a batch. No data is lost. If the error is about memory "
-                "(OutOfMemoryError, spark.driver.maxResultSize), set write_by='auto': then the tasks write what is too large for "
-                "the driver. Or give the driver more: spark.driver.memory, spark.driver.maxResultSize"
+                "(OutOfMemoryError, spark.driver.maxResultSize), set write_by='auto', so that the tasks write what is too "
+                "large for the driver. Or give the driver more memory: spark.driver.memory, spark.driver.maxResultSize"
             )
         raise
 
@@ -84,11 +84,11 @@ def _collect(
 
 
 class Stream:
-    """Reads Arrow batches in the order of their arrival, then the indices that say their own order.
+    """Reads Arrow batches in the order of their arrival, then the indices that give their original order.
 
     Attributes:
-        batches: in their own order; none if they are over the limit.
-        size_bytes: of all that arrived.
+        batches: in their original order; none if they exceed the limit.
+        size_bytes: the size of all that arrived.
     """
 
     def __init__(self, max_bytes: int | None, cancel: Callable[[], None]) -> None:
@@ -100,12 +100,12 @@ class Stream:
         self.is_over = False
 
     def is_void(self, error: Exception) -> bool:
-        """Whether the job failed because it is over the limit: over this one, or over Spark's own."""
+        """Whether the job failed because its result exceeds a limit: this one, or Spark's own."""
         self.is_over |= _SPARKS_LIMIT in str(error)
         return self.is_over
 
     def load_stream(self, stream: Any) -> Stream:
-        """What PySpark calls with the connection; see ``ArrowCollectSerializer``."""
+        """Read the stream. PySpark calls this with the connection; see ``ArrowCollectSerializer``."""
         with pa.ipc.open_stream(stream) as reader:
             for batch in reader:
                 self.size_bytes += batch.nbytes
@@ -123,7 +123,7 @@ class Stream:
 
 
 def _unless(is_expected: Callable[[Exception], bool]) -> contextlib.AbstractContextManager[None]:
-    """Drop the error of a job that was cancelled here, or that Spark ended because of the size of its results."""
+    """Suppress the error of a job that was cancelled here, or that Spark ended because of the size of its results."""
 
     @contextlib.contextmanager
     def dropping() -> Any:

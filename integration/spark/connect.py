@@ -1,4 +1,4 @@
-"""Spark Connect, which is refused: its ``foreachBatch`` runs in a process without the driver's status store (rule 6)."""
+"""Refuse Spark Connect: its ``foreachBatch`` runs in a process without the driver's status store (rule 6)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def require_classic_mode() -> None:
     """Require that this process has no session of Spark Connect.
 
     Raises:
-        ConfigurationError: it has one, or was started for one.
+        ConfigurationError: the process has one, or was started for one.
     """
     if is_remote():
         raise ConfigurationError(f"this process uses Spark Connect: {_WAY_OUT}")
@@ -29,7 +29,7 @@ def require_classic_frame(frame: object, batch_id: int) -> None:
     """Require that a DataFrame of a batch is not one of Spark Connect.
 
     Raises:
-        ConfigurationError: it is.
+        ConfigurationError: it is one of Spark Connect.
     """
     if type(frame).__module__.startswith("pyspark.sql.connect."):
         raise ConfigurationError(f"batch {batch_id} has a DataFrame of Spark Connect: {_WAY_OUT}")

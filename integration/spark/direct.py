@@ -1,7 +1,7 @@
 """Who writes a batch: its tasks, or the driver itself (*direct*), for which a small batch need not start a Python worker.
 
-The driver's writer is the same as a task's, and so is everything that follows. Only a replay that has to find the rows of
-single tasks again (rule 9) needs to know the way that the decision went.
+The driver's writer is the same as a task's, and so is everything that follows. Only a replay that must find the rows of single
+tasks again (rule 9) needs to know which way the decision was written.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class DriverUpTo:
     """``write_by="auto"`` with another limit: the driver writes a DataFrame that is expected to fit, the tasks any other.
 
     Attributes:
-        max_bytes: what the driver collects of one DataFrame of a batch. If there is more after all, the tasks write it.
+        max_bytes: the most that the driver collects of one DataFrame of a batch. If there turns out to be more, the tasks write
+            it.
 
     Raises:
         ConfigurationError: the number is out of range.
@@ -44,7 +45,9 @@ class DriverUpTo:
         """Check the number."""
         (low, high), given = _MAX_BYTES, self.max_bytes
         if not isinstance(given, int) or isinstance(given, bool) or not low <= given <= high:
-            raise ConfigurationError(f"DriverUpTo(max_bytes={given!r}): give a number of bytes from {low} to {high}")
+            raise ConfigurationError(
+                f"DriverUpTo(max_bytes={given!r}): max_bytes must be a number of bytes from {low} to {high}"
+            )
 
 
 #: Who writes a batch: ``exactly_once(write_by=…)``.
@@ -52,10 +55,10 @@ WriteBy = Literal["auto", "driver", "tasks"] | DriverUpTo
 
 
 class Direct:
-    """What a run of a query has learned about the size of its batches, DataFrame by DataFrame.
+    """What a run of a query has learned about the sizes of its batches, for each DataFrame.
 
     Args:
-        write_by: what the user has said.
+        write_by: the user's choice.
     """
 
     def __init__(self, write_by: WriteBy) -> None:
@@ -67,12 +70,12 @@ class Direct:
 
 @dataclass(frozen=True)
 class Way:
-    """Chooses the way of one batch, DataFrame by DataFrame, and learns from what comes of it.
+    """Chooses who writes each DataFrame of one batch, and learns from the result.
 
     Attributes:
-        direct: of the run.
+        direct: what the run has learned.
         planned: the batch's input.
-        is_stateless: whether the query is known to keep no state. One that does may give much for little input.
+        is_stateless: whether the query is known to keep no state. A stateful query may produce much output from little input.
     """
 
     direct: Direct
@@ -81,20 +84,23 @@ class Way:
 
     @property
     def max_bytes(self) -> int | None:
-        """What the driver may collect; None where the user has said that it always does."""
+        """The most that the driver may collect; None if the user wants it to write every batch."""
         return None if self.direct.way == "driver" else self.direct.max_bytes
 
     def is_direct(self, frame: str) -> bool:
-        """Whether the driver shall write a DataFrame. What cannot be estimated is left to the tasks, which measure it."""
+        """Whether the driver should write a DataFrame.
+
+        One whose size cannot be estimated is left to the tasks, which measure it.
+        """
         if self.direct.way != "auto":
             return self.direct.way == "driver"
         expected_bytes = self._expected_bytes(frame)
         return expected_bytes is not None and expected_bytes <= self.direct.max_bytes
 
     def needs_bound(self, frame: str) -> bool:
-        """Whether the tasks, too, have to bound what they give the driver. That costs Spark a plan.
+        """Whether the tasks, too, must limit what they send the driver. That costs Spark a plan.
 
-        Not where all rows come of counted records, and fit even with fifty times the bytes that are expected.
+        Not needed if all rows come from counted records and would fit even at fifty times the expected size.
         """
         expected_bytes = self._expected_bytes(frame)
         is_far_below = expected_bytes is not None and _MARGIN * expected_bytes <= self.direct.max_bytes
@@ -106,12 +112,12 @@ class Way:
         return None if each is None or self.planned.size is None else self.planned.size * each
 
     def learn(self, frame: str, size_bytes: int) -> None:
-        """Take note of what a DataFrame had."""
+        """Record the size of a DataFrame."""
         if self.planned.size is not None:
             self.direct.seen[frame].append(size_bytes / max(1, self.planned.size))
 
     def learn_over(self, frame: str) -> None:
-        """Take note of a DataFrame that did not fit. It counts as too large, even if its rows are only uneven."""
+        """Record a DataFrame that did not fit. It counts as too large, even if its rows are only unevenly distributed."""
         self.learn(frame, 2 * self.direct.max_bytes)
 
 
@@ -119,7 +125,7 @@ class Planned:
     """How much input Spark has planned for a batch, in the sources' own units: records, or batches of files.
 
     Attributes:
-        size: by how much the offsets grow; None if they do not tell.
+        size: the growth of the offsets; None if they do not show it.
         counts_records: whether every source is Kafka's.
     """
 
@@ -131,7 +137,7 @@ class Planned:
 
 
 def _growth(before: str, offset: str) -> tuple[int | None, bool]:
-    """By how much the numbers of an offset grow, and whether it is ``{"topic": {"0": 17}}``. New numbers count from 0."""
+    """The growth of an offset's numbers, and whether it looks like ``{"topic": {"0": 17}}``. New numbers count from 0."""
     old, new = _numbers(_parsed(before)), _numbers(_parsed(offset))
     size = sum(max(0, number - old.get(path, 0)) for path, number in new.items()) if new else None
     return size, bool(new) and all(len(path) == 2 and path[1].isdecimal() for path in new)  # noqa: PLR2004 - topic, partition

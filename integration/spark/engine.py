@@ -46,15 +46,15 @@ class SparkEngine:
     """See :class:`twopc.engine.Engine`.
 
     Attributes:
-        batch: its DataFrames.
-        sinks: all of the query's, also those that get nothing of this batch.
+        batch: the batch's DataFrames.
+        sinks: all sinks of the query, including those that get nothing of this batch.
         runs: this run of the query, among others.
-        shuffles: of this run.
-        staging: where the tasks keep their rows, if they do.
+        shuffles: the shuffles of this run.
+        staging: where the tasks keep their rows, if they keep them.
         way: who writes a DataFrame: the driver or the tasks.
         budget: keeps the tasks to what the driver may collect.
-        timeout_ms: how long an attempt may take, if the user has set a limit.
-        state: what the batch writes of the query's state, if the query keeps any.
+        timeout_ms: the limit for an attempt, if the user has set one.
+        state: the part of the query's state that the batch writes, if the query keeps any.
     """
 
     batch: Sequence[Rows]
@@ -72,7 +72,10 @@ class SparkEngine:
         return self.batch[0].source.sparkSession.sparkContext
 
     def evaluate(self) -> None:
-        """See :class:`Engine`. The rows go nowhere; a stateful plan writes its state, whatever the DataFrames take of it."""
+        """See :class:`Engine`.
+
+        The rows are discarded. A stateful plan writes all of its state, even if the DataFrames use only a part of it.
+        """
         if self.state is not None:
             self.state.evaluate()
             return
@@ -80,9 +83,9 @@ class SparkEngine:
             rows.source.write.format("noop").mode("overwrite").save()
 
     def prepare(self, work: Work) -> list[TaskReport]:
-        """See :class:`Engine`. One job for each DataFrame, in turn: the first one fills the cache of a common parent.
+        """See :class:`Engine`. Runs one job for each DataFrame, in turn: the first one fills the cache of a common parent.
 
-        A DataFrame that fits in the driver is collected and written here. Staged slices are published in one go.
+        A DataFrame that fits in the driver is collected and written here. Staged slices are published all at once.
         """
         timeout_ms = self._note_limit(work)
         reports: list[TaskReport] = []
@@ -133,7 +136,7 @@ class SparkEngine:
         )
 
     def _declined(self, work: Work, error: Exception) -> Exception:
-        """Take note of a task that said no, if one did."""
+        """Record that a task voted no, if one did."""
         work.pending.is_declined = isinstance(error, TwoPhaseCommitError)
         return error
 
@@ -152,7 +155,7 @@ class SparkEngine:
         return [result.report for result in results if result.report is not None]
 
     def _results(self, rows: Rows, task: PrepareTask, work: Work, tag: str) -> list[TaskResult]:
-        """Evaluate a DataFrame and write it: all at once in the driver, or task by task."""
+        """Evaluate a DataFrame and write it, either at once in the driver or task by task."""
         if work.slices:
             return self._publish(task)
         must = None if work.direct is None else rows.name in work.direct
@@ -183,7 +186,7 @@ class SparkEngine:
         return [replace(self.batch[0], name="", sinks=self.sinks, views={})] if work.slices else self.batch
 
     def _publish(self, task: PrepareTask) -> list[TaskResult]:
-        """Write staged slices where they were staged: in the driver, or in a task for each."""
+        """Write staged slices where they were staged: in the driver, or in one task for each slice."""
         here = replace(task, is_direct=True, slices=tuple(one for one in task.slices if one.is_direct))
         there = replace(task, slices=tuple(one for one in task.slices if not one.is_direct))
         results = [here.execute(number, ()) for number in range(len(here.slices))]

@@ -94,7 +94,8 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
     options.require_fitting(sinks)
     if not pyspark.__version__.startswith(tuple(f"{version}." for version in _PROVEN_SPARKS)):
         logger.warning(
-            "this release was not run on Spark %s, only on %s: kill a query of yours with twopc.testing before you rely on it",
+            "this release was not tested on Spark %s, only on %s: before you rely on it, kill a query of yours with "
+            "twopc.testing",
             pyspark.__version__,
             ", ".join(_PROVEN_SPARKS),
         )

@@ -1,4 +1,4 @@
-"""A batch's DataFrame as the tasks write it: every column that a sink takes, each once, and a checksum."""
+"""A batch's DataFrame as the tasks write it: each column that a sink takes, once, and a checksum."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class TakenColumn:
 
     Attributes:
         sql: the expression that makes it.
-        kind: the type of what it is made from.
-        form: in which it is taken.
+        kind: the type of the column that it is made from.
+        form: the form in which sinks take it.
     """
 
     sql: str
@@ -59,7 +59,7 @@ class TakenColumn:
 
     @property
     def is_spark_needed(self) -> bool:
-        """Whether only Spark can bring what it is made from into its form."""
+        """Whether only Spark can convert the original column into this form."""
         is_text = isinstance(self.kind, (st.BinaryType, st.StringType))
         return not (self.form is Form.AS_IS or (self.form is Form.BINARY and is_text))
 
@@ -74,12 +74,12 @@ class TakenColumn:
 
 @dataclass(frozen=True)
 class Rows:
-    """One DataFrame of a batch, and what is written of it.
+    """One DataFrame of a batch, and the columns that are written from it.
 
     Attributes:
-        name: tells it from the batch's other DataFrames; empty where there are none.
+        name: distinguishes it from the batch's other DataFrames; empty if there are none.
         source: the DataFrame.
-        sinks: those that take it, the one for dead letters included.
+        sinks: the sinks that take it, including the one for dead letters.
         base: the DataFrame with the columns that the user's expressions make; see :class:`Offers`.
         columns: of :meth:`frame`: ``0``, ``1``, …; :data:`CHECKSUM` follows.
         views: by sink name, which of these columns it is given.
@@ -96,16 +96,16 @@ class Rows:
 
     # One call of selectExpr for everything: Spark analyses the plan anew with each call, some ms every time.
     def frame(self) -> DataFrame:
-        """What the tasks are given."""
+        """The DataFrame for the tasks."""
         return self.base.selectExpr(
             *(f"{column.in_form} AS `{index}`" for index, column in enumerate(self.columns)),
             f"{self._checksum} AS {CHECKSUM}",
         )
 
     def for_driver(self) -> tuple[DataFrame, Callable[[list[pa.RecordBatch]], list[pa.RecordBatch]]]:
-        """What the driver collects, and what makes the batches of :meth:`frame` of it.
+        """The DataFrame for the driver to collect, and the function that converts its batches to those of :meth:`frame`.
 
-        The DataFrame itself where that is enough: another one costs Spark another plan.
+        It is the user's DataFrame itself if possible, because another one costs Spark another plan.
         """
         order = self._order_of_own_columns()
         if order is None:
@@ -113,7 +113,7 @@ class Rows:
         return self.source, lambda batches: [self._arranged(batch, order) for batch in batches]
 
     def _order_of_own_columns(self) -> list[int] | None:
-        """Which of its own columns each column of :meth:`frame` is; None if Spark has to make or to drop one."""
+        """The index of its own column for each column of :meth:`frame`; None if Spark must compute or drop one."""
         if self.is_hashed or self.base is not self.source or any(column.is_spark_needed for column in self.columns):
             return None
         own = {quoted(name): index for index, name in enumerate(self.source.columns)}
@@ -146,15 +146,15 @@ def arrange(
     """Let every sink choose its columns. Evaluates nothing.
 
     Args:
-        name: the DataFrame's.
+        name: the DataFrame's name.
         frame: the batch, or a DataFrame that was made from it.
-        sinks: those that take it.
+        sinks: the sinks that take it.
         select: by sink name, the SQL expressions that make its columns; a sink without any chooses from the DataFrame's.
         dead_letter: the name of the sink that is given the rows that others cannot take.
 
     Raises:
-        SchemaError: a column is missing, is there twice, cannot be made or has a type that a sink cannot take; the message names
-            sink and column.
+        SchemaError: a column is missing, exists twice, cannot be computed or has a type that a sink cannot take; the message
+            names sink and column.
     """
     names = [sink.name for sink in sinks]
     offered = offers(frame, {sink: expressions for sink, expressions in select.items() if sink in names})
@@ -196,9 +196,9 @@ def _of_letters(field: st.StructField) -> SinkColumn:
 
 
 def _can_be_hashed(kind: st.DataType) -> bool:
-    """Whether Spark hashes it, at any depth. Structs with two fields of one name count as what it does not.
+    """Whether Spark can hash the type at any depth. Structs with two fields of one name count as not hashable.
 
-    It hashes them, and gives them to a task. It does not give them to the driver, so only a direct batch would fail.
+    Spark hashes them and gives them to a task. It does not give them to the driver, so only a direct batch would fail.
     """
     if isinstance(kind, st.StructType):
         return len(set(kind.names)) == len(kind) and all(_can_be_hashed(field.dataType) for field in kind)
@@ -208,7 +208,7 @@ def _can_be_hashed(kind: st.DataType) -> bool:
 
 
 def _may_hold_instants(kind: st.DataType) -> bool:
-    """Whether the text of a nested value may have a timestamp, which Spark shows in the session's time zone."""
+    """Whether the text of a nested value may contain a timestamp, which Spark shows in the session's time zone."""
     if isinstance(kind, st.StructType):
         return any(_may_hold_instants(field.dataType) for field in kind)
     if isinstance(kind, st.ArrayType):
@@ -245,7 +245,7 @@ class _TakenColumns:
         self.columns: dict[tuple[str, Form], TakenColumn] = {}
 
     def index_of(self, offer: Offer, column: SinkColumn) -> int:
-        """The column's index among those that are taken."""
+        """Return the column's index among the taken columns."""
         place = offer.columns.names.index(column.source)
         key = (offer.paths[place], column.form)
         if key not in self.columns:

@@ -1,4 +1,4 @@
-"""The checkpoint's files through Hadoop, whatever file system they are on."""
+"""Access the checkpoint's files through Hadoop, on any of its file systems."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class HadoopFiles(HadoopObjects):
 
 
 def _if_present(access: Callable[[], _T]) -> _T | None:
-    """What ``access`` returns; None if the file or directory is absent."""
+    """Return the result of ``access``; None if the file or directory is absent."""
     try:
         return access()
     except Py4JJavaError as error:

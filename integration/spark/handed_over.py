@@ -1,4 +1,4 @@
-"""A batch that another sink has begun comes through ``twopc.integration.migrate.take_over``, or not at all.
+"""Refuse a batch that another sink has begun, unless it comes through ``twopc.integration.migrate.take_over``.
 
 ``twopc migrate cutover`` records such a batch in a file beside the checkpoint (``twopc.integration.migrate.handover``). Without
 ``take_over`` the batch would be written whole, and the rows that are in the output already would be there twice.
@@ -29,7 +29,7 @@ _passing: ContextVar[int | None] = ContextVar("twopc_taken_over", default=None)
 
 
 class _Facts(msgspec.Struct):
-    """What of a hand-over matters here; ``twopc.integration.migrate.handover.Handover`` has all of it."""
+    """The fields of a hand-over that matter here; ``twopc.integration.migrate.handover.Handover`` has all of them."""
 
     query_id: str
     batch_id: int
@@ -39,7 +39,7 @@ class _Facts(msgspec.Struct):
 
 @contextlib.contextmanager
 def passing_the_rest(batch_id: int) -> Iterator[None]:
-    """``take_over`` passes on what is not in the output of this batch, while the body runs."""
+    """Mark that ``take_over`` passes on the missing rows of this batch, while the body runs."""
     token = _passing.set(batch_id)
     try:
         yield
@@ -48,7 +48,7 @@ def passing_the_rest(batch_id: int) -> Iterator[None]:
 
 
 def require_taken_over(files: Files, batch: Batch) -> None:
-    """Require that the batch is not one that a cut-over has handed over, unless ``take_over`` passes its rest.
+    """Require that no cut-over has handed over the batch, unless ``take_over`` passes the rest of it.
 
     Args:
         files: the directory ``<checkpoint>/twopc``.
@@ -77,7 +77,7 @@ def require_taken_over(files: Files, batch: Batch) -> None:
         )
     if facts.kind == _REST and facts.batch_id == batch.batch_id != _passing.get():
         raise ConfigurationError(
-            f"batch {batch.batch_id} was begun by another sink, and some of its rows may be in the output: a cut-over has "
-            f"handed it over ({where}), but exactly_once() was given all of it. Nothing was written. Give foreachBatch "
-            "twopc.integration.migrate.take_over(exactly_once(…), checkpoint_location=…, sink=…), which writes the rest only"
+            f"batch {batch.batch_id} was begun by another sink, and some of its rows may already be in the output: a cut-over "
+            f"left it half-written ({where}). Nothing was written by this run. To write only the missing rows, give "
+            "foreachBatch twopc.integration.migrate.take_over(exactly_once(…), checkpoint_location=…, sink=…)"
         )

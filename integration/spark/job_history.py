@@ -1,4 +1,4 @@
-"""Which stages the jobs of an application have run, whoever began them: a cache may be filled by anybody, at any time.
+"""Find the stages that an application's jobs have run, no matter who started them: any job may fill a cache at any time.
 
 A job group, a thread or a tag would not find them all: users set them, and a cache may be older than the query. The numbers
 that Spark gives to jobs and RDDs cannot be set: a job has a higher number than all that were submitted before it, and so has
@@ -27,7 +27,7 @@ _MAX_MOMENTS: Final = 64
 
 
 class UnreportedError(Exception):
-    """Spark's status store does not have what is asked for; the argument names it."""
+    """Spark's status store lacks a job or stage; the argument names it."""
 
 
 class JobHistory:
@@ -35,7 +35,7 @@ class JobHistory:
 
     Args:
         store: what Spark has reported.
-        since: a moment before the run. What is older may be computed by any job of the application.
+        since: a moment before the run. Any job of the application may have computed what is older.
     """
 
     def __init__(self, store: StatusStore, since: Moment) -> None:
@@ -47,7 +47,7 @@ class JobHistory:
         self._beyond: set[int] = set()  # examined, with higher numbers
 
     def begin(self) -> Moment:
-        """Note a moment: what is made from now on, no earlier job has computed."""
+        """Record a moment: no earlier job has computed RDDs that are made from now on."""
         # What is made from now on, no job has computed that is over: that one is known without a call.
         now = self._store.now() if self._last is None else Moment(self._store.next_rdd(), self._last + 1)
         if len(self._moments) > _MAX_MOMENTS:
@@ -60,16 +60,16 @@ class JobHistory:
         return next(moment.job for moment in reversed(self._moments) if moment.rdd <= rdd)
 
     def is_known(self, first: int, own: Collection[int]) -> bool:
-        """Whether all jobs from ``first`` to the last own one are own or examined."""
+        """Whether every job from ``first`` to the run's last one is its own or has been examined."""
         numbers = range(first, max(own, default=first))
         return all(number in own or self._is_examined(number) for number in numbers)
 
     def examine(self, first: int, own: Collection[int]) -> frozenset[int]:
-        """Examine the jobs from ``first`` on that have not been.
+        """Examine the jobs from ``first`` on that have not been examined yet.
 
         Args:
             first: the number of the first job that matters.
-            own: the jobs that are known already. Those with higher numbers count as far as they have begun.
+            own: the jobs that are known already. Jobs with higher numbers count if they have begun.
 
         Returns:
             their stages. Jobs that run at the same moment share the stage that writes a common shuffle.
@@ -117,7 +117,7 @@ class JobHistory:
             self._stages.popitem(last=False)
 
     def examined(self, jobs: Iterable[int]) -> None:
-        """Note that these jobs are over, and their stages recorded."""
+        """Record that these jobs are over and that their stages are known."""
         self._beyond.update(jobs)
         self._last = max(self._beyond, default=self._last)
         self._join()

@@ -1,4 +1,4 @@
-"""What happens to a Spark job: it takes too long, or it fails."""
+"""Cancel a Spark job that takes too long, and translate the error of one that fails."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _TRACEBACK: Final = "Traceback (most recent call last)"
 
 @contextlib.contextmanager
 def cancelled_after(context: SparkContext, tag: str, timeout_ms: float | None) -> Iterator[Callable[[], bool]]:
-    """Give the jobs that the body starts a tag, and cancel them once the time is over; None sets no limit.
+    """Tag the jobs that the body starts, and cancel them when the time is up; None sets no limit.
 
     Yields:
-        whether the time is over.
+        whether the time is up.
     """
     # A tag, not a job group: the job group is the query's run id, by which query.stop() cancels.
     expired, done = threading.Event(), threading.Event()
@@ -58,12 +58,12 @@ def cancelled_after(context: SparkContext, tag: str, timeout_ms: float | None) -
 
 
 def named_error(name: str, message: str) -> Exception:
-    """An error of the class ``name`` of ``twopc.errors``; FatalError for any other, as a sink may have its own."""
+    """Build an error of the class ``name`` of ``twopc.errors``, or a FatalError if a sink has a class of its own."""
     return getattr(errors, name, FatalError)(message)
 
 
 def translated(error: Exception) -> Exception:
-    """The error with which Spark ended a job, as the error that a task raised; unchanged where it is none of ours."""
+    """Convert the error with which Spark ended a job to the one that a task raised; unchanged if it is not ours."""
     text = str(error)
     ours = _OURS.search(text)
     if ours is not None:
@@ -84,18 +84,18 @@ def interruptible_pause(context: SparkContext, pause_ms: int) -> None:
 
 
 def is_of_cluster(error: Exception) -> bool:
-    """Whether Spark gave a job up for its processes and the network, not for what they ran."""
+    """Whether Spark gave up a job because of its processes or the network, not because of the code that they ran."""
     text = str(error)
     return _OF_CLUSTER.search(text) is not None and _TRACEBACK not in text
 
 
 def slow_batch_advice(location: str, batch_id: int, *, is_undecided: bool) -> str:
-    """What helps a batch that takes too long, besides a higher limit.
+    """Advice for a batch that takes too long, besides a higher limit.
 
     Args:
-        location: of the checkpoint.
+        location: the checkpoint's location.
         batch_id: the batch.
-        is_undecided: whether Spark may plan it anew: it is not decided, and every batch before it is proven.
+        is_undecided: whether Spark may plan it anew, because it is not decided and every batch before it is proven.
     """
     advice = (
         "Or give the query more cores. Smaller batches alone do not help: Spark replays the rows that it has planned"

@@ -1,6 +1,6 @@
-"""What sinks keep in a Python worker for the next tasks, and until when: until the run that they write for has ended.
+"""Release what sinks keep in a Python worker for the next tasks, once the run that they write for has ended.
 
-A worker outlives many queries, and nobody tells it that one has ended. So each task says which runs its driver has.
+A worker outlives many queries and is not notified when one ends. So each task carries the list of its driver's runs.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _PROCESS: Final = uuid.uuid4().hex
 
 @dataclass(frozen=True)
 class Runs:
-    """The run that a task belongs to, among all of its driver. Travels with the task.
+    """The run that a task belongs to, and all runs of its driver. Travels with the task.
 
     Attributes:
         mine: Spark's id of the run.
         running: the ids of all runs that may have more tasks, this one included.
-        process: the driver's.
+        process: the id of the driver's process.
     """
 
     mine: str
@@ -38,7 +38,7 @@ _kept: Final[dict[tuple[str, str], dict[tuple[str, int], TwoPhaseCommitSink[Any]
 
 
 def keep(runs: Runs, sinks: Iterable[TwoPhaseCommitSink[Any]], driver_epochs: Mapping[str, int]) -> None:
-    """Note that a task writes to the sinks; let go of what tasks of ended runs have left in this process."""
+    """Record that a task writes to the sinks; release what tasks of ended runs have left in this process."""
     for process, run in list(_kept):
         if process == runs.process and run not in runs.running:
             for (_, epoch), sink in _kept.pop((process, run)).items():

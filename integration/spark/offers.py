@@ -1,7 +1,7 @@
 """The columns that a sink chooses from: the DataFrame's own, or those that the sink's expressions make of them.
 
 The expressions of all sinks stand side by side in one projection of the user's DataFrame. So ``*`` is what the user sees there,
-whatever the other sinks select and in whatever order, and each expression is evaluated once.
+independent of the other sinks' expressions and their order, and each expression is evaluated once.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Offers:
     """What the sinks of a DataFrame choose from.
 
     Attributes:
-        base: the DataFrame in which the paths are columns: the user's own, if its columns are all there is.
+        base: the DataFrame in which the paths are columns: the user's own, if no sink selects others.
         own: the DataFrame's columns.
-        made: by sink name, the columns that its expressions make.
+        made: the columns that each sink's expressions make, by sink name.
     """
 
     base: DataFrame
@@ -51,12 +51,12 @@ class Offers:
     made: Mapping[str, Offer]
 
     def to(self, sink: str) -> Offer:
-        """What a sink chooses from."""
+        """The columns that a sink chooses from."""
         return self.made.get(sink, self.own)
 
 
 def offers(frame: DataFrame, select: Mapping[str, Sequence[str]]) -> Offers:
-    """Add to a DataFrame what its sinks' expressions make. Evaluates nothing.
+    """Add the columns of its sinks' expressions to a DataFrame. Evaluates nothing.
 
     Args:
         frame: the user's DataFrame.
@@ -81,7 +81,7 @@ def offers(frame: DataFrame, select: Mapping[str, Sequence[str]]) -> Offers:
 
 
 def quoted(name: str) -> str:
-    """The name of a column, as SQL takes any name."""
+    """Quote a column's name for SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -98,7 +98,7 @@ def _struct(expressions: Sequence[str]) -> Column:
 
 
 def _refusal(frame: DataFrame, select: Mapping[str, Sequence[str]], name: str) -> SchemaError | None:
-    """Why the expressions of one of the sinks are not possible, whatever the other sinks select."""
+    """Build the error for the sink whose expressions fail by themselves, without those of the other sinks."""
     for sink, expressions in select.items():
         try:
             _with_structs(frame, {sink: expressions}, name)
@@ -107,13 +107,14 @@ def _refusal(frame: DataFrame, select: Mapping[str, Sequence[str]], name: str) -
             has = ", ".join(map(repr, frame.columns))
             return SchemaError(
                 f"sink {sink}: select={list(expressions)!r} does not fit the DataFrame (it has {has}). Nothing was written. "
-                f"Correct the expressions; what makes other rows of the rows belongs into the DataFrame. Spark says: {reason}"
+                "Correct the expressions. An operation that changes the number of rows belongs in the DataFrame itself. "
+                f"Spark says: {reason}"
             )
     return None
 
 
 def _reachable(base: DataFrame, own: st.StructType, made: Mapping[str, st.StructType], struct: str) -> Offers:
-    """Every column under a path: by its name, or by its place where Spark takes two names for one, such as key and KEY."""
+    """Give every column a path: its name, or its position where Spark cannot tell two names apart, such as key and KEY."""
     if not any(map(_is_ambiguous, [own, *made.values()])):
         of_own = Offer(own, tuple(map(quoted, own.names)))
         paths = {
@@ -131,5 +132,5 @@ def _reachable(base: DataFrame, own: st.StructType, made: Mapping[str, st.Struct
 
 
 def _is_ambiguous(columns: st.StructType) -> bool:
-    """Whether two names may be one to Spark, which by default does not look at their case."""
+    """Whether Spark may take two names for one; by default it ignores case."""
     return len({name.upper().lower() for name in columns.names}) < len(columns)

@@ -24,7 +24,7 @@ _WRITE_BY: Final = ("auto", "driver", "tasks")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What ``exactly_once`` takes besides its sinks and the checkpoint's location; it documents each."""
+    """The arguments of ``exactly_once`` besides its sinks and the checkpoint's location; it documents each of them."""
 
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
     dead_letter: TwoPhaseCommitSink[Any] | None = None
@@ -58,10 +58,11 @@ class Options:
             )
 
     def require_fitting(self, sinks: Sequence[TwoPhaseCommitSink[Any]]) -> None:
-        """Check what concerns the sinks.
+        """Check the options that concern the sinks.
 
         Raises:
-            ConfigurationError: there is no sink, two have one name, one cannot be pickled, or a selection is for none of them.
+            ConfigurationError: there is no sink, two sinks have the same name, one cannot be pickled, or a selection names none
+                of them.
         """
         if not sinks:
             raise ConfigurationError("exactly_once(): give at least one sink")

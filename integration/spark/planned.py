@@ -1,8 +1,8 @@
-"""Whether a batch is what its checkpoint says, on a store that lets another driver overwrite ``offsets/N``.
+"""Check a batch against its checkpoint, on a store that lets another driver overwrite ``offsets/N``.
 
-Spark's offset log relies on an atomic rename, too (``CheckpointFileManager.createAtomic``). Without one, a driver that was
+Spark's offset log also relies on an atomic rename (``CheckpointFileManager.createAtomic``). Without one, a driver that was
 paused in the middle of its write may replace the offsets of a batch that another driver has planned since. A decision would
-then name other rows than those it commits, and a restart would lose or double the difference.
+then name different rows from those it commits, and a restart would lose or double the difference.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def require_as_planned(session: SparkSession, files: Files, query_id: str, batch_id: int) -> None:
-    """Compare the batch's offsets in the checkpoint with those that the running query holds in memory.
+    """Require that the batch's offsets in the checkpoint are those that the running query holds in memory.
 
     Raises:
         FatalError: they differ.
@@ -33,20 +33,22 @@ def require_as_planned(session: SparkSession, files: Files, query_id: str, batch
         running = _running_offsets(session, query_id)
     except Py4JError as error:
         raise ConfigurationError(
-            f"{files.location}: another driver could overwrite the offsets of a batch there, and this Spark does not show those "
-            f"of the running query ({error}). This run has written nothing of the batch. Use a checkpoint on a POSIX path or on "
-            "HDFS, or Spark 3.5 or 4.0"
+            f"{files.location}: another driver could overwrite a batch's offsets there, and this Spark does not show the "
+            f"running query's offsets ({error}). This run has written nothing of the batch. Use a checkpoint on a POSIX path "
+            "or on HDFS, or Spark 3.5 or 4.0"
         ) from error
     if sorted(map(_canonical, running)) != sorted(_canonical(line) for line in written.values() if line != "-"):
         raise FatalError(
-            f"{files.location}/offsets/{batch_id} has the offsets {', '.join(written.values())}, but this run has planned the "
+            f"{files.location}/offsets/{batch_id} has the offsets {', '.join(written.values())}, but this run planned the "
             f"batch with {', '.join(running)}: another driver of this checkpoint has overwritten them. This run has written "
-            "nothing of the batch. Make sure that one driver runs, then restart: it takes the offsets that are there"
+            "nothing of the batch. Make sure that only one driver runs, then restart: it uses the offsets in the checkpoint"
         )
 
 
 def running_query(session: SparkSession, query_id: str) -> Any:
-    """Spark's own object of a query that is running: the public API shows batches that are over, to the session that began it.
+    """Find Spark's own object of a running query.
+
+    The public API shows only finished batches, and only to the session that began it.
 
     A batch has a session of its own, but all sessions share what is running.
     """
@@ -56,7 +58,7 @@ def running_query(session: SparkSession, query_id: str) -> Any:
 
 
 def _running_offsets(session: SparkSession, query_id: str) -> list[str]:
-    """The end offsets of the batch that a query is processing, in any order."""
+    """Read the end offsets of the batch that a query is processing, in any order."""
     offsets = running_query(session, query_id).availableOffsets().values().iterator()
     found = []
     while offsets.hasNext():

@@ -1,4 +1,4 @@
-"""Keeps secrets out of Py4J's debug lines: it prints what it sends to Spark, a pickled sink with its passwords included."""
+"""Keep secrets out of Py4J's debug lines: Py4J logs what it sends to Spark, including a pickled sink with its passwords."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ def _has_no_function(record: logging.LogRecord) -> bool:
 
 
 def hide_functions() -> None:
-    """Drop the debug lines that hold a pickled function, of this process; may be repeated."""
+    """Drop this process's debug lines that contain a pickled function. May be repeated."""
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_has_no_function)

@@ -1,7 +1,7 @@
-"""What this process knows of each run of a query. It outlives the object of ``exactly_once``, which people make anew.
+"""What this process knows of each run of a query. It outlives the object of ``exactly_once``, which users may create anew.
 
-A run never repeats a batch that it has finished: Spark replays only what an earlier run has left unfinished
-(``MicroBatchExecution``). So a second call for a batch is a mistake, whichever object takes it.
+A run never repeats a batch that it has finished: Spark replays only what an earlier run left unfinished
+(``MicroBatchExecution``). So a second call for a batch is a mistake, even through another object.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Closable(Protocol):
-    """What writes a run's batches."""
+    """The writer of a run's batches."""
 
     def close(self) -> None:
         """Release connections."""
@@ -35,11 +35,11 @@ class Closable(Protocol):
 
 @dataclass
 class QueryRun:
-    """One run of a query. Used by the query's thread only.
+    """One run of a query. Used only by the query's thread.
 
     Attributes:
-        query: Spark's side of it.
-        shuffles: its jobs, for rule 6.
+        query: Spark's view of it.
+        shuffles: the check of its jobs, for rule 6.
         last_call: the last call for one of its batches.
         writer: the object that took that call.
     """
@@ -50,10 +50,10 @@ class QueryRun:
     writer: Closable | None = field(default=None, repr=False)
 
     def take(self, call: Call, writer: Closable) -> None:
-        """Take a call for a batch, unless the batch has had its call.
+        """Accept a call for a batch, unless the batch has had its call.
 
         Raises:
-            ConfigurationError: it has.
+            ConfigurationError: the batch has had its call.
         """
         require_one_call(call, self.last_call)
         if self.writer is not None and self.writer is not writer:
@@ -62,7 +62,7 @@ class QueryRun:
 
     @property
     def among_others(self) -> Runs:
-        """This run, and all that have not been found to have ended."""
+        """This run, and all other runs not known to have ended."""
         return Runs(self.query.run_id, frozenset(_runs) | {self.query.run_id})
 
 
@@ -71,7 +71,7 @@ _lock: Final = threading.Lock()  # queries of one process start in threads of th
 
 
 def run_of_this_call(session: SparkSession, given: GivenCheckpoint | None, since: Moment) -> QueryRun:
-    """The run whose query makes the present call.
+    """Find the run whose query makes the present call.
 
     Args:
         session: any session.
@@ -91,7 +91,7 @@ def run_of_this_call(session: SparkSession, given: GivenCheckpoint | None, since
 
 
 def drop(run: QueryRun) -> None:
-    """Forget a run that has ended, and close what is left of it."""
+    """Forget a run that has ended, and close its connections."""
     if _runs.pop(run.query.run_id, None) is not None:
         run.shuffles.close()
         if run.writer is not None:

@@ -1,8 +1,8 @@
-"""DataFrames of one batch that may disagree: each is evaluated by itself, and Spark says that they are not deterministic.
+"""Warn of DataFrames of one batch that may disagree, because each is evaluated separately and they are not deterministic.
 
-Two parts of a batch that were split by ``rand()`` or by a function that is ``asNondeterministic()`` need not be its halves: a row
-may be in both of them, or in neither. Spark's flag also covers what does repeat (``monotonically_increasing_id()``), and a random
-id that each part has for itself, so this is no error.
+If a batch is split in two by ``rand()`` or a function that is ``asNondeterministic()``, a row may be in both parts or in
+neither. Spark's flag also covers functions that do repeat (``monotonically_increasing_id()``) and a random id within one part,
+so this is a warning, not an error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _SHOWN_COLUMNS: Final = 8
 
 
 class Repeated:
-    """Of one run of a query: it looks once at each set of DataFrames, since that is some calls of the JVM for each."""
+    """The check for one run of a query.
+
+    It looks at each set of DataFrames once, since each look costs several calls to the JVM.
+    """
 
     def __init__(self) -> None:
         self._looked_at: set[tuple[str, ...]] = set()
@@ -45,11 +48,11 @@ class Repeated:
             return
         if len(causes) > 1:
             logger.warning(
-                "batch %d: Spark calls the DataFrames for %s not deterministic (%s), and each of them is evaluated by itself. If "
-                "they split the batch, a row may be in several of them or in none: it is doubled or lost, and nothing else will "
-                "say so. Persist what they have in common before you split it (parent.persist() before the call, "
-                "parent.unpersist() after it), or split on columns that are the same each time. If they share nothing random, "
-                "all is well",
+                "batch %d: Spark reports that the DataFrames for %s are not deterministic (%s), and each of them is "
+                "evaluated separately. If they split the batch, a row may be in several of them or in none: it is doubled or "
+                "lost, and nothing else will report it. Persist their common parent before you split it (parent.persist() "
+                "before the call, parent.unpersist() after it), or split on columns that are the same each time. If they "
+                "share nothing random, no row is at risk",
                 batch_id,
                 " and ".join(map(repr, causes)),
                 next(iter(causes.values()))[:_SHOWN_CHARACTERS],
@@ -57,7 +60,7 @@ class Repeated:
 
 
 def _causes(frames: Sequence[SinkFrame], query_id: str) -> dict[str, str]:
-    """By name, what is not deterministic in the DataFrames: in their own plans, or in the query before them."""
+    """Name the non-deterministic expressions in the DataFrames' own plans and in the query before them."""
     # With the cache: rows that are in it are the same for all.
     plans: dict[str, Any] = {
         one.name: one.frame._jdf.queryExecution().withCachedData()  # noqa: SLF001 - no public way to the plan
@@ -79,7 +82,7 @@ def _source(plan: Any) -> Any:
 
 
 def _evaluates_query(plan: Any) -> bool:
-    """Whether a plan reads the batch as the query gives it: neither cached nor checkpointed."""
+    """Whether a plan reads the batch directly from the query, neither cached nor checkpointed."""
     return any(
         leaf.nodeName().endswith("RDD") and not leaf.rdd().isCheckpointed() for leaf in _each(plan.collectLeaves())
     )

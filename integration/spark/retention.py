@@ -1,4 +1,4 @@
-"""How many decisions are kept."""
+"""The number of decisions to keep."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _SPARKS_DEFAULT: Final = "100"
 
 
 def decisions_kept(session: SparkSession, num_retained: int | None) -> int:
-    """As many as the user says, and never fewer than Spark keeps batches: it can be set back to each of them.
+    """Return the user's number, but at least the number of batches that Spark keeps: a query can be set back to each of them.
 
     Args:
-        session: the query's own.
-        num_retained: what the user has set; None: :data:`NUM_RETAINED`.
+        session: the query's own session.
+        num_retained: the user's setting; None: :data:`NUM_RETAINED`.
     """
     sparks = int(session.conf.get(_SPARKS, _SPARKS_DEFAULT) or _SPARKS_DEFAULT)
     if num_retained is not None and num_retained < sparks:

@@ -1,4 +1,4 @@
-"""Writes the batches of one run of a query. All that a run learns or connects to is here, and goes with it."""
+"""Writes the batches of one run of a query. Holds everything that a run learns or connects to, and is dropped with the run."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
 
 class RunWriter:
-    """Used in the query's own thread only.
+    """The writer of one run. Used only in the query's own thread.
 
     Args:
         run: the run.
-        context: its Spark.
-        location: of its checkpoint.
-        sinks: those that get rows.
-        options: the user's.
+        context: Spark's context.
+        location: the location of its checkpoint.
+        sinks: the sinks that get rows.
+        options: the user's options.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class RunWriter:
         """Make a batch visible.
 
         Raises:
-            TwoPhaseCommitError: it is not. The next call begins with recovery.
+            TwoPhaseCommitError: the batch is not known to be visible. The next call begins with recovery.
         """
         files, query = open_files(self._context, self._location), self.run.query
         batch = checkpoint.read_batch(files, query.query_id, batch_id)
@@ -174,7 +174,7 @@ class RunWriter:
         return Planned(batch.offsets_of(batch.batch_id - 1) if batch.batch_id else None, batch.offsets)
 
     def _connect(self, session: SparkSession, staging: Staging | None, batch: Batch) -> Coordinator:
-        """The same for all batches of a run until one fails."""
+        """The parts that all batches of a run share until one fails."""
         own_files = tried(open_files(self._context, f"{self._location}/twopc"))
         require_taken_over(own_files, batch)
         settings = Settings(

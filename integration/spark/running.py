@@ -1,4 +1,4 @@
-"""The query that makes a call, as Spark itself knows it.
+"""Find the query that makes a call, as Spark itself knows it.
 
 Nothing here rests on what a user can set. A job group, a local property, a name and a session's setting are the user's own;
 the query's thread and Spark's object of the query are not.
@@ -49,7 +49,7 @@ class RunningQuery:
 
     @property
     def checkpoint_location(self) -> str:
-        """Of its checkpoint, as a Hadoop path that names its file system (``ResolveWriteToStream`` in Spark)."""
+        """The checkpoint's location, as a Hadoop path that names its file system (``ResolveWriteToStream`` in Spark)."""
         return str(self._java.resolvedCheckpointRoot())
 
     @property
@@ -87,7 +87,7 @@ def calling_query(session: SparkSession, given: GivenCheckpoint | None) -> Runni
     """Find the query that makes the present call.
 
     Args:
-        session: any session: all share what is running.
+        session: any session: all share the running queries.
         given: the checkpoint that the query must have; None for any.
 
     Raises:
@@ -120,9 +120,9 @@ def _calling_query(session: SparkSession, given: GivenCheckpoint | None) -> Runn
         )
     raise ConfigurationError(
         f"thread {threading.current_thread().name!r} made this call, and it is not the thread in which a query called your "
-        "function. Spark takes a batch for finished as soon as that function returns, even if other threads still write. "
+        "function. Spark considers a batch finished as soon as that function returns, even if other threads still write. "
         "Nothing was written. Call the object of exactly_once() in the function itself; other work may stay in threads. One call "
-        'takes several DataFrames: each({"orders": orders, "audit": audit}, batch_id)'
+        'can take several DataFrames: each({"orders": orders, "audit": audit}, batch_id)'
     )
 
 
@@ -133,12 +133,12 @@ def _active(session: SparkSession) -> list[Any]:
 
 
 def require_number(given: Any, query: RunningQuery) -> int:
-    """Require that a call names the batch that Spark processes; returns its number.
+    """Require that a call names the batch that Spark is processing; return its number.
 
-    A wrong number would be taken for another batch: for one that was written before, whose replay writes nothing.
+    A wrong number would be taken for another batch, perhaps one that was already written and whose replay writes nothing.
 
     Raises:
-        ConfigurationError: it is another number, or none.
+        ConfigurationError: it is another number, or not a number.
     """
     actual = query.batch_id
     try:

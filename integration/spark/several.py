@@ -1,4 +1,4 @@
-"""``each({"orders": a, "audit": b}, batch_id)``: several DataFrames of one batch, each for its own sinks, in one decision."""
+"""Several DataFrames of one batch, each for its own sinks, in one decision: ``each({"orders": a, "audit": b}, batch_id)``."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class SinkFrame(NamedTuple):
     """A DataFrame and the sinks that take it.
 
     Attributes:
-        name: tells the DataFrames of a batch apart, in every replay: the first of its sinks' names, in alphabetical order.
-            Empty where there is only one for all.
+        name: distinguishes the DataFrames of a batch in every replay: the alphabetically first of its sinks' names. Empty if
+            there is only one for all sinks.
         frame: the DataFrame.
         sinks: at least one.
     """
@@ -36,7 +36,7 @@ class SinkFrame(NamedTuple):
 
 
 def any_frame(frames: object) -> DataFrame | None:
-    """One of the DataFrames that the user gave; None if there is none."""
+    """Any of the DataFrames that the user gave; None if there is none."""
     given = frames.values() if isinstance(frames, Mapping) else (frames,)
     return next((one for one in given if isinstance(one, DataFrame)), None)
 
@@ -45,12 +45,13 @@ def by_frame(frames: Frames, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id:
     """Group the sinks by the DataFrame that they take; a DataFrame that is given twice is evaluated once.
 
     Args:
-        frames: what the user gave.
+        frames: the user's argument.
         sinks: all sinks but that for dead letters, which takes the bad rows of every DataFrame.
         batch_id: for messages.
 
     Raises:
-        ConfigurationError: a sink has no DataFrame, a name is no sink's, or a value is no DataFrame of a classic session.
+        ConfigurationError: a sink has no DataFrame, a name belongs to no sink, or a value is not a DataFrame of a classic
+            session.
     """
     given = frames.values() if isinstance(frames, Mapping) else (frames,)
     for one in given:
@@ -84,7 +85,7 @@ def by_frame(frames: Frames, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id:
 
 _ONE_CALL: Final = (
     "Write a batch with one call: a dictionary with a DataFrame for each sink's name, such as "
-    'each({"orders": orders, "audit": audit}, batch_id), or orders.unionByName(more) where both go to one sink'
+    'each({"orders": orders, "audit": audit}, batch_id), or orders.unionByName(more) if both go to one sink'
 )
 _USAGE: Final = "call it with a DataFrame, or with a dictionary that has a DataFrame for each sink's name"
 
@@ -103,13 +104,13 @@ class Call:
 
 
 def require_one_call(call: Call, last: Call | None) -> None:
-    """Require that a batch is written by one call: what a second one brings would be taken for a replay, and lost.
+    """Require that one call writes a batch: the rows of a second call would be taken for a replay, and lost.
 
     A call that failed may be repeated with the same DataFrames.
 
     Args:
-        call: the present one.
-        last: the one before it in the same run of the query.
+        call: the present call.
+        last: the call before it in the same run of the query.
 
     Raises:
         ConfigurationError: the run has called for this batch before, with other DataFrames or with success.
@@ -118,14 +119,14 @@ def require_one_call(call: Call, last: Call | None) -> None:
         return
     if last.frames is None:
         raise ConfigurationError(
-            f"this is the second call for batch {call.batch_id}: its rows are not written, and no restart will write them. The "
-            f"rows of the first call are visible. {_ONE_CALL}. Correct the function, write this call's rows of batch "
+            f"this is the second call for batch {call.batch_id}: its rows were not written, and no restart will write them. "
+            f"The rows of the first call are visible. {_ONE_CALL}. Correct the function, write this call's rows of batch "
             f"{call.batch_id} in another way, and restart"
         )
     if len(call.frames or ()) != len(last.frames) or not all(map(_same, call.frames or (), last.frames)):
         raise ConfigurationError(
-            f"this call for batch {call.batch_id} has other DataFrames than the first one, which failed: its rows are not "
-            f"written. {_ONE_CALL}. Correct the function, and restart"
+            f"this call for batch {call.batch_id} has different DataFrames from the first one, which failed: its rows were "
+            f"not written. {_ONE_CALL}. Correct the function, and restart"
         )
 
 

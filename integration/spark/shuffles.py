@@ -1,7 +1,7 @@
 """Rule 6: a batch is decided only if all of its rows come from the same shuffles.
 
-Spark runs a stage again for the output that it has lost, with an executor for example. If the plan is not deterministic, the
-rows that later stages have read before and those that they read afterwards belong to two different shuffles.
+Spark runs a stage again if its output was lost, with an executor for example. If the plan is not deterministic, the rows that
+later stages read before and those that they read afterwards belong to two different shuffles.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _MARK: Final = "-end"
 
 @dataclass(frozen=True)
 class _Seen:
-    """What is reported of an attempt.
+    """Spark's reports on an attempt.
 
     Attributes:
-        jobs: with its tag.
-        marks: the jobs behind them; none if nobody has looked beside.
-        stages: the last attempt at each stage of its jobs; None where the store does not have the stage.
+        jobs: the jobs with its tag.
+        marks: the marker jobs after them; none if no thread was watching.
+        stages: the last attempt at each stage of its jobs; None if the store does not have the stage.
     """
 
     jobs: Sequence[Job]
@@ -55,10 +55,10 @@ def _has_ended(jobs: Iterable[Job], results: Collection[int]) -> bool:
 
 
 class Shuffles:
-    """Checks the jobs of one run of a query, in order. It outlives a failed batch: a retry uses the same shuffle files.
+    """Checks the jobs of one run of a query, in order. It outlives a failed batch, because a retry uses the same shuffle files.
 
     Args:
-        store: what Spark has reported.
+        store: Spark's reports.
         since: a moment before the run.
     """
 
@@ -73,14 +73,14 @@ class Shuffles:
         self._mixed: str | None = None
 
     def close(self) -> None:
-        """End the thread that looks beside."""
+        """End the thread that watches."""
         self._beside.shutdown(wait=False)
 
     def begin(self) -> None:
-        """Note that an attempt begins: what its jobs make, no earlier job has computed.
+        """Record the start of an attempt: no earlier job has computed what its jobs make.
 
         Raises:
-            FatalError: an earlier attempt has left rows of two shuffles, which this run would take again.
+            FatalError: an earlier attempt left rows of two shuffles, which this run would read again.
         """
         if self._mixed is not None:
             raise FatalError(self._mixed)
@@ -88,10 +88,10 @@ class Shuffles:
 
     @contextlib.contextmanager
     def looking(self, tag: str) -> Iterator[None]:
-        """Look at the jobs up to now while the body runs: collected rows do not say which stage they are from.
+        """Watch the jobs while the body runs: collected rows do not show which stage they are from.
 
         Args:
-            tag: that of the attempt's jobs.
+            tag: the tag of the attempt's jobs.
         """
         looked = self._beside.submit(self._look, tag, f"{tag}{_MARK}{next(self._numbers)}")
         yield
@@ -101,12 +101,13 @@ class Shuffles:
         """Check an attempt at a batch, after its jobs have succeeded.
 
         Args:
-            tag: that of its jobs.
+            tag: the tag of its jobs.
             results: the stages whose tasks have reported to the driver.
 
         Raises:
             RetriableError: a stage that keeps nothing ran again; a retry reads its input anew.
-            FatalError: rows of two shuffles may be mixed, and kept; or Spark has not reported enough to exclude it.
+            FatalError: rows of two shuffles may be mixed in something that Spark keeps; or Spark has not reported enough to
+                rule that out.
         """
         of_tag, looked = self._looked
         seen = looked.result() if looked is not None and of_tag == tag else None
@@ -119,14 +120,14 @@ class Shuffles:
             raise _unreported(str(error)) from None
 
     def _look(self, tag: str, mark: str) -> _Seen:
-        """The jobs with the tag, once a mark behind them is reported, and so all that came before it."""
+        """The jobs with the tag, once a marker job after them is reported, and with it everything before it."""
         self._store.mark(mark)
         marks = self._await(mark, bool, "the end of the job that collected the batch")
         jobs = self._store.jobs_with_tag(tag)
         return _Seen(jobs, marks, self._stages_of(jobs))
 
     def _reported(self, tag: str, results: Collection[int]) -> list[Job]:
-        """The jobs with the tag, once the end of those with the ``results`` is reported, and so all that came before."""
+        """The jobs with the tag, once the end of those with the ``results`` is reported, and with it everything before it."""
         what = f"the end of the job of stage {', '.join(map(str, sorted(results)))}"
         return self._await(tag, lambda jobs: _has_ended(jobs, results), what)
 
@@ -155,7 +156,7 @@ class Shuffles:
             raise
 
     def _shared(self, seen: _Seen, own: Collection[int]) -> set[int]:
-        """The RDDs among those that the rows are made from that another job may have kept: as shuffle files or in a cache."""
+        """The RDDs in the rows' lineage that another job may have kept, as shuffle files or in a cache."""
         history, old = self._history, {rdd for rdd in seen.lineage if rdd < self._began.rdd}
         if not old or (history.is_known(history.first_job(min(old)), own) and not history.of(old)):
             return set()
@@ -165,8 +166,8 @@ class Shuffles:
 
 def _unreported(what: str) -> FatalError:
     return FatalError(
-        f"Spark's status store does not have {what}. So it cannot be checked whether a stage ran twice and mixed the rows of two "
-        "shuffles. Nothing of the batch is decided or visible. Spark kept too few jobs and stages, or its listener bus dropped "
-        "events (Spark's log says so). Raise spark.ui.retainedJobs, spark.ui.retainedStages (default: 1000 each) and "
+        f"Spark's status store does not have {what}. So nobody can check whether a stage ran twice and mixed the rows of two "
+        "shuffles. Nothing of the batch is decided or visible. Spark kept too few jobs and stages, or its listener bus "
+        "dropped events (Spark's log says so). Raise spark.ui.retainedJobs, spark.ui.retainedStages (default: 1000 each) and "
         "spark.scheduler.listenerbus.eventqueue.capacity (default: 10000), and restart the query"
     )

@@ -1,4 +1,4 @@
-"""The file of a staged slice: an Arrow IPC file, then how long it is and its CRC, because Arrow checks neither."""
+"""The file of a staged slice: an Arrow IPC file, then its length and its CRC, because Arrow checks neither."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BLOCK: Final = 1024 * 1024
 
 
 class Summed(io.RawIOBase):
-    """A stream that takes an Arrow file and adds the end. One that is only closed has none, and so is torn."""
+    """A stream that takes an Arrow file and appends a trailer. A file that was closed without it counts as torn."""
 
     def __init__(self, stream: pa.NativeFile) -> None:
         self._stream = stream
@@ -27,25 +27,25 @@ class Summed(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        """Write, and add to the sum."""
+        """Write bytes, and update the checksum."""
         self._crc = zlib.crc32(data, self._crc)
         self._size += len(data)
         self._stream.write(data)
         return len(data)
 
     def finish(self) -> None:
-        """Add the end, and close the stream."""
+        """Append the trailer, and close the stream."""
         self._stream.write(b"%016x%08xtwopc/1\n" % (self._size, self._crc))
         self.close()
 
     def close(self) -> None:
-        """Close the stream; also called when nobody has this object any more."""
+        """Close the stream; also called when the object is garbage-collected."""
         super().close()
         self._stream.close()
 
 
 def arrow_size(source: pa.NativeFile) -> int | None:
-    """How long the Arrow file in a slice is; None if the slice is torn. Reads its end only."""
+    """The length of the Arrow file in a slice; None if the slice is torn. Reads only its trailer."""
     size = source.size()
     source.seek(max(0, size - _END_BYTES))
     found = _END.fullmatch(source.read(_END_BYTES))
@@ -53,7 +53,7 @@ def arrow_size(source: pa.NativeFile) -> int | None:
 
 
 def is_whole(source: pa.NativeFile) -> bool:
-    """Whether every byte is as it was written."""
+    """Whether every byte is unchanged since it was written."""
     length = arrow_size(source)
     if length is None:
         return False

@@ -30,13 +30,13 @@ logger = logging.getLogger(__name__)
 
 
 def as_uri(location: str) -> str:
-    """A Hadoop path as pyarrow takes it: Hadoop escapes nothing, a URI does. A local path stays."""
+    """Convert a Hadoop path for pyarrow: Hadoop escapes nothing, but a URI does. A local path stays as it is."""
     scheme, is_url, rest = location.partition("://")
     return f"{scheme}://{quote(rest, safe='/:@')}" if is_url else location
 
 
 def open_location(location: str) -> tuple[fs.FileSystem, str]:
-    """The file system and path of a staging location.
+    """Open the file system of a staging location, and return it with the path.
 
     Raises:
         ConfigurationError: pyarrow has no file system for it.
@@ -106,21 +106,21 @@ class Staging:
         return Staging, (self.location,)  # each process opens the location itself
 
     def has(self, name: str) -> bool:
-        """See :class:`StagedRows`. A slice that is cut short does not count; :meth:`read` sees what else is wrong with it."""
+        """See :class:`StagedRows`. A slice that is cut short does not count; :meth:`read` finds any other damage."""
         opened = self._opened(name)
         if opened is None:
             return False
         with opened as source:
             is_there = arrow_size(source) is not None
         if not is_there:
-            logger.warning("the staged rows in %s/%s do not count: the file is torn", self.location, name)
+            logger.warning("the staged rows in %s/%s are ignored: the file is torn", self.location, name)
         return is_there
 
     def require_visible(self, names: Iterable[str]) -> None:
-        """Require that this process sees the slices of an attempt, with one listing: a loss needs them (rule 9).
+        """Require, with one listing, that this process sees the slices of an attempt: a repair needs them (rule 9).
 
         Raises:
-            ConfigurationError: it does not see one.
+            ConfigurationError: it cannot see one of them.
         """
         wanted, seen = set(names), set[str]()
         for directory in {name.rpartition("/")[0] for name in wanted}:
@@ -136,18 +136,18 @@ class Staging:
             )
 
     def read(self, name: str, sink: str) -> Iterator[pa.RecordBatch]:
-        """The rows of a slice, as that sink's writer takes them. Memory does not grow with the slice.
+        """Read the rows of a slice, as that sink's writer takes them. Memory does not grow with the slice.
 
         Raises:
-            FatalError: the slice is gone, is torn, or was altered. No row of it has been given.
+            FatalError: the slice is gone, is torn, or was altered. None of its rows was returned.
         """
         opened = self._opened(name)
         if opened is None:  # it was there when the driver looked
             raise FatalError(
-                f"the staged rows in {self.location}/{name} are gone; none of them was written. Either this driver was paused, "
-                "and a newer driver has proven their batch and deleted them: no data is at risk, and the newer one goes on. Or "
-                "somebody else has deleted them: the batch is decided and not whole, so restart the query. Spark then evaluates "
-                "the batch again; if it cannot, the query says so and stops"
+                f"the staged rows in {self.location}/{name} are gone; none of them was written. Either this driver was "
+                "paused, and a newer driver has proven their batch and deleted them: no data is at risk, and the newer one "
+                "continues. Or somebody else has deleted them: the batch is decided but incomplete, so restart the query. "
+                "Spark then evaluates the batch again; if it cannot, the query reports that and stops"
             )
         with opened as source:
             if not is_whole(source):
@@ -169,11 +169,11 @@ class Staging:
                     if epoch < driver_epoch or batch_id <= batch:
                         self._filesystem.delete_dir(f"{self._root}/{epoch}/{batch_id}")
         except OSError as error:
-            text = "staged rows of batch %d in %s could not be deleted, the next batch retries: %s"
+            text = "staged rows of batch %d in %s could not be deleted; the next batch retries: %s"
             logger.warning(text, batch, self.location, error)
 
     def _opened(self, name: str) -> pa.NativeFile | None:
-        """A slice, open; None if it is absent."""
+        """Open a slice; None if it is absent."""
         with contextlib.suppress(FileNotFoundError):  # absent, or a newer driver has just deleted it
             return self._filesystem.open_input_file(f"{self._root}/{name}")
         return None

@@ -1,4 +1,7 @@
-"""How large a query's state is. Spark reports it after each batch: too late for the batch's record, in time for the next."""
+"""The size of a query's state.
+
+Spark reports it after each batch: too late for that batch's record, in time for the next one.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,10 @@ _SIZE: Final = re.compile(r"Size|Bytes|Memory")
 
 
 class StateSizes:
-    """The state of one run of a query. A query that has none is asked once.
+    """The state sizes in one run of a query. A query without state is asked only once.
 
     Attributes:
-        is_stateless: whether Spark has said so; not in the first batch of a run.
+        is_stateless: whether Spark has reported that the query has no state; unknown in the first batch of a run.
     """
 
     def __init__(self) -> None:
@@ -31,7 +34,7 @@ class StateSizes:
         self._is_asked = True
 
     def before(self, session: SparkSession, query_id: str) -> tuple[StateSize, ...]:
-        """By operator, what the last batch of the run has left; empty in its first one."""
+        """The sizes after the last batch of the run, by operator; empty in its first batch."""
         if not self._is_asked:
             return ()
         try:

@@ -1,4 +1,4 @@
-"""Whether Spark has written a batch's state whole: the next batch cannot load a state of which a partition is missing.
+"""Check that Spark has written all of a batch's state: the next batch cannot load a state that lacks a partition.
 
 A stateful operator commits a partition of its state when the last row of the partition has been taken
 (``StateStoreWriter`` and its ``CompletionIterator`` in Spark's ``statefulOperators.scala``). So a ``limit``, a filter that is
@@ -44,19 +44,19 @@ _NODE: Final = re.compile(r"^[\s:+-]*'?(\w+)", re.MULTILINE)
 
 
 class StatefulOperators:
-    """The operators that keep state, in the plan of one run of a query. A query without any is asked once."""
+    """The operators that keep state, in the plan of one run of a query. A query without any is asked only once."""
 
     def __init__(self) -> None:
         self._places: tuple[int, ...] | None = None
         self._tell: Callable[[str], None] = _tell_once()
 
     def of_batch(self, query: RunningQuery, batch_id: int, *, has_state: Callable[[], bool]) -> BatchState | None:
-        """The state that a batch writes; None if the query keeps none.
+        """Find the state that a batch writes; None if the query keeps none.
 
         Args:
             query: the query that has called for the batch.
             batch_id: the batch.
-            has_state: whether the checkpoint has state; asked if this Spark does not show the plan.
+            has_state: returns whether the checkpoint has state; called if this Spark does not show the plan.
 
         Raises:
             ConfigurationError: the query keeps state, and this Spark does not show the plan.
@@ -70,14 +70,14 @@ class StatefulOperators:
             if not has_state():
                 return None
             raise ConfigurationError(
-                f"batch {batch_id} belongs to a query that keeps state, and this Spark does not show its plan ({error}). So it "
-                "cannot be checked whether all of the state is written, without which the next batch could not start. Nothing of "
-                "this batch was written. Use a version of Spark that the documentation lists"
+                f"batch {batch_id} belongs to a query that keeps state, and this Spark does not show its plan ({error}). So "
+                "nobody can check whether all of the state is written, and without it the next batch could not start. "
+                "Nothing of this batch was written. Use a version of Spark that the documentation lists"
             ) from error
         return BatchState(batch_id, execution, operators, self._tell) if operators else None
 
     def _operators(self, plan: Any) -> list[Operator]:
-        """The operators in a batch's plan; sought where the batch before had them, and everywhere if they are not there."""
+        """Find the operators in a batch's plan: first where the batch before had them, then everywhere."""
         found = {place: _operator(plan.apply(place)) for place in self._places or ()}
         if self._places is None or None in found.values():
             nodes = iter(map(plan.apply, itertools.count()).__next__, None)
@@ -91,9 +91,9 @@ class Operator:
     """A stateful operator of a batch's plan.
 
     Attributes:
-        name: Spark's.
-        stores: how many its tasks commit, if each of them runs once, to its end.
-        metric: Spark's count of those that they have committed.
+        name: Spark's name for it.
+        stores: how many stores its tasks commit if each task runs once, to its end.
+        metric: Spark's count of the stores that they have committed.
     """
 
     name: str
@@ -101,7 +101,7 @@ class Operator:
     metric: Any
 
     def committed(self) -> int:
-        """How many stores tasks have committed for this batch, in all jobs together."""
+        """The number of stores that tasks have committed for this batch, in all jobs together."""
         return int(self.metric.value())
 
 
@@ -111,8 +111,8 @@ class BatchState:
     Args:
         batch_id: the batch.
         execution: Spark's own plan of it (``IncrementalExecution``).
-        operators: those that keep state; at least one.
-        tell: takes note of an evaluation that is only for the state.
+        operators: the operators that keep state; at least one.
+        tell: records an evaluation that is only for the state.
     """
 
     def __init__(
@@ -126,9 +126,9 @@ class BatchState:
 
     @contextlib.contextmanager
     def watching(self, frame: DataFrame) -> Iterator[None]:
-        """See whether the body, one job over a DataFrame, writes the state.
+        """Check whether the body, one job over a DataFrame, writes the state.
 
-        It has, if exactly as many stores were committed as there are, and the job computes no partition twice. Then each was.
+        It has if the number of committed stores equals the number of stores and the job computes no partition twice.
         """
         if self._is_whole:
             yield
@@ -138,20 +138,20 @@ class BatchState:
         self._is_whole = self._is_all(before, self._committed()) and self._is_taken_once(frame)
 
     def complete(self) -> None:
-        """Write what is missing of the state: evaluate the batch as Spark has planned it, whole, and drop the rows.
+        """Write the missing part of the state: evaluate the whole batch as Spark has planned it, and discard the rows.
 
-        It writes what is there again, as in a retry.
+        Like a retry, it rewrites the part that exists.
 
         Raises:
             ConfigurationError: Spark's own plan does not write all of its state.
-            Exception: the evaluation failed, as from any action.
+            Exception: the evaluation failed; the same exception as from any action.
         """
         if self._is_whole:
             return
         self._tell(
-            f"what batch {self._batch_id} gives to the sinks does not show that Spark has evaluated all of the batch: it is cut "
-            "off, or the batch was evaluated before (persist and count, for example). So the batch is evaluated once more, "
-            "without output, to write its state. This run does not say so again"
+            f"what batch {self._batch_id} gives to the sinks does not show that Spark has evaluated all of the batch: it is "
+            "cut off, or the batch was evaluated before (persist and count, for example). So the batch is evaluated once "
+            "more, without output, to write its state. No data is at risk. This run does not repeat this warning"
         )
         self.evaluate()
         missing = [one.name for one in self._operators if one.committed() < one.stores]
@@ -165,21 +165,21 @@ class BatchState:
         self._is_whole = True
 
     def evaluate(self) -> None:
-        """Evaluate all of the batch, and drop the rows."""
+        """Evaluate all of the batch, and discard the rows."""
         self._execution.toRdd().count()
 
     def _committed(self) -> list[int]:
         return [one.committed() for one in self._operators]
 
     def _is_all(self, before: Sequence[int], after: Sequence[int]) -> bool:
-        """Whether a job has committed every store, itself or in a stage that it skipped: all of its shuffle is written, then."""
+        """Whether a job has committed every store, itself or in a stage skipped because its shuffle was complete."""
         counts = list(zip(self._operators, before, after, strict=True))
         ran = [new - old == one.stores for one, old, new in counts]
         skipped = [one.stores <= old == new for one, old, new in counts]
         return any(ran) and all(map(operator.or_, ran, skipped))
 
     def _is_taken_once(self, frame: DataFrame) -> bool:
-        """Whether a DataFrame has the batch once, and computes none of its partitions twice."""
+        """Whether a DataFrame contains the batch once, and computes none of its partitions twice."""
         plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public way to the plan
         text = str(plan.toString())
         nodes = _NODE.findall(text)
@@ -193,7 +193,7 @@ class BatchState:
 
 
 def _operator(node: Any) -> Operator | None:
-    """A node of a plan as an operator, if there is one that keeps state."""
+    """Convert a node of a plan to an operator, if it keeps state."""
     if node is None or not node.metrics().contains(_COMMITTED):
         return None
     name = str(node.nodeName())
@@ -201,10 +201,10 @@ def _operator(node: Any) -> Operator | None:
 
 
 def _partitions(node: Any) -> int:
-    """How many partitions an operator has.
+    """The number of an operator's partitions.
 
-    Spark does not know its outputPartitioning for functions in Python. What it demands of its input is known: a global limit has
-    one partition, although its state names as many as the query's other operators have.
+    Spark does not know its outputPartitioning for functions in Python. Their required input distribution is known: a global
+    limit has one partition, although its state names as many as the query's other operators have.
     """
     demanded = node.requiredChildDistribution().apply(0).requiredNumPartitions()
     return int(demanded.get() if demanded.isDefined() else node.getStateInfo().numPartitions())

@@ -1,4 +1,4 @@
-"""What Spark has reported of its jobs and stages."""
+"""Spark's reports on its jobs and stages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
-    """An attempt at a stage: the fields of Spark's ``StageData`` (``status/api/v1/api.scala``) that count here.
+    """An attempt at a stage: the fields of Spark's ``StageData`` (``status/api/v1/api.scala``) that matter here.
 
     Attributes:
         rdd_ids: the RDDs that its tasks compute or read from a cache; the same for the same shuffle in every job.
@@ -44,7 +44,7 @@ class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def has_run(self) -> bool:
-        """Whether tasks of it have run: a later job may have skipped it, because an earlier one has its output."""
+        """Whether any of its tasks have run: a later job may have skipped it, because an earlier one has its output."""
         return self.status not in _IDLE
 
     @property
@@ -54,7 +54,7 @@ class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """A point in an application's life, by the numbers that Spark gives next.
+    """A point in an application's life, given by the numbers that Spark assigns next.
 
     A job with a lower number than ``job`` was submitted before, so it has computed no RDD from ``rdd`` on.
     """
@@ -70,7 +70,7 @@ BEGINNING: Final = Moment(0, 0)
 
 
 class _JobData(msgspec.Struct, frozen=True, rename="camel"):
-    """The fields of Spark's ``JobData`` that count here."""
+    """The fields of Spark's ``JobData`` that matter here."""
 
     stage_ids: tuple[int, ...]
     status: str
@@ -80,7 +80,7 @@ class _JobData(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class StatusStore:
-    """Spark's status store, which the listener bus feeds in order. Every method is some calls of the JVM."""
+    """Spark's status store, which the listener bus feeds in order. Every method makes several calls to the JVM."""
 
     def __init__(self, context: SparkContext) -> None:
         # PySpark's public StatusTracker knows neither tags nor what a stage read.
@@ -94,7 +94,7 @@ class StatusStore:
         self._context, self._nothing = context, java.emptyRDD()
 
     def mark(self, tag: str) -> None:
-        """Run a job without tasks under the tag. Its report follows those of all jobs that have ended before."""
+        """Run a job without tasks under the tag. Its report follows those of all jobs that ended before it."""
         self._context.addJobTag(tag)
         try:
             self._nothing.count()
@@ -102,7 +102,7 @@ class StatusStore:
             self._context.removeJobTag(tag)
 
     def end_of_jobs(self) -> int:
-        """The number that the next job gets."""
+        """The number that the next job will get."""
         return int(self._scheduler.numTotalJobs())
 
     def jobs_with_tag(self, tag: str) -> list[Job]:
@@ -112,7 +112,7 @@ class StatusStore:
         return [self.job(number) or Job(number, (), is_over=False) for number in sorted(numbers)]
 
     def now(self) -> Moment:
-        """This moment. Uses up the number of an RDD."""
+        """Return the present moment. Uses up the number of an RDD."""
         # In this order: a job that is submitted in between counts as one that may have computed what is older than the RDD.
         job = self.end_of_jobs()
         return Moment(self.next_rdd(), job)
@@ -122,7 +122,7 @@ class StatusStore:
         return int(self._spark.newRddId())
 
     def job(self, number: int) -> Job | None:
-        """A job of the application, whoever began it; None if the store does not have it."""
+        """Any job of the application; None if the store does not have it."""
         try:
             data = self._store.job(number)
         except Py4JError:

@@ -49,9 +49,9 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         stage: Spark's id of the stage that the task ran in; None in the driver.
-        report: what it wrote; None if it cannot.
-        size_bytes: of its rows, as Arrow has them.
-        error: why it cannot: the name of the error's class (see ``jobs.named_error``) and the message.
+        report: what it wrote; None if it cannot write.
+        size_bytes: the size of its rows as Arrow data.
+        error: why it cannot write: the name of the error's class (see ``jobs.named_error``) and the message.
         acknowledgement: how long it took.
     """
 
@@ -64,7 +64,7 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class PrepareTask:
-    """What every task of an attempt does: write its rows, or those of its slice, and pre-commit. Pickled by Spark.
+    """The work of every task of an attempt: write its rows, or those of its slice, and pre-commit. Pickled by Spark.
 
     Attributes:
         runs: the query's run, among others.
@@ -94,7 +94,7 @@ class PrepareTask:
     ends_at: float = math.inf
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """``mapInArrow``'s function: takes one task's rows, gives one row with the :class:`TaskResult`."""
+        """The function for ``mapInArrow``: takes one task's rows, and yields one row with the :class:`TaskResult`."""
         keep_archives()
         keep(self.runs, self.sinks, self.driver_epochs)
         context = TaskContext.get()
@@ -104,7 +104,7 @@ class PrepareTask:
         yield _as_row(msgspec.json.encode(msgspec.structs.replace(result, stage=context.stageId())))
 
     def execute(self, number: int, batches: Iterable[pa.RecordBatch], attempt: int = 0) -> TaskResult:
-        """Write and pre-commit the rows of the DataFrame's task ``number``; ``attempt`` is Spark's number of the try.
+        """Write and pre-commit the rows of the DataFrame's task ``number``; ``attempt`` is Spark's number of the task attempt.
 
         Raises:
             RetriableError: the attempt is void.
@@ -175,7 +175,7 @@ class PrepareTask:
         )
 
     def _publish(self, decided: TaskReport, batches: _Input, writers: dict[str, SinkWriter[Any]]) -> TaskReport:
-        """Write what a decided task has staged, whatever the plan would give today (rule 9)."""
+        """Write the rows that a decided task staged, even if the plan would now give others (rule 9)."""
         if self.staging is None:
             raise AssertionError("nothing was staged")
         for _ in batches:
@@ -213,11 +213,11 @@ class PrepareTask:
 
 
 class _Input:
-    """Walks over a task's Arrow batches, with timestamps in UTC; adds up their bytes, and the time that it waited for them.
+    """Iterates over a task's Arrow batches, with timestamps in UTC; adds up their bytes and the time spent waiting for them.
 
     Attributes:
-        read_s: the time.
-        flush_at: when the rows were all written, and pre-commit began.
+        read_s: the time spent waiting.
+        flush_at: when all rows were written and pre-commit began.
     """
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
@@ -241,12 +241,15 @@ class _Input:
 
 
 def _as_row(value: bytes) -> pa.RecordBatch:
-    """One row, one column. Not by ``pa.array``: that imports pandas, a second of work in every new Python worker."""
+    """Build a batch of one row and one column.
+
+    Avoids ``pa.array``, which imports pandas: a second in every new Python worker.
+    """
     offsets = pa.py_buffer(struct.pack("<ii", 0, len(value)))
     column = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(value)])
     return pa.RecordBatch.from_arrays([column], names=["result"])
 
 
 def _sum(hashes: pa.Array[Any]) -> int:
-    """The sum modulo 2**64. Order does not matter to it, and a row that comes twice counts twice (unlike with XOR)."""
+    """The sum modulo 2**64. It does not depend on the order, and a row that comes twice counts twice (unlike with XOR)."""
     return int(pc.sum(hashes.view(pa.uint64())).as_py() or 0)  # Arrow's sum of uint64 wraps around

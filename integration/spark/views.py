@@ -1,4 +1,4 @@
-"""Which rows and columns each sink is given. One Arrow batch holds those of all sinks; a view of it copies nothing.
+"""The rows and columns that each sink gets. One Arrow batch holds those of all sinks; a view of it copies nothing.
 
 With ``dead_letter`` no sink is given a row that one of them can never take. The sink for dead letters takes
 part in the same decision, so a letter is readable exactly once, together with the rest of its batch.
@@ -32,18 +32,18 @@ _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary(
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """What one sink sees of a batch. Stored with staged rows, so its fields are a format.
+    """The part of a batch that one sink sees. Stored with staged rows, so its fields are a storage format.
 
     Attributes:
         columns: the sink's name for a column, and the column's index in the batch.
-        of_bad_rows: whether the sink is given dead letters: records about the rows that other sinks cannot take.
+        of_bad_rows: whether the sink gets dead letters: records about the rows that other sinks cannot take.
     """
 
     columns: tuple[tuple[str, int], ...]
     of_bad_rows: bool = False
 
     def of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The sink's rows of a batch."""
+        """Select the sink's rows of a batch."""
         if CAUSE not in rows.schema.names:
             return self._named(rows)
         is_good = rows.column(CAUSE).is_null()
@@ -59,12 +59,12 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_views(schema: pa.Schema, views: Mapping[str, View]) -> pa.Schema:
-    """The schema with the views in its metadata: staged rows reach each sink even after the query's code has changed."""
+    """Add the views to the schema's metadata, so that staged rows reach each sink even after the query's code has changed."""
     return schema.with_metadata({_KEY: msgspec.json.encode(views)})
 
 
 def views_in(schema: pa.Schema) -> dict[str, View]:
-    """The views that :func:`with_views` stored."""
+    """Read the views that :func:`with_views` stored."""
     return msgspec.json.decode((schema.metadata or {})[_KEY], type=dict[str, View])
 
 
@@ -87,7 +87,7 @@ def screen(rows: pa.RecordBatch, sinks: Iterable[TwoPhaseCommitSink[Any]], views
 
 
 def bad_rows(rows: pa.RecordBatch, check: Callable[[pa.RecordBatch], None]) -> dict[int, str]:
-    """The rows that ``check`` rejects, with its reason. Bisects, so a batch without bad rows costs one check."""
+    """Find the rows that ``check`` rejects, with its reason. Bisects, so a batch without bad rows costs one check."""
     found: dict[int, str] = {}
 
     def bisect(start: int, count: int) -> None:
@@ -106,7 +106,7 @@ def bad_rows(rows: pa.RecordBatch, check: Callable[[pa.RecordBatch], None]) -> d
 
 
 def _letters(rows: pa.RecordBatch, causes: pa.Array[Any]) -> pa.RecordBatch:
-    """One record for each bad row: ``value`` is the row as JSON, the header ``twopc.cause`` says why it is bad.
+    """Build one record for each bad row: ``value`` is the row as JSON, and the header ``twopc.cause`` says why it is bad.
 
     Bytes become text where they are UTF-8, else ``{"base64": …}``; so does text, since Spark's strings may hold any bytes. A
     date or a time outside Python's years 1 to 9999 becomes ``{"days": …}`` or ``{"microseconds": …}`` since 1970-01-01. Where
@@ -125,7 +125,7 @@ def _letters(rows: pa.RecordBatch, causes: pa.Array[Any]) -> pa.RecordBatch:
 
 
 def _letter(row: dict[str, Any]) -> bytes:
-    """The row as JSON, or as much of it as every broker takes: a row may be bad because it is too large."""
+    """Encode the row as JSON, or as much of it as every broker accepts: a row may be bad because it is too large."""
     whole = msgspec.json.encode(_readable(row))
     if len(whole) <= _LETTER_MAX_BYTES:
         return whole
@@ -136,7 +136,10 @@ def _letter(row: dict[str, Any]) -> bytes:
 
 
 def _readable(value: Any, most: int | None = None) -> Any:
-    """A value that JSON can hold; with ``most``, of longer text and bytes only so many at the beginning, and their number."""
+    """Convert to a value that JSON can hold.
+
+    With ``most``, keep only that much of the beginning of longer text and bytes, and add their length.
+    """
     if isinstance(value, bytes):
         try:
             return _readable(value.decode(), most)
@@ -153,7 +156,7 @@ def _readable(value: Any, most: int | None = None) -> Any:
 
 
 def _python_of(scalar: Any) -> Any:
-    """An Arrow value as a Python one. Where Arrow cannot convert it, its parts are converted one by one."""
+    """Convert an Arrow value to a Python one. If Arrow cannot convert it, convert its parts one by one."""
     try:
         return scalar.as_py()
     except (UnicodeDecodeError, OverflowError):

@@ -1,8 +1,8 @@
-"""What a Python worker of Spark keeps from task to task: the directories of the archives that it imports from.
+"""Keep the directories of imported archives in a Python worker of Spark from task to task.
 
-Each task begins with ``importlib.invalidate_caches()`` (``pyspark.worker_util.setup_spark_files``). For every archive on the path
-and every package imported from it, Python then reads the archive's directory again: Spark's own ``pyspark.zip``, and each jar of
-``spark.jars.packages``, since Spark puts those on the path, too. That is 70 to 300 ms a task.
+Each task begins with ``importlib.invalidate_caches()`` (``pyspark.worker_util.setup_spark_files``). For every archive on the
+path and every package imported from it, Python then reads the archive's directory again: Spark's own ``pyspark.zip``, and each
+jar of ``spark.jars.packages``, since Spark puts those on the path, too. That is 70 to 300 ms a task.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TOO_NEW_S: Final = 2.0
 
 
 def keep_archives() -> None:
-    """Have every archive on the path read again when it has changed, instead of for each task. Cheap to repeat."""
+    """Read each archive on the path again only after it has changed, instead of for each task. Cheap to repeat."""
     for finder in list(sys.path_importer_cache.values()):
         if type(finder) is zipimporter:
             # Not a new finder: modules that were imported have the old one as their loader.
@@ -31,7 +31,7 @@ class _Archive(zipimporter):
     _read: tuple[int, ...] | None = None  # the archive as it was just before its directory was read
 
     def invalidate_caches(self) -> None:
-        """Read the directory again, unless the archive is certainly the one whose directory was read."""
+        """Read the directory again, unless the archive is certainly unchanged since the last read."""
         now = _stamp(self.archive)
         if now is None or now != self._read:
             super().invalidate_caches()

@@ -1,7 +1,7 @@
-"""Timestamps as UTC. Spark labels those that it gives as Arrow with the session's time zone (``ArrowUtils.toArrowType``).
+"""Relabel timestamps as UTC. Spark labels timestamps in Arrow data with the session's time zone (``ArrowUtils.toArrowType``).
 
 A timestamp is the same number of microseconds under every label. Java knows names that Arrow and Python do not know (``GMT+8``,
-``UTC+01:00``, ``ACT``; SPARK-59467), and text made by Arrow would depend on the label. So the label goes before anybody looks.
+``UTC+01:00``, ``ACT``; SPARK-59467), and text made by Arrow would depend on the label. So the label is replaced first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MAP: Final[Callable[..., pa.DataType]] = pa.map_
 
 
 def in_utc(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows; every timestamp with a zone, at any depth, is in UTC."""
+    """Return the same rows with every zoned timestamp, at any depth, in UTC."""
     kinds = [_in_utc(kind) for kind in rows.schema.types]
     if kinds == rows.schema.types:
         return rows

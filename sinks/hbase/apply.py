@@ -1,13 +1,14 @@
-"""Applying decided slices row by row, each row once. Every call may be repeated any number of times, by any driver.
+"""Apply decided slices row by row, each row once. Any driver may repeat every call any number of times.
 
-What keeps a row from being applied twice is in the row, and changes in the same atomic step as the data:
+A mark in the row itself prevents a second application. It changes in the same atomic step as the data:
 
 * ``Put``: the cells' timestamp, which is the decision's version plus the task's partition. Writing them again changes nothing,
   and a later version stays. Order matters only if a slice has a key in two chunks: then the last chunk is applied first, and a
-  row is written only if no cell has the timestamp, so that the last row of a key wins however often this starts again.
-* ``Delete``: the deletion's timestamp, which is the decision's version. It deletes nothing newer, however late it is repeated.
+  row is written only if no cell has the timestamp, so that the last row of a key wins even after any number of restarts.
+* ``Delete``: the deletion's timestamp, which is the decision's version. It deletes nothing newer, even if it is repeated late.
 * ``Increment``, ``Append``: a marker cell ``twopc:<sink>``. It holds the newest decision that changed the row, and how many
-  chunks of each of its tasks have. A newer decision replaces it, so a row has one marker, however many batches there were.
+  chunks of each of its tasks have. A newer decision replaces it, so a row has only one marker, independent of the number of
+  batches.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ R = TypeVar("R")
 
 
 def at_once(step: Callable[[T], R], items: Iterable[T]) -> Generator[R]:
-    """The result of each step, in order; some run at a time. Closing it starts no further one, and waits for those that run."""
+    """Yield the result of each step, in order; several run at a time.
+
+    Closing it starts no further step, and waits for running ones.
+    """
     pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="twopc-hbase")
     try:
         yield from pool.map(step, items)
@@ -51,7 +55,7 @@ def at_once(step: Callable[[T], R], items: Iterable[T]) -> Generator[R]:
 
 
 class Applier:
-    """Applies the slices of one sink; ``table`` is its own."""
+    """Applies the slices of one sink; ``table`` is the sink's own table."""
 
     def __init__(self, client: HBaseClient, fence: Fence, *, table: str, sink: str) -> None:
         self._client = client
@@ -60,13 +64,13 @@ class Applier:
         self._sink = sink
 
     def apply(self, handle: HBaseHandle, base: int) -> list[str]:
-        """Apply a slice of the decision ``base`` from where it stands.
+        """Apply the rest of a slice of the decision ``base``.
 
         Returns:
-            what blocks it, in words for people; empty: nothing does.
+            what blocks it, as text; empty if nothing does.
 
         Raises:
-            Exception: one of ``FAILURES``: its progress cannot be read or recorded now.
+            Exception: one of ``FAILURES``, if its progress cannot be read or recorded now.
         """
         self._fence.begin(handle.uuid, base)
         progress = self._fence.read()
@@ -85,7 +89,7 @@ class Applier:
     def _apply_chunks(
         self, handle: HBaseHandle, base: int, todo: Sequence[int]
     ) -> Generator[tuple[int, list[str] | None]]:
-        """The result of each chunk, in order. Closing it starts no further chunk, and waits for those that run."""
+        """Yield the result of each chunk, in order. Closing it starts no further chunk, and waits for running ones."""
         if not handle.distinct:  # the next chunk may have the same row: it waits until this one is recorded
             yield from ((done, self.apply_chunk(handle, base, done)) for done in todo)
             return
@@ -93,7 +97,7 @@ class Applier:
             yield from zip(todo, found, strict=True)
 
     def apply_chunk(self, handle: HBaseHandle, base: int, done: int) -> list[str] | None:
-        """Apply the chunk before which ``done`` others were applied; what blocks it, or None: the chunk is gone."""
+        """Apply the chunk that follows ``done`` others; return what blocks it, or None if the chunk is gone."""
         number = handle.chunks - 1 - done if handle.operation == "PUT" else done
         [answer] = self._client.execute([staging.look_at_chunk(self._table, handle.row(self._sink), number)])
         if isinstance(answer, Exception):
@@ -161,7 +165,7 @@ def _op(table: str, mutation: Message, condition: Message | None) -> Op:
 
 
 def _where_older(mutation: Message) -> Message:
-    """No cell has the mutation's timestamp or a later one."""
+    """The condition that no cell has the mutation's timestamp or a later one."""
     first: Column = (_family(mutation), mutation.column_value[0].qualifier_value[0].qualifier)
     return where_none_since(mutation.row, first, mutation.timestamp)
 
@@ -178,7 +182,7 @@ def _stamp_deletion(mutation: Message, at_ms: int) -> None:
 
 
 def _advance(seen: bytes | None, base: int, partition: int, done: int) -> bytes | None:
-    """The marker after this chunk; None: this chunk or a newer decision was applied already."""
+    """Build the marker after this chunk; None if this chunk or a newer decision was already applied."""
     tasks: dict[int, int] = {}
     if seen is not None:
         [newest] = _BASE.unpack_from(seen)
@@ -198,12 +202,12 @@ def places_of(mutation: Message) -> list[Column]:
 
 
 def values_of(mutation: Message) -> list[bytes]:
-    """What a mutation writes into each of :func:`places_of`."""
+    """The values that a mutation writes into each of :func:`places_of`."""
     return [cell.value for family in mutation.column_value for cell in family.qualifier_value]
 
 
 def overflow_of(mutation: Message, held: Mapping[Column, Cell]) -> str:
-    """Why an increment cannot be added to what its row holds; empty: it can."""
+    """Say why an increment cannot be added to the row's value; empty if it can."""
     for place, value in zip(places_of(mutation), values_of(mutation), strict=True):
         if place in held:
             try:

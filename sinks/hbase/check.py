@@ -1,7 +1,7 @@
-"""Before the decision: HBase will take what increments and appends make of the cells.
+"""Check before the decision that HBase will accept the results of increments and appends.
 
-A task checks each chunk against what the cells hold, and notes two numbers beside it, from which the driver can tell for almost
-all batches that all chunks of all tasks fit together. Otherwise it adds up every row.
+A task checks each chunk against the cells, and stores two numbers beside it. For almost all batches, the driver can tell from
+them that all chunks of all tasks fit together. Otherwise it adds up every row.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ _CELL_BYTES: Final = 24
 _LOOK_ROWS: Final = 1_000
 
 Change = tuple[int, int]
-"""By how much a cell falls and rises at most, in whatever order its rows come; an append only lets it grow, in bytes."""
+"""The most by which a cell falls and rises, for any order of its rows. With an append it only grows, in bytes."""
 
 
 class Reach(NamedTuple):
-    """What is noted beside a chunk.
+    """The numbers stored beside a chunk.
 
     Attributes:
-        farthest: from 0, where the chunk takes a counter; or the size in bytes to which it lets a cell grow.
+        farthest: the largest distance from 0 to which the chunk takes a counter, or the size in bytes to which it lets a cell
+            grow.
         moved: the most by which it changes a cell.
     """
 
@@ -47,7 +48,7 @@ class Reach(NamedTuple):
 
 
 class Check:
-    """The check of one sink."""
+    """The check for one sink."""
 
     def __init__(self, client: HBaseClient, settings: HBaseSettings) -> None:
         self._client = client
@@ -59,10 +60,10 @@ class Check:
         self._max_bytes = settings.max_cell_bytes
 
     def reach(self, rows: Mapping[bytes, Sequence[bytes]]) -> Reach:
-        """Check a chunk by itself: for each row key the value for each cell.
+        """Check a chunk by itself, given the value for each cell by row key.
 
         Raises:
-            BadRecordError: a cell is no counter, or would become too large.
+            BadRecordError: a cell is not a counter, or would become too large.
         """
         if self._operation not in MARKED:
             return Reach()
@@ -78,7 +79,7 @@ class Check:
         """Check all chunks of a batch together.
 
         Raises:
-            BadRecordError: a cell is no counter, or would become too large.
+            BadRecordError: a cell is not a counter, or would become too large.
         """
         limit = self._max_bytes if self._operation == "APPEND" else _MAX
         if not noted or max(one.farthest for one in noted) + sum(one.moved for one in noted) <= limit:
@@ -129,8 +130,8 @@ class Check:
         size += _LENGTH.unpack(held)[0] if held else 0
         if size > self._max_bytes:
             raise BadRecordError(
-                f"the cell would grow to {size} bytes; HBase takes at most {self._max_bytes}. Append to another row or cell, or "
-                "raise hbase.server.keyvalue.maxsize and HBaseSink(max_cell_bytes=…)"
+                f"the cell would grow to {size} bytes, but HBase takes at most {self._max_bytes}. Append to another row or "
+                "cell, or raise hbase.server.keyvalue.maxsize and HBaseSink(max_cell_bytes=…)"
             )
         return size
 
@@ -139,12 +140,12 @@ class Check:
         before: int = 0 if held is None else number_in(held)
         for total in (before + by for by in change):
             if total not in INT64:
-                raise BadRecordError(f"the sum {total} would be over 64 bits")
+                raise BadRecordError(f"the sum {total} would exceed 64 bits")
         return max(abs(before + by) for by in (0, *change))
 
 
 def noted_in(answers: Sequence[Any]) -> list[Reach]:
-    """What tasks have noted beside their chunks, from the slices' states."""
+    """Read the numbers that tasks stored beside their chunks from the slices' states."""
     return [
         Reach(*staging.REACH.unpack(cell.value))
         for answer in answers

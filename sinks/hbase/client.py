@@ -1,4 +1,4 @@
-"""A client for HBase: executes operations on rows, wherever these are.
+"""A client for HBase that executes operations on rows and finds the servers that hold them.
 
 Many rows go in one call to a server (``Multi``), each conditional one as an atomic step of its own.
 """
@@ -28,7 +28,7 @@ T = TypeVar("T")
 class HBaseClient(StoreClient[Op]):
     """See :class:`StoreClient`; an atomic place is a row. Threads may share it.
 
-    A look is answered by its ``Result``, a mutation by whether its condition held.
+    The answer to a look is its ``Result``; the answer to a mutation is whether its condition held.
     """
 
     system = "HBase"
@@ -45,11 +45,11 @@ class HBaseClient(StoreClient[Op]):
         self.cluster = cluster
 
     def retry(self, step: Callable[[], T]) -> T:
-        """Run a step that may be repeated, again after transient errors, until the timeout."""
+        """Run a step that may be repeated, and retry it after transient errors until the timeout."""
         return retrying(is_transient, timeout_s=self._timeout_s, backoff=self.backoff)(step)
 
     def scan(self, table: str, prefix: bytes, family: bytes) -> Iterator[Message]:
-        """The ``Result`` of every row that begins with a prefix and has cells in a family."""
+        """Yield the ``Result`` of every row that begins with a prefix and has cells in a family."""
         start, stop = prefix, prefix[:-1] + bytes([prefix[-1] + 1])
         while start < stop:
             found, next_start = self.retry(lambda at=start: self._scan_once(table, at, stop, family))  # type: ignore[misc]
@@ -61,10 +61,10 @@ class HBaseClient(StoreClient[Op]):
     def send_whole(self, table: str, chunk: Message) -> bool:
         """Send a chunk's mutations in one call, without an operation for each row, if one region has all of them.
 
-        They must be for different rows, without a condition, and may be repeated.
+        They must be for different rows, have no condition, and be repeatable.
 
         Returns:
-            whether all of them happened. If not, some may have: execute them.
+            whether all of them were applied. If not, some may have been; execute them one by one.
         """
         most_rows, most_bytes = self.limits
         if not 0 < len(chunk.action) <= most_rows or chunk.ByteSize() > most_bytes:
@@ -97,7 +97,7 @@ class HBaseClient(StoreClient[Op]):
             self.cluster.forget(table)
 
     def _scan_once(self, table: str, start: bytes, stop: bytes, family: bytes) -> tuple[list[Message], bytes]:
-        """Some rows, and the row to continue from, which is empty at the end."""
+        """Read some rows, and the row to continue from, which is empty at the end."""
         place = self.cluster.region_of(table, start)
         scan = client_pb.Scan(start_row=start, stop_row=stop, include_start_row=True, max_versions=1)
         scan.column.add(family=family)
@@ -128,7 +128,7 @@ class HBaseClient(StoreClient[Op]):
 
 
 def _request(ops: Sequence[Op], mine: Sequence[tuple[int, Region]]) -> tuple[Message, list[list[int]]]:
-    """One call for operations on one server, and the positions of the operations in each of its parts."""
+    """Build one call for operations on one server, and the positions of the operations in each of its parts."""
     request = client_pb.MultiRequest()
     groups: list[list[int]] = []
     plain: dict[bytes, tuple[Message, list[int]]] = {}

@@ -1,4 +1,4 @@
-"""Finds the regions and servers of an HBase, and connects to them.
+"""Find the regions and servers of an HBase cluster, and connect to them.
 
 ``hbasedriver.zk`` is not used to read ZooKeeper. If the znode is missing, as while HBase starts, it leaves its client running,
 which opens new sessions until the process ends; it contacts only one of several hosts; and it waits for 10 s.
@@ -42,7 +42,7 @@ class Region(NamedTuple):
 
 
 class Cluster:
-    """Connections and locations of one process. Threads may share it: each call has a connection to itself.
+    """The connections and locations of one process. Threads may share it, since each call has a connection to itself.
 
     ``timeout_s`` is how long one answer may take. The other arguments are those of :class:`HBaseSink`.
     """
@@ -59,11 +59,11 @@ class Cluster:
         self._lock = threading.Lock()  # never held during a call
 
     def call(self, server: Address, method: str, request: Message) -> Message:
-        """Call a region server, over a kept connection; raises one of ``FAILURES``."""
+        """Call a region server over a kept connection. May raise one of ``FAILURES``."""
         return self._with_connection(server, lambda connection: connection.send_request(request, method))
 
     def region_of(self, table: str, row: bytes) -> Region:
-        """The region that a row is in.
+        """Find the region that holds a row.
 
         Raises:
             AbsentTableError: there is no such table.
@@ -86,7 +86,7 @@ class Cluster:
             self._regions.pop(table, None)
 
     def describe(self, tables: Sequence[str]) -> dict[str, Message]:
-        """The schemas of tables, by name; tables that do not exist are left out."""
+        """Read the schemas of tables, by name; tables that do not exist are left out."""
 
         def describe(master: Master) -> dict[str, Message]:
             answers = {name: master.describe_table(*name_parts(name)).table_schema for name in tables}
@@ -95,7 +95,7 @@ class Cluster:
         return self.call_master(describe)
 
     def call_master(self, step: Callable[[Master], T]) -> T:
-        """Call the active master. Not by several threads at once."""
+        """Call the active master. Must not be used by several threads at once."""
         if self._master is None:
             address = locate_master(self._zookeeper, self._timeout_s, self._znode)
             self._master = Master(*address, user=self._user, timeout_s=self._timeout_s)
@@ -142,12 +142,12 @@ class Cluster:
 
 
 def locate_master(quorum: str, timeout_s: float, znode: str = ZNODE) -> Address:
-    """Host and port of the active master; ConnectionError if ZooKeeper does not know it, or does not answer."""
+    """Find host and port of the active master; ConnectionError if ZooKeeper does not know it, or does not answer."""
     return _address(zookeeper_pb.Master.FromString(_read(quorum, f"{znode}/master", timeout_s)).master)
 
 
 def locate_meta(quorum: str, timeout_s: float, znode: str = ZNODE) -> Address:
-    """Host and port of the region server that has ``hbase:meta``; ConnectionError as for the master."""
+    """Find host and port of the region server with ``hbase:meta``; ConnectionError as for the master."""
     data = _read(quorum, f"{znode}/meta-region-server", timeout_s)
     return _address(zookeeper_pb.MetaRegionServer.FromString(data).server)
 

@@ -1,6 +1,6 @@
-"""Connections of ``hbase-driver``, repaired: a call gets its own answer, or counts as not answered.
+"""Repaired connections of ``hbase-driver``: a call gets its own answer, or counts as unanswered.
 
-Handshake, headers, answers and the calls to masters and ``hbase:meta`` are the library's. This module fixes what its
+The library provides handshake, headers, answers and the calls to masters and ``hbase:meta``. This module fixes what its
 ``Connection`` (1.1.1, ``hbasedriver/Connection.py``) gets wrong.
 """
 
@@ -26,7 +26,7 @@ _LENGTH: Final = struct.Struct(">IB")
 class _Sound(Connection):
     """The repairs, as a mixin before a class of the library. Used by one thread; connects when it is first needed.
 
-    ``timeout_s`` is how long connecting, or a piece of an answer, may take.
+    ``timeout_s`` is the limit for connecting, and for each piece of an answer.
     """
 
     def __init__(self, host: str, port: int, *, user: str, timeout_s: float) -> None:

@@ -19,7 +19,7 @@ _CELL: Final[Column] = (STATE, b"state")
 
 
 class State(Control, frozen=True, kw_only=True):
-    """What the cell holds.
+    """The content of the cell.
 
     Attributes:
         revision: how often the cell was written. It is the cell's timestamp, so that clocks do not matter.
@@ -29,7 +29,7 @@ class State(Control, frozen=True, kw_only=True):
 
 
 def decode_state(data: bytes) -> State:
-    """Read the cell, whichever version wrote it."""
+    """Decode the cell's content."""
     return decode_control(msgspec.json.decode(data, type=dict[str, object]), State)
 
 

@@ -1,7 +1,7 @@
-"""What a task stages, in HBase's wire format: the same bytes as its messages have, without a message for each row.
+"""Encode what a task stages in HBase's wire format: the same bytes as its messages, without a message object for each row.
 
-Building and copying a message for each row takes 2.5 times as long. Of a mutation, only the row key and the values change from
-row to row, and the lengths before them, which repeat.
+Building and copying a message for each row takes 2.5 times as long. Only the row key, the values and the lengths before them
+change from one mutation to the next, and the lengths repeat.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Encoder:
     """Encodes the mutations of one mapping, without a timestamp, which comes with the decision.
 
     Args:
-        operation: HBase's name of what becomes of a row.
+        operation: HBase's name of the operation.
         places: the cells that it changes; a row has a value for each.
         delete_type: how each cell is deleted; then no row has values.
     """
@@ -53,7 +53,7 @@ class Encoder:
             self._families.append((head, found))
 
     def action(self, row: bytes, values: Sequence[bytes]) -> bytes:
-        """A row's part of a chunk: a ``RegionAction``'s field ``action``, with its tag and length."""
+        """Encode a row's part of a chunk: a ``RegionAction``'s field ``action``, with its tag and length."""
         parts = [b"", row, self._kind]
         size = len(row) + len(self._kind) + len(self._durability)
         for family, cells in self._families:
@@ -75,19 +75,19 @@ class Encoder:
 
 @lru_cache(_LENGTHS)
 def _start(field: int, size: int) -> bytes:
-    """What comes before the ``size`` bytes of a field."""
+    """Encode the prefix of a field of ``size`` bytes."""
     return bytes([field << 3 | 2]) + _varint(size)
 
 
 @lru_cache(_LENGTHS)
 def _start_of_cell(cell: bytes, size: int) -> bytes:
-    """What comes before the ``size`` bytes of a cell's value."""
+    """Encode the prefix of a cell's value of ``size`` bytes."""
     start = cell + _start(_CELL.VALUE_FIELD_NUMBER, size)
     return _start(_FAMILY.QUALIFIER_VALUE_FIELD_NUMBER, len(start) + size) + start
 
 
 def _varint(number: int) -> bytes:
-    """Seven bits in a byte, the lowest first; all but the last byte have the highest bit set."""
+    """Encode a varint: seven bits in a byte, the lowest first; all but the last byte have the highest bit set."""
     found = bytearray()
     while number >= _MORE:
         found.append(number % _MORE | _MORE)

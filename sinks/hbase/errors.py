@@ -1,4 +1,4 @@
-"""HBase's errors: which of them call for a retry, and what to do about the others."""
+"""HBase's errors: those that call for a retry, and the advice for the others."""
 
 from __future__ import annotations
 

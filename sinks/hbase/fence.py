@@ -1,7 +1,7 @@
-"""How far the newest decision is applied: one row. A newer decision replaces all that an older one left there.
+"""One row that records how far the newest decision is applied. A newer decision replaces everything of an older one there.
 
-The row proves what is committed, and its tombstones keep lost slices from being applied. That no row of data is applied twice
-does not depend on it, but on the rows themselves (``twopc.sinks.hbase.apply``).
+The row proves what is committed, and its tombstones keep lost slices from being applied. The guarantee that no row of data is
+applied twice does not depend on it, but on the rows themselves (``twopc.sinks.hbase.apply``).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _TOMBSTONE: Final = b"buried"
 
 
 class Progress(NamedTuple):
-    """What the row says.
+    """The content of the row.
 
     Attributes:
-        base: the version of the newest decision of which anything was applied; 0: none.
+        base: the version of the newest decision of which anything was applied; 0 if there is none.
         top: the highest timestamp that it may have used.
-        done: for each slice of that decision that was begun, how many chunks are applied.
+        done: how many chunks are applied, for each slice of that decision that was begun.
         tombstones: the slices that must never be applied.
     """
 
@@ -42,7 +42,7 @@ class Progress(NamedTuple):
 
 
 class Fence:
-    """The row of one sink. Every method raises one of ``FAILURES`` where it cannot be read or written now."""
+    """The row of one sink. Every method raises one of ``FAILURES`` if the row cannot be read or written now."""
 
     def __init__(self, client: HBaseClient, *, table: str, sink: str) -> None:
         self._client = client
@@ -50,7 +50,7 @@ class Fence:
         self._row = own_row(sink, "fence")
 
     def read(self) -> Progress:
-        """What it says now."""
+        """Read the row."""
         result = self._client.execute_one(look(self._table, self._row, family=STATE))
         cells = {column: cell.value for column, cell in cells_of(result).items()}
         base, top = int(cells.pop(_BASE, b"0")), int(cells.pop(_TOP, b"0"))
@@ -63,22 +63,22 @@ class Fence:
         )
 
     def raise_to(self, base: int, top: int) -> None:
-        """Replace an older decision by this one. Does nothing if this one or a newer one is there."""
+        """Replace an older decision with this one. Does nothing if the row has this one or a newer one."""
         cells = {_BASE: b"%d" % base, _TOP: b"%d" % top}
         mutations = delete(self._row, family=STATE, up_to_ms=base - 1), put(self._row, cells, at_ms=base)
         condition = where_none_since(self._row, _BASE, base)
         self._client.execute_one(Op(self._table, self._row, mutations=mutations, condition=condition))
 
     def begin(self, uuid: str, base: int) -> None:
-        """Record, before anything of a slice is applied, that something may be. Not if it is begun or has a tombstone."""
+        """Record that a slice is begun, before any of it is applied. Does nothing if it is begun already or has a tombstone."""
         self._mark(uuid, b"0", base)
 
     def tombstone(self, uuid: str, base: int) -> None:
-        """Give a slice up, unless it is begun."""
+        """Give up a slice, unless it is begun."""
         self._mark(uuid, _TOMBSTONE, base)
 
     def record(self, uuid: str, base: int, done: int) -> None:
-        """Record how many chunks are applied; its timestamp keeps a lower number from replacing a higher one."""
+        """Record how many chunks are applied. The timestamp prevents a lower number from replacing a higher one."""
         cells = {(STATE, uuid.encode()): b"%d" % done}
         self._client.execute_one(write(self._table, self._row, cells, at_ms=base + done))
 
@@ -94,7 +94,7 @@ def top_of(handles: Sequence[HBaseHandle], base: int) -> int:
 
 
 def state_of(handle: HBaseHandle, progress: Progress, base: int, *, is_whole: bool) -> SliceState:
-    """The state of a slice of the decision ``base``, whose chunks were all there before ``progress`` was read, or not."""
+    """Derive a slice's state, given whether all its chunks existed before ``progress`` was read."""
     if progress.base > base:
         return SliceState.STALE
     done = progress.done.get(handle.uuid) if progress.base == base else None

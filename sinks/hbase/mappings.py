@@ -1,4 +1,4 @@
-"""What becomes of a row: one small class for each operation of HBase. Choose one for a sink.
+"""Convert rows to HBase mutations: one small class for each operation of HBase. Choose one for a sink.
 
 ``row`` is a template over columns, such as ``"{shop}:{id}"``; ``cells`` names the column for each ``family:qualifier``. Rows
 of one key in the same chunk become one mutation.
@@ -37,15 +37,15 @@ Values = tuple[bytes, ...]
 
 @dataclass(frozen=True)
 class Mapping(ABC):
-    """Rows to mutations.
+    """Converts rows to mutations.
 
     Attributes:
-        operation: HBase's name of what becomes of a row.
+        operation: HBase's name of the operation.
         row: the row key's template.
         cells: each ``family:qualifier`` that it changes.
 
     Raises:
-        ConfigurationError: an argument is not what the operation takes.
+        ConfigurationError: the operation cannot take an argument.
     """
 
     operation: ClassVar[str]
@@ -61,17 +61,17 @@ class Mapping(ABC):
 
     @property
     def columns(self) -> frozenset[str]:
-        """The columns that it needs."""
+        """The columns that the mapping needs."""
         return frozenset(text for text, is_column in parse_template(self.row) if is_column)
 
     @property
     def places(self) -> tuple[Column, ...]:
-        """Family and qualifier of each cell."""
+        """The family and qualifier of each cell."""
         parts = [place.encode().partition(b":") for place in self.cells]
         return tuple((family, qualifier) for family, _, qualifier in parts)
 
     def encode(self, rows: pa.RecordBatch) -> dict[bytes, Values]:
-        """For each row key the value of each cell; rows of one key are joined in their order.
+        """Compute the value of each cell by row key; rows of one key are joined in their order.
 
         Raises:
             SchemaError: a column is missing or has a type that the operation cannot take.
@@ -82,13 +82,13 @@ class Mapping(ABC):
         for key, values in zip(row_keys, self._values(rows), strict=True):
             if not 0 < len(key) <= _MAX_KEY_BYTES:
                 raise BadRecordError(
-                    f"row key {self.row!r} gives {len(key)} bytes for {key[:40]!r}: HBase takes 1 to {_MAX_KEY_BYTES}"
+                    f"row key {self.row!r} gives {len(key)} bytes for {key[:40]!r}, but HBase takes 1 to {_MAX_KEY_BYTES} bytes"
                 )
             found[key] = self._join(found[key], values) if key in found else values
         return found
 
     def actions(self, rows: Iterable[tuple[bytes, Values]]) -> Iterator[bytes]:
-        """Each row's part of a chunk: see :meth:`Encoder.action`."""
+        """Encode each row's part of a chunk; see :meth:`Encoder.action`."""
         action = self._encoder().action
         return (action(row, values) for row, values in rows)
 
@@ -100,7 +100,7 @@ class Mapping(ABC):
         """The values that each row writes into the cells."""
 
     def _join(self, older: Values, newer: Values) -> Values:
-        """Two rows of one key as one."""
+        """Merge two rows of one key."""
         del older
         return newer
 
@@ -200,24 +200,24 @@ class Delete(Mapping):
 
 
 def add(one: bytes, other: bytes) -> bytes:
-    """The sum of two counters. HBase itself would silently overflow to a negative number.
+    """Add two counters. HBase itself would silently overflow to a negative number.
 
     Raises:
-        BadRecordError: the sum is over 64 bits, or ``one`` is not a counter.
+        BadRecordError: the sum exceeds 64 bits, or ``one`` is not a counter.
     """
     total = number_in(one) + number_in(other)
     if total not in INT64:
-        raise BadRecordError(f"the sum {total} would be over 64 bits")
+        raise BadRecordError(f"the sum {total} would exceed 64 bits")
     return COUNTER.pack(total)
 
 
 def number_in(value: bytes) -> int:
-    """What a counter holds.
+    """Decode a counter.
 
     Raises:
         BadRecordError: it is not a counter.
     """
     if len(value) != COUNTER.size:
-        raise BadRecordError(f"{value[:40]!r} is not a counter, which has {COUNTER.size} bytes")
+        raise BadRecordError(f"{value[:40]!r} is not a counter: a counter has {COUNTER.size} bytes")
     number: int = COUNTER.unpack(value)[0]
     return number

@@ -1,4 +1,4 @@
-"""What is used of the package ``hbase-driver``: HBase's own protobuf messages, generated from its definitions, and connections.
+"""Everything used from the package ``hbase-driver``: connections, and protobuf messages generated from HBase's own definitions.
 
 All of it is imported here, because the import has a side effect.
 """
@@ -41,11 +41,11 @@ Message = Any
 
 
 def region(name: bytes) -> Message:
-    """A region's name, for a request."""
+    """Build a region's name for a request."""
     return hbase_pb.RegionSpecifier(type=hbase_pb.RegionSpecifier.REGION_NAME, value=name)
 
 
 def name_parts(table: str) -> tuple[bytes, bytes]:
-    """Namespace and name of ``namespace:table`` or ``table``."""
+    """Split ``namespace:table`` or ``table`` into namespace and name."""
     namespace, _, name = table.rpartition(":")
     return (namespace or "default").encode(), name.encode()

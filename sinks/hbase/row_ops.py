@@ -33,11 +33,11 @@ class Op(NamedTuple):
     """One row's part of a request.
 
     Attributes:
-        table: its name.
-        row: its key.
+        table: the table's name.
+        row: the row's key.
         look: what to read; then there are no mutations.
-        mutations: happen together or not at all.
-        condition: under which they happen.
+        mutations: applied together or not at all.
+        condition: the condition for applying them.
     """
 
     table: str
@@ -48,7 +48,7 @@ class Op(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """About how many bytes it adds to a request."""
+        """The approximate number of bytes that it adds to a request."""
         size = len(self.row) + _OVERHEAD_BYTES
         for mutation in self.mutations:
             size += mutation.ByteSize()
@@ -58,7 +58,7 @@ class Op(NamedTuple):
 def look(
     table: str, row: bytes, columns: Sequence[Column] = (), *, family: bytes | None = None, sizes_only: bool = False
 ) -> Op:
-    """Read columns of a row, or a family; ``sizes_only``: each value is the length of what is held, in 4 bytes."""
+    """Read columns of a row, or a family; ``sizes_only``: each value is the length of the stored one, in 4 bytes."""
     message = client_pb.Get(row=row)
     if sizes_only:
         message.filter.name, message.filter.serialized_filter = _KEY_ONLY, _LENGTH_AS_VALUE
@@ -92,7 +92,7 @@ def write(table: str, row: bytes, cells: Mapping[Column, bytes], *, at_ms: int, 
 
 
 def delete(row: bytes, *, up_to_ms: int, family: bytes | None = None) -> Message:
-    """Delete a row's cells up to a timestamp, all or those of a family."""
+    """Delete a row's cells up to a timestamp: all of them, or those of a family."""
     message = client_pb.MutationProto(row=row, mutate_type=_DELETE, durability=DURABLE, timestamp=up_to_ms)
     if family is not None:
         column = message.column_value.add(family=family)
@@ -101,24 +101,27 @@ def delete(row: bytes, *, up_to_ms: int, family: bytes | None = None) -> Message
 
 
 def where_equal(row: bytes, column: Column, value: bytes | None) -> Message:
-    """The cell holds exactly this value; None: there is no cell. For HBase an empty value is none: never write one."""
+    """Require that the cell holds exactly this value; None: that there is no cell.
+
+    HBase takes an empty value for none: never write one.
+    """
     return _where(row, column, value or b"", hbase_pb.EQUAL)
 
 
 def where_present(row: bytes, column: Column) -> Message:
-    """There is such a cell, and it is not empty."""
+    """Require that the cell exists and is not empty."""
     return _where(row, column, b"", hbase_pb.NOT_EQUAL)
 
 
 def where_none_since(row: bytes, column: Column, at_ms: int) -> Message:
-    """There is no cell with this timestamp or a later one, or it is empty."""
+    """Require that no cell has this timestamp or a later one, or that it is empty."""
     condition = _where(row, column, b"", hbase_pb.EQUAL)
     condition.time_range.CopyFrom(hbase_pb.TimeRange(**{"from": at_ms, "to": 2**63 - 1}))
     return condition
 
 
 def _where(row: bytes, column: Column, value: bytes, compare_type: int) -> Message:
-    """A condition on a cell's bytes; an empty value stands for no cell."""
+    """Build a condition on a cell's bytes; an empty value stands for no cell."""
     family, qualifier = column
     compared = comparator_pb.BinaryComparator(comparable=comparator_pb.ByteArrayComparable(value=value))
     comparator = comparator_pb.Comparator(name=_BINARY, serialized_comparator=compared.SerializeToString())

@@ -62,7 +62,7 @@ class HBaseSettings(StagedSettings):
         return HBaseClient(cluster, timeout_s=timeout_s)
 
     def _own_user(self) -> str:
-        """The name of this process's user, as HBase's own clients choose it without Kerberos."""
+        """Find the name of this process's user, as HBase's own clients choose it without Kerberos."""
         try:
             return getpass.getuser()
         except (
@@ -72,12 +72,12 @@ class HBaseSettings(StagedSettings):
             if named := os.environ.get("HADOOP_USER_NAME"):
                 return named
             raise ConfigurationError(
-                f"HBaseSink(user=''): the user id {os.getuid()} of this process has no name here, and HBase wants one. Give "
+                f"HBaseSink(user=''): the user id {os.getuid()} of this process has no name here, but HBase needs one. Give "
                 "user='…', or set HADOOP_USER_NAME for the driver and the executors"
             ) from None
 
     def objections(self, found: collections.abc.Mapping[str, Any]) -> Iterator[tuple[bool, str]]:
-        """See :class:`StagedSettings`. ``found`` are the schemas of the tables that there are."""
+        """See :class:`StagedSettings`. ``found`` contains the schemas of the existing tables."""
         yield self.table not in found, f"there is no table {self.table!r}: create it, or correct the name"
         ttls = _ttls(found[self.table])
         for family in sorted({family for family, _ in self.mapping.places}):

@@ -1,4 +1,4 @@
-"""The HBase sink: what its user describes.
+"""The HBase sink, as its user describes it.
 
 It speaks HBase's own protocol, without a gateway. It needs a mutation and its marker in one conditional, atomic step, for many
 rows in a call; HBase's native ``Multi`` has that since 2.4. The Thrift gateways make one call for each row; Thrift 1 checks and
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class HBaseSink(HBaseSettings, TwoPhaseCommitSink[HBaseHandle]):
-    """Rows to a table of HBase, each applied once, after the decision.
+    """Writes rows to a table of HBase, each applied once, after the decision.
 
     Tasks stage their mutations in the sink's own table, where nobody reads them. After the decision, the driver applies them
     chunk by chunk, each row in one atomic step with its marker.
 
     Args:
-        name: names the sink across restarts. Letters, digits, ``_`` and ``-``.
+        name: the sink's name across restarts. Letters, digits, ``_`` and ``-``.
         zookeeper: ``host:port,…``: HBase's quorum (``hbase.zookeeper.quorum``).
         table: ``table`` or ``namespace:table``; it must exist.
-        mapping: what becomes of a row, one of ``twopc.sinks.hbase.mappings``.
+        mapping: the conversion of rows to mutations, one of ``twopc.sinks.hbase.mappings``.
         znode: HBase's path in ZooKeeper (``zookeeper.znode.parent``).
         staging_table: the sink's own table, created if absent. Sinks may share it.
         user: the user name that servers see; the process's user if empty.
@@ -43,13 +43,13 @@ class HBaseSink(HBaseSettings, TwoPhaseCommitSink[HBaseHandle]):
         timeout_ms: how long one step may wait for HBase.
 
     Raises:
-        ConfigurationError: names the argument, and what to give instead.
+        ConfigurationError: an argument is invalid. The message names it, and what to give instead.
     """
 
     handle_type = HBaseHandle
 
     def check(self, rows: pa.RecordBatch) -> None:
-        """See :class:`TwoPhaseCommitSink`. What a counter's cell holds, the task checks before the decision."""
+        """See :class:`TwoPhaseCommitSink`. The task checks the content of a counter's cell later, before the decision."""
         encoded = self.mapping.encode(rows)
         for row, action in zip(encoded, self.mapping.actions(encoded.items()), strict=True):
             require_fits(pack([action]), row, self.max_cell_bytes)

@@ -1,8 +1,8 @@
-"""The sink's own table: its names, and slices, which a task writes once and only the driver reads.
+"""The sink's own table: its names, and its slices, which a task writes once and only the driver reads.
 
 A slice is one row, so that one step sweeps it: a task writes each chunk on the condition that the slice is open, and finds it
-closed after the sweep. Every cell of a slice has the same timestamp, so that a deletion holds whatever the clocks of region
-servers say.
+closed after the sweep. Every cell of a slice has the same timestamp, so that a deletion does not depend on the clocks of region
+servers.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class HBaseHandle(StagedHandle):
     """A prepared slice; its checksum is a SHA-256 over the chunks' SHA-256.
 
     Attributes:
-        partition: of the task; orders the slices of a decision.
-        table: that the slice is applied to.
-        operation: HBase's name of what is done there.
+        partition: the task's partition; orders the slices of a decision.
+        table: the table that the slice is applied to.
+        operation: HBase's name of the operation.
         chunks: how many chunks it has.
         distinct: whether no row key is in two chunks, so that they may be applied in any order.
     """
@@ -80,7 +80,7 @@ def open_slice(table: str, row: bytes) -> Op:
 
 
 def add_chunk(table: str, row: bytes, number: int, data: bytes, reach: tuple[int, int]) -> Op:
-    """Write a chunk, its digest, and what the check needs to know of it, in one step, if the slice is open."""
+    """Write a chunk, its digest and the numbers for the check in one step, if the slice is open."""
     cells = {(STATE, b"h%08d" % number): digest(data), (DATA, b"c%08d" % number): data}
     if any(reach):
         cells[STATE, REACH_OF_CHUNK + b"%08d" % number] = REACH.pack(*reach)
@@ -109,21 +109,21 @@ def digest(data: bytes) -> bytes:
 
 
 def fold(digests: Iterable[bytes]) -> str:
-    """One digest of many."""
+    """Combine many digests into one."""
     return hashlib.sha256(b"".join(digests)).hexdigest()
 
 
 def pack(actions: Iterable[bytes]) -> bytes:
-    """A chunk's data: HBase's own message, which names the operation, so that later code applies it as it was meant."""
+    """Encode a chunk's data as HBase's own message, which names the operation, so that later code applies it as intended."""
     return _CHUNK + b"".join(actions)
 
 
 def unpack(data: bytes) -> Message:
-    """A chunk: its ``action`` has the mutations."""
+    """Decode a chunk; its ``action`` has the mutations."""
     return client_pb.RegionAction.FromString(data)
 
 
 def families() -> list[Message]:
-    """The table's column families: one version of everything, kept for ever."""
+    """Define the table's column families: one version of everything, kept for ever."""
     one_version = [hbase_pb.BytesBytesPair(first=b"VERSIONS", second=b"1")]
     return [hbase_pb.ColumnFamilySchema(name=name, attributes=one_version) for name in (STATE, DATA)]

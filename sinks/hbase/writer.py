@@ -69,7 +69,7 @@ class HBaseWriter(StagedWriter[HBaseHandle]):
         return self._client.execute([staging.remove_slice(self._table, self._row)])
 
     def _watch(self, keys: Iterable[bytes]) -> None:
-        """Watch for a row key that comes twice, as long as that takes little memory."""
+        """Watch for a row key that comes twice, while that takes little memory."""
         if self._seen is not None:
             before = len(self._seen)
             fresh = {hash(key) for key in keys}
@@ -87,7 +87,8 @@ class HBaseWriter(StagedWriter[HBaseHandle]):
             [is_open] = self._execute([chunk], "writing")
             if not is_open:
                 raise RetriableError(
-                    f"sink {self._sink!r}: slice {self._entry} was swept: the driver gave its attempt up"
+                    f"sink {self._sink!r}: slice {self._entry} was swept, because the driver gave up its attempt. Nothing of "
+                    "it was applied"
                 )
             self._digests.append(staging.digest(data))
 
@@ -100,6 +101,6 @@ def require_fits(data: bytes, row: bytes, max_bytes: int) -> None:
     """
     if len(data) > max_bytes:
         raise BadRecordError(
-            f"row {row[:40]!r} has {len(data)} bytes; HBase takes at most {max_bytes} in a cell. Make it smaller, or raise "
-            "hbase.server.keyvalue.maxsize and HBaseSink(max_cell_bytes=…)"
+            f"row {row[:40]!r} has {len(data)} bytes, but HBase takes at most {max_bytes} in a cell. Make it smaller, or "
+            "raise hbase.server.keyvalue.maxsize and HBaseSink(max_cell_bytes=…)"
         )

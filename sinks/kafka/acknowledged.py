@@ -1,4 +1,4 @@
-"""Waiting for acknowledgements. While they come, nobody gives up: only silence ends the wait, or the end of the time."""
+"""Wait for acknowledgements. The wait lasts as long as they arrive; only silence or the deadline ends it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _SLICE_S: Final = 0.5
 
 
 def flush_all(flush: Callable[[float], int], *, silence_s: float, until: float = math.inf) -> int:
-    """Flush until every record is acknowledged, or none was for ``silence_s``.
+    """Flush until every record is acknowledged, or until none has been for ``silence_s``.
 
-    A quota or a slow link lets a batch take minutes, while each second brings acknowledgements.
+    With a quota or a slow link, a batch may take minutes although acknowledgements arrive every second.
 
     Args:
-        flush: waits for at most so many seconds; returns how many records have no report yet.
+        flush: waits for at most the given number of seconds; returns how many records have no report yet.
         silence_s: how long to wait without a single acknowledgement.
-        until: when to end in any case, by ``time.monotonic()``.
+        until: the deadline, by ``time.monotonic()``.
 
     Returns:
         how many records have no report.

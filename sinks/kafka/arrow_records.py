@@ -1,4 +1,4 @@
-"""Arrow rows as librdkafka's structures: numpy fills in where each key and value lies, and no row becomes a Python object.
+"""Convert Arrow rows to librdkafka's structures, whose addresses numpy fills in; no row becomes a Python object.
 
 Who owns what: the structures hold addresses in Arrow's buffers. An object of this module keeps those arrays, and its caller
 keeps the object until librdkafka has copied the rows, which it does within each call.
@@ -38,7 +38,7 @@ _FIXED: Final = 6
 
 
 class PlainRecords:
-    """Rows of one topic with a value and perhaps a key: one call enqueues all of them."""
+    """Rows of one topic with a value and perhaps a key. One call enqueues all of them."""
 
     def __init__(self, producer: LibrdkafkaProducer, topic: str, rows: pa.RecordBatch) -> None:
         self._producer, self._topic = producer, topic
@@ -57,7 +57,7 @@ class PlainRecords:
         return _largest(self._spans)
 
     def enqueue(self, start: int) -> tuple[int, KafkaError | None]:
-        """See :class:`Records`. After a full queue librdkafka accepts none of the rest."""
+        """See :class:`Records`. Once the queue is full, librdkafka accepts none of the rest."""
         messages = self._messages[start:]
         self._producer.produce_batch(self._topic, messages)
         (refused,) = np.nonzero(messages["err"])
@@ -74,7 +74,7 @@ class PlainRecords:
 
 
 class DetailedRecords:
-    """Rows with topics, partitions, timestamps or headers: a call for each, with arguments that numpy has filled in."""
+    """Rows with topics, partitions, timestamps or headers. Each takes one call, with arguments that numpy has filled in."""
 
     stopped = True
 
@@ -159,7 +159,7 @@ def records_of(
         producer: enqueues them.
         rows: the rows.
         topics: the topics of these rows.
-        which: an array of the place in ``topics`` of each row's topic; None if there is only one.
+        which: an array with the index in ``topics`` of each row's topic; None if there is only one.
     """
     details = [name for name in ("partition", "timestamp", "headers") if name in rows.schema.names]
     if len(topics) == 1 and all(rows.column(name).null_count == rows.num_rows for name in details):
@@ -169,7 +169,7 @@ def records_of(
 
 
 class Spans:
-    """Where each element of a column of bytes or text lies, as addresses and sizes; null is at address 0.
+    """The address and size of each element of a column of bytes or text; null has address 0.
 
     Keeps the column that the addresses point into.
     """
@@ -185,13 +185,13 @@ class Spans:
 
 
 def _largest(spans: Mapping[Any, Spans]) -> int:
-    """The bytes of the largest row in all of these columns."""
+    """The size in bytes of the largest row in all of these columns together."""
     sizes = [column.sizes for column in spans.values()]
     return int(np.max(np.sum(sizes, axis=0), initial=0)) if sizes else 0
 
 
 class Headers:
-    """The headers of rows: how many each has, then their names and values, of all rows after each other."""
+    """The headers of rows: the number for each row, then all names and values in the order of the rows."""
 
     def __init__(self, column: Column) -> None:
         pairs = column.flatten()
@@ -216,7 +216,7 @@ def _text(value: str, kind: pa.DataType) -> Column:
 
 
 def _edges(column: Column, width: int) -> Numbers:
-    """Where each element begins, and the last one ends."""
+    """The start of each element, and the end of the last one."""
     if not len(column):
         return np.zeros(1, np.int64)  # there need not be a buffer
     edges = np.frombuffer(column.buffers()[1], f"<i{width}", len(column) + 1, column.offset * width)

@@ -1,8 +1,8 @@
-"""How large a topic's batches may be. A broker refuses a larger one, and librdkafka, unlike Java's client, never splits it.
+"""The largest batch that a topic takes. A broker refuses a larger one, and librdkafka, unlike Java's client, never splits it.
 
 The limit is on the batch, so a topic that takes 64 kB refuses five hundred small records with one key. A process asks for each
-topic's limit once in a run. Where it may not, and where the limit is lowered while the query runs, the refusal itself teaches,
-and the next attempt sends smaller batches.
+topic's limit once in a run. If it may not ask, or if the limit is lowered while the query runs, it learns from the refusal, and
+the next attempt sends smaller batches.
 
 Sources: ``batch.size`` in librdkafka's CONFIGURATION.md; ``analyzeAndValidateRecords`` and ``append`` in Kafka's
 ``UnifiedLog.scala``.
@@ -41,7 +41,7 @@ Limit = tuple[int, str]
 
 
 class BatchSize:
-    """What this process has learned, in one run of a sink, about the batches that its topics take."""
+    """What this process has learned in one run of a sink about the batch sizes that its topics take."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
@@ -51,11 +51,11 @@ class BatchSize:
 
     @property
     def bytes(self) -> int:
-        """The largest batch that every topic takes which is known so far, or what the user has chosen if that is less."""
+        """The largest batch that every known topic takes, or the user's setting if that is less."""
         return min([self._chosen, *(limit for limit, _ in filter(None, self._limits.values()))])
 
     def learn(self, topics: Collection[str]) -> None:
-        """Ask for the limits of topics that are not known yet. Raises nothing."""
+        """Ask for the limits of topics that are not yet known. Raises nothing."""
         if self._limits.keys() >= set(topics):
             return
         with self._lock:
@@ -63,25 +63,25 @@ class BatchSize:
             self._limits |= _ask(self._settings, new)
 
     def applied_to(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """A producer's options, with batches that fit."""
+        """Add a fitting batch size to a producer's options."""
         return {**config, "batch.size": str(self.bytes)} if self.bytes < self._chosen else dict(config)
 
     def too_small_for(self, topics: Collection[str], sent_bytes: int) -> RetriableError | None:
-        """Whether topics take less than the batches of a producer that has begun to write."""
+        """Whether any topic takes only smaller batches than those of a producer that has begun to write."""
         small = [topic for topic in topics if (limit := self._limits.get(topic)) and limit[0] < sent_bytes]
         return RetriableError("; ".join(map(self._lowered, small))) if small else None
 
     def refusal(
         self, error: KafkaError, topic: str, sent_bytes: int, largest: int, doing: str
     ) -> TwoPhaseCommitError | None:
-        """What to raise for a batch that a broker has refused; None where its size is not why.
+        """Build the error for a batch that a broker has refused; None if its size is not the reason.
 
         Args:
-            error: the delivery report's.
-            topic: where it was to go.
+            error: the error in the delivery report.
+            topic: the topic that it was sent to.
             sent_bytes: the ``batch.size`` that the producer had.
             largest: the bytes of the largest row's key and value.
-            doing: what was tried, and on what.
+            doing: the action that failed, and its object.
         """
         if error.code() not in _REFUSALS:
             return None
@@ -102,15 +102,19 @@ class BatchSize:
     def _lowered(self, topic: str) -> str:
         limit, setting = self._limits[topic] or (0, "")
         if setting:
-            return f"the topic {topic} takes batches of {limit} bytes at most (its {setting}); the next attempt keeps to that"
+            return (
+                f"the topic {topic} takes batches of at most {limit} bytes (its {setting}); the next attempt keeps to that "
+                "limit"
+            )
         return (
-            f"the topic {topic} takes smaller batches, and its limit could not be read: the next attempt sends {limit} bytes at "
-            f"most. To spare the first attempt, allow DescribeConfigs on the topic {topic}, or set kafka.batch.size"
+            f"the topic {topic} takes only smaller batches, and its limit could not be read: the next attempt sends at most "
+            f"{limit} bytes. To avoid the failed first attempt, allow DescribeConfigs on the topic {topic}, or set "
+            "kafka.batch.size"
         )
 
 
 def _ask(settings: KafkaSettings, topics: Collection[str]) -> dict[str, Limit | None]:
-    """The smallest limit of each topic; None where it may not be read. Topics that do not exist (yet) are left out."""
+    """Read the smallest limit of each topic; None if it may not be read. Topics that do not exist (yet) are left out."""
     config = settings.connection_config()
     found: dict[str, Limit | None] = {}
     try:
@@ -137,7 +141,7 @@ _known: dict[tuple[int, str], tuple[int, BatchSize]] = {}
 
 
 def batch_size_of(settings: KafkaSettings, driver_epoch: int) -> BatchSize:
-    """What this process knows of a sink's run."""
+    """Return this process's knowledge of a sink's run."""
     key = (os.getpid(), settings.name)
     known = _known.get(key)
     if known is None or known[0] != driver_epoch:

@@ -90,11 +90,11 @@ class BrokerConnection:
 
     @property
     def broker_version(self) -> str:
-        """The version of Kafka whose protocol the broker speaks that was reached first, as kafka-python infers it."""
+        """The Kafka version of the first broker that responded, as kafka-python infers it from the protocol."""
         return str(self._manager.broker_version_data.broker_version_str)
 
     def does_not_know(self, request: Any, *, min_version: int = 0) -> bool:
-        """Whether that broker has no version of a request, from this one on, that kafka-python has, too."""
+        """Whether that broker and kafka-python have no common version of a request, from this version on."""
         try:
             self._manager.broker_version_data.api_version(request, min_version=min_version)
         except kafka_errors.IncompatibleBrokerVersion:
@@ -102,9 +102,9 @@ class BrokerConnection:
         return False
 
     def send_all(self, requests: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Send requests, all in flight together: each to the node that it comes with, or to any broker.
+        """Send requests, all in flight together, each to the given node or to any broker.
 
-        Returns for each its response, or the exception that took its place.
+        Returns, for each request, its response or the exception that it raised.
         """
 
         async def exchange() -> list[Any]:
@@ -130,14 +130,14 @@ class BrokerConnection:
 
 
 class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-python has no types
-    """:class:`Tokens` as kafka-python takes them."""
+    """An adapter of :class:`Tokens` for kafka-python."""
 
     def __init__(self, tokens: Tokens) -> None:
         super().__init__()
         self._tokens = tokens
 
     def token(self) -> str:
-        """Called at each connection, and when a session is about to expire (KIP-368)."""
+        """Supply a token. Called at each connection, and when a session is about to expire (KIP-368)."""
         return self._granted()[0]
 
     def extensions(self) -> Mapping[str, str]:
@@ -151,10 +151,10 @@ class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-pytho
 
 
 def _open_in_turn(config: Mapping[str, Any]) -> KafkaAdminClient:
-    """Connect by the first server that responds.
+    """Connect through the first server that responds.
 
     kafka-python draws a server at random, again and again, and spends the whole time on one that is silent
-    (``KafkaConnectionManager._do_bootstrap``). So each try has a share of the time, and begins with the next server.
+    (``KafkaConnectionManager._do_bootstrap``). So each attempt gets a share of the time, and begins with the next server.
     """
     total_ms = config.get("bootstrap_timeout_ms", _BOOTSTRAP_TIMEOUT_MS)
     count = len(config["bootstrap_servers"])
@@ -191,7 +191,7 @@ def _open(config: Mapping[str, Any], first: int) -> KafkaAdminClient:
 
 
 def _take_turns(cluster: Any, servers: Sequence[str], first: int) -> None:
-    """Let kafka-python draw from one server at a time, so that one that refuses gives way to the next one."""
+    """Offer kafka-python one server at a time, so that the next one is tried after a refusal."""
     places = {get_ip_port_afi(server)[:2]: place for place, server in enumerate(servers)}
     ordered = sorted(cluster.bootstrap_brokers(), key=lambda broker: places[broker.host, broker.port])
     turns = cycle(ordered[first:] + ordered[:first])

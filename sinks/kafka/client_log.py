@@ -1,4 +1,4 @@
-"""What librdkafka logs: passed on, and the last lines kept for the error that they explain."""
+"""Pass on librdkafka's log, and keep the last lines for the error that they explain."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KEPT: Final = 3
 
 
 class ClientLog:
-    """The log of one client, as confluent-kafka takes a logger."""
+    """The log of one client, in the form of a logger for confluent-kafka."""
 
     def __init__(self) -> None:
         self._last: deque[str] = deque(maxlen=_KEPT)
@@ -26,5 +26,5 @@ class ClientLog:
             self._last.append(line)
 
     def said(self) -> str:
-        """The last warnings and errors, as the end of an error's message; empty if there were none."""
+        """The last warnings and errors, as a suffix for an error's message; empty if there were none."""
         return f". The client's log: {' | '.join(self._last)}" if self._last else ""

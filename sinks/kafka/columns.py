@@ -27,10 +27,10 @@ _BINARY: Final = (pa.binary(), pa.large_binary())
 
 
 def kafka_columns(schema: pa.Schema, *, has_topic: bool) -> tuple[SinkColumn, ...]:
-    """Choose the columns of the records, whatever the case of their names; ``has_topic``: the sink has one of its own.
+    """Choose the columns of the records, ignoring the case of their names; ``has_topic``: the sink has a topic of its own.
 
     Raises:
-        SchemaError: a column is missing, is there twice or has a type that cannot be written; the message names it.
+        SchemaError: a column is missing, exists twice or has a type that cannot be written; the message names it.
     """
     found = {name: named(name, schema.names) for name in _RULES}
     if found["value"] is None:
@@ -46,16 +46,16 @@ def kafka_columns(schema: pa.Schema, *, has_topic: bool) -> tuple[SinkColumn, ..
 
 
 def named(name: str, names: Sequence[str]) -> str | None:
-    """Which column is meant: the one of exactly this name, the only one that Spark's own writer takes; or in another case.
+    """Find the column: the one of exactly this name, as Spark's own writer demands, or the only one that differs in case.
 
     Raises:
-        SchemaError: it may be several.
+        SchemaError: several columns match.
     """
     meant = [name] if name in names else [other for other in names if other.lower() == name]
     if len(set(meant)) > 1:
         raise SchemaError(
-            f"the columns {listed(meant)} differ only in the case of their letters, and each may be the record's {name}. Nothing "
-            f"was written. Select the one that is meant AS {name}, or rename the others"
+            f"the columns {listed(meant)} differ only in case, so each may be the record's {name}. Nothing was written. "
+            f"Select the right one AS {name}, or rename the others"
         )
     if meant:
         require_one(meant[0], names)
@@ -63,7 +63,7 @@ def named(name: str, names: Sequence[str]) -> str | None:
 
 
 def require_writable(rows: pa.RecordBatch, *, max_bytes: int) -> None:
-    """Check rows with the columns of :class:`twopc.sinks.kafka.writer.KafkaWriter`, all but ``topic``, by the rows alone.
+    """Check rows with the columns of :class:`twopc.sinks.kafka.writer.KafkaWriter`, except ``topic``; contacts no broker.
 
     Args:
         rows: the rows; may be empty.
@@ -86,16 +86,17 @@ def require_writable(rows: pa.RecordBatch, *, max_bytes: int) -> None:
 
 
 def require_exact(rows: pa.RecordBatch) -> None:
-    """Check what librdkafka would write without an error, and as something else than the row.
+    """Refuse values that librdkafka would silently write as something else.
 
     It takes a time of 0 as "now", a partition of -1 as "any", and a header's name up to its first NUL byte. Kafka's Java
     producer, and so Spark's own sink, refuses negative partitions and times (``ProducerRecord.java``).
 
     Args:
-        rows: as :func:`require_writable` takes them. Without ``partition``, ``timestamp`` and ``headers`` there is nothing to do.
+        rows: as :func:`require_writable` takes them. Without ``partition``, ``timestamp`` and ``headers`` there is nothing to
+            do.
 
     Raises:
-        BadRecordError: at least one of the rows cannot be written as it is; the message has the reason.
+        BadRecordError: at least one of the rows cannot be written unchanged; the message has the reason.
     """
     columns = {name: rows.column(name) for name in rows.schema.names}
     # Python compares: a scalar made by ``pa.scalar`` imports pandas, a second of work in every new Python worker.
@@ -112,7 +113,7 @@ def require_exact(rows: pa.RecordBatch) -> None:
 
 
 def texts_of(column: Any) -> list[str]:
-    """The elements of a column of text without nulls. Spark's may hold any bytes: those that are not UTF-8 are escaped."""
+    """The elements of a text column without nulls. Spark's strings may hold any bytes: those that are not UTF-8 are escaped."""
     return [element.as_buffer().to_pybytes().decode(errors="backslashreplace") for element in column]
 
 
@@ -170,7 +171,7 @@ def _bytes_of(column: Any) -> Any:
 
 
 def _header_bytes(headers: Any) -> Any:
-    """Of each row's headers, as they are sent: each key and value, and the lengths of both."""
+    """The size of each row's headers as sent: each key and value, and the lengths of both."""
     pairs = headers.flatten()
     sizes = pa.repeat(pa.scalar(2, pa.int64()), len(pairs))  # a byte for each length, of null, too
     for length in (_bytes_of(pairs.field("key")), _bytes_of(pairs.field("value"))):

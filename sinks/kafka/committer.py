@@ -81,8 +81,8 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
             raise RetriableError("; ".join([silent, *failures()]))
         if report == NOT_AUTHORIZED:
             raise ConfigurationError(
-                f"sink {sink!r} may not describe its transactional ids, so it could not find the transactions that a failed "
-                f"driver left open. Set ACLs that allow Describe and Write on transactional ids with the prefix '{sink}.'"
+                f"sink {sink!r} may not describe its transactional ids, so it cannot find transactions that a failed driver "
+                f"left open. Set ACLs that allow Describe and Write on transactional ids with the prefix '{sink}.'"
             )
 
     def acquire(self, claim: Claim) -> int:
@@ -90,7 +90,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         return self._log.acquire(claim)
 
     def begin_attempt(self) -> dict[str, Any]:
-        """See :class:`SinkCommitter`: where the markers will begin, and the output's partition count."""
+        """See :class:`SinkCommitter`: the start of the markers, and the output's partition count."""
         return self._scan_start.take()
 
     def confirm(self, handles: Sequence[KafkaHandle], age_ms: float) -> None:
@@ -114,7 +114,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         return proven
 
     def blockers(self) -> Sequence[str]:
-        """See :class:`SinkCommitter`: what the coordinators and the markers last said, and how long there is to fix it."""
+        """See :class:`SinkCommitter`: the last answers of the coordinators and the markers, and the time left."""
         return self._blockers
 
     def _why(self, unproven: Mapping[KafkaHandle, str]) -> str:
@@ -124,16 +124,17 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         )
         ends = [f"the commit of {count} transaction(s) at {answer}" for answer, count in sorted(answers.items())]
         return (
-            f"sink {self._settings.name!r}: {'; '.join([*ends, *self._unread, *failures()])}. Decided transactions expire after "
-            f"kafka.transaction.timeout.ms={self._settings.transaction_timeout_ms} ms; what expires has to be written again"
+            f"sink {self._settings.name!r}: {'; '.join([*ends, *self._unread, *failures()])}. Decided transactions expire "
+            f"after kafka.transaction.timeout.ms={self._settings.transaction_timeout_ms} ms; expired transactions have to be "
+            "written again"
         )
 
     def abort(self, handles: Sequence[KafkaHandle]) -> None:
-        """See :class:`SinkCommitter`: by fencing, so that the writer is stopped wherever it is (rule 7)."""
+        """See :class:`SinkCommitter`: aborts by fencing, which stops the writer wherever it runs (rule 7)."""
         fence(self._client, [handle.identity for handle in handles], timeout_ms=self._timeout_ms)
 
     def evidence(self, handles: Sequence[KafkaHandle], scan_start: Mapping[str, Any]) -> dict[KafkaHandle, Evidence]:
-        """See :class:`SinkCommitter`: by the markers alone."""
+        """See :class:`SinkCommitter`: uses only the markers."""
         found: dict[KafkaHandle, Evidence] = {}
         start = scan_start.get("markers", {})
         for _ in range(2):
@@ -146,7 +147,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         return found
 
     def recover_and_abort(self, decided: Collection[KafkaHandle]) -> None:
-        """See :class:`SinkCommitter`: rule 7. It is the last act of each batch."""
+        """See :class:`SinkCommitter`: rule 7. This is the last act of each batch."""
         below = self._log.driver_epoch + 1
         self._orphans_ended += sweep(self._client, self._settings, spared=decided, below=below)
         self._scan_start.request()
@@ -163,8 +164,8 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         for topic in sorted(set(before) & set(now)):
             if before[topic] != now[topic]:
                 logger.warning(
-                    "%s had %d partitions and has %d now: keys move to other partitions, so the order of one key's records "
-                    "holds only among the old and among the new ones",
+                    "%s had %d partitions and now has %d, so keys move to other partitions. No row is lost or doubled, but "
+                    "the order of one key's records holds only within the old ones and within the new ones",
                     topic,
                     before[topic],
                     now[topic],
@@ -172,7 +173,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         return super().initialize_state(decided, scan_start)
 
     def forget(self, kept_scan_start: Mapping[str, Any]) -> None:
-        """See :class:`SinkCommitter`: markers below the oldest kept decision."""
+        """See :class:`SinkCommitter`: deletes markers below the oldest kept decision."""
         starts = {int(partition): offset for partition, offset in kept_scan_start.get("markers", {}).items()}
         if starts:
             self._scan_start.at_least(starts)

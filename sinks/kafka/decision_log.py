@@ -90,7 +90,7 @@ class KafkaDecisionLog(DecisionLog):
         return LogContents(0, ()) if self.identity() == ABSENT else self.contents(until=None)
 
     def acquire(self, claim: Claim) -> int:
-        """See :class:`DecisionLog`. Initialising the drivers' transactional id fences the former driver (rule 1)."""
+        """See :class:`DecisionLog`. Initialises the drivers' transactional id, which fences the former driver (rule 1)."""
         if self._run == claim.run:
             return self.driver_epoch
         self.topic.ensure()
@@ -104,7 +104,7 @@ class KafkaDecisionLog(DecisionLog):
         return self.driver_epoch
 
     def read(self) -> LogContents:
-        """See :class:`DecisionLog`: up to this driver's own record, so that no stale leader can hide a decision."""
+        """See :class:`DecisionLog`: reads up to this driver's own record, so that no stale leader can hide a decision."""
         return self.contents(until=self.driver_epoch)
 
     def append(self, records: Sequence[Record]) -> int:
@@ -118,7 +118,7 @@ class KafkaDecisionLog(DecisionLog):
         self.delete_before({DRIVER_PARTITION: log_start})
 
     def close(self) -> None:
-        """See :class:`DecisionLog`. Dropping the producer ends no transaction."""
+        """See :class:`DecisionLog`. Drops the producer, which ends no transaction."""
         self._producer = None
         self.reader.close()
         # librdkafka's admin client ends when nobody has it; an error's traceback may have this object as long as the session.
@@ -142,9 +142,9 @@ class KafkaDecisionLog(DecisionLog):
         return first
 
     def delete_before(self, starts: Mapping[int, int]) -> None:
-        """DeleteRecords below each partition's offset. Best effort: the next call repeats what failed.
+        """Delete the records below each partition's offset. Best effort: the next call repeats what failed.
 
-        An offset of 0 deletes nothing. It only warns of what will be in the way later, such as a missing right.
+        An offset of 0 deletes nothing; it only reveals a later obstacle, such as a missing right, in a warning.
         """
         deleted = self.admin.delete_records(
             [TopicPartition(self.name, partition, offset) for partition, offset in starts.items()],
@@ -187,12 +187,12 @@ class KafkaDecisionLog(DecisionLog):
         )
 
     def contents(self, until: int | None, *, whoever: bool = False) -> LogContents:
-        """The ledger up to the record at ``until``, or to its end; ``whoever``: even if it belongs to another sink."""
+        """Read the ledger up to the record at ``until``, or to its end; ``whoever``: even if it belongs to another sink."""
         start = self._recorded_start(self._offset(OffsetSpec.earliest(), committed=False, timeout_ms=self._timeout_ms))
         return LogContents(start, Entries(lambda: self._entries(start, until, whoever=whoever)))
 
     def _recorded_start(self, earliest: int) -> int:
-        """Where a long ledger was truncated to by its newest truncation, even if nobody may delete what lies below.
+        """Find the newest truncation of a long ledger, even if nobody may delete the records below it.
 
         The truncation is nearer to the end than to such a beginning: it is searched backwards, in growing parts.
         """
@@ -228,7 +228,7 @@ class KafkaDecisionLog(DecisionLog):
             yield offset, row.value
         if until is not None and offset != until:
             raise DecisionLogDamagedError(
-                f"the ledger {self.name} lost the record at offset {until}, which this driver has just written"
+                f"the ledger {self.name} lost the record at offset {until} that this driver has just written"
             )
 
     def _rows(self, start: int, last: Callable[[Row], bool] | None) -> Generator[Row]:
@@ -275,7 +275,7 @@ def _is_below(offset: int, row: Row) -> bool:
 
 
 def _truncated_by(row: Row) -> int:
-    """What a record says that the ledger is truncated to; 0 where it says nothing, or is only a part of a record."""
+    """The truncation offset in a record; 0 if it has none, or if it is only a part of a record."""
     with contextlib.suppress(DecisionLogDamagedError):  # below the truncation, damage does not count
         return truncated_to(decode([(row.offset, row.value)]))
     return 0

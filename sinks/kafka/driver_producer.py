@@ -48,7 +48,7 @@ RETRY_BACKOFF_MS: Final = 100
 
 
 class DriverProducer:
-    """A driver's producer. It fences the former driver when it is made, and is fenced by the next."""
+    """A driver's producer. Creating it fences the former driver, and the next driver fences it."""
 
     def __init__(self, settings: KafkaSettings, defaults: Mapping[str, str]) -> None:
         """Initialise the drivers' transactional id. The user's options override ``defaults``."""
@@ -117,8 +117,8 @@ class DriverProducer:
             # disproves it.
             if not self._abort() and not isinstance(refused, FencedError):
                 raise DecisionInDoubtError(
-                    f"{refused}. The abort failed, too, so the record may have been committed. Restart the query; it reads "
-                    "the outcome"
+                    f"{refused}. The abort also failed, so the record may have been committed. No data is lost. Restart the "
+                    "query; it reads the outcome"
                 ) from error
             raise refused from error
         if point:
@@ -148,8 +148,8 @@ class DriverProducer:
                 if is_fenced(inner):
                     raise FencedError(
                         f"{self._transactional_id} was fenced while it committed to the ledger {self._ledger}. A newer driver "
-                        "has acquired the sink and reads the outcome, or this one paused for longer than its transaction "
-                        "lives. Restart the query, unless the newer driver is meant to run"
+                        "has acquired the sink and reads the outcome, or this driver was paused past its transaction "
+                        "timeout. Restart the query, unless the newer driver is meant to run"
                     ) from error
                 # Only an abort that succeeds proves that the commit before it failed.
                 if inner.txn_requires_abort() and self._abort():

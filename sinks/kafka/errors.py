@@ -52,9 +52,9 @@ SLOW_DELIVERY: Final = (
 #: What to do about what may pass.
 _PASSING: Final = {
     KafkaError._MSG_TIMED_OUT: SLOW_DELIVERY,
-    KafkaError.INVALID_PRODUCER_ID_MAPPING: "the brokers have forgotten the transactional id: it was idle for longer than their "
-    "transactional.id.expiration.ms (7 days by default). Nothing of this transaction is visible. Restart the query; raise that "
-    "setting if batches come more rarely",
+    KafkaError.INVALID_PRODUCER_ID_MAPPING: "the brokers have forgotten the transactional id: it was idle for longer than "
+    "their transactional.id.expiration.ms (7 days by default). Nothing of this transaction is visible. Restart the query; "
+    "raise that setting if batches are further apart",
     KafkaError._TIMED_OUT: _SILENT,
 }
 #: What a client reports of a topic that was deleted.
@@ -102,18 +102,18 @@ _DENIED: Final = {
 
 
 def on_topic(right: str, topic: str) -> str:
-    """A right on a topic, in words."""
-    contained = ", which Read and Write contain" if right == "Describe" else ""
+    """Describe a right on a topic."""
+    contained = ", which Read and Write include" if right == "Describe" else ""
     return f"{right} on the topic {topic}{contained}"
 
 
 def on_ids(right: str, transactional_id: str) -> str:
-    """A right on a sink's transactional ids, of which one is given, in words."""
+    """Describe a right on a sink's transactional ids, given one of them."""
     return f"{right} on transactional ids with the prefix '{transactional_id.partition('.')[0]}.'"
 
 
 def error_of(error: KafkaException | SystemError | KafkaError) -> KafkaError:
-    """The KafkaError in an exception."""
+    """Return the KafkaError in an exception."""
     raised = error.__cause__ if isinstance(error, SystemError) else error
     inner = raised.args[0] if isinstance(raised, KafkaException) else raised
     if not isinstance(inner, KafkaError):
@@ -122,12 +122,12 @@ def error_of(error: KafkaException | SystemError | KafkaError) -> KafkaError:
 
 
 def cause_of(producer: Any, error: KafkaError) -> KafkaError:
-    """What has failed the transaction, where a record says no more than that it was given up.
+    """Find what failed the transaction, when a record's error says only that the record was given up.
 
     Args:
-        producer: it has a transaction. One that has failed says why when another is begun (``rd_kafka_txn_require_state``),
-            and changes nothing; nor does one that has not failed.
-        error: the record's.
+        producer: has a transaction. If it has failed, an attempt to begin another one gives the reason
+            (``rd_kafka_txn_require_state``). The attempt changes nothing, whether or not the transaction has failed.
+        error: the record's error.
     """
     if error.code() not in _GIVEN_UP:
         return error
@@ -141,16 +141,19 @@ def cause_of(producer: Any, error: KafkaError) -> KafkaError:
 
 
 def ledger_gone(error: KafkaError, ledger: str) -> ConfigurationError | None:
-    """What to raise for an error about the ledger if it means that there is none; a row's topic may still be created."""
+    """Build the error to raise if this error means that the ledger is gone.
+
+    The topic of a row, by contrast, may still be created.
+    """
     return ledger_is_gone(ledger, f" ({error.str()}, {error.name()})") if error.code() in _GONE else None
 
 
 def ledger_is_gone(ledger: str, why: str = "") -> ConfigurationError:
-    """What to raise where there is no ledger any more."""
+    """Build the error for a ledger that no longer exists."""
     return ConfigurationError(
-        f"the ledger {ledger} is gone, or lacks a partition{why}: somebody has deleted it while the "
-        "query ran, and the sink's decisions with it. Nothing of this batch is visible. Do not create it by hand. Restart the "
-        "query: it says what the checkpoint still knows, and what to do"
+        f"the ledger {ledger} is gone, or lacks a partition{why}: somebody deleted it while the query was running, and the "
+        "sink's decisions with it. Nothing of this batch is visible. Do not create it by hand. Restart the query: the error "
+        "will say what the checkpoint still knows and what to do"
     )
 
 
@@ -160,11 +163,11 @@ def is_fenced(error: KafkaError) -> bool:
 
 
 def translate(error: KafkaException | SystemError | KafkaError, doing: str, right: str = "") -> TwoPhaseCommitError:
-    """Our error for one of librdkafka's, after which nothing is visible.
+    """Translate an error of librdkafka to ours. Nothing of the attempt is visible.
 
     Args:
         error: the error.
-        doing: what was tried, and on what.
+        doing: the action that failed, and its object.
         right: the right that it needs, and on what.
     """
     inner = error_of(error)
@@ -175,7 +178,10 @@ def translate(error: KafkaException | SystemError | KafkaError, doing: str, righ
         )
     text = f"{doing}: {inner.str()} ({inner.name()})"
     if inner.code() in _GIVEN_UP and right:
-        text = f"{text} after another error, which the logger twopc.librdkafka has. If it is a missing right, allow {right}"
+        text = (
+            f"{text} after another error, which the logger twopc.librdkafka shows. If that error is a missing right, allow "
+            f"{right}"
+        )
     if inner.code() in _NOT_CONNECTED:
         text = "; ".join([text, *failures()])
     if inner.code() in _DENIED:
@@ -193,10 +199,10 @@ def translate(error: KafkaException | SystemError | KafkaError, doing: str, righ
 def translate_in_task(
     error: KafkaException | SystemError | KafkaError, doing: str, right: str = ""
 ) -> TwoPhaseCommitError:
-    """As :func:`translate`, for a task's producer: being fenced ends only this attempt.
+    """Do what :func:`translate` does, for a task's producer: being fenced ends only this attempt.
 
-    Its transaction timed out or was swept, or an InitProducerId came late. Whether a newer driver has acquired the sink, the
-    driver learns from its log, not from its tasks.
+    Its transaction timed out or was swept, or an InitProducerId came late. The driver learns from its log, not from its tasks,
+    whether a newer driver has acquired the sink.
     """
     found = translate(error, doing, right)
     return RetriableError(str(found)) if isinstance(found, FencedError) else found
@@ -214,7 +220,7 @@ def translated(
     *,
     right: str = "",
 ) -> Iterator[None]:
-    """Raise our errors in place of librdkafka's, as ``by`` translates them; ``right``: see :func:`translate`."""
+    """Raise our errors in place of librdkafka's, translated by ``by``; ``right``: see :func:`translate`."""
     try:
         yield
     except SERVING as error:

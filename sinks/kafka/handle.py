@@ -6,17 +6,17 @@ from dataclasses import dataclass
 
 
 def id_prefix(sink: str) -> str:
-    """What every transactional id of the sink starts with. Sink names have no dot, so no other sink shares it."""
+    """The prefix of every transactional id of the sink. Sink names have no dot, so no other sink shares it."""
     return f"{sink}."
 
 
 def driver_id(sink: str) -> str:
-    """The one id of all drivers of the sink: initialising it fences the former driver (rule 1)."""
+    """The id that all drivers of the sink share: initialising it fences the former driver (rule 1)."""
     return f"{sink}.driver"
 
 
 def task_id(sink: str, driver_epoch: int, worker: str, sequence: int) -> str:
-    """The id of a Python worker's ``sequence``-th producer; ``worker`` is a UUID, so no two workers share an id."""
+    """The id of the ``sequence``-th producer of a Python worker; ``worker`` is a UUID, so no two workers share an id."""
     return f"{sink}.{driver_epoch}.{worker}.{sequence}"
 
 
@@ -30,7 +30,7 @@ def driver_epoch_of(transactional_id: str) -> int | None:
 
 @dataclass(frozen=True)
 class ProducerIdentity:
-    """Which producer a request about a transaction is for; by default whichever has the transactional id now."""
+    """The producer that a request about a transaction is for; by default the one that has the transactional id now."""
 
     transactional_id: str
     producer_id: int = -1
@@ -39,12 +39,12 @@ class ProducerIdentity:
 
 @dataclass(frozen=True)
 class KafkaHandle:
-    """One prepared transaction of one task: all that another process needs to commit it and to prove its outcome.
+    """One prepared transaction of one task: everything that another process needs to commit it and to prove its outcome.
 
     Attributes:
         uuid: the transaction's UUID, the key of its marker.
-        producer_id: from the producer itself.
-        producer_epoch: likewise; it serves one transaction only (rule 5).
+        producer_id: reported by the producer itself.
+        producer_epoch: likewise; it serves only one transaction (rule 5).
         marker_partition: the ledger partition that holds its marker.
         rows: records written, without the marker.
         partitions: the partitions written to, as ``topic:0-3,7``, the marker's included.

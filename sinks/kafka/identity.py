@@ -1,8 +1,8 @@
 """A producer's id and epoch, as librdkafka reports them.
 
 No function of librdkafka returns them. It logs them, before ``init_transactions()`` returns (``rd_kafka_idemp_pid_update`` in
-``rdkafka_idempotence.c``). Its statistics have them, too, but each of those lists every partition of every topic that the client
-knows, and once begun they do not stop. So they are collected only if another librdkafka words that line in another way.
+``rdkafka_idempotence.c``). Its statistics have them, too, but each of those lists every partition of every topic that the
+client knows, and once begun they do not stop. So they are collected only if a librdkafka words that line differently.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ UNKNOWN: Final = (-1, -1)
 
 
 class Identity:
-    """Reads one client's id and epoch: as the logger of its lines, of which it passes on those that the user would see.
+    """Reads one client's id and epoch as the logger of its lines, and passes on the lines that the user would see.
 
     Args:
         config: the client's options, as the user has set them.
-        passed_on: what gets those lines.
-        by_statistics: whether the statistics are to have them.
+        passed_on: the logger that gets those lines.
+        by_statistics: whether to read them from the statistics.
 
     Attributes:
-        known: producer id and epoch, once they are reported.
+        known: the producer's id and epoch, once reported.
     """
 
     def __init__(self, config: Mapping[str, Any], passed_on: ClientLog, *, by_statistics: bool = False) -> None:
@@ -54,25 +54,25 @@ class Identity:
 
     @property
     def awaits_statistics(self) -> bool:
-        """Whether the statistics are to have them, and did not yet."""
+        """Whether they are to come from the statistics and have not come yet."""
         return self._by_statistics and self.known == UNKNOWN
 
     @property
     def options(self) -> dict[str, str]:
-        """What makes the client report them."""
+        """The options that make the client report them."""
         if self._by_statistics:
             return {"statistics.interval.ms": _STATISTICS_INTERVAL_MS}
         return {"debug": ",".join(filter(None, (self._debug, _CONTEXT)))}
 
     def log(self, level: int, template: str, facility: str, client: str, text: str) -> None:
-        """As :meth:`logging.Logger.log`, as clients call it."""
+        """Log a line; clients call it like :meth:`logging.Logger.log`."""
         if facility == _FACILITY and (found := _ACQUIRED.search(text)):
             self.known = int(found[1]), int(found[2])
         if level >= LEVELS[self._level]:
             self.passed_on.log(level, template, facility, client, text)
 
     def read_statistics(self, text: str) -> None:
-        """As librdkafka's ``stats_cb``."""
+        """Read the statistics; a callback for librdkafka's ``stats_cb``."""
         if self.known == UNKNOWN:
             eos = json.loads(text).get("eos", {})
             self.known = int(eos.get("producer_id", -1)), int(eos.get("producer_epoch", -1))

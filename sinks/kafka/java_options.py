@@ -1,4 +1,4 @@
-"""Security options of Java's Kafka clients, and what to set instead. Both clients here are not Java's.
+"""Security options of Java's Kafka clients, and what to set instead. Neither client here is Java's.
 
 Sources: Kafka's ``SslConfigs``, ``SaslConfigs`` and login modules; librdkafka's CONFIGURATION.md.
 """
@@ -22,7 +22,7 @@ _RENEWAL: Final = "Remove it: tokens are renewed by themselves"
 
 #: By Java's name, or name=value, what to do here.
 ANSWERS: Final = {
-    "sasl.jaas.config": "Set what its login module stands for, see below",
+    "sasl.jaas.config": "Set the equivalent of its login module, see below",
     "sasl.mechanism=AWS_MSK_IAM": (
         "Set kafka.sasl.mechanism=OAUTHBEARER and kafka.oauth_cb to a function that calls "
         "MSKAuthTokenProvider.generate_auth_token (docs/security.md has it)"
@@ -78,7 +78,7 @@ class LoginModule(NamedTuple):
     """A login module of ``sasl.jaas.config``.
 
     Attributes:
-        settings: what to set; ``{username}`` stands for the module's option of that name. Those that may be shown are in
+        settings: the options to set; ``{username}`` stands for the module's option of that name. Those that may be shown are in
             ``shown``, the others become ``<…>``.
         advice: what else to do.
     """
@@ -116,7 +116,7 @@ _JAAS_OPTION: Final = re.compile(r"""([\w.-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?
 
 
 def answer(name: str, value: object) -> str | None:
-    """What to set instead of an option without its prefix; None if it is not Java's. Holds no secret."""
+    """Advice for an option, given without its prefix; None if it is not Java's. Contains no secret."""
     if name == "sasl.jaas.config":
         return _jaas(str(value))
     return ANSWERS.get(name) or ANSWERS.get(f"{name.replace('mechanisms', 'mechanism')}={str(value).upper()}")

@@ -1,8 +1,8 @@
-"""Several connections to the same brokers, for many requests at a time.
+"""Several connections to the same brokers, so that many requests run at a time.
 
-A broker works on one request of a connection at a time: it reads the next one when the response is sent (``processNewResponses``
-and ``mute`` in Kafka's ``SocketServer.scala``). An EndTxn is answered when the replicas of ``__transaction_state`` have it, so on
-one connection each waits for the replication of all before it.
+A broker works on one request of a connection at a time: it reads the next one when the response is sent
+(``processNewResponses`` and ``mute`` in Kafka's ``SocketServer.scala``). An EndTxn is answered when the replicas of
+``__transaction_state`` have it, so on one connection each waits for the replication of all before it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _LANES: Final = 4
 
 
 class Lanes:
-    """One connection, and more beside it once there is much to send. Thread-safe.
+    """One connection, and more of them once there is much to send. Thread-safe.
 
-    The further ones are opened in the background and used when they are open: a commit never waits for them.
+    The further ones open in the background and are used once they are open: a commit never waits for them.
 
     Args:
-        first: belongs to the caller, who closes it.
-        connect: opens another one; raises a TwoPhaseCommitError if it cannot.
+        first: the first connection; the caller closes it.
+        connect: opens another connection; raises a TwoPhaseCommitError if it cannot.
     """
 
     def __init__(self, first: BrokerConnection, connect: Callable[[], BrokerConnection]) -> None:

@@ -1,6 +1,6 @@
 """The ledger: the topic of decisions and markers. Created with the right settings, refused with dangerous ones (rule 14).
 
-Partition 0 holds the driver's records, the others hold the tasks' markers. They are never mixed, because a task's open
+Partition 0 holds the driver's records, and the others hold the tasks' markers. They are never mixed, because a task's open
 transaction holds back the last stable offset of its partition.
 """
 
@@ -37,7 +37,7 @@ _UNCLEAN: Final = "unclean.leader.election.enable"
 def describe(
     admin: AdminClient, topic: str, *, timeout_ms: float, with_rights: bool = False
 ) -> TopicDescription | None:
-    """A topic's id and partitions, and what the client may do with it; None if there is no such topic."""
+    """Describe a topic: its id and partitions, and the client's rights on it; None if there is no such topic."""
     (future,) = admin.describe_topics(
         TopicCollection([topic]), request_timeout=timeout_ms / 1000, include_authorized_operations=with_rights
     ).values()
@@ -51,7 +51,7 @@ def describe(
 
 
 def settings_of(admin: AdminClient, topic: str, *, timeout_ms: float) -> dict[str, str | None] | None:
-    """A topic's settings; None if there is no such topic."""
+    """Read a topic's settings; None if there is no such topic."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
     (future,) = admin.describe_configs([resource], request_timeout=timeout_ms / 1000).values()
     try:
@@ -120,12 +120,12 @@ class LedgerTopic:
                 )
 
     def batch_limit(self) -> int:
-        """The largest batch that the ledger takes, in bytes. Refuses one that is too small for markers."""
+        """The largest batch that the ledger takes, in bytes. Refuses a limit that is too small for markers."""
         limit = int(self._settings(self._name).get("max.message.bytes") or _DEFAULT_BATCH_LIMIT)
         if limit < _LOWEST_BATCH_LIMIT:
             raise ConfigurationError(
-                f"the ledger {self._name} has max.message.bytes={limit}, too small for its records. Set {_LOWEST_BATCH_LIMIT} "
-                "or more"
+                f"the ledger {self._name} has max.message.bytes={limit}, which is too small for its records. Set "
+                f"{_LOWEST_BATCH_LIMIT} or more"
             )
         return limit
 
@@ -145,10 +145,10 @@ class LedgerTopic:
             code = error_of(error).code()
             if code == KafkaError.INVALID_REPLICATION_FACTOR:
                 raise RetriableError(
-                    f"the ledger {self._name} cannot have {replicas} replicas: {error_of(error).str()} Nothing was written. "
-                    "Start the missing brokers and restart the query. If the cluster has no more, allow "
-                    f"Describe on the topic {TRANSACTION_LOG}, whose number of replicas the ledger gets, or create the ledger "
-                    f"yourself with fewer replicas, {by_hand}"
+                    f"the ledger {self._name} cannot get {replicas} replicas: {error_of(error).str()} Nothing was written. "
+                    "Start the missing brokers and restart the query. If the cluster has no more, allow Describe on the "
+                    f"topic {TRANSACTION_LOG}, whose number of replicas the ledger gets, or create the ledger yourself with "
+                    f"fewer replicas, {by_hand}"
                 ) from error
             if code != KafkaError.TOPIC_ALREADY_EXISTS:
                 right = f"{on_topic('Create', self._name)}, or create it yourself with {by_hand}"
@@ -170,7 +170,8 @@ class LedgerTopic:
             return self._settings(TRANSACTION_LOG)
         except ConfigurationError as error:
             logger.warning(
-                "the settings of %s are not checked (%s). Make sure that it has 3 replicas, min.insync.replicas=2 and %s=false",
+                "the settings of %s could not be checked (%s). Make sure that it has 3 replicas, min.insync.replicas=2 and "
+                "%s=false",
                 TRANSACTION_LOG,
                 str(error),  # as text: a log handler that keeps the error would keep its client alive
                 _UNCLEAN,

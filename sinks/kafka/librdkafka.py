@@ -1,7 +1,8 @@
 """librdkafka's own C interface, from the library that confluent-kafka's extension module is linked with.
 
 Only what librdkafka documents in ``rdkafka.h`` is used, and only its versions 2.x, which keep these functions and structures.
-Anything else is noticed when it is loaded, and the caller does without. The C library stays loaded as long as the process.
+Anything else is detected when the library is loaded, and the caller does without it. The C library stays loaded as long as the
+process.
 """
 
 from __future__ import annotations
@@ -145,11 +146,11 @@ class Library:
 
 @functools.cache
 def library() -> Library | None:
-    """The library of this process; None, and a line in the log, if it is not one that is known here."""
+    """Load the library of this process; None, with a line in the log, if it is not a version that is known here."""
     try:
         return _load()
     except (OSError, AttributeError, ImportError) as error:
-        logger.warning("rows go to Kafka one by one, which takes more time but is as safe: %s", error)
+        logger.warning("rows go to Kafka one by one, which is slower but just as safe: %s", error)
         return None
 
 

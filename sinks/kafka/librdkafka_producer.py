@@ -2,10 +2,10 @@
 
 Delivery reports, statistics and log lines come as events of one queue that :meth:`LibrdkafkaProducer.poll` reads, so
 librdkafka never calls Python. Each accepted record has one delivery report (``delivery.report.only.error`` is off), and each is
-read: an error is never missed, and the reports name every partition that was written to (rules 2 and 3).
+read. So no error is missed, and the reports name every partition that was written to (rules 2 and 3).
 
-Who owns what: a client, its queue and its topics live as long as this object, an event until it was read, and all are given
-back in that order. Keys and values belong to the caller, who keeps them until the call returns: librdkafka copies them.
+Ownership: a client, its queue and its topics live as long as this object, and an event until it was read. All are released in
+that order. Keys and values belong to the caller, who keeps them until the call returns: librdkafka copies them.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ ARGUMENT: Final = np.dtype(c.Argument)
 
 
 def accepts(config: Mapping[str, Any]) -> bool:
-    """Whether all options are librdkafka's own: no callback, nothing that confluent-kafka adds."""
+    """Whether all options are librdkafka's own, without callbacks or options that confluent-kafka adds."""
     return not any(callable(value) or name.startswith(_CONFLUENT_ONLY) for name, value in config.items())
 
 
 class LibrdkafkaProducer:
-    """As confluent-kafka's ``Producer``, as far as a task needs it; the same exceptions.
+    """The part of confluent-kafka's ``Producer`` that a task needs, with the same exceptions.
 
     Args:
         library: librdkafka.
@@ -60,7 +60,7 @@ class LibrdkafkaProducer:
         delivered: counts how many records each topic and partition has acknowledged.
         on_error: called for each topic of a record that was not delivered.
         on_statistics: called with what ``statistics.interval.ms`` asks for.
-        logger: has librdkafka's lines, as confluent-kafka's ``logger``.
+        logger: gets librdkafka's lines, like confluent-kafka's ``logger``.
     """
 
     def __init__(  # noqa: PLR0913 - one for each kind of event
@@ -88,11 +88,11 @@ class LibrdkafkaProducer:
         library.set_log_queue(self._client, None)
 
     def set_log_level(self, level: int) -> None:
-        """Have no more lines than those of syslog's levels up to this one."""
+        """Limit the log to lines of syslog's levels up to this one."""
         self._lib.set_log_level(self._client, level)
 
     def list_topics(self, topic: str, timeout: float) -> Any:
-        """The topic's partitions, as confluent-kafka shows them, but without facts."""
+        """The topic's partitions, as confluent-kafka shows them, but without details."""
         found = ctypes.POINTER(c.Metadata)()
         handle = self.handle(topic)
         self._check(self._lib.metadata(self._client, 0, handle, ctypes.byref(found), _milliseconds(timeout)))
@@ -112,7 +112,7 @@ class LibrdkafkaProducer:
         self._raise(self._lib.begin_transaction(self._client))
 
     def abort_transaction(self, timeout: float) -> None:
-        """See ``rd_kafka_abort_transaction``: it waits for reports that somebody else has to read."""
+        """See ``rd_kafka_abort_transaction``: it waits for reports that another caller has to read."""
         result: list[int | None] = []
         call = threading.Thread(
             target=lambda: result.append(self._lib.abort_transaction(self._client, _milliseconds(timeout)))
@@ -140,16 +140,16 @@ class LibrdkafkaProducer:
         """Enqueue records, and set each one's ``err``: zero if it was accepted.
 
         Args:
-            topic: of all of them.
+            topic: the topic of all records.
             messages: of dtype :data:`MESSAGE`, contiguous. Addresses must hold until this returns; 0 is null.
-            partition: of all of them; by default the partitioner chooses.
+            partition: the partition of all records; by default the partitioner chooses.
         """
         self._unreported += self._lib.produce_batch(
             self.handle(topic), partition, c.COPY, messages.ctypes.data, len(messages)
         )
 
     def produce_arguments(self, address: int, count: int) -> int:
-        """Enqueue the record that ``count`` structures :data:`ARGUMENT` at ``address`` describe; its error, or 0."""
+        """Enqueue the record that ``count`` structures :data:`ARGUMENT` at ``address`` describe; return its error, or 0."""
         error = self._lib.produceva(self._client, address, count)
         if error is None:
             self._unreported += 1
@@ -157,7 +157,7 @@ class LibrdkafkaProducer:
         return self._error(error).code()
 
     def handle(self, topic: str) -> int:
-        """The topic as :meth:`produce_arguments` takes it; it lives as long as this producer."""
+        """A topic handle for :meth:`produce_arguments`; it lives as long as this producer."""
         if topic not in self._topics:
             handle = self._lib.topic_new(self._client, topic.encode(), None)
             if handle is None:
@@ -177,7 +177,7 @@ class LibrdkafkaProducer:
         return events
 
     def flush(self, timeout: float) -> int:
-        """Send everything now; returns how many records have no report when time runs out."""
+        """Send everything now; return how many records have no report when time runs out."""
         deadline = time.monotonic() + timeout
         self.poll(0)
         if not self._unreported:
@@ -257,7 +257,7 @@ class LibrdkafkaProducer:
 
 
 def not_produced(code: int) -> KafkaError:
-    """As confluent-kafka's ``produce`` says it of a record that librdkafka does not accept."""
+    """Build the error that confluent-kafka's ``produce`` raises for a record that librdkafka does not accept."""
     return KafkaError(code, f"Unable to produce message: {KafkaError(code).str()}")
 
 

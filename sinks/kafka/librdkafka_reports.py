@@ -1,4 +1,4 @@
-"""Delivery reports of librdkafka, read many at a time: each is looked at, and none becomes a Python object."""
+"""Read librdkafka's delivery reports many at a time. Each is examined, and none becomes a Python object."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WORD_BYTES: Final = 8
 
 
 def facts_of(messages: Numbers) -> list[tuple[tuple[int, ...], int]]:
-    """Each distinct error, topic handle and partition of reports, and how many reports have it.
+    """Count the reports for each distinct combination of error, topic handle and partition.
 
     Args:
         messages: the addresses of structures ``rd_kafka_message_t``, which must live until this returns.
@@ -27,7 +27,7 @@ def facts_of(messages: Numbers) -> list[tuple[tuple[int, ...], int]]:
 
 
 class _Region:
-    """Memory as numpy sees it: the words from one address to another, both included."""
+    """A numpy view of memory: the words from one address to another, both included."""
 
     def __init__(self, first: int, last: int) -> None:
         words = (last - first) // _WORD_BYTES + 1
@@ -35,7 +35,7 @@ class _Region:
 
 
 def _words_at(messages: Numbers) -> Numbers:
-    """Error, topic and partition of each structure: its first three words. Nothing between the structures is read."""
+    """The error, topic and partition of each structure, its first three words. Nothing between the structures is read."""
     first = int(messages.min())
     words = np.asarray(_Region(first, int(messages.max()) + 2 * _WORD_BYTES))
     start = ((messages - np.uintp(first)) // np.uintp(_WORD_BYTES)).astype(np.intp)

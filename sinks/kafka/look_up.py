@@ -1,6 +1,6 @@
-"""A topic looked up again, before a row is refused for what its producer knew of the topic when it was made ready.
+"""Look a topic up again before a row is refused because of what its producer knew when it was made ready.
 
-librdkafka refuses at once a partition, or a topic, that it does not know. It asks the brokers every five minutes
+librdkafka immediately refuses a partition or a topic that it does not know. It asks the brokers every five minutes
 (``topic.metadata.refresh.interval.ms``). Java's producer asks when it meets one.
 """
 
@@ -21,7 +21,7 @@ _PATIENCE_S: Final = 1.0
 
 
 class LookUp:
-    """Looks up what refused rows need, for one producer."""
+    """Looks up the topics of refused rows, for one producer."""
 
     def __init__(self, producer: Any, timeout_s: float) -> None:
         self._producer = producer
@@ -30,7 +30,7 @@ class LookUp:
         self._until = 0.0
 
     def helps(self, records: Records, row: int, error: KafkaError) -> bool:
-        """Whether a row that was refused, with all behind it, is worth another try: its topic was looked up just now."""
+        """Whether to retry a refused row and all rows after it, because its topic was looked up just now."""
         if error.code() not in _UNKNOWN or not records.stopped:
             return False
         if row != self._row:
@@ -40,12 +40,12 @@ class LookUp:
         return self._partitions(records.topic_of(row)) > 0
 
     def named(self, topic: str, error: KafkaError) -> str:
-        """The topic, with its number of partitions if that is what matters."""
+        """The topic's name, with its number of partitions if that matters to the error."""
         count = self._partitions(topic) if error.code() == KafkaError._UNKNOWN_PARTITION else 0
         return f"{topic} ({topic} has {count} partitions)" if count else topic
 
     def is_gone(self, topic: str) -> bool:
-        """Whether a broker says that there is no such topic."""
+        """Whether a broker reports that there is no such topic."""
         try:
             found = self._producer.list_topics(topic, timeout=self._timeout_s).topics.get(topic)
         except KafkaException:
@@ -53,7 +53,7 @@ class LookUp:
         return found is None or not found.partitions
 
     def _partitions(self, topic: str) -> int:
-        """Their number, after asking a broker for it; 0 if there is no such topic, or no answer."""
+        """Ask a broker for the number of partitions; 0 if there is no such topic, or no answer."""
         try:
             found = self._producer.list_topics(topic, timeout=self._timeout_s).topics.get(topic)
         except KafkaException:

@@ -1,7 +1,7 @@
-"""Markers: the record of every task transaction in the ledger, and what it proves that one is there or not (rule 4).
+"""Markers: each task transaction's record in the ledger, and what its presence or absence proves (rule 4).
 
 A marker that a ``read_committed`` reader sees proves its transaction committed. Its absence proves the transaction lost
-only below a *barrier*, a record that the driver has written behind it: an open transaction hides the barrier, a stale
+only below a *barrier*, a record that the driver has written after it: an open transaction hides the barrier, a stale
 leader does not have it, and a deleted record is not an absent one.
 """
 
@@ -63,11 +63,11 @@ def decode_marker(value: bytes) -> Marker:
 def search(
     log: KafkaDecisionLog, handles: Sequence[KafkaHandle], scan_start: Mapping[str, int], *, timeout_ms: float
 ) -> tuple[dict[KafkaHandle, Evidence], list[str]]:
-    """What the markers, at or above ``scan_start``, prove about each transaction; ``timeout_ms`` is for each partition.
+    """Find what the markers at or above ``scan_start`` prove about each transaction; ``timeout_ms`` is for each partition.
 
     Returns:
-        the evidence, and why a partition proves nothing. After one that cannot be read the others are not tried: each could
-        take as long, and the batch is unproven already.
+        the evidence, and why a partition proves nothing. After one unreadable partition the others are not tried: each could
+        take as long, and the batch is already unproven.
 
     Raises:
         FencedError: a newer driver has acquired the sink; nothing was proven.
@@ -82,7 +82,7 @@ def search(
             reasons.append(f"the markers in {log.name}/{partition} cannot be read: {error}")
             break
         if seen[partition] is None:
-            reasons.append(f"markers in {log.name}/{partition} were deleted, so the outcome cannot be proven by them")
+            reasons.append(f"markers in {log.name}/{partition} were deleted, so they cannot prove the outcome")
     return {handle: _evidence(handle, seen.get(handle.marker_partition)) for handle in handles}, reasons
 
 
@@ -93,7 +93,7 @@ def _evidence(handle: KafkaHandle, seen: set[bytes] | None) -> Evidence:
 
 
 def _read_to_barrier(log: KafkaDecisionLog, partition: int, start: int, timeout_ms: float) -> set[bytes] | None:
-    """The keys of the committed records from ``start`` up to a new barrier; None if some were deleted."""
+    """Read the keys of the committed records from ``start`` up to a new barrier; None if some were deleted."""
     earliest = offsets(log.admin, log.name, [partition], OffsetSpec.earliest(), timeout_ms=timeout_ms)[partition]
     if earliest > start:
         return None

@@ -1,8 +1,8 @@
-"""Tokens of SASL/OAUTHBEARER: one supply for both clients of a process.
+"""Tokens for SASL/OAUTHBEARER: one supply for both clients of a process.
 
-librdkafka calls a :class:`Tokens` as its ``oauth_cb``; kafka-python gets the same one behind its own interface
-(``twopc.sinks.kafka.broker_connection``). A token is used again until half of its life is over, since each task has a producer of
-its own and an identity provider may limit requests.
+librdkafka calls a :class:`Tokens` as its ``oauth_cb``; kafka-python gets the same object behind its own interface
+(``twopc.sinks.kafka.broker_connection``). A token is used again until half of its life is over, since each task has a producer
+of its own and an identity provider may limit requests.
 
 No error, representation or log line here holds a token or a client secret.
 """
@@ -33,11 +33,11 @@ _failing: weakref.WeakValueDictionary[int, Tokens] = weakref.WeakValueDictionary
 
 
 class Tokens:
-    """Supplies tokens to every client of a process, as long as they are valid. Thread-safe; a pickled copy is empty.
+    """Supplies tokens to every client of a process, and reuses them while they are valid. Thread-safe; a pickled copy is empty.
 
     Args:
         request: requests a new token; called with ``config``.
-        name: what to call it in errors.
+        name: its name in errors.
         config: the option ``sasl.oauthbearer.config``.
     """
 
@@ -49,11 +49,11 @@ class Tokens:
         self.failure = ""  #: why the last request failed, if it did
 
     def __call__(self, _config: str | None = None) -> Granted:
-        """A valid token. If a new one cannot be had, the old one is used until it expires.
+        """Return a valid token. If no new one is available, the old one is used until it expires.
 
         Raises:
             RetriableError: the request failed.
-            ConfigurationError: it was refused, or did not return what it should.
+            ConfigurationError: it was refused, or returned something that is not a token.
         """
         with self._lock:
             now = time.time()
@@ -104,26 +104,28 @@ class Tokens:
         if not is_token:
             got = ", ".join(type(part).__name__ for part in parts)  # not the values: one of them is a secret
             raise ConfigurationError(
-                f"{self._name} returned ({got}), which is no token for SASL/OAUTHBEARER. Let it return {_FORM}"
+                f"{self._name} returned ({got}), which is not a token for SASL/OAUTHBEARER. It must return {_FORM}"
             )
         without: tuple[Any, ...] = ("", {})
         token, expires_s, principal, extensions = (*parts, *without[len(parts) - 2 :])
         left_s = expires_s - time.time()
         if left_s > _LONGEST_LIFE_S:
             raise ConfigurationError(
-                f"{self._name} returned the expiry {expires_s:.0f}, which is no time in seconds. If it is in milliseconds, "
-                "divide it by 1000"
+                f"{self._name} returned the expiry {expires_s:.0f}, which is not a plausible time in seconds. If it is in "
+                "milliseconds, divide it by 1000"
             )
         if left_s <= 0:
             raise RetriableError(
-                f"{self._name} returned a token for SASL/OAUTHBEARER that expired {-left_s:.0f} s ago. Let it request a new "
-                "one at each call, and check the clock of this host"
+                f"{self._name} returned a token for SASL/OAUTHBEARER that expired {-left_s:.0f} s ago. It must request a new "
+                "one at each call. Also check the clock of this host"
             )
         return token, float(expires_s), principal, extensions
 
 
 def require_token(config: Mapping[str, Any]) -> None:
-    """Request the token of a librdkafka client before it is made. It would drop the error, wait for 10 s and name no reason.
+    """Request a librdkafka client's token before it is created.
+
+    The client would drop the error, wait for 10 s and give no reason.
 
     Raises as :meth:`Tokens.__call__`.
     """
@@ -132,7 +134,7 @@ def require_token(config: Mapping[str, Any]) -> None:
 
 
 def failures() -> list[str]:
-    """Why this process has no new tokens. A client that lacks one reports a timeout only."""
+    """Why this process has no new tokens. A client that lacks one reports only a timeout."""
     return [tokens.failure for tokens in _failing.values()]
 
 

@@ -1,4 +1,4 @@
-"""How tokens are requested for kafka-python, in the ways that librdkafka has built in.
+"""Request tokens for kafka-python in the ways that librdkafka has built in.
 
 Source: librdkafka's CONFIGURATION.md (``sasl.oauthbearer.*``) and ``rdkafka_sasl_oauthbearer*.c``.
 """
@@ -38,7 +38,7 @@ class ClientCredentials:
         options: librdkafka's options.
 
     Raises:
-        ConfigurationError: an option is missing, or the endpoint is no URL.
+        ConfigurationError: an option is missing, or the endpoint is not a URL.
     """
 
     options: Mapping[str, str] = field(repr=False)
@@ -49,9 +49,7 @@ class ClientCredentials:
             raise ConfigurationError(f"kafka.sasl.oauthbearer.method='oidc' lacks options. Set {', '.join(missing)}")
         url = urllib.parse.urlsplit(self.options[_ENDPOINT])
         if url.scheme not in {"http", "https"} or not url.hostname or "@" in url.netloc:
-            raise ConfigurationError(
-                f"option 'kafka.{_ENDPOINT}' is no URL. Set one that begins with https:// and a host"
-            )
+            raise ConfigurationError(f"option 'kafka.{_ENDPOINT}' must be a URL that begins with https:// and a host")
 
     def __call__(self, _config: str | None) -> Granted:
         """Request a token.
@@ -105,11 +103,11 @@ class ClientCredentials:
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Not followed: the other host would get the secret."""
+        """Refuse to follow a redirect: the other host would get the secret."""
 
 
 def diagnose(config: Mapping[str, str]) -> None:
-    """Request a token as a librdkafka client with ``method=oidc`` has, to raise why it timed out without naming a reason.
+    """Request a token like a librdkafka client with ``method=oidc``, to find the reason for its timeout, which gives none.
 
     Raises as :class:`ClientCredentials`.
     """

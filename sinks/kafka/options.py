@@ -26,7 +26,7 @@ _CALLBACK: Final = f"{PREFIX}oauth_cb"
 _OWNED: Final = {
     "each producer needs its own, made of sink, driver epoch, worker and sequence": ("transactional.id",),
     "transactions need it": ("enable.idempotence",),
-    "a lost record must fail its transaction only, not the producer": ("enable.gapless.guarantee",),
+    "a lost record must fail only its transaction, not the producer": ("enable.gapless.guarantee",),
     "transactions need acks=all": ("acks", "request.required.acks"),
     "idempotence limits it": ("max.in.flight", "max.in.flight.requests.per.connection"),
     "idempotence makes retries safe, and only the transaction timeout limits them": (
@@ -109,7 +109,7 @@ def check(options: Mapping[str, Any]) -> None:
         instead = java_options.answer(name, value)
         if instead:  # its value may be a secret
             raise ConfigurationError(
-                f"option {option!r} belongs to Java's clients, the sink uses librdkafka. {instead}"
+                f"option {option!r} belongs to Java's clients, but the sink uses librdkafka. {instead}"
             )
         connection = name.startswith(("ssl.", "sasl.", "https.ca")) or name in {"connect_cb", "resolve_cb"}
         if connection and name not in _CONNECTION:  # the same
@@ -125,10 +125,10 @@ def check(options: Mapping[str, Any]) -> None:
 
 
 def with_tokens(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options, with a user's ``oauth_cb`` as :class:`Tokens`: a callable, or its name ``module:function``.
+    """Convert a user's ``oauth_cb``, a callable or its name ``module:function``, to :class:`Tokens`.
 
     Raises:
-        ConfigurationError: it is neither.
+        ConfigurationError: it is neither of these.
     """
     callback = options.get(_CALLBACK)
     if callback is None or isinstance(callback, Tokens):
@@ -140,20 +140,18 @@ def with_tokens(options: Mapping[str, Any]) -> dict[str, Any]:
             f"option {_CALLBACK!r}={callback!r} cannot be imported: {error}. Set a callable, or 'module:function'"
         ) from error
     if not callable(function):
-        raise ConfigurationError(
-            f"option {_CALLBACK!r} is no callable. Set a function that returns a token and its expiry"
-        )
+        raise ConfigurationError(f"option {_CALLBACK!r} must be a function that returns a token and its expiry")
     config = options.get(f"{PREFIX}sasl.oauthbearer.config")
     return {**options, _CALLBACK: Tokens(function, name_of(function), config)}
 
 
 def without_network(parsed: Mapping[str, Any]) -> dict[str, Any]:
-    """The options without what lets a client request tokens as soon as it is made."""
+    """Remove the options that make a client request tokens as soon as it is created."""
     return {name: value for name, value in parsed.items() if name not in {"oauth_cb", "sasl.oauthbearer.method"}}
 
 
 def without_prefix(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options as librdkafka takes them: strings and callables."""
+    """Convert the options for librdkafka: strings and callables."""
     return {name.removeprefix(PREFIX): value if callable(value) else _text(value) for name, value in options.items()}
 
 
@@ -162,12 +160,12 @@ def _text(value: object) -> str:
 
 
 def for_librdkafka(parsed: Mapping[str, Any]) -> dict[str, Any]:
-    """The connection options alone, for clients that read or administrate."""
+    """Select the connection options, for clients that read or administrate."""
     return {n: v for n, v in parsed.items() if n in _CONNECTION or n.startswith(("socket.", "broker."))}
 
 
 def for_kafka_python(parsed: Mapping[str, Any]) -> dict[str, Any]:
-    """The same connection options as kafka-python takes them.
+    """Convert the same connection options for kafka-python.
 
     Raises:
         ConfigurationError: a certificate or key cannot be read, or nothing supplies tokens.
@@ -184,7 +182,7 @@ def for_kafka_python(parsed: Mapping[str, Any]) -> dict[str, Any]:
         config["sasl_oauth_token_provider"] = _tokens(parsed)
     elif "oauth_cb" in parsed:  # confluent-kafka would wait for a token that nobody requests
         raise ConfigurationError(
-            f"option {_CALLBACK!r} is set, but not used. Set kafka.security.protocol=SASL_SSL and "
+            f"option {_CALLBACK!r} is set but has no effect. Set kafka.security.protocol=SASL_SSL and "
             "kafka.sasl.mechanism=OAUTHBEARER, or remove it"
         )
     if protocol.endswith("SSL"):
@@ -206,7 +204,7 @@ def _tokens(parsed: Mapping[str, Any]) -> Tokens:
         )
     if len(chosen) != 1:
         raise ConfigurationError(
-            f"kafka.sasl.mechanism='OAUTHBEARER' has {' and '.join(chosen) or 'nothing'} to supply tokens. Set one of "
+            f"kafka.sasl.mechanism='OAUTHBEARER' has {' and '.join(chosen) or 'nothing'} to supply tokens. Set exactly one of "
             f"{', '.join(ways)}"
         )
     if parsed.get("oauth_cb"):

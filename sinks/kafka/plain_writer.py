@@ -1,11 +1,11 @@
 """Rows without a transaction, for the guarantees ``AT_LEAST_ONCE`` and ``NONE``: readers see them before anything is decided.
 
 As in Flink's ``KafkaSink`` (``DeliveryGuarantee``, flink-connector-base; ``KafkaWriter.flush``, flink-connector-kafka): with
-``AT_LEAST_ONCE`` every record is acknowledged before the vote, with ``NONE`` nobody waits. There is no handle, so nothing to
-commit, to sweep or to repair. The driver decides the batch all the same: a restart behind the decision does not write it again,
+``AT_LEAST_ONCE`` every record is acknowledged before the vote, with ``NONE`` nobody waits. There is no handle, so there is
+nothing to commit, sweep or repair. The driver still decides the batch: a restart after the decision does not write it again,
 and the other sinks of the query keep their guarantee.
 
-A producer serves one task after the other in its process, like Flink's. A task that fails drops it, with what it had not sent.
+A producer serves one task after the other in its process, like Flink's. A task that fails drops it with all unsent records.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PlainWriter(KafkaWriter):
         return (os.getpid(), self._settings.name, tuple(sorted(self._config.items())))
 
     def begin_transaction(self) -> None:
-        """See :class:`SinkWriter`. There is none."""
+        """See :class:`SinkWriter`. There is no transaction."""
         self._ready = self._take()
         crash_point("task.began")
 
@@ -62,7 +62,10 @@ class PlainWriter(KafkaWriter):
         return _idle.pop(self._key, None) or self._make()
 
     def pre_commit(self) -> None:  # type: ignore[override]  # as SinkWriter has it: there is nothing to commit
-        """See :class:`SinkWriter`. A vote needs no delivery error; with ``AT_LEAST_ONCE`` a report on every row (rule 2)."""
+        """See :class:`SinkWriter`.
+
+        A vote requires that there is no delivery error and, with ``AT_LEAST_ONCE``, a report on every row (rule 2).
+        """
         crash_point("task.written")
         if self._settings.guarantee == AT_LEAST_ONCE:
             self._flush(self._begun)
@@ -72,7 +75,7 @@ class PlainWriter(KafkaWriter):
         crash_point("task.prepared")
 
     def hand_over(self) -> None:
-        """See :class:`SinkWriter`. The next task has the producer."""
+        """See :class:`SinkWriter`. The next task reuses the producer."""
         if self._ready is not None:
             _idle[self._key] = self._ready
             if len(_idle) > _MOST_IDLE:
@@ -80,7 +83,7 @@ class PlainWriter(KafkaWriter):
         super().hand_over()
 
     def abort(self) -> None:
-        """See :class:`SinkWriter`. What the brokers have taken stays visible."""
+        """See :class:`SinkWriter`. Records that the brokers accepted stay visible."""
         self._ready = None
 
     def close(self) -> None:
@@ -99,7 +102,7 @@ class PlainWriter(KafkaWriter):
 
 
 def release(settings: KafkaSettings) -> list[str]:
-    """Drop this process's idle producers of a sink, once they have sent what they have. Returns what could not be sent."""
+    """Flush and drop this process's idle producers of a sink. Returns a text for each that could not send everything."""
     unsent = []
     for key in [key for key in _idle if key[:2] == (os.getpid(), settings.name)]:
         ready = _idle.pop(key)
@@ -114,6 +117,6 @@ def release(settings: KafkaSettings) -> list[str]:
 
 
 def let_go(settings: KafkaSettings) -> None:
-    """The same, and log what could not be sent."""
+    """Do the same, and log what could not be sent."""
     for unsent in release(settings):
         logger.warning("sink %r, guarantee %s: %s", settings.name, settings.guarantee, unsent)

@@ -1,4 +1,4 @@
-"""What the driver does with the tasks' transactions: confirm (rule 3), commit (rule 4), abort, and sweep (rule 7)."""
+"""The driver's operations on the tasks' transactions: confirm (rule 3), commit (rule 4), abort, and sweep (rule 7)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def confirm(client: TransactionClient, settings: KafkaSettings, handles: Sequence[KafkaHandle], age_ms: float) -> None:
-    """Check what the tasks voted with: every transaction is whole, open, and lives long enough.
+    """Check the tasks' votes: every transaction must be whole, open, and live long enough.
 
     Raises:
         CheckpointExpiredError: too little of the transactions' time is left.
@@ -31,8 +31,8 @@ def confirm(client: TransactionClient, settings: KafkaSettings, handles: Sequenc
     lives_ms = settings.transaction_timeout_ms
     if lives_ms - age_ms < settings.reserve_ms:
         raise CheckpointExpiredError(
-            f"sink {settings.name!r}: preparing took {age_ms:.0f} ms, its transactions live {lives_ms} ms. Nothing of this "
-            "attempt is visible or decided. To give it more time, raise kafka.transaction.timeout.ms and the brokers' "
+            f"sink {settings.name!r}: preparing took {age_ms:.0f} ms; its transactions expire after {lives_ms} ms. Nothing of "
+            "this attempt is visible or decided. To give it more time, raise kafka.transaction.timeout.ms and the brokers' "
             "transaction.max.timeout.ms"
         )
     descriptions = client.describe([handle.transactional_id for handle in handles])
@@ -43,22 +43,22 @@ def confirm(client: TransactionClient, settings: KafkaSettings, handles: Sequenc
 
 
 def why_not(handle: KafkaHandle, found: Description, ledger: str) -> str | None:
-    """Why a handle cannot be decided; None when it can."""
+    """Say why a handle cannot be decided; None if it can."""
     if found.error != NONE:
         return f"its coordinator reports {found.error}"
     if found.state != "Ongoing":
         return f"it is {found.state}, not Ongoing: it timed out, or another process ended it"
     if not found.is_of(handle):
         return (
-            f"the coordinator has producer {found.producer_id} epoch {found.producer_epoch}, the writer had "
+            f"the coordinator has producer {found.producer_id} epoch {found.producer_epoch}, but the writer had "
             f"{handle.producer_id} epoch {handle.producer_epoch}"
         )
     missing = (handle.topic_partitions() | {f"{ledger}:{handle.marker_partition}"}) - found.partitions
     if missing:
         topics = sorted({where.rpartition(":")[0] for where in missing})
         return (
-            f"the coordinator's transaction lacks {', '.join(sorted(missing))}: it was ended and begun again meanwhile; or the "
-            f"driver's principal may not see it, then allow Describe on the topic {' and '.join(topics)}"
+            f"the coordinator's transaction lacks {', '.join(sorted(missing))}: it was ended and begun again meanwhile, or "
+            f"the driver's principal may not see it; in that case allow Describe on the topic {' and '.join(topics)}"
         )
     return None
 
@@ -78,9 +78,9 @@ def end_all(client: TransactionClient, handles: Sequence[KafkaHandle], *, timeou
 
 
 def await_visible(client: TransactionClient, committed: Sequence[KafkaHandle], *, timeout_ms: float) -> None:
-    """Wait until readers see committed transactions: the coordinator reports NONE before the partitions have the commit.
+    """Wait until readers see committed transactions: the coordinator reports NONE before the commit reaches the partitions.
 
-    Nothing is in doubt here. A partition without a leader shows its rows when it has one again.
+    Nothing is in doubt here. A partition without a leader shows its rows once it has one again.
     """
     by_id = {handle.transactional_id: handle for handle in committed}
 
@@ -90,16 +90,16 @@ def await_visible(client: TransactionClient, committed: Sequence[KafkaHandle], *
     reports = until_final(by_id, look, timeout_ms=timeout_ms)
     late = [by_id[tid].transaction for tid, report in reports.items() if report in NOT_FINAL]
     if late:
-        logger.warning("committed, but not readable yet in every partition: %s", ", ".join(late))
+        logger.warning("committed, but not yet readable in every partition: %s", ", ".join(late))
 
 
 def _visibility(handle: KafkaHandle, found: Description) -> str:
-    """CONCURRENT while the commit has not reached every partition of the transaction."""
+    """Report CONCURRENT until the commit has reached every partition of the transaction."""
     return CONCURRENT if found.is_of(handle) and found.state == "PrepareCommit" else found.error
 
 
 def sweep(client: TransactionClient, settings: KafkaSettings, *, spared: Collection[KafkaHandle], below: int) -> int:
-    """Fence every open transaction of the sink's tasks of driver epochs under ``below``, except the ``spared``.
+    """Fence every open task transaction of driver epochs under ``below``, except the ``spared``.
 
     An incomplete sweep is logged. Returns how many are proven ended.
     """
@@ -129,7 +129,7 @@ def sweep(client: TransactionClient, settings: KafkaSettings, *, spared: Collect
 def fence(client: TransactionClient, identities: Sequence[ProducerIdentity], *, timeout_ms: float) -> list[str]:
     """Abort the transactions and stop their writers. Returns the ids for which that is not proven.
 
-    By InitProducerId rather than EndTxn, so that the writer is stopped, too, wherever it still runs (rule 7).
+    Uses InitProducerId rather than EndTxn, which also stops the writer wherever it still runs (rule 7).
     """
     by_id = {identity.transactional_id: identity for identity in identities}
     reports = until_final(by_id, lambda ids: client.fence([by_id[tid] for tid in ids]), timeout_ms=timeout_ms)

@@ -1,4 +1,4 @@
-"""Chooses how rows go to librdkafka: as structures that numpy fills in, or one by one as Python objects."""
+"""Choose how rows go to librdkafka: as structures that numpy fills in, or one by one as Python objects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def records_of(ready: ReadyProducer, topic: str | None, rows: pa.RecordBatch) -> Records:
-    """Rows for a producer, in the way that it takes them; ``topic`` is the sink's, None where the rows have theirs."""
+    """Prepare rows in the form that a producer takes; ``topic`` is the sink's, or None if each row has its own."""
     topics: list[Any] = [topic]
     which = None
     if topic is None:

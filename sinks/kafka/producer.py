@@ -1,4 +1,4 @@
-"""A task's producer: made, initialised and identified before its one transaction, aborted or dropped after it."""
+"""A task's producer: created, initialised and identified before its one transaction, and aborted or dropped after it."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class ReadyProducer:
 
     Attributes:
         sequence: the number in its transactional id.
-        failures: each topic's first delivery error, rather one that says why than that a record was given up for another; a
-            vote needs none (rule 2).
+        failures: each topic's first delivery error, preferably one that names the cause rather than one for a record given up
+            because of another. A vote requires that there is none (rule 2).
         markers: how many partitions of the ledger hold markers.
-        native: the producer, if it takes records that are no Python objects and reports each one's delivery; otherwise
-            it is confluent-kafka's.
+        native: the producer, if it takes records that are not Python objects and reports each one's delivery; otherwise it is
+            confluent-kafka's.
         delivered: how many records each topic and partition has acknowledged, by each one's delivery report.
-        identity: producer id and epoch, from the producer itself: the broker might describe another one (rule 3).
-        log: what it has logged.
+        identity: the id and epoch that the producer itself reports: the broker might describe another one (rule 3).
+        log: its log.
     """
 
     producer: Producer | LibrdkafkaProducer
@@ -153,9 +153,9 @@ def new_producer(
     log: ClientLog,
     identity: Identity | None = None,
 ) -> tuple[Producer | LibrdkafkaProducer, LibrdkafkaProducer | None]:
-    """Create a producer, twice if it takes records that are no Python objects.
+    """Create a producer, twice if it takes records that are not Python objects.
 
-    It notes what becomes of each record in ``failures`` and ``delivered``, and what it says in ``log`` and ``identity``.
+    Its delivery reports go to ``failures`` and ``delivered``, and its log to ``log`` and ``identity``.
     """
     native = _native(config, failures, delivered, log, identity)
     if native is not None:
@@ -204,7 +204,7 @@ def _note(failures: dict[str, KafkaError], topic: str, error: KafkaError) -> Non
 
 
 def is_for_another(error: KafkaError) -> bool:
-    """Whether another record is to blame: one that failed the transaction, or that was refused in the same request."""
+    """Whether another record is to blame: one that failed the transaction or was refused in the same request."""
     return error.code() in _FOR_ANOTHER
 
 

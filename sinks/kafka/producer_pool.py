@@ -1,4 +1,4 @@
-"""Producers made ready ahead, in the idle Python worker. Each is used for one transaction (rule 5).
+"""Producers prepared in advance in the idle Python worker. Each is used for one transaction (rule 5).
 
 A new producer's ``init_transactions()`` may take half a second; in the background it costs the next task nothing. An id
 is initialised again only when the batch that it last served is proven. Then nobody needs its old epoch, and the new one
@@ -33,7 +33,7 @@ _NEVER_FREE: Final = sys.maxsize  #: later than any batch that is proven
 
 @dataclass(frozen=True)
 class PoolKey:
-    """What a pool belongs to: one sink, one driver epoch, one set of options, one process."""
+    """The key of a pool: one sink, one driver epoch, one set of options, one process."""
 
     sink: str
     driver_epoch: int
@@ -61,7 +61,7 @@ class ProducerPool:
         self._last_use = time.monotonic()
 
     def take(self, batch: int, committed_through: int) -> ReadyProducer:
-        """A producer for one transaction of ``batch``, at once if one was made ahead.
+        """Take a producer for one transaction of ``batch``, immediately if one was prepared in advance.
 
         Every transaction of batches up to ``committed_through`` is proven.
         """
@@ -80,7 +80,7 @@ class ProducerPool:
         return ready
 
     def replenish(self, committed_through: int) -> None:
-        """Make as many ready as the last batch used, in the background. Called when a task is done."""
+        """Prepare as many as the last batch used, in the background. Called when a task is done."""
         self._last_use = time.monotonic()
         if self._is_closed or (self._making is not None and self._making.is_alive()):
             return
@@ -94,7 +94,7 @@ class ProducerPool:
         self._making.start()
 
     def serve_idle(self) -> None:
-        """Read what librdkafka has for the ready producers; drop those that nobody has wanted for long."""
+        """Read librdkafka's events for the ready producers; drop those that nobody has used for long."""
         if time.monotonic() - self._last_use > _KEEP_S:
             self._drop_ready()
         with self._lock:
@@ -103,7 +103,7 @@ class ProducerPool:
                     ready.producer.poll(0)
 
     def close(self) -> None:
-        """Drop the ready producers, also the one in the making. A task that has taken one keeps it."""
+        """Drop the ready producers, including one that is being created. A task that has taken one keeps it."""
         self._is_closed = True
         self._drop_ready()
 
@@ -132,7 +132,10 @@ class ProducerPool:
                 ready = self._make(sequence)
             except Exception as error:  # noqa: BLE001 - the task that needs a producer tries again and raises it
                 # As text: a log handler that keeps the error would keep its client alive, which keeps requesting the id.
-                logger.warning("no producer could be made ahead; the next task makes its own: %s", str(error))
+                logger.warning(
+                    "no producer could be prepared in advance; the next task creates its own. No data is at risk: %s",
+                    str(error),
+                )
                 return
             with self._lock:
                 self._served[sequence] = batch
@@ -157,8 +160,8 @@ def _serve_idle() -> None:
 def _keep_serving_idle(pid: int) -> None:
     """Start the thread of this process that serves idle producers.
 
-    What they have to say (a broker that went away, a token that expires) would pile up until a task takes them. A driver may
-    wait for hours.
+    Their events (a broker that went away, a token that expires) would pile up until a task takes them, which may be hours
+    later.
     """
     threading.Thread(target=_serve_idle, args=(), name=f"twopc-idle-producers-{pid}", daemon=True).start()
 
@@ -177,7 +180,7 @@ _KEEP_S: Final = 600.0
 
 
 def pool_for(key: PoolKey, *, timeout_ms: float) -> ProducerPool:
-    """This process's pool for ``key``. Drops a pool of an earlier driver epoch, of a parent process, or long unused."""
+    """Return this process's pool for ``key``. Drops a pool of an earlier driver epoch, of a parent process, or long unused."""
     _keep_serving_idle(os.getpid())
     with _pools_lock:
         pool = former = _pools.pop(key.sink, None)
@@ -192,7 +195,7 @@ def pool_for(key: PoolKey, *, timeout_ms: float) -> ProducerPool:
 
 
 def drop_pool(sink: str, driver_epoch: int) -> None:
-    """Drop this process's pool of a driver that has ended, if there is one. A writer that is at work keeps its producer."""
+    """Drop this process's pool of a driver that has ended, if there is one. A working writer keeps its producer."""
     with _pools_lock:
         pool = _pools.get(sink)
         if pool is None or pool.key.driver_epoch != driver_epoch:

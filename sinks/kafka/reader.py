@@ -1,4 +1,4 @@
-"""Reads a partition under ``read_committed``, from an offset up to a record that is known to be there."""
+"""Read a partition under ``read_committed``, from an offset up to a record that is known to exist."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def request_offsets(  # noqa: PLR0913 - the parts of a ListOffsets request
 
 
 def answered(requested: Requested, topic: str, *, timeout_ms: float) -> dict[int, int]:
-    """The offsets that were requested; waits for them.
+    """Wait for the requested offsets, and return them.
 
     Raises:
         RetriableError, ConfigurationError: see :func:`translate`.
@@ -71,7 +71,7 @@ def offsets(  # noqa: PLR0913 - the same
     timeout_ms: float,
     committed: bool = False,
 ) -> dict[int, int]:
-    """:func:`request_offsets` until there is an answer, looking for new leaders in between."""
+    """Call :func:`request_offsets` until there is an answer, looking for new leaders in between."""
 
     def request() -> dict[int, int]:
         requested = request_offsets(admin, topic, partitions, spec, timeout_ms=timeout_ms, committed=committed)
@@ -122,7 +122,7 @@ class CommittedReader:
         timeout_ms: float,
         end: int = 0,
     ) -> Generator[Row]:
-        """Yield committed records from ``start`` on, as they come.
+        """Yield committed records from ``start`` on, as they arrive.
 
         Args:
             topic: the topic.
@@ -163,18 +163,18 @@ class CommittedReader:
                     raise lasting
             until = "its end" if last is None else "the expected record"
             raise RetriableError(
-                f"{topic}/{partition} could not be read up to {until}: nothing came for {timeout_ms:.0f} ms. A broker does not "
-                "respond, or an open transaction hides the records"
+                f"{topic}/{partition} could not be read up to {until}: nothing arrived for {timeout_ms:.0f} ms. A broker does "
+                "not respond, or an open transaction hides the records"
             )
         finally:
             if self._walk is walk:  # an abandoned walk may end after the next one has begun
                 self._consumer.unassign()
 
     def _connect(self, topic: str, timeout_ms: float) -> None:
-        """Ask for something at once. A new consumer that has been idle looks for a broker once a second only.
+        """Send a request immediately. A new consumer that has been idle looks for a broker only once a second.
 
         A query's consumer is idle from its start to its first batch (``tests/live/test_kafka_reader.py``). It asks again at
-        each read until it had an answer, and takes a part of the time at most: the read itself needs the rest.
+        each read until it gets an answer, and takes only a part of the time: the read itself needs the rest.
         """
         if not self._is_connected:
             with contextlib.suppress(KafkaException):  # what follows finds out, and says it better
@@ -187,7 +187,7 @@ class CommittedReader:
 
 
 def _lasting(error: KafkaError, topic: str) -> ConfigurationError | None:
-    """What stops a reader; None for what librdkafka retries by itself, or tells of a group: this reader has none."""
+    """Translate an error that stops a reader; None if librdkafka retries it, or if it concerns a group."""
     if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
         return None
     found = translate(error, f"reading {topic}", on_topic("Read", topic))

@@ -1,4 +1,4 @@
-"""Rows on their way to librdkafka: one by one as Python objects here, without any in :mod:`twopc.sinks.kafka.arrow_records`."""
+"""Rows on their way to librdkafka: here as Python objects, one by one; :mod:`twopc.sinks.kafka.arrow_records` needs none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Records(Protocol):
     """Rows that are ready to be enqueued.
 
     Attributes:
-        stopped: whether none behind the first row that :meth:`enqueue` names as refused was accepted.
+        stopped: whether no row after the first one that :meth:`enqueue` names as refused was accepted.
     """
 
     stopped: bool
@@ -29,17 +29,17 @@ class Records(Protocol):
 
     @property
     def largest(self) -> int:
-        """The bytes of the largest row's key and value."""
+        """The size in bytes of the largest row's key and value."""
 
     def enqueue(self, start: int) -> tuple[int, KafkaError | None]:
-        """Enqueue the rows from ``start`` on; up to which row they were accepted, and why that one was not."""
+        """Enqueue the rows from ``start`` on; return the first row that was not accepted, and why not."""
 
     def topic_of(self, row: int) -> str:
         """The row's topic."""
 
 
 class OneByOne:
-    """Rows for ``produce`` of confluent-kafka: tuples of its positional arguments, the topic first."""
+    """Rows for confluent-kafka's ``produce``: tuples of its positional arguments, the topic first."""
 
     stopped = True
 
@@ -74,22 +74,23 @@ class OneByOne:
 
 
 def is_full(error: KafkaError) -> bool:
-    """Whether a record was refused because the queue has no room for it now."""
+    """Whether a record was refused because the queue is full."""
     return error.code() == _QUEUE_FULL
 
 
 def has_failed(error: KafkaError) -> bool:
-    """Whether a record was refused because an earlier one has failed the transaction."""
+    """Whether a record was refused because an earlier one has already failed the transaction."""
     return error.code() == _STATE
 
 
 def messages_of(rows: pa.RecordBatch, topics: Sequence[str], which: Any) -> list[tuple[Any, ...]]:
-    """The rows as ``produce`` takes them: topic, value, key, and then partition, two callbacks, timestamp, headers.
+    """Convert rows to the arguments of ``produce``: topic, value, key, and then partition, two callbacks, timestamp, headers.
 
     Args:
-        rows: with the columns of :class:`twopc.sinks.kafka.writer.KafkaWriter`, and exact, see :mod:`twopc.sinks.kafka.columns`.
+        rows: with the columns of :class:`twopc.sinks.kafka.writer.KafkaWriter`, and exact, see
+            :mod:`twopc.sinks.kafka.columns`.
         topics: the topics of these rows.
-        which: an array of the place in ``topics`` of each row's topic; None if there is only one.
+        which: an array with the index in ``topics`` of each row's topic; None if there is only one.
     """
     count, names = rows.num_rows, rows.schema.names
     topic = [topics[0]] * count if which is None else [topics[place] for place in which.to_pylist()]

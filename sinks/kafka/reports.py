@@ -1,4 +1,4 @@
-"""What brokers report about transactions, and requests that are retried until every report is final."""
+"""The brokers' reports about transactions, and a loop that retries requests until every report is final."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Description:
     """A coordinator's report on a transactional id.
 
     Attributes:
-        error: ``NONE``, ``NO_ANSWER`` or kafka-python's name of the error; unless NONE, the rest means nothing.
-        state: the transaction's, such as ``Ongoing`` (``TransactionState`` in Kafka).
+        error: ``NONE``, ``NO_ANSWER`` or kafka-python's name of the error; unless it is NONE, the other fields mean nothing.
+        state: the transaction's state, such as ``Ongoing`` (``TransactionState`` in Kafka).
         partitions: ``topic:partition`` of the open transaction.
-        started_ms: when it began, by the coordinator's clock, in ms since 1970 UTC; -1 where none is open.
+        started_ms: when it began, by the coordinator's clock, in ms since 1970 UTC; -1 if none is open.
         timeout_ms: how long the coordinator lets it stay open.
     """
 
@@ -67,7 +67,7 @@ class Listing:
 def until_final(
     transactional_ids: Iterable[str], request: Callable[[list[str]], Mapping[str, str]], *, timeout_ms: float
 ) -> dict[str, str]:
-    """Request for all ids together, and with backoff again for those whose report is in :data:`NOT_FINAL`.
+    """Send the request for all ids together, then again with backoff for those whose report is in :data:`NOT_FINAL`.
 
     Returns the last report by id, when all are final, or none has become final for ``timeout_ms``: many ids may take longer.
     """

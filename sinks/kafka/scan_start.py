@@ -1,8 +1,8 @@
-"""What a decision records of the time before its tasks: where its markers begin, and the output's partition count.
+"""Record the state before a decision's tasks: the start of its markers, and the output's partition count.
 
-Nobody waits for the brokers: an attempt uses what was requested when the batch before was over. Last stable offsets only grow, so
-its markers are at or above them. A leader that is behind may answer with less than is known already: the higher one counts, since
-what is below an older start may be deleted.
+No attempt waits for the brokers: it uses the offsets that were requested at the end of the batch before. Last stable offsets
+only grow, so its markers are at or above them. A leader that lags may return a lower offset than the known one. The higher one
+counts, since records below an older start may be deleted.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class ScanStart:
     """The scan starts of one driver's attempts.
 
     Args:
-        log: of the sink.
+        log: the sink's decision log.
         output: the topic that gets the rows, if it is always the same one.
-        timeout_ms: how long to wait for an answer, where nothing was requested ahead.
+        timeout_ms: how long to wait for an answer if nothing was requested in advance.
     """
 
     def __init__(self, log: KafkaDecisionLog, output: str | None, *, timeout_ms: float) -> None:
@@ -41,11 +41,11 @@ class ScanStart:
         self._known: dict[int, int] = {}
 
     def at_least(self, starts: Mapping[int, int]) -> None:
-        """Take note of lower bounds, by partition: the markers below them are about to be deleted."""
+        """Set lower bounds, by partition: the markers below them are about to be deleted."""
         self._known |= {partition: max(start, self._known.get(partition, 0)) for partition, start in starts.items()}
 
     def request(self) -> None:
-        """Request those of the next attempt: a batch is over, and its transactions have ended. Raises nothing."""
+        """Request the offsets for the next attempt, after a batch is over and its transactions have ended. Raises nothing."""
         if self._partitions:
             log, latest = self._log, OffsetSpec.latest()
             self._ahead = request_offsets(
@@ -53,10 +53,10 @@ class ScanStart:
             )
 
     def take(self) -> dict[str, Any]:
-        """For an attempt that begins now.
+        """Return the scan start of an attempt that begins now.
 
         Raises:
-            RetriableError, ConfigurationError: nothing was requested ahead, or not answered, and there is no answer now.
+            RetriableError, ConfigurationError: no requested answer is available, and there is no answer now.
         """
         self.at_least(self._answer() or self._ask())
         self._ahead = {}
@@ -64,7 +64,7 @@ class ScanStart:
 
     @cached_property
     def outputs(self) -> dict[str, int]:
-        """The output's partition count when this driver first asked: a later change is seen by the next one."""
+        """The output's partition count when this driver first asked. The next driver sees a later change."""
         if self._output is None:
             return {}
         try:
@@ -81,7 +81,7 @@ class ScanStart:
         return offsets(log.admin, log.name, self._partitions, latest, committed=True, timeout_ms=self._timeout_ms)
 
     def _answer(self) -> dict[int, int]:
-        """To what was requested ahead; empty if there is none: then the leaders have to be looked for."""
+        """The prefetched offsets, or {} if none arrived."""
         try:
             return answered(self._ahead, self._log.name, timeout_ms=self._timeout_ms)
         except TwoPhaseCommitError:

@@ -1,4 +1,4 @@
-"""Which partitions got how many records, by librdkafka's delivery reports."""
+"""Count the records that each partition got, by librdkafka's delivery reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def by_topic(delivered: Mapping[tuple[str, int], int]) -> dict[str, dict[int, in
 
 
 def ranges(numbers: list[int]) -> str:
-    """Ascending numbers as ``0-3,7``."""
+    """Format ascending numbers as ``0-3,7``."""
     pieces: list[list[int]] = []
     for number in numbers:
         if pieces and number == pieces[-1][-1] + 1:

@@ -1,4 +1,4 @@
-"""The servers in ``bootstrap_servers``, read once for both clients, which differ in what they take."""
+"""Parse ``bootstrap_servers`` once for both clients, which accept different forms."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _PORTS: Final = range(1, 65_536)
 
 
 def servers_of(text: str, protocol: str) -> tuple[str, ...]:
-    """Each server of a list with commas once, without the name of a listener before it (``SSL://host:port``).
+    """Split a comma-separated list into distinct servers, each without a leading listener name (``SSL://host:port``).
 
-    Java's clients skip such a name. librdkafka takes it for a protocol and connects to nothing if it is another one than
-    ``protocol``, so that is refused here.
+    Java's clients skip such a name. librdkafka takes it for a protocol and connects to nothing if it differs from ``protocol``,
+    so that is refused here.
 
     Raises:
-        ConfigurationError: it names no server, or what it names is none.
+        ConfigurationError: it names no server, or an entry is not a server.
     """
     found = []
     for entry in filter(None, (part.strip() for part in text.split(","))):
@@ -40,7 +40,7 @@ def servers_of(text: str, protocol: str) -> tuple[str, ...]:
 
 
 def _is_server(server: str) -> bool:
-    """Whether this is ``host``, ``host:port``, ``[IPv6]``, ``[IPv6]:port``, or an IPv6 address alone."""
+    """Whether the text is ``host``, ``host:port``, ``[IPv6]``, ``[IPv6]:port``, or an IPv6 address alone."""
     if server.startswith("["):
         host, bracket, rest = server[1:].partition("]")
         return bool(host and bracket) and (not rest or (rest.startswith(":") and _is_port(rest[1:])))

@@ -44,7 +44,7 @@ def is_name(text: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaSettings:
-    """What the parts of a sink have to know."""
+    """The settings that the parts of a sink share."""
 
     name: str
     bootstrap_servers: str
@@ -75,7 +75,7 @@ class KafkaSettings:
             or not 0 < timeout_ms < float("inf")
         ):
             raise ConfigurationError(
-                f"KafkaSink(timeout_ms={timeout_ms!r}) is no time. Set a positive number of milliseconds"
+                f"KafkaSink(timeout_ms={timeout_ms!r}): timeout_ms must be a positive number of milliseconds"
             )
         if self.guarantee not in _GUARANTEES:
             raise ConfigurationError(f"KafkaSink(guarantee={self.guarantee!r}): give one of {', '.join(_GUARANTEES)}")
@@ -119,8 +119,8 @@ class KafkaSettings:
                 raise BadRecordError(f"{topic!r} in the column 'topic' is not a valid topic name. {_TOPIC_RULE}")
             if self._is_reserved(topic):
                 raise BadRecordError(
-                    f"{topic!r} in the column 'topic' is a ledger or a topic of Kafka itself, where a row would do damage. "
-                    "Correct the column"
+                    f"{topic!r} in the column 'topic' is a ledger or a topic of Kafka itself, where a row would corrupt its "
+                    "records. Correct the column"
                 )
 
     def _is_reserved(self, topic: str) -> bool:
@@ -128,12 +128,12 @@ class KafkaSettings:
 
     @property
     def client_options(self) -> dict[str, Any]:
-        """The user's options as librdkafka takes them."""
+        """The user's options in librdkafka's form."""
         return options.without_prefix(self.options)
 
     @property
     def transaction_timeout_ms(self) -> int:
-        """How long the brokers let one of the sink's transactions stay open."""
+        """How long the brokers let a transaction of the sink stay open."""
         return int(self.client_options.get("transaction.timeout.ms", _TRANSACTION_TIMEOUT_MS))
 
     @property
@@ -143,11 +143,11 @@ class KafkaSettings:
 
     @property
     def reserve_ms(self) -> float:
-        """How much of that time must be left when the batch is decided."""
+        """How much of the transaction timeout must be left when the batch is decided."""
         return min(_RESERVE_MAX_MS, self.transaction_timeout_ms / 4)
 
     def producer_config(self) -> dict[str, Any]:
-        """For librdkafka clients that write."""
+        """The options for librdkafka clients that write."""
         return {
             # The Java client's partitioner, so that keys stay in the partitions where Spark's own sink put them.
             "partitioner": "murmur2_random",
@@ -168,19 +168,19 @@ class KafkaSettings:
         }
 
     def servers(self) -> tuple[str, ...]:
-        """What ``bootstrap_servers`` names; see :func:`~twopc.sinks.kafka.servers.servers_of`."""
+        """The servers in ``bootstrap_servers``; see :func:`~twopc.sinks.kafka.servers.servers_of`."""
         return servers_of(self.bootstrap_servers, str(self.client_options.get("security.protocol", "PLAINTEXT")))
 
     def plain_config(self) -> dict[str, Any]:
-        """For librdkafka clients that write without transactions."""
+        """The options for librdkafka clients that write without transactions."""
         return {name: value for name, value in self.producer_config().items() if name != "transaction.timeout.ms"}
 
     def connection_config(self) -> dict[str, Any]:
-        """For librdkafka clients that read or administrate."""
+        """The options for librdkafka clients that read or administrate."""
         return {**options.for_librdkafka(self.client_options), "bootstrap.servers": ",".join(self.servers())}
 
     def committing_config(self) -> dict[str, Any]:
-        """For the client that commits prepared transactions, which is kafka-python's."""
+        """The options for the client that commits prepared transactions, which is kafka-python's."""
         return {
             **options.for_kafka_python(self.client_options),
             "bootstrap_servers": list(self.servers()),

@@ -1,4 +1,4 @@
-"""The transactional Kafka sink: what its user describes."""
+"""The transactional Kafka sink, as its user describes it."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
     """Rows to Kafka, exactly once, committed by the driver after its decision.
 
     Args:
-        name: names the sink across restarts; prefix of its transactional ids. Letters, digits, ``_`` and ``-``.
+        name: the sink's name across restarts; the prefix of its transactional ids. Letters, digits, ``_`` and ``-``.
         bootstrap_servers: ``host:port``, several with commas.
-        topic: where rows go; overrides the column ``topic``, as in Spark. None uses that column.
+        topic: the topic for the rows; overrides the column ``topic``, as in Spark. None uses that column.
         options: librdkafka's options with the prefix ``kafka.``, for example ``{"kafka.compression.type": "zstd"}``.
             ``kafka.transaction.timeout.ms`` (default 900000, the brokers' default maximum) limits how long a batch takes.
         ledger_topic: the topic of decisions and markers; by default ``twopc-ledger-<name>``, created if absent.
@@ -37,11 +37,11 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
         other_ledgers: topics that no row may go to besides this sink's own ledger and all that are called ``twopc-ledger-…``;
             :func:`twopc.integration.spark.exactly_once` names the ledgers of the query's other sinks.
         guarantee: ``"EXACTLY_ONCE"``; ``"AT_LEAST_ONCE"``: no transactions, readers see rows at once, and **a failure doubles
-            rows**; ``"NONE"``: nor does anybody wait for the brokers, and **a failure loses or doubles rows**. As Flink's
-            ``DeliveryGuarantee``; see "A weaker guarantee" in ``docs/deployment.md``.
+            rows**; ``"NONE"``: additionally, no task waits for the brokers, and **a failure loses or doubles rows**.
+            Corresponds to Flink's ``DeliveryGuarantee``; see "A weaker guarantee" in ``docs/deployment.md``.
 
     Raises:
-        ConfigurationError: names the argument or option, its value, and what to set.
+        ConfigurationError: an argument or option is invalid. The message names it, its value, and what to set.
     """
 
     @property
@@ -60,7 +60,7 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
         return self.topic is not None
 
     def beside(self, others: Iterable[TwoPhaseCommitSink[Any]]) -> KafkaSink:
-        """See :class:`TwoPhaseCommitSink`: with a ledger of any name, they are known to no sink but their own."""
+        """See :class:`TwoPhaseCommitSink`. A ledger may have any name, so each sink must be told the ledgers of the others."""
         ledgers = {other.ledger for other in others if isinstance(other, KafkaSink)}
         return replace(self, other_ledgers=self.other_ledgers | ledgers)
 
@@ -82,7 +82,7 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
             self.require_topics(rows.column("topic").unique().to_pylist())
 
     def create_writer(self, task: TaskAttempt) -> KafkaWriter:
-        """See :class:`TwoPhaseCommitSink`. What a decision has lost is written again as it was decided: in transactions."""
+        """See :class:`TwoPhaseCommitSink`. Lost rows of a decision are written again as they were decided: in transactions."""
         if self.guarantee != EXACTLY_ONCE and not task.is_repair:
             from twopc.sinks.kafka.plain_writer import PlainWriter  # noqa: PLC0415 - most sinks need none
 
@@ -90,7 +90,7 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
         return KafkaWriter(task, self)
 
     def release(self, driver_epoch: int) -> None:
-        """See :class:`TwoPhaseCommitSink`: the producers that are ready."""
+        """See :class:`TwoPhaseCommitSink`: releases the ready producers."""
         drop_pool(self.name, driver_epoch)
         if self.guarantee != EXACTLY_ONCE:
             from twopc.sinks.kafka.plain_writer import let_go  # noqa: PLC0415 - most sinks need none

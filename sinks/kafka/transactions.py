@@ -59,7 +59,7 @@ _MOVED: Final = frozenset(
 
 
 class BrokersTooOldError(ConfigurationError):
-    """The brokers have no requests for what a sink must know of its transactions."""
+    """The brokers lack the requests by which a sink inspects its transactions."""
 
 
 class TransactionClient:
@@ -78,8 +78,8 @@ class TransactionClient:
             self.close()
             raise BrokersTooOldError(
                 f"the brokers at {', '.join(config['bootstrap_servers'])} speak the protocol of Kafka {version}, which lacks "
-                f"{' and '.join(missing)} (KIP-664): a prepared transaction could not be confirmed, nor found after a crash. "
-                "Nothing was written. Upgrade the brokers: Kafka 3.0 is the oldest version that works"
+                f"{' and '.join(missing)} (KIP-664): a prepared transaction could be neither confirmed nor found after a "
+                "crash. Nothing was written. Upgrade the brokers: Kafka 3.0 is the oldest version that works"
             )
 
     def close(self) -> None:
@@ -98,12 +98,12 @@ class TransactionClient:
         return not self._connection.does_not_know(AddPartitionsToTxnRequest, min_version=_VERIFYING_VERSION)
 
     def coordinator_of(self, transactional_id: str) -> str:
-        """The broker that was last known to coordinate the id, for people."""
+        """The broker that was last known to coordinate the id, for messages."""
         node = self._nodes.get(transactional_id)
         return "an unknown coordinator" if node is None else f"broker {node}"
 
     def describe(self, transactional_ids: Sequence[str]) -> dict[str, Description]:
-        """DescribeTransactions, one request per coordinator. An error concerns its own id only."""
+        """Describe transactions, with one request per coordinator. An error concerns only its own id."""
         reports = self._request(
             transactional_ids,
             lambda ids: DescribeTransactionsRequest(transactional_ids=list(ids)),
@@ -114,17 +114,17 @@ class TransactionClient:
         return {tid: found if isinstance(found, Description) else Description(found) for tid, found in reports.items()}
 
     def end(self, identities: Sequence[ProducerIdentity], *, commit: bool = True) -> dict[str, str]:
-        """EndTxn for each, all in flight together. Returns NONE or the error's name, by transactional id."""
+        """Send EndTxn for each, all in flight together. Returns NONE or the error's name, by transactional id."""
         return self._each(
             identities,
             lambda identity: EndTxnRequest(**asdict(identity), committed=commit, max_version=_END_TXN_VERSION),
         )
 
     def fence(self, identities: Sequence[ProducerIdentity]) -> dict[str, str]:
-        """InitProducerId for each: aborts what is open and bumps the epoch, so that the writer is fenced wherever it is.
+        """Send InitProducerId for each: it aborts what is open and bumps the epoch, which fences the writer wherever it runs.
 
         If a newer producer has initialised the id, the broker leaves it alone and reports one of :data:`FENCED` (KIP-360), but
-        only while the id has no open transaction: an open one is aborted whatever its epoch
+        only while the id has no open transaction: an open one is aborted at any epoch
         (``prepareInitProducerIdTransit``). Without producer id and epoch, whichever producer
         has the id is fenced, and an absent id is created. Returns as :meth:`end`.
         """
@@ -138,9 +138,9 @@ class TransactionClient:
         )
 
     def list_open(self, prefix: str, *, producer_ids: Collection[int] = ()) -> Listing:
-        """Transactional ids that start with ``prefix`` and have an open transaction, from all brokers.
+        """List transactional ids that start with ``prefix`` and have an open transaction, from all brokers.
 
-        With ``producer_ids`` those of these producers only. A broker leaves out ids without the Describe right and reports no
+        With ``producer_ids``, only those of these producers. A broker leaves out ids without the Describe right and reports no
         error: check the right beforehand.
         """
         nodes, pattern = self._connection.nodes, self.pattern_of(prefix)
@@ -157,7 +157,7 @@ class TransactionClient:
         return Listing(ids, complete=bool(nodes) and len(listed) == len(nodes))
 
     def pattern_of(self, prefix: str) -> str | None:
-        """What makes brokers list the ids with ``prefix`` only; None if all are meant, or to brokers that list all.
+        """Build the filter that makes brokers list only the ids with ``prefix``; None if there is none, or brokers lack filters.
 
         Without it each sink gets the open transactions of all sinks with each batch.
         """
@@ -181,7 +181,7 @@ class TransactionClient:
         """Send a request for every id to its coordinator, all in flight together; ``one_by_one``: about one id each.
 
         Returns:
-            by id, what ``read`` found, or the error's name. NO_ANSWER where no coordinator responded.
+            by id, the result of ``read``, or the error's name; NO_ANSWER if no coordinator responded.
         """
         reports: dict[str, Any] = dict.fromkeys(transactional_ids, NO_ANSWER)
         waiting = list(transactional_ids)
@@ -205,7 +205,7 @@ class TransactionClient:
         return reports
 
     def _look_up(self, transactional_ids: Sequence[str]) -> dict[str, str]:
-        """Find the coordinators that are not known yet. Returns the error's name for each id that was refused."""
+        """Find the coordinators that are not yet known. Returns the error's name for each id that was refused."""
         unknown = [tid for tid in transactional_ids if tid not in self._nodes]
         if not unknown:
             return {}
@@ -221,7 +221,7 @@ class TransactionClient:
         return {tid: _error_name(row.error_code) for tid, row in found.items() if row.error_code not in {0, *_MOVED}}
 
     def _look_up_each(self, transactional_ids: Sequence[str]) -> dict[str, Any]:
-        """As brokers need it that take one id in a request, such as Redpanda; all requests are in flight together."""
+        """Send one request per id, for brokers that take only one, such as Redpanda; all requests are in flight together."""
         requests = [
             (FindCoordinatorRequest(key_type=_TRANSACTION_COORDINATOR, key=tid, max_version=_MANY_IDS_VERSION - 1),)
             for tid in transactional_ids
@@ -230,7 +230,7 @@ class TransactionClient:
         return {tid: response for tid, response in responses if not isinstance(response, Exception)}
 
     def _groups(self, transactional_ids: Sequence[str], *, one_by_one: bool) -> Iterator[tuple[int, list[str]]]:
-        """The ids whose coordinator is known, by node, as they go into requests."""
+        """Group the ids whose coordinator is known by node, for the requests."""
         known = {tid: node for tid in transactional_ids if (node := self._nodes.get(tid)) is not None}
         for node in sorted(set(known.values())):
             ids = [tid for tid, at in known.items() if at == node]

@@ -58,7 +58,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
 
     ``key``, ``value`` (binary, may be null), ``topic`` (string), ``partition`` (int32), ``headers``
     (list of struct ``key``, ``value``), ``timestamp`` (int64, ms since the epoch); only ``value`` is required. A row that
-    librdkafka would write as something else is refused, see :func:`twopc.sinks.kafka.columns.require_exact`.
+    librdkafka would write differently is refused, see :func:`twopc.sinks.kafka.columns.require_exact`.
     """
 
     def __init__(self, task: TaskAttempt, settings: KafkaSettings) -> None:
@@ -94,7 +94,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         crash_point("task.began")
 
     def _take(self) -> ReadyProducer:
-        """A producer whose batches fit the topics that are known."""
+        """Get a producer whose batches fit the known topics."""
         settings, task = self._settings, self._task
         if self._topic is not None:
             self._batch_size.learn([self._topic])
@@ -118,7 +118,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             self._serve(ready, 0)
 
     def pre_commit(self) -> KafkaHandle:
-        """See :class:`SinkWriter`. A vote needs no delivery error, an empty queue, and every row transmitted (rule 2)."""
+        """See :class:`SinkWriter`. A vote requires no delivery error, an empty queue, and every row transmitted (rule 2)."""
         ready = self._begun
         crash_point("task.written")
         if ready.markers < 1:
@@ -145,7 +145,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         return handle
 
     def hand_over(self) -> None:
-        """See :class:`SinkWriter`. Dropping the producer sends no abort: the transaction stays prepared."""
+        """See :class:`SinkWriter`. Drops the producer, which sends no abort: the transaction stays prepared."""
         super().hand_over()
         self._ready = None
 
@@ -156,13 +156,13 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             self._ready = None
 
     def close(self) -> None:
-        """See :class:`SinkWriter`. The idle worker then makes producers ready for its next tasks."""
+        """See :class:`SinkWriter`. The idle worker then prepares producers for its next tasks."""
         super().close()
         if self._pool is not None:
             self._pool.replenish(self._task.committed_through)
 
     def _fit_batches(self, rows: pa.RecordBatch) -> None:
-        """Make sure that the topics which rows choose take the producer's batches. Before the first row it can be changed."""
+        """Make sure that the rows' topics take the producer's batches. Before the first row, the producer can be replaced."""
         if self._topic is not None:
             return
         column = rows.column("topic")
@@ -207,11 +207,11 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
                 raise RetriableError(f"{took}: {SLOW_DELIVERY}{ready.log.said()}")
 
     def _flush(self, ready: ReadyProducer) -> None:
-        """Wait until every record has its report, or one has failed. Acknowledgements renew the time.
+        """Wait until every record has its report, or one has failed. Each acknowledgement restarts the timeout.
 
         Raises:
-            RetriableError: none came in time.
-            CheckpointExpiredError: they came, but not for all records in the time that there is.
+            RetriableError: none arrived in time.
+            CheckpointExpiredError: they arrived, but not for all records in the available time.
             BadRecordError, RetriableError: a record was not delivered.
         """
 
@@ -235,17 +235,17 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         )
 
     def _expired(self, what: str) -> CheckpointExpiredError:
-        """What to raise once a vote would come too late; ``what`` was not done by then."""
+        """Build the error for a vote that would come too late; ``what`` was not done by then."""
         if self._ends_at >= self._task.ends_at:
             return CheckpointExpiredError(f"{what} when the batch's time was over: {TOO_MUCH}")
         return CheckpointExpiredError(
-            f"{what} when too little was left of the {self._settings.transaction_timeout_ms} ms that the transaction "
-            "lives. Nothing of this attempt is visible or decided. Raise kafka.transaction.timeout.ms and the brokers' "
+            f"{what} when too little was left of the transaction timeout of {self._settings.transaction_timeout_ms} ms. "
+            "Nothing of this attempt is visible or decided. Raise kafka.transaction.timeout.ms and the brokers' "
             f"transaction.max.timeout.ms; and {TOO_MUCH}"
         )
 
     def _serve(self, ready: ReadyProducer, wait_s: float) -> None:
-        """Serve delivery reports; a record that was not delivered raises."""
+        """Serve delivery reports, and raise the error of a record that was not delivered."""
         with translated(self._doing(ready), translate_in_task):
             ready.producer.poll(wait_s)
             for _ in range(_LOOKS):
@@ -267,7 +267,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             raise type(lasting)("; ".join(map(str, errors)))
 
     def _translated(self, ready: ReadyProducer, error: KafkaError, topic: str, doing: str) -> TwoPhaseCommitError:
-        """What to raise for the delivery report of a record."""
+        """Build the error for the delivery report of a record."""
         error = cause_of(ready.producer, error)
         gone = ledger_gone(error, topic) if topic == self._ledger else None
         refused = self._batch_size.refusal(error, topic, self._sent_bytes, self._largest, doing)
@@ -277,7 +277,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         return f"{ready.transactional_id}: writing (of {self._rows} rows)"
 
     def _written_to(self, ready: ReadyProducer, marker_partition: int) -> tuple[str, ...]:
-        """The partitions with all rows and the marker, by each record's delivery report."""
+        """The partitions that hold all rows and the marker, by each record's delivery report."""
         sent = by_topic(ready.delivered)
         if not self._covers(sent, marker_partition):
             raise RetriableError(

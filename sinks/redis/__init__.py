@@ -1,4 +1,4 @@
-"""Rows to Redis or Valkey, each applied once: tasks stage them, the driver applies them after its decision."""
+"""Write rows to Redis or Valkey, each applied once: tasks stage them, and the driver applies them after its decision."""
 
 from twopc.errors import missing_extra
 

@@ -1,7 +1,7 @@
-"""Before the decision: every chunk is there as it was staged, and Redis will execute its commands.
+"""Check before the decision that every chunk exists as it was staged, and that Redis will execute its commands.
 
-A command that failed after the decision would stop the query for good. One look at every chunk is enough for almost all batches.
-If a counter is so near its end that the batch could take it there, or holds a number that Lua and the command may read
+A command that failed after the decision would stop the query for good. One look at every chunk is enough for almost all
+batches. If a counter is so near its limit that the batch could exceed it, or holds a number that Lua and the command may read
 differently, the batch's increments are rehearsed: executed on copies, in the order in which they will be applied.
 """
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from twopc.sinks.redis.client import RedisClient
     from twopc.sinks.redis.keys import RedisHandle
 
-_ADVICE: Final = "Delete, rename or correct the key, or give the mapping another one"
+_ADVICE: Final = "Delete, rename or correct the key, or use another key in the mapping"
 
 
 class Check:
-    """The check of one sink; ``client`` is the driver's."""
+    """The check for one sink; ``client`` is the driver's."""
 
     def __init__(self, client: RedisClient, sink: str) -> None:
         self._client = client
         self._sink = sink
 
     def checksums(self, handles: Sequence[RedisHandle]) -> dict[RedisHandle, str | Exception]:
-        """The checksum of what is staged for each slice now.
+        """Check the slices; return the checksum of what is staged for each now.
 
         Raises:
             BadRecordError: a command cannot be applied to its key.
@@ -67,7 +67,7 @@ class Check:
         return {handle: fold(digests) for handle, digests in found.items()} | failed
 
     def _rehearse(self, handles: Sequence[RedisHandle]) -> None:
-        """Execute all increments on copies, one chunk after the other: the next one meets what this one has left."""
+        """Execute all increments on copies, one chunk after the other, each on the results of the one before."""
         name, positions = uuid.uuid4().hex, dict.fromkeys((slot for handle in handles for slot in handle.slots), 0)
         try:
             for handle in handles:
@@ -81,7 +81,7 @@ class Check:
                         _, key, error, command, held = answer
                         raise self._refusal(key, error, f"{text_of(command)} on {text_of(held)!r} answers ")
                     if answer and answer[0] == b"LOST":
-                        what = "Redis has lost what the check before the decision had written. Nothing was decided"
+                        what = "Redis lost what the check before the decision had written. Nothing was decided"
                         raise RetriableError(f"sink {self._sink!r}: {what}; a new attempt checks again")
         finally:
             # What stays behind after a failure, the next rehearsal removes.
@@ -106,19 +106,19 @@ def refused(key: bytes, reason: bytes, where: str = "") -> str:
 
 
 def text_of(answer: bytes) -> str:
-    """An answer's text, for people: keys and values may be any bytes."""
+    """An answer's text for messages: keys and values may be any bytes."""
     return answer.decode("utf-8", "backslashreplace")
 
 
 def _chunks(handle: RedisHandle) -> Iterator[tuple[int, int, int]]:
-    """Slot, number and weight of each chunk; within a slot in the order in which they are applied."""
+    """List the slot, number and weight of each chunk; within a slot, in the order in which they are applied."""
     for slot, chunks, weight in handle.groups:
         for number in range(chunks):
             yield slot, number, weight // chunks
 
 
 def _may_pass(answer: Any) -> bool:
-    """Whether a repetition may have another answer: the error is Redis' own, or that of the command that was tried out."""
+    """Whether a repetition may have another answer: the error is Redis' own, or that of the rehearsed command."""
     if isinstance(answer, Exception):
         return is_transient(answer)
     return bool(answer and answer[2] and is_transient_text(text_of(answer[2])))

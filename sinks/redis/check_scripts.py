@@ -1,7 +1,7 @@
-"""Scripts that find out, before the decision, whether Redis will execute the staged commands.
+"""Scripts that determine, before the decision, whether Redis will execute the staged commands.
 
-Nothing here knows by heart what a command accepts: Lua reads ``007``, ``0x10`` or 2^63 as numbers, and ``INCRBY`` does not. Where
-Lua and the command could differ, the command itself answers, on a scratch key.
+Nothing here hard-codes what a command accepts: Lua reads ``007``, ``0x10`` or 2^63 as numbers, and ``INCRBY`` does not.
+Where Lua and the command could differ, the command itself answers, on a scratch key.
 
 Only the slice is a declared key: while its hash slot moves to another node, Redis rejects a call with another that is absent.
 """

@@ -1,4 +1,4 @@
-r"""Chunks: the commands of a slice as they are staged, and as the scripts read them.
+r"""Chunks: the stored form of a slice's commands, which the scripts read.
 
 ``<command> <words> <commands>\n``, the lengths of all words as 32-bit big-endian integers, then the words. A chunk names its
 command, so that a decided chunk is applied as it was meant even if the query's code has changed since.
@@ -25,9 +25,9 @@ class Commands:
     """Commands of one kind.
 
     Attributes:
-        name: such as ``HSET``.
-        words: how many arguments each has, the key included, which is the first.
-        flat: the arguments of all, one after the other.
+        name: the command's name, such as ``HSET``.
+        words: how many arguments each command has, including the key, which is the first.
+        flat: the arguments of all commands, one after the other.
     """
 
     name: str
@@ -36,18 +36,18 @@ class Commands:
 
     @property
     def count(self) -> int:
-        """How many commands there are."""
+        """The number of commands."""
         return len(self.flat) // self.words
 
     def pack(self, part: range) -> bytes:
-        """What is stored of some of them."""
+        """Encode some of the commands."""
         flat = self.flat[part.start * self.words : part.stop * self.words]
         head = f"{self.name} {self.words} {len(part)}\n".encode()
         return b"".join([head, struct.pack(f">{len(flat)}I", *map(len, flat)), *flat])
 
 
 def cut(commands: Commands, *, max_commands: int, max_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """Chunks of limited size, each with its count of commands; a command above ``max_bytes`` is a chunk of its own."""
+    """Split into chunks of limited size, each with its count of commands; a larger command is a chunk of its own."""
     every = range(commands.count)
     for start in every[::max_commands]:
         for part, data in halve(every[start : start + max_commands], commands.pack, max_bytes=max_bytes):
@@ -55,7 +55,7 @@ def cut(commands: Commands, *, max_commands: int, max_bytes: int) -> Iterator[tu
 
 
 def by_slot(commands: Commands, *, cluster: bool) -> dict[int, Commands]:
-    """The commands of each hash slot, in their order."""
+    """Group the commands by hash slot, in their order."""
     if not cluster:
         return {NO_SLOT: commands}
     width = commands.words
@@ -66,5 +66,5 @@ def by_slot(commands: Commands, *, cluster: bool) -> dict[int, Commands]:
 
 
 def fold(digests: Iterable[str]) -> str:
-    """One checksum of the chunks' SHA-1."""
+    """Combine the chunks' SHA-1 into one checksum."""
     return hashlib.sha1("".join(digests).encode(), usedforsecurity=False).hexdigest()

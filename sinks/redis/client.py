@@ -1,7 +1,7 @@
-"""A client for Redis alone, behind Sentinel or in a cluster.
+"""A client for standalone Redis, Redis behind Sentinel, or a cluster.
 
-redis-py retries a command after a lost answer, which would apply an ``INCRBY`` twice. Its retries are switched off; the only
-ones are those of :meth:`RedisClient.execute`, which takes calls that may be repeated.
+redis-py retries a command after a lost answer, which would apply an ``INCRBY`` twice. Its retries are switched off; only
+:meth:`RedisClient.execute` retries, and it takes only calls that may be repeated.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Call(NamedTuple):
         script: the script to run.
         keys: how many of the words are keys.
         weight: about how many single commands it is worth.
-        durable: whether it counts as answered only when it is as safe as :class:`Safety` says.
+        durable: whether it counts as answered only once it is as safe as :class:`Safety` demands.
     """
 
     slot: int
@@ -51,10 +51,10 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True)
 class Safety:
-    """Who must have a write before it counts.
+    """The copies that must have a write before it counts.
 
     Attributes:
-        replicas: how many must have it in memory (WAIT).
+        replicas: how many replicas must have it in memory (WAIT).
         aof: whether the primary must have it on disk (WAITAOF).
         timeout_ms: how long to wait for both.
     """
@@ -64,13 +64,13 @@ class Safety:
     timeout_ms: int = 1_000
 
     def command(self) -> tuple[str | int, ...] | None:
-        """The command that waits; None: the primary's answer is enough."""
+        """The command that waits; None if the primary's answer is enough."""
         if self.aof:
             return ("WAITAOF", 1, self.replicas, self.timeout_ms)
         return ("WAIT", self.replicas, self.timeout_ms) if self.replicas else None
 
     def holds(self, answer: Any) -> bool:
-        """Whether the answer to :meth:`command` says that the write is safe."""
+        """Whether the answer to :meth:`command` proves that the write is safe."""
         if isinstance(answer, RedisError):
             return False
         if self.aof:
@@ -97,11 +97,11 @@ class RedisClient(StoreClient[Call]):
         self._safety = safety
 
     def server_info(self) -> list[Mapping[str, Any]]:
-        """``INFO`` of every primary; raises one of ``FAILURES`` where one does not answer."""
+        """Read ``INFO`` from every primary; raises one of ``FAILURES`` if a primary does not answer."""
         return [node.info() for node in self._primaries()]
 
     def largest_argument_bytes(self) -> int:
-        """How long an argument of a command may be; Redis' default where the user may not read the setting."""
+        """The longest argument that a command may have; Redis' default if the user may not read the setting."""
         with contextlib.suppress(*FAILURES, KeyError):
             return min(int(str(node.config_get(_LARGEST)[_LARGEST])) for node in self._primaries())
         return _LARGEST_BYTES
@@ -136,7 +136,7 @@ class RedisClient(StoreClient[Call]):
                 answers[at] = NotReplicatedError(f"{wait[0]} answered {found[-1]} within {self._safety.timeout_ms} ms")
 
     def _recover(self, calls: Sequence[Call], answers: Sequence[Any]) -> None:
-        """Ask the cluster again who serves which slot, or Sentinel who is the primary."""
+        """Ask the cluster again which node serves which slot, or Sentinel which node is the primary."""
         del calls
         if all(isinstance(answer, NoScriptError) for answer in answers):
             return  # a server that only forgot the scripts is the right one

@@ -34,7 +34,7 @@ _CONTROL_FIELDS: Final[tuple[str, ...]] = Control.__struct_fields__
 
 
 class RedisControl(ControlRecord[Control]):
-    """The control record as a hash. Version 0.1 wrote two fields under other names; the first change renames them."""
+    """The control record as a hash."""
 
     def __init__(self, client: RedisClient, sink: str) -> None:
         super().__init__(sink)
@@ -82,7 +82,7 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
     def _slots(
         self, handles: Sequence[RedisHandle], version: int, *, durable: bool
     ) -> dict[RedisHandle, list[SliceState]]:
-        """The state of each slice in each of its hash slots."""
+        """Read the state of each slice in each of its hash slots."""
         calls = [
             self._call(scripts.LOOK, slot, handle, version, chunks, int(durable), durable=durable)
             for handle in handles
@@ -118,7 +118,7 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
         return sorted(failed | {str(answer) for answer in answers if isinstance(answer, Exception)})
 
     def _refused(self, answer: Sequence[bytes]) -> str:
-        """What a command could not be applied to after the decision, why, and what to do."""
+        """Describe the key that a command could not be applied to after the decision, the reason, and what to do."""
         _, key, reason = answer
         _, advice = self._client.remedy(text_of(reason)) or (None, _CHANGED)
         return f"{refused(key, reason)}. {advice}"
@@ -128,7 +128,7 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
         return all(answer == b"LOST" for answer in self._client.execute(calls))
 
     def _call(self, script: Script, slot: int, handle: RedisHandle, version: int, *more: int, **how: Any) -> Call:
-        """A call of a script about one slice, in one hash slot."""
+        """Build a script call about one slice, in one hash slot."""
         applied, staged = keys.applied(self.name, slot), keys.staged(self.name, slot, handle.entry)
         return Call(slot, (applied, staged, version, handle.uuid, *more), script, keys=2, **how)
 

@@ -1,4 +1,4 @@
-"""Redis' errors: which of them call for a retry, and what to do about the others."""
+"""Redis' errors: those that call for a retry, and the advice for the others."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ REMEDIES: Final = remedies(
         BadRecordError,
         "A row exceeds Redis' limit: raise proto-max-bulk-len, or make the row smaller",
     ),
-    ("Cluster mode is not enabled", ConfigurationError, "The server is not a cluster: leave cluster=True out"),
+    ("Cluster mode is not enabled", ConfigurationError, "The server is not a cluster: remove cluster=True"),
 )
 
 
 class NotReplicatedError(RedisError):
-    """Fewer replicas or disks have the write than the sink's settings ask for; a failover may lose it."""
+    """Fewer replicas or disks have the write than the sink's settings demand; a failover may lose it."""
 
 
 #: These, and the classes derived from them.
@@ -68,5 +68,5 @@ def is_transient(answer: object) -> bool:
 
 
 def is_transient_text(text: str) -> bool:
-    """Whether the text is that of an error that a retry may clear."""
+    """Whether the text belongs to an error that a retry may clear."""
     return _TRANSIENT_TEXT.search(text) is not None

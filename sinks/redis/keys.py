@@ -1,6 +1,6 @@
-"""The names of the sink's own keys in Redis, and the handle of a slice there. All keys begin with ``twopc:<sink>:``.
+"""The names of the sink's own keys in Redis, and the handle of a slice. All keys begin with ``twopc:<sink>:``.
 
-The part in braces is a hash tag: in a cluster it puts a key into the hash slot of the data that it stands for, so that one
+The part in braces is a hash tag: in a cluster it puts a key into the hash slot of the data that it belongs to, so that one
 script can change both at once.
 """
 
@@ -47,7 +47,7 @@ def control(sink: str) -> str:
 
 
 def slices(sink: str) -> str:
-    """A hash, ``<driver_epoch>:<uuid>`` -> the hash slots of that slice: what the sweep looks through."""
+    """A hash that the sweep searches: ``<driver_epoch>:<uuid>`` -> the hash slots of that slice."""
     return f"{PREFIX}{sink}:{{{sink}}}:slices"
 
 
@@ -62,7 +62,7 @@ def staged(sink: str, slot: int, entry: str) -> str:
 
 
 def scratch(sink: str, slot: int) -> str:
-    """A key in one hash slot on which the check before the decision tries commands out; no script leaves it behind."""
+    """A key in one hash slot on which the check before the decision tries commands; every script removes it again."""
     return f"{PREFIX}{sink}:{{{_tag(sink, slot)}}}:scratch"
 
 
@@ -77,13 +77,13 @@ def slot_of_control(sink: str) -> int:
 
 
 def unstage(sink: str, entry: str, slots: Iterable[int]) -> list[Call]:
-    """Calls that remove a slice; its entry goes last, because the sweep finds a slice only by its entry."""
+    """Build the calls that remove a slice. Its entry goes last, because the sweep finds a slice only by its entry."""
     calls = [Call(slot, ("UNLINK", staged(sink, slot, entry))) for slot in slots]
     return [*calls, remove_entry(sink, entry)]
 
 
 def remove_entry(sink: str, entry: str) -> Call:
-    """The call that removes a slice from the list that the sweep looks through."""
+    """Build the call that removes a slice from the list that the sweep searches."""
     return Call(slot_of_control(sink), ("HDEL", slices(sink), entry))
 
 
@@ -93,7 +93,7 @@ def _tag(sink: str, slot: int) -> str:
 
 @cache
 def _tags() -> tuple[str, ...]:
-    """For each hash slot the first number that hashes to it."""
+    """Find, for each hash slot, the first number that hashes to it."""
     found: dict[int, str] = {}
     number = 0
     while len(found) < SLOTS:

@@ -1,4 +1,4 @@
-"""What becomes of a row: one small class for each Redis command. Choose one for a sink.
+"""Convert rows to Redis commands: one small class for each command. Choose one for a sink.
 
 ``key`` is a template over columns, such as ``"total:{id}"``; other arguments name columns. A cluster applies a task's commands
 slot by slot: give keys that belong together a hash tag (``"total:{{{shop}}}:{id}"`` is ``total:{<shop>}:<id>``).
@@ -33,7 +33,7 @@ _EXPIRY_MS: Final = range(1, MAX_EXPIRE_MS + 1)
 
 
 def keys(rows: pa.RecordBatch, template: str) -> Column:
-    """The key of every row; none may be one of the sink's own."""
+    """Compute the key of every row; none may be one of the sink's own."""
     joined = columns.keys(rows, template)
     if pc.any(pc.starts_with(joined, pattern=PREFIX), min_count=0).as_py():
         raise BadRecordError(f"key {template!r} gives a key that begins with {PREFIX!r}: these are the sink's own keys")
@@ -53,8 +53,8 @@ def _expiries(rows: pa.RecordBatch, number: str | int) -> Column:
     found = _integers(rows, number)
     if isinstance(number, str) and (longest := max(map(int, found), default=0)) > MAX_EXPIRE_MS:
         raise BadRecordError(
-            f"column {number!r} holds a time to live of {longest} ms: Redis takes at most {MAX_EXPIRE_MS}. To keep the key for "
-            "ever, filter the row out"
+            f"column {number!r} holds a time to live of {longest} ms, but Redis takes at most {MAX_EXPIRE_MS}. To keep the "
+            "key for ever, filter the row out"
         )
     return found
 
@@ -68,14 +68,14 @@ _EXPIRY: Final = {"encode": _expiries}
 
 @dataclass(frozen=True)
 class Mapping:
-    """Rows to commands.
+    """Converts rows to commands.
 
     Attributes:
         command: the name of the command.
         key: the key's template.
 
     Raises:
-        ConfigurationError: an argument is not what the command takes.
+        ConfigurationError: the command cannot take an argument.
     """
 
     command: ClassVar[str]
@@ -89,7 +89,7 @@ class Mapping:
 
     @property
     def columns(self) -> frozenset[str]:
-        """The columns that it needs: those in the key, and those that other arguments name."""
+        """The columns that the mapping needs: those in the key, and those that other arguments name."""
         found = {text for text, is_column in parse_template(self.key) if is_column}
         for argument in fields(self)[1:]:
             value = getattr(self, argument.name)
@@ -97,7 +97,7 @@ class Mapping:
         return frozenset(found)
 
     def encode(self, rows: pa.RecordBatch) -> Commands:
-        """The commands of some rows, in their order.
+        """Convert some rows to commands, in their order.
 
         Raises:
             SchemaError: a column is missing or has a type that the command cannot take.
@@ -106,11 +106,11 @@ class Mapping:
         return self._commands([keys(rows, self.key), *self._arguments(rows)])
 
     def _commands(self, words: list[Column], width: int | None = None) -> Commands:
-        """The commands of so many words, from a column for each word of a row."""
+        """Build the commands from a column for each word of a row."""
         return Commands(self.command, width or len(words), list(chain.from_iterable(zip(*words, strict=True))))
 
     def _arguments(self, rows: pa.RecordBatch) -> list[Column]:
-        """What follows the key, a column for each word."""
+        """The words after the key, a column for each."""
         return [one.metadata["encode"](rows, getattr(self, one.name)) for one in fields(self)[1:]]
 
 

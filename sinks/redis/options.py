@@ -1,7 +1,7 @@
-"""The options of redis-py, from a sink's ``options`` and from its url's query: one check for both.
+"""Check the options of redis-py, from a sink's ``options`` and from its url's query.
 
-redis-py itself lets a url override everything, hands what it does not know to a constructor that has no such argument, drops it
-(in a cluster), or reads ``/prod`` as database 0.
+redis-py itself lets a url override everything. It passes unknown options to a constructor without such an argument, or drops
+them (in a cluster), and it reads ``/prod`` as database 0.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ _ESCAPES: Final = "in a user name or password write '/' as %2F, '#' as %23, '?' 
 
 
 def require_valid(url: str, options: Mapping[str, Any], *, cluster: bool) -> None:
-    """Check a sink's url and options. No message shows a value: it may be, or hold a part of, a password.
+    """Check a sink's url and options. No message shows a value, because it may contain a part of a password.
 
     Raises:
-        ConfigurationError: names the argument and the option, and what to give instead.
+        ConfigurationError: an option is invalid. The message names the argument and the option, and what to give instead.
     """
     scheme = urlsplit(url).scheme
     if scheme not in _CONNECTIONS:
@@ -74,10 +74,10 @@ def require_valid(url: str, options: Mapping[str, Any], *, cluster: bool) -> Non
             if why := _objection(name, scheme, cluster=cluster, is_text=argument == "url"):
                 raise _wrong(argument, f"{name!r} {why}")
     for name in sorted(in_url.keys() & options):
-        raise _wrong("options", f"{name!r} stands in the url, too: give it once")
+        raise _wrong("options", f"{name!r} is also in the url: give it only once")
     for argument, has_database in (("url", in_url.get("db", "0").strip("0")), ("options", "db" in options)):
         if cluster and has_database:
-            raise _wrong(argument, "a cluster has database 0 only: leave the database out")
+            raise _wrong(argument, "a cluster has only database 0: remove the database")
     _require_constructible(url, {name: value for name, value in options.items() if name not in _OF_CLUSTER})
 
 
@@ -86,7 +86,7 @@ def _wrong(argument: str, advice: str) -> ConfigurationError:
 
 
 def _options_of(url: str) -> dict[str, str]:
-    """The options that a url gives, in its query or elsewhere, as text."""
+    """Read the options that a url gives, in its query or elsewhere, as text."""
     parts = urlsplit(url)
     try:
         parts.port  # noqa: B018 - the library finds out when it is read
@@ -105,15 +105,15 @@ def _options_of(url: str) -> dict[str, str]:
             query.setdefault(name, []).append(value)
     for name, values in query.items():
         if len(values) > 1:
-            raise _wrong("url", f"{name!r} stands in it twice: give it once")
+            raise _wrong("url", f"{name!r} is in it twice: give it only once")
         if not values[0]:
-            raise _wrong("url", f"{name!r} has no value there: give it one, or leave it out")
+            raise _wrong("url", f"{name!r} has no value there: give it one, or remove it")
     return {name: values[0] for name, values in query.items()}
 
 
 @cache
 def _known(scheme: str, *, cluster: bool) -> frozenset[str]:
-    """The options that redis-py passes on to a connection, and those of what makes the connections."""
+    """The options that redis-py passes on to a connection, and those of the object that creates connections."""
     found = {
         name for kind in (*_CONNECTIONS[scheme].__mro__, ConnectionPool) for name in inspect.signature(kind).parameters
     }
@@ -122,21 +122,21 @@ def _known(scheme: str, *, cluster: bool) -> frozenset[str]:
 
 
 def _objection(name: str, scheme: str, *, cluster: bool, is_text: bool) -> str:
-    """What is wrong with an option's name; empty: nothing."""
+    """Say what is wrong with an option's name; empty if nothing is."""
     if name in _OWNED:
-        return f"is the sink's own: {_OWNED[name]}. Leave it out"
+        return f"is set by the sink: {_OWNED[name]}. Remove it"
     if name not in _known(scheme, cluster=cluster):
         if name in _known("rediss", cluster=cluster):
             return "is for TLS: begin the url with rediss://"
-        return f"is no option of redis-py's {'clusters' if cluster else 'connections'}: correct it, or leave it out"
+        return f"is not an option of redis-py's {'clusters' if cluster else 'connections'}: correct it or remove it"
     if is_text and name not in _TEXTS and name not in URL_QUERY_ARGUMENT_PARSERS:
         return "cannot be written as text: give it in options"
     return ""
 
 
 def _require_constructible(url: str, options: Mapping[str, Any]) -> None:
-    """Have redis-py read the values, without a connection."""
+    """Let redis-py parse the values, without a connection."""
     try:
         ConnectionPool.from_url(url, **options).make_connection()
     except (TypeError, ValueError, AttributeError, RedisError) as error:
-        raise _wrong("url=…, options", f"redis-py rejects a value: {str(error).rstrip('.')}. Correct it") from error
+        raise _wrong("url=…, options", f"redis-py rejected a value: {str(error).rstrip('.')}. Correct it") from error

@@ -55,7 +55,7 @@ class RedisSettings(StagedSettings):
         self._require(
             bool(self.sentinels) == bool(self.service) and not (self.sentinels and self.cluster),
             "sentinels",
-            "give it together with service=…, and not with cluster=True: a cluster has no Sentinel",
+            "give it only together with service=…, and never with cluster=True: a cluster has no Sentinel",
         )
         object.__setattr__(self, "options", dict(self.options))
         object.__setattr__(self, "sentinels", tuple((host, int(port)) for host, port in self.sentinels))

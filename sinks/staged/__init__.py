@@ -1,1 +1,1 @@
-"""What stores without lasting transactions share: tasks stage slices, the driver applies them after its decision."""
+"""Sinks for stores without lasting transactions: tasks stage slices, and the driver applies them after its decision."""

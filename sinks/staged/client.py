@@ -1,4 +1,4 @@
-"""The part of a store's client that does not depend on the store: retries until answered, errors as this project's."""
+"""The part of a store's client that does not depend on the store: retries, and the translation of errors to ours."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ CallT = TypeVar("CallT")
 
 
 Remedy = tuple[re.Pattern[str], type["TwoPhaseCommitError"], str]
-"""A pattern of an error's class and text, the class to raise, and what to do: the last sentence of the message."""
+"""A pattern for an error's class and text, the class to raise, and the advice that ends the message."""
 
 
 def remedies(*given: tuple[str, type[TwoPhaseCommitError], str]) -> tuple[Remedy, ...]:
-    """Compile the patterns; the first that fits an error counts."""
+    """Compile the patterns; the first that matches an error counts."""
     return tuple((re.compile(pattern), error, advice) for pattern, error, advice in given)
 
 
 class StoreClient(ABC, Generic[CallT]):
-    """Connections of one process, opened when they are needed.
+    """The connections of one process, opened when they are needed.
 
     Attributes:
         system: the store's name, for messages.
-        oldest: the oldest versions that it works with, for messages.
-        failures: every error that a call may raise or be answered with.
-        remedies: what to do about them.
+        oldest: the oldest supported versions, for messages.
+        failures: every error that a call may raise or get as its answer.
+        remedies: the advice for them.
         limits: how much is sent together, in the units of :meth:`_sizes`.
         backoff: the pauses between retries.
     """
@@ -54,13 +54,13 @@ class StoreClient(ABC, Generic[CallT]):
         self._timeout_s = timeout_s
 
     def execute(self, calls: Sequence[CallT], *, retry_if: Callable[[Any], bool] | None = None) -> list[Any]:
-        """Execute calls that may be repeated, in their order within one atomic place of the store.
+        """Execute calls that may be repeated, keeping their order within one atomic place of the store.
 
         Retries those that ``retry_if`` names, by default after transient errors, until no call is answered for the timeout:
         every answer restarts it.
 
         Returns:
-            the last answer to each; an error is an answer.
+            the last answer to each call; an error is an answer.
         """
         answers: list[Any] = [TimeoutError("not sent")] * len(calls)
         retry_if = retry_if or self.is_transient
@@ -94,7 +94,7 @@ class StoreClient(ABC, Generic[CallT]):
         return answers
 
     def _windows(self, calls: Sequence[CallT], places: Sequence[int]) -> Iterator[list[int]]:
-        """What is sent together: up to each of ``limits``; a call beyond one of them alone."""
+        """Group the calls that are sent together, up to each of ``limits``; a call that exceeds one of them is sent alone."""
         window: list[int] = []
         used: tuple[int, ...] = (0,) * len(self.limits)
         for place in places:
@@ -109,21 +109,21 @@ class StoreClient(ABC, Generic[CallT]):
             yield window
 
     def execute_one(self, call: CallT) -> Any:
-        """Execute one call; raises one of ``failures``."""
+        """Execute one call. May raise one of ``failures``."""
         return checked(self.execute([call]))[0]
 
     def translate(self, error: Exception, what: str) -> TwoPhaseCommitError:
-        """The error to raise for a failure before the decision; its message begins with ``what``: sink and step."""
+        """Build the error for a failure before the decision; its message begins with ``what``: sink and step."""
         text = f"{what}: {str(error) or type(error).__name__}"
         if remedy := self.remedy(f"{getattr(error, 'kind', type(error).__name__)} {error}"):
             kind, advice = remedy
             return kind(f"{text}. {advice}")
         if self.is_transient(error):
             return RetriableError(text)
-        return ConfigurationError(f"{text}. {self.system} rejects the call: check that it is {self.oldest} or newer")
+        return ConfigurationError(f"{text}. {self.system} rejected the call: check that it is {self.oldest} or newer")
 
     def remedy(self, text: str) -> tuple[type[TwoPhaseCommitError], str] | None:
-        """The error to raise for one with this text, and what to do about it; None: ``remedies`` do not know it."""
+        """Find the error to raise for this text, and the advice; None if ``remedies`` has no match."""
         found = ((kind, advice) for pattern, kind, advice in self.remedies if pattern.search(text))
         return next(found, None)
 
@@ -159,26 +159,26 @@ class StoreClient(ABC, Generic[CallT]):
 
     @abstractmethod
     def _sizes(self, call: CallT) -> Sequence[int]:
-        """What a call counts towards each of ``limits``."""
+        """How much a call counts towards each of ``limits``."""
 
     @abstractmethod
     def _find(self, call: CallT, last: Any) -> tuple[Any, Any]:
-        """The server to send a call to, given its last answer, and its place there."""
+        """Choose the server for a call, given its last answer, and its place there."""
 
     @abstractmethod
     def _send(self, server: Any, calls: Sequence[CallT], mine: Sequence[tuple[int, Any]], answers: list[Any]) -> None:
-        """Send calls to one server, each given by its position and place, and fill in the answers, which hold the last ones."""
+        """Send calls to one server, each given by its position and place, and replace their last answers."""
 
     @abstractmethod
     def _recover(self, calls: Sequence[CallT], answers: Sequence[Any]) -> None:
-        """Before a retry of these calls: find out again where they belong."""
+        """Look up again, before a retry, which servers these calls belong to."""
 
 
 AnswersT = TypeVar("AnswersT", bound="Collection[Any]")
 
 
 def checked(answers: AnswersT) -> AnswersT:
-    """The answers; raises the first that is an error."""
+    """Return the answers; raise the first that is an error."""
     for answer in answers:
         if isinstance(answer, Exception):
             raise answer

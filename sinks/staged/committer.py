@@ -83,19 +83,19 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
         return {"base": self._try("beginning an attempt", lambda: self._control.reserve(self._run, above=above))}
 
     def confirm(self, handles: Sequence[StagedHandleT], age_ms: float) -> None:
-        """See :class:`SinkCommitter`: every chunk is there, as it was written."""
+        """See :class:`SinkCommitter`: checks that every chunk exists, as it was written."""
         del age_ms  # what is staged does not expire
         for handle, checksum in self._checksums(handles).items():
             if isinstance(checksum, Exception):
                 raise self._client.translate(checksum, self._named(f"confirming {handle.transaction}")) from checksum
             if checksum != handle.checksum:
-                what = f"{handle.transaction} is not whole any more. Nothing was decided; a new attempt rewrites it"
+                what = f"{handle.transaction} is not whole any more. Nothing was decided, and a new attempt rewrites it"
                 raise RetriableError(self._named(what))
 
     def commit(
         self, handles: Sequence[StagedHandleT], scan_start: Mapping[str, Any]
     ) -> Mapping[StagedHandleT, Evidence]:
-        """See :class:`SinkCommitter`: one slice after the other, so that a replay applies them in the same order."""
+        """See :class:`SinkCommitter`: applies one slice after the other, so that a replay applies them in the same order."""
         version = int(scan_start["base"])
         self._blockers = []
         self._highest_version = max(self._highest_version, self._top(handles, version))
@@ -117,7 +117,7 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
     def evidence(
         self, handles: Sequence[StagedHandleT], scan_start: Mapping[str, Any]
     ) -> Mapping[StagedHandleT, Evidence]:
-        """See :class:`SinkCommitter`: by the markers."""
+        """See :class:`SinkCommitter`: uses the markers."""
         version = int(scan_start["base"])
         try:
             states = self._look(handles, version, durable=True)
@@ -129,12 +129,12 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
     def initialize_state(
         self, decided: Sequence[StagedHandleT], scan_start: Mapping[str, Any]
     ) -> Mapping[StagedHandleT, Evidence]:
-        """See :class:`SinkCommitter`; later versions are above the last decision's, whatever the clock says."""
+        """See :class:`SinkCommitter`. Later versions are above the last decision's, even if the clock goes back."""
         self._highest_version = self._top(decided, int(scan_start.get("base", 0)))
         return super().initialize_state(decided, scan_start)
 
     def recover_and_abort(self, decided: Collection[StagedHandleT]) -> None:
-        """See :class:`SinkCommitter`: sweep the undecided slices of this and earlier driver epochs."""
+        """See :class:`SinkCommitter`: sweeps the undecided slices of this and earlier driver epochs."""
         self._tidy("sweeping undecided slices", lambda: self._sweep_all({handle.entry for handle in decided}))
 
     def orphans_ended(self) -> int:
@@ -170,7 +170,7 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
                     return
 
     def _judge(self, handle: StagedHandleT, state: SliceState, version: int) -> Evidence:
-        """What a slice's state proves. Where nothing is proven, record the reason."""
+        """Derive the evidence from a slice's state. If nothing is proven, record the reason."""
         system = self._client.system
         if state is SliceState.COMMITTED:
             return Evidence.COMMITTED
@@ -185,7 +185,7 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
             )
         if state is SliceState.TORN:
             self._block(
-                f"{handle.transaction} is applied in part, and the rest is gone from {system}: some of its rows are lost. "
+                f"{handle.transaction} is partly applied, and the rest is gone from {system}: some of its rows are lost. "
                 f"Restore {system} from a backup"
             )
         return Evidence.UNKNOWN
@@ -201,14 +201,14 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
             self._orphans_ended += self._sweep(orphans)
 
     def _try(self, what: str, step: Callable[[], T]) -> T:
-        """Take a step before the decision; its failure ends the attempt."""
+        """Run a step before the decision. Its failure ends the attempt."""
         try:
             return step()
         except self._client.failures as error:
             raise self._client.translate(error, self._named(what)) from error
 
     def _tidy(self, what: str, step: Callable[[], None]) -> None:
-        """Take a step that no decided batch depends on; its failure is logged."""
+        """Run a step that no decided batch depends on. Its failure is logged."""
         try:
             step()
         except self._client.failures as error:
@@ -224,11 +224,11 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
 
     @abstractmethod
     def _describe(self) -> Iterable[Any]:
-        """What the settings' ``objections`` needs to know about the store, of each server. Read-only."""
+        """Read the facts about each server that the settings' ``objections`` needs. Read-only."""
 
     @abstractmethod
     def _checksums(self, handles: Sequence[StagedHandleT]) -> Mapping[StagedHandleT, str | Exception]:
-        """The checksum of what is staged for each slice now; raises BadRecordError if it cannot be applied."""
+        """Compute the checksum of what is staged for each slice now; raise BadRecordError if it cannot be applied."""
 
     def _top(self, handles: Sequence[StagedHandleT], version: int) -> int:
         """The highest version that applying these slices may use."""
@@ -239,38 +239,41 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
     def _look(
         self, handles: Sequence[StagedHandleT], version: int, *, durable: bool
     ) -> Mapping[StagedHandleT, SliceState]:
-        """The state of each slice; ``durable``: COMMITTED only where it is as safe as the sink's settings ask for."""
+        """Read the state of each slice; ``durable``: COMMITTED only if it is as safe as the sink's settings demand."""
 
     @abstractmethod
     def _apply(self, handle: StagedHandleT, version: int) -> Sequence[str]:
-        """Apply a slice from where it stands, each chunk once; return what blocks it, in words for people."""
+        """Apply the rest of a slice, each chunk once; return what blocks it, as text."""
 
     def _apply_each(self, handles: Sequence[StagedHandleT], version: int) -> Generator[Sequence[str]]:
-        """What blocks each slice, in order. Closing it begins no further slice, and waits for those that have begun."""
+        """Yield what blocks each slice, in order.
+
+        Closing the iterator starts no further slice, and waits for those that have started.
+        """
         for handle in handles:
             yield self._apply(handle, version)
 
     def _is_ordered(self, handle: StagedHandleT) -> bool:
-        """Whether later slices have to wait for this one."""
+        """Whether later slices must wait for this one."""
         del handle
         return False
 
     @abstractmethod
     def _tombstone(self, handle: StagedHandleT, version: int) -> bool:
-        """Keep a lost slice from being applied, even in part by a paused driver that wakes up; whether that is proven."""
+        """Make sure that no driver, even a paused one, can apply a lost slice; return whether that is proven."""
 
     @abstractmethod
     def _discard(self, handles: Sequence[StagedHandleT]) -> None:
         """Remove slices and their entries."""
 
     def _forget(self, handles: Sequence[StagedHandleT]) -> None:
-        """Remove what is left of committed slices."""
+        """Remove the remains of committed slices."""
         self._discard(handles)
 
     @abstractmethod
     def _entries(self) -> Mapping[str, str]:
-        """Every listed slice: its entry, with what :meth:`_sweep` needs."""
+        """List every slice: its entry, with the data that :meth:`_sweep` needs."""
 
     @abstractmethod
     def _sweep(self, orphans: Mapping[str, str]) -> int:
-        """Remove slices that nobody decided; some of their tasks may still be writing. Returns how many are new to the sweep."""
+        """Remove undecided slices; some of their tasks may still be writing. Returns how many are new to the sweep."""

@@ -1,4 +1,4 @@
-"""The control record of a sink: who owns it, and its newest decision. It changes only by compare-and-set."""
+"""The control record of a sink: its owner and its newest decision. It changes only by compare-and-set."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True):
-    """What the record holds; all fields are empty before the first driver.
+    """The fields of the record; all are empty before the first driver.
 
     Attributes:
-        id: of the sink in this store; it moves with the store's data.
+        id: the sink's id in this store; it moves with the store's data.
         run: the owner's run, a UUID.
         query_id: the owner's query.
         driver_epoch: how often the sink was acquired.
@@ -42,7 +42,7 @@ ControlT = TypeVar("ControlT", bound=Control)
 
 
 def decode_control(fields: Mapping[str, object], kind: type[ControlT]) -> ControlT:
-    """The record from its stored fields."""
+    """Decode the record from its stored fields."""
     return msgspec.convert(fields, kind, strict=False)
 
 
@@ -59,11 +59,11 @@ class ControlRecord(ABC, Generic[ControlT]):
         self._sink = sink
 
     def read(self) -> ControlT:
-        """What it holds."""
+        """Read the record."""
         return self._load()[0]
 
     def acquire(self, claim: Claim, *, seen: int) -> int:
-        """Make the claimant the owner, if the driver epoch is still ``seen``; return the new one. May be repeated.
+        """Make the claimant the owner if the driver epoch is still ``seen``; return the new driver epoch. May be repeated.
 
         Raises:
             FencedError: another driver has acquired the sink since.
@@ -85,7 +85,7 @@ class ControlRecord(ABC, Generic[ControlT]):
             self._swap(stored, owned, durable=True)
 
     def reserve(self, run: str, *, above: int) -> int:
-        """A version above ``above``, above every earlier one, and not below the time in ms.
+        """Give out a version above ``above``, above every earlier one, and not below the time in ms.
 
         Raises:
             FencedError: another driver owns the sink.
@@ -117,18 +117,18 @@ class ControlRecord(ABC, Generic[ControlT]):
 
     @abstractmethod
     def _load(self) -> tuple[ControlT, Any]:
-        """The record, and what is stored of it, for :meth:`_swap`."""
+        """Read the record, and its stored form for :meth:`_swap`."""
 
     @abstractmethod
     def _swap(self, stored: Any, record: ControlT, *, durable: bool) -> bool:
-        """Write the record, in one atomic step, if that is still stored; whether it was.
+        """Write the record in one atomic step if the store still has ``stored``; return whether it had.
 
-        ``durable``: answer only when the write is as safe as the sink's settings ask for.
+        ``durable``: answer only when the write is as safe as the sink's settings demand.
         """
 
 
 def fenced(sink: str) -> FencedError:
-    """The error of a driver that no longer owns the sink."""
+    """Build the error for a driver that no longer owns the sink."""
     return FencedError(
         f"sink {sink!r}: another driver has acquired it and fenced this one. No data is at risk; stop this run"
     )

@@ -1,4 +1,4 @@
-"""The arguments that all staged sinks have, and how any argument is checked."""
+"""The arguments of all staged sinks, and the check of any argument."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 class RowMapping(Protocol):
-    """What becomes of a row."""
+    """The conversion of rows to a store's commands."""
 
     @property
     def columns(self) -> frozenset[str]:
-        """The columns that it needs."""
+        """The columns that the mapping needs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StagedSettings(ABC):
-    """What a writer and a committer have to know. The sink's class documents the arguments.
+    """The settings that a writer and a committer need. The sink's class documents the arguments.
 
     Attributes:
         positive: the arguments that must be positive numbers.
 
     Raises:
-        ConfigurationError: names the argument, and what to give instead.
+        ConfigurationError: an argument is invalid. The message names it, and what to give instead.
     """
 
     positive: ClassVar[tuple[str, ...]] = ("chunk_rows", "chunk_bytes", "timeout_ms")
@@ -56,11 +56,14 @@ class StagedSettings(ABC):
 
     @abstractmethod
     def create_client(self) -> StoreClient[Any]:
-        """A client of the caller's own, not yet connected."""
+        """Create a client for the caller, not yet connected."""
 
     @abstractmethod
     def objections(self, found: Any) -> Iterator[tuple[bool, str]]:
-        """What may be wrong with a store that says this about itself, and what to set. Stop at the first that is."""
+        """List what may be wrong with a store that reports these facts, and what to set.
+
+        The caller stops at the first real one.
+        """
 
     def _require(self, is_valid: object, argument: str, advice: str) -> None:
         if not is_valid:

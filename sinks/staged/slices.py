@@ -1,4 +1,4 @@
-"""A slice: its handle, and its states from the decision on."""
+"""A slice: its handle, and its states after the decision."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class StagedHandle:
-    """A prepared slice: what one task attempt staged. It never changes.
+    """A prepared slice, staged by one task attempt. It never changes.
 
     Attributes:
-        uuid: names it for ever.
-        driver_epoch: of the sink, when the slice was written.
-        rows: how many the task wrote.
-        checksum: over all chunks of the slice.
+        uuid: its permanent name.
+        driver_epoch: the sink's driver epoch when the slice was written.
+        rows: how many rows the task wrote.
+        checksum: the checksum over all chunks of the slice.
     """
 
     uuid: str
@@ -51,7 +51,7 @@ def epoch_of(entry: str) -> int:
 
 
 def halve(rows: range, pack: Callable[[range], bytes], *, max_bytes: int) -> Iterator[tuple[range, bytes]]:
-    """Split rows until what is stored of each part has at most ``max_bytes``; a single larger row is a part by itself."""
+    """Split rows until each part takes at most ``max_bytes`` in the store; a single larger row is a part by itself."""
     data, middle = pack(rows), len(rows) // 2
     if len(data) <= max_bytes or not middle:
         yield rows, data
@@ -61,7 +61,7 @@ def halve(rows: range, pack: Callable[[range], bytes], *, max_bytes: int) -> Ite
 
 
 class SliceState(Enum):
-    """How far a decided slice is applied, and whether the rest of it is there."""
+    """How far a decided slice is applied, and whether the rest of it still exists."""
 
     PREPARED = "PREPARED"  #: nothing is applied; every chunk is there
     APPLYING = "APPLYING"  #: some chunks may be applied; the others are there
@@ -77,7 +77,7 @@ APPLICABLE: Final = frozenset({SliceState.PREPARED, SliceState.APPLYING})
 
 
 def combine(places: Collection[SliceState]) -> SliceState:
-    """The state of a slice that is applied in several places (slots of a Redis cluster), each on its own."""
+    """Combine the states of a slice that is applied separately in several places (slots of a Redis cluster)."""
     found = set(places)
     if len(found) == 1:
         return found.pop()

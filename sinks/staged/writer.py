@@ -39,12 +39,12 @@ class StagedWriter(SinkWriter[StagedHandleT]):
         crash_point("task.began")
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """See :class:`SinkWriter`. Rows are staged at once: memory is that of one Arrow batch."""
+        """See :class:`SinkWriter`. Stages rows immediately, so memory is that of one Arrow batch."""
         self._stage(rows)
         self._rows += rows.num_rows
 
     def pre_commit(self) -> StagedHandleT:
-        """See :class:`SinkWriter`: the store has acknowledged every chunk already."""
+        """See :class:`SinkWriter`: the store has already acknowledged every chunk."""
         crash_point("task.written")
         crash_point("task.flushed")
         return self._handle()
@@ -54,7 +54,7 @@ class StagedWriter(SinkWriter[StagedHandleT]):
         failed = [answer for answer in self._remove() if isinstance(answer, Exception)]
         if failed:
             logger.warning(
-                "sink %r: slice %s was not removed; the driver's sweep will remove it. No data is at risk: %s",
+                "sink %r: slice %s could not be removed; the driver's sweep will remove it. No data is at risk: %s",
                 self._sink,
                 self._entry,
                 failed[0],
@@ -66,7 +66,7 @@ class StagedWriter(SinkWriter[StagedHandleT]):
         self._client.close()
 
     def _execute(self, calls: Sequence[Any], what: str) -> list[Any]:
-        """The answers to calls; an error ends the task."""
+        """Execute calls and return their answers; an error ends the task."""
         answers = self._client.execute(calls)
         for answer in answers:
             if isinstance(answer, Exception):
@@ -76,7 +76,7 @@ class StagedWriter(SinkWriter[StagedHandleT]):
 
     @abstractmethod
     def _register(self) -> None:
-        """List the slice."""
+        """Enter the slice in the sink's list of slices."""
 
     @abstractmethod
     def _stage(self, rows: pa.RecordBatch) -> None:
@@ -84,8 +84,8 @@ class StagedWriter(SinkWriter[StagedHandleT]):
 
     @abstractmethod
     def _handle(self) -> StagedHandleT:
-        """What the driver needs to apply the slice."""
+        """Build the handle that the driver needs to apply the slice."""
 
     @abstractmethod
     def _remove(self) -> list[Any]:
-        """Remove the slice and its entry; the store's answers."""
+        """Remove the slice and its entry; return the store's answers."""

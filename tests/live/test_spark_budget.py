@@ -207,4 +207,4 @@ def test_a_spark_without_what_is_needed_is_named_once_and_left_to_the_tasks(
     for value in ("a", "b"):
         frame = spark.createDataFrame([(value,)], "value STRING")
         assert budget.bounded(frame, 1_000) is None
-    assert caplog.text.count("they write batches that may be large") == 1
+    assert caplog.text.count("the tasks write every batch that may be large") == 1

@@ -70,7 +70,7 @@ def test_a_batch_that_outlives_its_transaction_says_so(
     ours = way(slow, monkeypatch, native=native, options={"kafka.transaction.timeout.ms": "2000"})
     kind, text = ours.error([rows()])
     assert kind is CheckpointExpiredError
-    assert "of the 2000 ms that the transaction lives" in text
+    assert "of the transaction timeout of 2000 ms" in text
 
 
 @BOTH

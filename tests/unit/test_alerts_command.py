@@ -154,7 +154,7 @@ def test_a_state_that_is_torn_is_said_and_begun_anew(
     checkpoint = write(tmp_path / "checkpoint", [_bad(0), _bad(0)])
     assert main(Watching(checkpoint, rules, state, clock=lambda: T0 / 1000 + 60), as_json=False) == 1
     assert _told(endpoint) == [("consecutive", "firing")]
-    assert "told anew" in caplog.text
+    assert "are sent again" in caplog.text
     assert b"consecutive" in state.read_bytes()
 
 

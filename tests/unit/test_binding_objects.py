@@ -64,7 +64,7 @@ def test_of_two_drivers_with_other_logs_binding_at_once_one_at_most_is_bound(fil
     first, second = Binding(files), Binding(files)
     first.bind(BOUND, 4)
     files.show()
-    with pytest.raises(RefusedStartError, match="just bound it to other sinks"):
+    with pytest.raises(RefusedStartError, match="just bound this checkpoint to other sinks"):
         second.bind(OTHER_LOG, 9)
     files.show()
     Binding(files).check(BOUND, add_sink=None)  # also before its first decision

@@ -187,7 +187,7 @@ def test_a_malformed_header_is_damage(head: str) -> None:
 def test_a_newer_format_is_named_in_the_error() -> None:
     later = ONE[0].replace(b"twopc/2", b"twopc/12", 1)
     with pytest.raises(
-        DecisionLogDamagedError, match=r"twopc/12, this version reads twopc/2: use the version that wrote it"
+        DecisionLogDamagedError, match=r"twopc/12, but this version reads twopc/2: use the version that wrote it"
     ):
         decode([(0, later)])
 

@@ -171,9 +171,9 @@ def test_a_fatal_error_is_not_retried(cluster: Cluster) -> None:
 
 
 def test_a_setting_below_one_is_refused_by_name() -> None:
-    with pytest.raises(ConfigurationError, match="max_attempts=0"):
+    with pytest.raises(ConfigurationError, match="max_attempts must be 1 or more, got 0"):
         Settings(max_attempts=0)
-    with pytest.raises(ConfigurationError, match="keep_batches=0"):
+    with pytest.raises(ConfigurationError, match="keep_batches must be 1 or more, got 0"):
         Settings(keep_batches=0)
 
 

@@ -155,7 +155,7 @@ def test_a_refusal_warns_that_decided_transactions_expire_where_they_do(
     sink = FakeSink(cluster.world, prepare_timeout_ms=timeout_ms)
     with pytest.raises(RefusedStartError) as refused:
         Coordinator([sink], cluster.files).process(batch_of(batch), FakeEngine(sink))
-    assert ("expire meanwhile (kafka.transaction.timeout.ms)" in str(refused.value)) is warned
+    assert ("will expire (kafka.transaction.timeout.ms)" in str(refused.value)) is warned
 
 
 def test_a_refusal_warns_of_nothing_where_nothing_was_decided(cluster: Cluster) -> None:

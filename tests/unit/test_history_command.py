@@ -53,12 +53,14 @@ def test_show_names_tasks_that_were_tried_again_orphans_and_how_large_the_state_
     tried = vote(partition=3, attempt=2)
     write(tmp_path, [ended(0, retried=(tried,), state=(state,), orphans_ended=3), ended(1)])
     shown = _run("show", tmp_path, 0).stdout
-    assert "Task 3: Spark's attempt 2 counts, on a; those before it failed, and what they wrote is aborted." in shown
+    assert (
+        "Task 3: Spark's attempt 2 counts, on a; the earlier attempts failed, and what they wrote was aborted." in shown
+    )
     assert (
         "State when it was triggered: stateStoreSave with 1,000 rows, 65,536 bytes in memory, rocksdbSstFileSize 12,345; "
         "committed in 40 ms." in shown
     )
-    assert "Orphans ended, of a dead driver or a failed attempt: 3." in shown
+    assert "Orphaned transactions ended (of a dead driver or a failed attempt): 3." in shown
     assert _json("show", tmp_path, 0)["ended"][0]["state"][0]["sizes"] == sizes
     plain = _run("show", tmp_path, 1).stdout
     assert "Orphans" not in plain
@@ -100,7 +102,7 @@ def test_show_says_everything_of_one(checkpoint: Path) -> None:
     assert "Checkpoint 9 was triggered at 2026-09-21T14:14:05Z and completed at" in output
     assert "The slowest of 4 tasks that acknowledged: 2 on a, 10000 rows in 1.9 s" in output
     assert "Its limit was 600.0 s, set by CheckpointConfig.timeout_ms" in output
-    assert "Attempt that was tried again (declined in prepare): RetriableError: a broker was away" in output
+    assert "Attempt that was retried (declined in prepare): RetriableError: a broker was away" in output
     assert len(_json("show", checkpoint, 9)["ended"]) == 1
     assert f"BadRecordError in prepare: {EVIL}" in _run("show", checkpoint, 10).stdout
 

@@ -136,12 +136,12 @@ def test_one_that_is_planned_and_not_done_is_in_progress(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("lines", "says"),
     [
-        ([b"PAR1 no history", b"\x00\xff\xfe"], "holds no line of a history"),
+        ([b"PAR1 no history", b"\x00\xff\xfe"], "contains no line of a history"),
         (
             [with_check(b'{"format":"twopc-history/2","batch":1}')],
-            "has the format twopc-history/2, which this release does not know",
+            "has the format twopc-history/2, which this release cannot read",
         ),
-        ([], "has no history: |holds no line"),
+        ([], "has no history: |contains no line"),
     ],
     ids=["foreign", "newer", "empty"],
 )
@@ -157,9 +157,9 @@ def test_files_that_are_no_history_of_this_release_are_named(lines: list[bytes],
 
 
 def test_a_directory_that_is_none_and_one_without_a_history_are_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(HistoryError, match="is no directory: give the query's checkpointLocation"):
+    with pytest.raises(HistoryError, match="is not a directory: give the query's checkpointLocation"):
         read(tmp_path / "absent")
-    with pytest.raises(HistoryError, match="no checkpoint of exactly_once"):
+    with pytest.raises(HistoryError, match="not a checkpoint of exactly_once"):
         read(tmp_path)
     (tmp_path / "metadata").touch()
     with pytest.raises(HistoryError, match="has no history: no batch has ended yet"):

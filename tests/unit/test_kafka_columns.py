@@ -33,8 +33,8 @@ def test_of_two_columns_that_differ_in_letter_case_the_one_of_sparks_own_writer_
 @pytest.mark.parametrize(
     ("names", "named"),
     [
-        (("value", "Key", "KEY"), "'Key', 'KEY' differ only in the case.*Select the one that is meant AS key"),
-        (("VALUE", "Value"), "'VALUE', 'Value' differ only in the case"),
+        (("value", "Key", "KEY"), "'Key', 'KEY' differ only in case.*Select the right one AS key"),
+        (("VALUE", "Value"), "'VALUE', 'Value' differ only in case"),
         (("value", "key", "key"), "has 2 columns 'key'"),
         (("Value", "Value"), "has 2 columns 'Value'"),
     ],

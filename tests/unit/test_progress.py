@@ -151,7 +151,7 @@ class Declining:
 def test_a_declined_checkpoint_says_so_and_names_the_slowest_task(query: Query, seen: Recording) -> None:
     engine = Declining(query)
     query.engine.prepare = engine.prepare  # type: ignore[method-assign]
-    with pytest.raises(BadRecordError, match=r"declined at .*: 4, 9 rows in 1\.5 s, 300 ms of it .*, 1\.1 s to flush"):
+    with pytest.raises(BadRecordError, match=r"declined at .*: 4, 9 rows in 1\.5 s, 300 ms of it .*, 1\.1 s flushing"):
         query.run(0)
     assert seen.last.outcome == "declined"
 
@@ -185,7 +185,7 @@ def test_a_listener_that_fails_stops_nothing_and_is_named_once(
     assert cluster.store.visible() == all_rows(0, 1)
     assert len(seen.told) == 4
     assert [record.message for record in caplog.records if "Broken" in record.message] == [
-        "Broken fails; the query goes on, and this is said once: OSError('no space left, at 0')"
+        "Broken failed; the query continues, and this warning appears only once: OSError('no space left, at 0')"
     ]
 
 

@@ -18,21 +18,21 @@ def sink(url: str, options: dict[str, Any] | None = None, *, cluster: bool = Fal
 @pytest.mark.parametrize(
     ("option", "value", "words"),
     [
-        ("decode_responses", "true", "'decode_responses' is the sink's own: the sink reads and writes bytes"),
-        ("encoding", "utf-16", "'encoding' is the sink's own: the sink reads and writes bytes"),
+        ("decode_responses", "true", "'decode_responses' is set by the sink: the sink reads and writes bytes"),
+        ("encoding", "utf-16", "'encoding' is set by the sink: the sink reads and writes bytes"),
         (
             "retry_on_timeout",
             "false",
-            "'retry_on_timeout' is the sink's own: redis-py's retries would apply a command twice",
+            "'retry_on_timeout' is set by the sink: redis-py's retries would apply a command twice",
         ),
-        ("socket_timeout", "3", "'socket_timeout' is the sink's own: timeout_ms sets the times"),
-        ("host", "h", "'host' is the sink's own"),
-        ("ssl", "true", "'ssl' is the sink's own: a url that begins with rediss://"),
+        ("socket_timeout", "3", "'socket_timeout' is set by the sink: timeout_ms sets the times"),
+        ("host", "h", "'host' is set by the sink"),
+        ("ssl", "true", "'ssl' is set by the sink: a url that begins with rediss://"),
         ("ssl_ca_certs", "/ca.pem", "'ssl_ca_certs' is for TLS: begin the url with rediss://"),
-        ("nonsense", "1", "'nonsense' is no option of redis-py's connections"),
-        ("timeout", "3", "'timeout' is no option"),
-        ("self", "1", "'self' is no option"),
-        ("kwargs", "1", "'kwargs' is no option"),
+        ("nonsense", "1", "'nonsense' is not an option of redis-py's connections"),
+        ("timeout", "3", "'timeout' is not an option"),
+        ("self", "1", "'self' is not an option"),
+        ("kwargs", "1", "'kwargs' is not an option"),
     ],
 )
 def test_an_option_is_refused_alike_in_the_url_and_in_options(option: str, value: str, words: str) -> None:
@@ -49,13 +49,13 @@ def test_an_option_is_refused_alike_in_the_url_and_in_options(option: str, value
     [
         ("http://x", "begin it with redis://"),
         ("redis://h?db=", "'db' has no value"),
-        ("redis://h?db=1&db=2", "'db' stands in it twice"),
-        ("redis://h?db=x", "redis-py rejects a value: Invalid value for 'db'"),
+        ("redis://h?db=1&db=2", "'db' is in it twice"),
+        ("redis://h?db=x", "redis-py rejected a value: Invalid value for 'db'"),
         ("redis://h?health_check_interval=often", "Invalid value for 'health_check_interval'"),
         ("redis://h?credential_provider=x", "'credential_provider' cannot be written as text: give it in options"),
         ("redis://h/prod", "its path is not the number of a database"),
         ("redis://h/0/1", "its path is not the number of a database"),
-        ("redis://h/1?db=2", "'db' stands in it twice"),
+        ("redis://h/1?db=2", "'db' is in it twice"),
         ("redis://h:x", "its port is not a number"),
         ("redis://h/0#replica", "nothing can follow a '#'"),
     ],
@@ -75,11 +75,11 @@ def test_a_password_that_is_not_escaped_is_explained_and_not_shown(password: str
 @pytest.mark.parametrize(
     ("url", "options", "words"),
     [
-        ("redis://h/1", {"db": 1}, "'db' stands in the url, too"),
-        ("redis://u:p@h", {"username": "x"}, "'username' stands in the url, too"),
-        ("redis://h?client_name=a", {"client_name": "b"}, "'client_name' stands in the url, too"),
-        ("redis://h", {"max_connections": -1}, "redis-py rejects a value.*max_connections"),
-        ("rediss://h", {"ssl_cert_reqs": "perhaps"}, "redis-py rejects a value.*perhaps"),
+        ("redis://h/1", {"db": 1}, "'db' is also in the url"),
+        ("redis://u:p@h", {"username": "x"}, "'username' is also in the url"),
+        ("redis://h?client_name=a", {"client_name": "b"}, "'client_name' is also in the url"),
+        ("redis://h", {"max_connections": -1}, "redis-py rejected a value.*max_connections"),
+        ("rediss://h", {"ssl_cert_reqs": "perhaps"}, "redis-py rejected a value.*perhaps"),
     ],
 )
 def test_what_is_wrong_with_the_options_is_named(url: str, options: dict[str, Any], words: str) -> None:
@@ -90,13 +90,13 @@ def test_what_is_wrong_with_the_options_is_named(url: str, options: dict[str, An
 @pytest.mark.parametrize(
     ("url", "options", "words"),
     [
-        ("redis://h/1", {}, "a cluster has database 0 only"),
-        ("redis://h?db=1", {}, "a cluster has database 0 only"),
-        ("redis://h", {"db": 0}, "a cluster has database 0 only"),
+        ("redis://h/1", {}, "a cluster has only database 0"),
+        ("redis://h?db=1", {}, "a cluster has only database 0"),
+        ("redis://h", {"db": 0}, "a cluster has only database 0"),
         ("unix:///tmp/redis.sock", {}, "a cluster has no socket file"),
         # redis-py's cluster drops these without a word.
-        ("redis://h?health_check_interval=3", {}, "'health_check_interval' is no option of redis-py's clusters"),
-        ("redis://h", {"health_check_interval": 3}, "'health_check_interval' is no option of redis-py's clusters"),
+        ("redis://h?health_check_interval=3", {}, "'health_check_interval' is not an option of redis-py's clusters"),
+        ("redis://h", {"health_check_interval": 3}, "'health_check_interval' is not an option of redis-py's clusters"),
         ("redis://h?require_full_coverage=false", {}, "'require_full_coverage' cannot be written as text"),
     ],
 )

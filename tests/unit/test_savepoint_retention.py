@@ -75,7 +75,7 @@ def test_the_last_good_one_stays_and_so_do_those_of_other_queries(checkpoint: Pa
 
 
 def test_what_cannot_be_kept_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="keep at least 1"):
+    with pytest.raises(ConfigurationError, match="num_retained must be 1 or more"):
         with_savepoints(lambda _frame, _batch: None, checkpoint_location="c", num_retained=0)
 
 

@@ -97,7 +97,9 @@ def test_an_invalid_value_of_the_checkpoints_is_named_with_what_is_valid(name: s
 
 @pytest.mark.parametrize("wrong", [0, -1, True, None, 1e6, "10 MB", 10**40])
 def test_an_invalid_limit_of_the_driver_is_named(wrong: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"DriverUpTo\(max_bytes=.*\): give a number of bytes from 1024 to"):
+    with pytest.raises(
+        ConfigurationError, match=r"DriverUpTo\(max_bytes=.*\): max_bytes must be a number of bytes from 1024 to"
+    ):
         DriverUpTo(wrong)
 
 

@@ -40,7 +40,7 @@ HBASE = HBaseClient(Cluster("h:1", user="u", timeout_s=1), timeout_s=1)
         (HBASE, RemoteError("o.a.h.AccessDeniedException", "no\n at x"), ConfigurationError, "no. Give .*docs/hbase.md"),
         (HBASE, RemoteError("o.a.h.NotServingRegionException", ""), RetriableError, "NotServingRegionException"),
         (HBASE, RemoteError("o.a.h.DoNotRetryIOException", "exceeds limit of 10"), BadRecordError, "maxsize"),
-        (HBASE, RemoteError("o.a.h.Odd", "boom"), ConfigurationError, "HBase rejects the call: .*2.4 or newer"),
+        (HBASE, RemoteError("o.a.h.Odd", "boom"), ConfigurationError, "HBase rejected the call: .*2.4 or newer"),
         (HBASE, TimeoutError(), RetriableError, "TimeoutError"),
     ],
 )  # fmt: skip

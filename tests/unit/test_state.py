@@ -18,7 +18,7 @@ def test_a_transaction_makes_only_allowed_transitions(current: TransactionState,
     if to in ALLOWED_TRANSITIONS[current]:
         assert move(current, to) is to
     else:
-        with pytest.raises(AssertionError, match=f"{current.value} cannot become {to.value}"):
+        with pytest.raises(AssertionError, match=f"cannot change from {current.value} to {to.value}$"):
             move(current, to)
 
 
@@ -27,7 +27,7 @@ def test_a_batch_makes_only_allowed_transitions(current: BatchState, to: BatchSt
     if to in ALLOWED_TRANSITIONS[current]:
         assert move(current, to) is to
     else:
-        with pytest.raises(AssertionError, match=f"{current.value} cannot become {to.value}"):
+        with pytest.raises(AssertionError, match=f"cannot change from {current.value} to {to.value}$"):
             move(current, to)
 
 

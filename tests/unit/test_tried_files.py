@@ -106,8 +106,8 @@ def test_what_does_not_keep_the_contract_is_named(tmp_path: Path, broken: str) -
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), directory)
 
     said = {
-        "overwrites": "both could decide",
-        "forgets": "reading a file failed: it holds None",
+        "overwrites": "could both decide",
+        "forgets": "reading a file failed: it contains None",
         "cannot list": "listing the directory failed",
     }
     with pytest.raises(ConfigurationError, match=said[broken]):

@@ -137,7 +137,7 @@ class LiveReader:
         if self._error is not None:
             raise ServiceError(f"the reader of {self._output.topic} failed: {self._error}") from self._error
         if self._thread.is_alive():
-            raise ServiceError(f"the reader of {self._output.topic} has not got to its end within {_TIMEOUT_S} s")
+            raise ServiceError(f"the reader of {self._output.topic} did not reach its end within {_TIMEOUT_S} s")
         return self._seen
 
     def close(self) -> None:

@@ -255,7 +255,7 @@ def test_a_lost_slice_that_may_be_partly_applied_is_never_proven_lost(
     sleeper.begin(handle, scan_start)
     _lose(store, sink, handle)
     assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
-    assert "applied in part" in driver.committer.blockers()[0]
+    assert "partly applied" in driver.committer.blockers()[0]
 
 
 @pytest.mark.parametrize("lost", [1, 2])

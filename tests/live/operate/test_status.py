@@ -200,7 +200,7 @@ def test_decisions_in_the_checkpoint_are_read(checkpoint: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("metadata", None, "is no checkpoint of a streaming query"),
+        ("metadata", None, "is not a checkpoint of a streaming query"),
         ("metadata", "torn", "the file is torn or was altered"),
         ("twopc/binding-000001.json", '{"format":', "Restore it from a backup"),
         (

@@ -21,5 +21,5 @@ def test_a_copy_of_a_ledger_and_a_preflights_remains_do_not_hide_the_sinks(play:
     assert said.status in {0, 1}, said
     assert play.name in {one["sink"] for one in said.facts["sinks"]}
     assert set(strange) <= set(said.facts["not_ledgers"])
-    assert f"{strange[0]} is no ledger" in ask(play, "status").out
+    assert f"{strange[0]} is not a ledger" in ask(play, "status").out
     assert f"{play.name}: 0 open" in ask(play, "transactions", "list").out

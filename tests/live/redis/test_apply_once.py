@@ -250,7 +250,7 @@ def test_a_lost_slice_whose_first_chunk_is_partly_applied_is_never_proven_lost(
     assert int(client.get(f"{key}:1")) == 1
     client.delete(redis_names.staged(sink.name, redis_names.NO_SLOT, handle.entry))
     assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
-    assert "is applied in part" in driver.committer.blockers()[0]
+    assert "is partly applied" in driver.committer.blockers()[0]
     with contextlib.closing(sink.create_committer()) as other:
         assert not other._tombstone(handle, scan_start["base"])
 

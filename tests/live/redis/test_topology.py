@@ -140,7 +140,7 @@ def test_a_task_applied_in_one_slot_and_lost_in_another_is_left_unchanged(
         assert not other._apply(replace(handle, groups=(applied,)), scan_start["base"])
         direct.execute([Call(lost[0], ("DEL", redis_names.staged(sink.name, lost[0], handle.entry)))])
         assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
-        assert "is applied in part" in driver.committer.blockers()[0]
+        assert "is partly applied" in driver.committer.blockers()[0]
         states = other._slots([handle], scan_start["base"], durable=False)
         assert states == {handle: [SliceState.COMMITTED, SliceState.PREPARED, SliceState.LOST]}
         # A driver that wakes up may have applied one slot in the meantime.
@@ -242,7 +242,7 @@ def test_a_cluster_and_a_single_server_are_distinguished(
 ) -> None:
     with pytest.raises(ConfigurationError, match="give cluster=True"):
         sink_of(redis_cluster[0].url, ListPush("rows", "v")).create_committer().inspect()
-    with pytest.raises(ConfigurationError, match="leave cluster=True out"):
+    with pytest.raises(ConfigurationError, match="remove cluster=True"):
         sink_of(redis_server.url, ListPush("rows", "v"), cluster=True).create_committer().inspect()
 
 

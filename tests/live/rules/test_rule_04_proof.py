@@ -224,7 +224,7 @@ def test_a_truncated_decision_log_is_damage(play: Play) -> None:
     delete_before_end(play, [0])
     replay = Tasks(play, ROWS)
     for _ in range(2):
-        with pytest.raises(DecisionLogDamagedError, match="but was truncated to 0 only"):
+        with pytest.raises(DecisionLogDamagedError, match="but was truncated only up to 0"):
             play.driver().process(play.batch(0), replay)
     assert (replay.prepared, replay.evaluated) == (0, 0)
     assert play.visible() == VISIBLE

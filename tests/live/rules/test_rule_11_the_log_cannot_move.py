@@ -207,7 +207,7 @@ def test_of_two_first_drivers_with_different_sinks_only_one_decides(play: Play) 
     with playing_renamed(play) as other:
         with (
             at("driver.confirmed", lambda: other.driver().process(other.batch(0), Tasks(other, [["other"]]))),
-            pytest.raises(RefusedStartError, match="another driver has just bound it"),
+            pytest.raises(RefusedStartError, match="another driver has just bound this checkpoint"),
         ):
             play.driver().process(play.batch(0), Tasks(play, [["mine"]]))
         assert play.decisions() == []
