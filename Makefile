@@ -32,7 +32,7 @@ retry = attempt=1; until $(1); do \
 	  sleep $$((attempt * 2)); attempt=$$((attempt + 1)); done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo rehearse-migration bench lint test whole matrix docs chaos users planted
+.PHONY: help setup demo rehearse-migration bench lint quick test whole matrix docs chaos users planted
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1	\2/p' Makefile
@@ -53,6 +53,10 @@ lint: setup  ## static checks only
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+quick: lint  ## static checks, and the tests that start no server: for the inner loop
+	$(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal --ignore tests/live --ignore tests/chaos --ignore tests/nemesis \
+	  --ignore tests/users --ignore tests/contract --ignore tests/test_matrix.py $(ARGS)
 
 test: lint  ## static checks, then all tests; ARGS="-k kafka" to choose
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)

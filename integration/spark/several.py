@@ -63,7 +63,7 @@ def by_frame(frames: Frames, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id:
     if unknown := sorted(str(name) for name in frames if name not in names):
         raise ConfigurationError(
             f"batch {batch_id} has a DataFrame for {unknown[0]!r}, but the sinks are {', '.join(sorted(names))}. "
-            "Nothing was written"
+            "Nothing was written. Use the sinks' names as the dictionary's keys, or add the sink to exactly_once(…)"
         )
     if missing := sorted(names - set(frames)):
         raise ConfigurationError(

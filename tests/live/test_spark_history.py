@@ -209,7 +209,7 @@ def test_a_listener_is_told_and_a_history_can_be_switched_off(
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
     pipeline.feed(5)
     seen = _Seen()
-    settings: dict[str, Any] = {"listeners": [seen], "history": False}
+    settings: dict[str, Any] = {"listeners": [seen], "checkpoints": CheckpointConfig(history=False)}
     pipeline.run(spark, settings=settings)
     assert seen.ended_batches == [0]
     assert not (Path(pipeline.options.checkpoint) / "twopc" / "history").exists()

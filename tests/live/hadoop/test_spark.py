@@ -53,7 +53,7 @@ def pipeline(
         spark = {**s3.spark_settings(), "spark.jars": jars}
         for name, value in s3.environment().items():
             monkeypatch.setenv(name, value)
-    settings = {"staging": staging}
+    settings = {"staging": staging, "checkpoint_location": None}  # found from the query that calls
     made = Pipeline(
         kafka.bootstrap_servers, tmp_path, checkpoint=checkpoint, settings=settings, spark=spark, max_offsets=20
     )
