@@ -85,7 +85,8 @@ def _read(checkpoint: Path) -> History:
     if not files:
         raise HistoryError(
             f"{checkpoint} has no directory twopc/history and no history in itself: it is no checkpoint of exactly_once(), or "
-            "CheckpointConfig(history=False), or it was written on a file system where history=True must be set"
+            "CheckpointConfig(history=False) has switched its history off, or it is from a file system where a history is kept "
+            "only with CheckpointConfig(history=True)"
             if is_copy
             else f"{checkpoint} has no history: no batch has ended yet, or CheckpointConfig(history=False) is set"
         )
