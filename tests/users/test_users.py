@@ -34,7 +34,9 @@ __all__ = ["spark"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 _LARGEST_SEED = 1_000_000_000
-_SAMPLE = 3
+#: What `make test` plays: the same in every run, so that a change fails by its own fault. Seed 334433114 found an error without
+#: advice. New seeds are for `make whole` and `make users`.
+_SAMPLE = (20_261_125, 20_261_126, 334_433_114)
 
 
 def test_a_seed_draws_the_same_program_and_each_is_python() -> None:
@@ -47,9 +49,8 @@ def test_a_seed_draws_the_same_program_and_each_is_python() -> None:
 def test_a_sample_of_programs_is_right_or_refused_by_name(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path, add_summary: Callable[[str], None]
 ) -> None:
-    first = random.SystemRandom().randrange(_LARGEST_SEED)
-    add_summary(f"seeds {first} to {first + _SAMPLE - 1}")
-    for seed in range(first, first + _SAMPLE):
+    add_summary(f"seeds {_SAMPLE}")
+    for seed in _SAMPLE:
         verdict = play(seed, spark, kafka.bootstrap_servers, tmp_path)
         assert not verdict.wrong, f"{verdict}\nagain: python -m tests.users --replay {seed}"
 
