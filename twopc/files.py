@@ -199,9 +199,9 @@ class MemoryFiles:
             size = sum(map(len, self._content.values())) + len(data)
             if size > self._limit_bytes:
                 raise ConfigurationError(
-                    f"{name} was not written: the files in memory would exceed the {self._limit_bytes:,}-byte limit "
-                    f"({size:,}). Keep them on a file system: twopc.LocalFiles, or a query's own checkpoint with exactly_once(); "
-                    "or raise MemoryFiles(limit_bytes=…)"
+                    f"{name} was not written: the files in memory would have {size:,} bytes, and limit_bytes is "
+                    f"{self._limit_bytes:,}. Keep them on a file system: twopc.LocalFiles, or a query's own checkpoint with "
+                    "exactly_once(); or raise MemoryFiles(limit_bytes=…)"
                 )
             self._content[name] = data
             return True

@@ -369,7 +369,7 @@ def test_messages_that_are_too_small_for_the_ledger_have_their_line(guarded: Loc
         limit(AlterConfigOpType.DELETE, 1_048_588)
     (line,) = of(report, "driver")
     assert line.result is Result.FAIL
-    assert "max.message.bytes=9000, too small" in line.why
+    assert "max.message.bytes=9000, which is too small" in line.why
 
 
 Right = tuple[ResourceType, str, ResourcePatternType, AclOperation]

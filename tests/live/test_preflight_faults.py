@@ -26,7 +26,7 @@ _KEPT = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-
 LEDGERS = {
     "one partition": (1, _KEPT, "Add partitions"),
     "more in sync than it has replicas": (9, {**_KEPT, "min.insync.replicas": "2"}, "Set min.insync.replicas=1"),
-    "small messages": (9, {**_KEPT, "max.message.bytes": "5000"}, "max.message.bytes=5000, too small"),
+    "small messages": (9, {**_KEPT, "max.message.bytes": "5000"}, "max.message.bytes=5000, which is too small"),
     "compacted": (9, {**_KEPT, "cleanup.policy": "compact"}, "cleanup.policy=compact"),
     "forgets": (9, {**_KEPT, "retention.ms": "60000"}, "retention.ms=60000"),
 }

@@ -146,7 +146,7 @@ def test_a_vote_after_the_limit_is_late_its_transaction_is_aborted_and_nothing_o
     arm("task.flushed", wait_for_the_limit)
     message = pipeline.fail(spark, settings={"write_by": "driver", "checkpoints": CheckpointConfig(timeout_ms=10_000)})
     disarm()
-    assert "1 acknowledgements came late; their transactions are aborted" in message
+    assert "1 acknowledgements came late; their transactions were aborted" in message
     last = _history(pipeline).checkpoints[-1]
     assert last.cause is not None
     assert (last.outcome, last.cause.late) == ("expired", 1)
@@ -192,7 +192,7 @@ def test_a_history_that_cannot_be_written_stops_no_query(
     pipeline.feed(15)
     pipeline.run(spark)
     pipeline.require_exactly_once()
-    assert len([one for one in caplog.records if "AppendingWriter fails" in one.message]) == 1
+    assert len([one for one in caplog.records if "AppendingWriter failed" in one.message]) == 1
 
 
 class _Seen(Listener):

@@ -265,7 +265,7 @@ def test_added_partitions_of_the_output_are_warned_about_and_accepted(
     pipeline.feed(20)
     with caplog.at_level(logging.WARNING):
         pipeline.run(spark)
-    assert f"{topic} had 4 partitions and has 6 now" in caplog.text
+    assert f"{topic} had 4 partitions and now has 6" in caplog.text
     pipeline.require_exactly_once()
 
 

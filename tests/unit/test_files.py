@@ -60,19 +60,21 @@ def test_a_removed_name_can_be_put_again(any_files: Files) -> None:
 def test_memory_is_limited_and_the_error_says_by_how_much_and_where_there_is_more() -> None:
     memory = MemoryFiles(limit_bytes=10)
     assert memory.put_if_absent("x", b"1234567")
-    with pytest.raises(ConfigurationError, match=r"y was not written.* exceed the 10-byte limit \(11\).*LocalFiles"):
+    with pytest.raises(
+        ConfigurationError, match=r"y was not written.* would have 11 bytes, and limit_bytes is 10.*LocalFiles"
+    ):
         memory.put_if_absent("y", b"1234")
     assert memory.read("y") is None
     assert memory.put_if_absent("y", b"123")
     with pytest.raises(ConfigurationError, match="limit_bytes=0"):
         MemoryFiles(limit_bytes=0)
-    with pytest.raises(ConfigurationError, match="-byte limit"):
+    with pytest.raises(ConfigurationError, match="would have 5,242,881 bytes, and limit_bytes is 5,242,880"):
         MemoryFiles().put_if_absent("x", bytes(5 * 1024 * 1024 + 1))
 
 
 def test_decisions_that_memory_has_no_room_for_stop_the_query_and_nothing_is_visible(cluster: Cluster) -> None:
     cluster.files = MemoryFiles(limit_bytes=1000)
-    with pytest.raises(ConfigurationError, match="the 1,000-byte limit"):
+    with pytest.raises(ConfigurationError, match="limit_bytes is 1,000"):
         cluster.start().run(0)
     assert cluster.store.visible() == []
     cluster.files = MemoryFiles()

@@ -14,6 +14,7 @@ from twopc.integration.migrate.cutover import last_batch
 from twopc.integration.migrate.handover import Bounds, Handover, Handovers, Kind
 from twopc.integration.migrate.identity import Row, content_of, identity_of
 from twopc.integration.verify.expressions import parse
+from twopc.sealed import with_check
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +45,11 @@ def test_the_newest_file_is_in_force_and_the_same_one_is_not_written_again(tmp_p
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [("{", "cannot be read"), (json.dumps({**msgspec.to_builtins(HANDOVER), "format": 9}), "format 9")],
+    [
+        ("{", "cannot be read"),
+        (json.dumps({**msgspec.to_builtins(HANDOVER), "format": 9}), "it has no checksum"),
+        (with_check(msgspec.json.encode({**msgspec.to_builtins(HANDOVER), "format": 9})).decode(), "format 9"),
+    ],
 )
 def test_a_file_that_cannot_be_read_stops_the_query(content: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "handover-000001.json").write_text(content)

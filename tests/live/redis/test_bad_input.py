@@ -206,7 +206,7 @@ def test_a_sink_of_another_query_is_refused_unless_end_query_id_names_it(
     [
         ({"name": "a.b"}, "name='a.b'"),
         ({"url": "http://x"}, "redis://"),
-        ({"options": {"retry": None}}, "'retry' is the sink's own"),
+        ({"options": {"retry": None}}, "'retry' is set by the sink"),
         ({"sentinels": (("h", 1),)}, "service"),
         ({"chunk_rows": 0}, "chunk_rows=0"),
         ({"wait_replicas": -1}, "wait_replicas=-1"),
