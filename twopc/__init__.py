@@ -33,13 +33,14 @@ if TYPE_CHECKING:
         SchemaError,
         TwoPhaseCommitError,
     )
+    from twopc.events import Phase, Triggered
     from twopc.files import Files, LocalFiles, MemoryFiles
     from twopc.integration.spark import DriverUpTo as DriverUpTo
     from twopc.integration.spark import ExactlyOnce as ExactlyOnce
     from twopc.integration.spark import exactly_once as exactly_once
     from twopc.integration.spark import exit_status as exit_status
+    from twopc.listeners import Listener
     from twopc.override import Abandon, AddSink, AdoptQuery, EndQuery, Overrides, ResumeAt
-    from twopc.pending import Listener, Pending
     from twopc.progress import Acknowledgement, Cause, Checkpoint, StateSize
     from twopc.records import TaskReport
     from twopc.settings import Settings
@@ -82,7 +83,7 @@ __all__ = [
     "LocalFiles",
     "MemoryFiles",
     "Overrides",
-    "Pending",
+    "Phase",
     "RefusedStartError",
     "ResumeAt",
     "RetriableError",
@@ -93,6 +94,7 @@ __all__ = [
     "StateSize",
     "TaskAttempt",
     "TaskReport",
+    "Triggered",
     "TwoPhaseCommitError",
     "TwoPhaseCommitSink",
     "Work",
@@ -110,9 +112,10 @@ _MODULES: Final = {
     "decision_log": ("DecisionLog",),
     "engine": ("Engine", "Work"),
     "errors": tuple(name for name in __all__ if name.endswith("Error")),
+    "events": ("Phase", "Triggered"),
     "files": ("Files", "LocalFiles", "MemoryFiles"),
+    "listeners": ("Listener",),
     "override": ("Abandon", "AddSink", "AdoptQuery", "EndQuery", "Overrides", "ResumeAt"),
-    "pending": ("Listener", "Pending"),
     "progress": ("Acknowledgement", "Cause", "Checkpoint", "StateSize"),
     "records": ("TaskReport",),
     "settings": ("Settings",),

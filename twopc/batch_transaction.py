@@ -13,21 +13,19 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from twopc import refusals, repair
+from twopc import records, refusals, repair
 from twopc.attempt import Evidence
 from twopc.batch import Batch, Position, locate
 from twopc.crash_points import crash_point
-from twopc.engine import Work
+from twopc.engine import Publish, Repair, Work, Write
 from twopc.errors import CheckpointExpiredError, RetriableError
-from twopc.records import Begin, Decision, Repair
-from twopc.recovery import Outcome, Step, lookup
-from twopc.state import BatchState, move
+from twopc.recovery import Step, lookup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from twopc.attempt import Attempt, TaskKey
-    from twopc.engine import Engine
+    from twopc.attempt import Attempt
+    from twopc.engine import Engine, Mode
     from twopc.errors import InDoubtError
     from twopc.participants import Handles, ScanStart
     from twopc.pending import Pending
@@ -68,7 +66,6 @@ class BatchTransaction:
         self._may_be_open = False
         self._prepared: Handles = {}
         self._position: Position | None = None
-        self.state = BatchState.UNDECIDED
 
     def next_step(self) -> Step:
         """Look the batch up in the recovery table.
@@ -116,12 +113,9 @@ class BatchTransaction:
         if step is Step.REPAIR:
             prepared = self._replay_lost()
         elif step is Step.PUBLISH:
-            prepared = self._attempt_repeatedly(step, only_tasks=self._run.lost)
+            prepared = self._publish_lost()
         else:
-            prepared = self._attempt_repeatedly(step, only_tasks=None)
-        if self.state is BatchState.COMMITTED:
-            self.state = BatchState.UNDECIDED  # that was the last batch, completed from staged rows; now comes this one
-        self.state = move(self.state, BatchState.PREPARED)
+            prepared = self._attempt_repeatedly(step, self._batch, Write())
         self._pending.prepared(step.value, prepared.tasks, prepared.handles)
         crash_point("driver.confirmed")
         return prepared
@@ -129,10 +123,11 @@ class BatchTransaction:
     def _replay_lost(self) -> Prepared:
         """Write the lost rows again from the replay, whichever tasks now hold them (rule 9)."""
         run, lost = self._run, self._run.lost
+        direct = frozenset(task.frame for task in run.decision.tasks if task.is_direct)
         order: dict[int, int] = {}
         for _ in range(_MAX_LOSSES):
             only_tasks = frozenset((name, order.get(partition, partition)) for name, partition in lost)
-            prepared = self._attempt_repeatedly(Step.REPAIR, only_tasks=only_tasks)
+            prepared = self._attempt_repeatedly(Step.REPAIR, self._batch, Repair(only_tasks, direct))
             found = repair.match_rows(run.decision, prepared.tasks, expected=order)
             if found is None:
                 raise self._in_doubt(refusals.OTHER_ROWS)
@@ -143,32 +138,35 @@ class BatchTransaction:
             order = found
         raise self._in_doubt(refusals.OTHER_ORDERS)
 
-    def _attempt_repeatedly(self, step: Step, *, only_tasks: frozenset[TaskKey] | None) -> Prepared:
+    def _publish_lost(self) -> Prepared:
+        """Write the lost rows again from what their tasks staged: those of this batch, or of the one before."""
+        decision, lost = self._run.decision, self._run.lost
+        batch = Batch(decision.query_id, decision.batch_id, decision.offsets, self._batch.offsets_of)
+        return self._attempt_repeatedly(Step.PUBLISH, batch, Publish(lost, repair.slices_of(decision, lost)))
+
+    def _attempt_repeatedly(self, step: Step, batch: Batch, mode: Mode) -> Prepared:
         """Attempt the batch, and try again after errors that may pass."""
         allowed = self._run.setup.settings.max_attempts
         for number in range(1, allowed):
             try:
-                return self._attempt(step, only_tasks=only_tasks)
+                return self._attempt(step, batch, mode)
             except RetriableError as error:
                 batch_id = self._batch.batch_id
                 logger.warning("attempt %d of %d at batch %d failed, retrying: %s", number, allowed, batch_id, error)
                 self._pending.attempt_failed(error)
                 self._end_what_is_open(error)
-        return self._attempt(step, only_tasks=only_tasks)
+        return self._attempt(step, batch, mode)
 
-    def _attempt(self, step: Step, *, only_tasks: frozenset[TaskKey] | None) -> Prepared:
+    def _attempt(self, step: Step, batch: Batch, mode: Mode) -> Prepared:
         """Let the tasks write and pre-commit the rows once, and confirm every handle."""
         run = self._run
-        batch, slices = self._source_of(step)
         work = Work(
             batch=batch,
             attempt=run.next_attempt(),
             driver_epochs=run.driver_epochs,
             committed_through=run.committed_through,
-            only_tasks=only_tasks,
+            mode=mode,
             timeout_ms=self._participants.prepare_timeout_ms,
-            slices=slices,
-            direct=self._decided_direct() if step is Step.REPAIR else None,
             pending=self._pending,
         )
         self._pending.attempting(work.timeout_ms)
@@ -176,7 +174,7 @@ class BatchTransaction:
         self._may_be_open = True
         scan_start = self._participants.begin_attempt()
         reports = self._engine.prepare(work)
-        self._is_evaluated |= not slices
+        self._is_evaluated |= not isinstance(mode, Publish)
         tasks = tuple(sorted(reports, key=lambda task: task.partition))
         handles = self._prepared = self._participants.decode(tasks)
         crash_point("driver.prepared")
@@ -203,17 +201,6 @@ class BatchTransaction:
             )
             logger.warning(text, self._batch.batch_id, second)
 
-    def _decided_direct(self) -> frozenset[str]:
-        return frozenset(task.frame for task in self._run.decision.tasks if task.is_direct)
-
-    def _source_of(self, step: Step) -> tuple[Batch, tuple[TaskReport, ...]]:
-        """The batch for the tasks to write, and the staged slices that they read instead of evaluating it."""
-        if step is not Step.PUBLISH:
-            return self._batch, ()
-        decision = self._run.decision  # of this batch, or of the one before
-        lost = Batch(decision.query_id, decision.batch_id, decision.offsets, self._batch.offsets_of)
-        return lost, repair.slices_of(decision, self._run.lost)
-
     # -- the commit point, and phase two -------------------------------------------------------------------------------
 
     def decide(self, prepared: Prepared) -> None:
@@ -235,7 +222,6 @@ class BatchTransaction:
             run.handles, run.evidence = dict(prepared.handles), {}
         # Nothing of it is proven until it is proven, even if the commit is cut short.
         run.evidence |= dict.fromkeys(prepared.handles, Evidence.UNKNOWN)
-        self.state = move(self.state, BatchState.DECIDED)
         crash_point("driver.decided")
 
     def _append(self, records: list[Record], prepared: Prepared) -> None:
@@ -245,9 +231,7 @@ class BatchTransaction:
     def commit(self) -> None:
         """Make every decided transaction visible, and record the evidence, which the next step judges."""
         self._pending.enter("commit")
-        outcome = self._run.commit()
-        if outcome is not Outcome.UNKNOWN:
-            self.state = move(self.state, BatchState.COMMITTED if outcome is Outcome.COMMITTED else BatchState.LOST)
+        self._run.commit()
         crash_point("driver.committed")
 
     def finish(self) -> None:
@@ -260,7 +244,7 @@ class BatchTransaction:
 
     def _decision(self, prepared: Prepared) -> list[Record]:
         batch, view = self._batch, self._run.view
-        decision = Decision(
+        decision = records.Decision(
             query_id=batch.query_id,
             batch_id=batch.batch_id,
             attempt=prepared.attempt,
@@ -274,15 +258,17 @@ class BatchTransaction:
             return [decision]
         prior = batch.offsets_of(batch.batch_id - 1) if batch.batch_id > 0 else None
         ends = None if view.begin is None or view.begin.query_id == batch.query_id else view.begin.query_id
-        begin = Begin(query_id=batch.query_id, first_batch=batch.batch_id, prior_offsets=prior or (), ends=ends)
+        begin = records.Begin(query_id=batch.query_id, first_batch=batch.batch_id, prior_offsets=prior or (), ends=ends)
         return [begin, decision]
 
-    def _repair(self, prepared: Prepared) -> Repair:
+    def _repair(self, prepared: Prepared) -> records.Repair:
         if prepared.handles.keys() != self._run.lost:
             raise AssertionError("a repair replaces exactly what was lost")
         decision = self._run.decision
         tasks = tuple(task for task in prepared.tasks if task.handles)
-        return Repair(query_id=decision.query_id, batch_id=decision.batch_id, attempt=prepared.attempt, tasks=tasks)
+        return records.Repair(
+            query_id=decision.query_id, batch_id=decision.batch_id, attempt=prepared.attempt, tasks=tasks
+        )
 
     # -- what stops it -------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from twopc.batch import Batch
     from twopc.checkpoint_config import CheckpointConfig
-    from twopc.pending import Listeners, Pending
+    from twopc.listeners import Listeners
+    from twopc.pending import Pending
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +36,8 @@ def run_checkpoints(  # noqa: PLR0913, PLR0917 - what a checkpoint is made of
     listeners: Listeners,
     batch: Batch,
     run_id: str,
-    checkpoint: Callable[[Pending], None],
-    may_repeat: Callable[[Exception, Pending], bool],
+    checkpoint: Callable[[Pending, int], None],
+    may_repeat: Callable[[Exception], bool],
     wait_ms: Callable[[int], None],
 ) -> None:
     """Trigger the batch's checkpoint until one is completed. Each has a record of its own.
@@ -46,7 +47,7 @@ def run_checkpoints(  # noqa: PLR0913, PLR0917 - what a checkpoint is made of
         listeners: notified of each checkpoint.
         batch: the batch.
         run_id: the id of the query's run.
-        checkpoint: makes the batch visible, or raises.
+        checkpoint: makes the batch visible, or raises; gets how many checkpoints of the batch have failed before.
         may_repeat: whether the batch may be written again after this error, in this process: it is certain that it is not
             decided (:meth:`twopc.coordinator.Coordinator.is_undecided`). By then its open transactions have ended.
         wait_ms: waits, and raises if the query is stopped meanwhile.
@@ -57,9 +58,9 @@ def run_checkpoints(  # noqa: PLR0913, PLR0917 - what a checkpoint is made of
             wait_ms(math.ceil(left_ms))
         try:
             with listeners.watching(batch, run_id, failed_before=failed) as pending:
-                checkpoint(pending)
+                checkpoint(pending, failed)
         except Exception as error:
-            if failed == allowed or not may_repeat(error, pending):
+            if failed == allowed or not may_repeat(error):
                 raise
             text = "checkpoint %d failed; %d of %d tolerable failures in a row, so the batch is written again: %s"
             logger.warning(text, batch.batch_id, failed + 1, allowed, error)

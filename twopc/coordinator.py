@@ -88,13 +88,13 @@ class Coordinator:
     def process(self, batch: Batch, engine: Engine, pending: Pending | None = None) -> None:
         """Make the batch visible in every sink, exactly once. Returning proves it.
 
-        ``pending`` records what happens, for the listeners (:meth:`twopc.pending.Listeners.watching`).
+        ``pending`` records what happens, for the listeners (:meth:`twopc.listeners.Listeners.watching`).
 
         Raises:
             TwoPhaseCommitError: ``twopc.errors`` says what each kind means; nothing half-decided is left behind.
         """
         pending = pending or Pending()
-        pending.take_orphans_ended = self.participants.take_orphans_ended
+        pending.counting(self.participants.take_orphans_ended)
         run = self._run or self.initialize_state(batch, pending)
         transaction = BatchTransaction(run, batch, engine, pending)
         with transaction.ending_what_is_open():  # whatever is raised

@@ -16,18 +16,62 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Write:
+    """Evaluate the batch, and write every task's rows to every sink."""
+
+    def includes(self, transaction: TaskKey) -> bool:
+        """Whether the attempt writes this transaction."""
+        del transaction
+        return True
+
+
+@dataclass(frozen=True)
+class Repair:
+    """Evaluate the batch and report every task, but write only what was lost (rule 9).
+
+    Attributes:
+        lost: the transactions to write.
+        direct: the DataFrames that the driver, and it alone, must write as one task, as it did when they were decided: the
+            decision's rows are compared task by task.
+    """
+
+    lost: frozenset[TaskKey]
+    direct: frozenset[str]
+
+    def includes(self, transaction: TaskKey) -> bool:
+        """Whether the attempt writes this transaction."""
+        return transaction in self.lost
+
+
+@dataclass(frozen=True)
+class Publish:
+    """Write what was lost from the rows that its tasks staged; the batch is not evaluated (rule 9).
+
+    Attributes:
+        lost: the transactions to write.
+        slices: the decided tasks that staged them: one task for each, with its partition.
+    """
+
+    lost: frozenset[TaskKey]
+    slices: tuple[TaskReport, ...]
+
+    def includes(self, transaction: TaskKey) -> bool:
+        """Whether the attempt writes this transaction."""
+        return transaction in self.lost
+
+
+Mode = Write | Repair | Publish
+
+
+@dataclass(frozen=True)
 class Work:
     """One attempt at a batch, as the engine hands it to its tasks.
 
     Attributes:
         driver_epochs: by sink name, the epoch that this driver acquired there.
         committed_through: the highest batch of which this driver has proven every transaction; -1: none.
-        only_tasks: write these transactions only, but evaluate and report every task (rule 9); None writes all.
+        mode: what is written, and from where.
         timeout_ms: how long pre-commit may take in all; None where no sink's transactions expire.
-        slices: the decided tasks whose transactions are written again from the rows that they have staged (rule 9): one task
-            for each, with its partition, and the batch is not evaluated. Empty unless staged rows are published.
-        direct: the DataFrames that the driver, and it alone, must write as one task, because a repair compares the decision's
-            rows task by task (rule 9); None leaves the choice to the engine.
         pending: records the tasks' votes, and a task that votes no.
     """
 
@@ -35,10 +79,8 @@ class Work:
     attempt: Attempt
     driver_epochs: dict[str, int]
     committed_through: int
-    only_tasks: frozenset[TaskKey] | None
+    mode: Mode
     timeout_ms: float | None
-    slices: tuple[TaskReport, ...] = ()
-    direct: frozenset[str] | None = None
     pending: Pending = field(default_factory=Pending)
 
 
@@ -46,7 +88,7 @@ class Engine(Protocol):
     """Runs the tasks of a batch."""
 
     def prepare(self, work: Work) -> Sequence[TaskReport]:
-        """Evaluate the batch once, or read ``work.slices``; pre-commit every task; return the accepted attempts' reports.
+        """Write as ``work.mode`` says; pre-commit every task; return the accepted attempts' reports.
 
         Raises:
             RetriableError: the attempt is void; a new one may succeed.

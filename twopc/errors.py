@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from twopc.progress import Checkpoint
     from twopc.records import TaskReport
 
 
@@ -25,9 +26,11 @@ class TwoPhaseCommitError(Exception):
 
     Attributes:
         retriable: whether the same call, repeated unchanged, may succeed.
+        checkpoint: the record of the checkpoint that it ended, once that has ended.
     """
 
     retriable: ClassVar[bool] = False
+    checkpoint: Checkpoint | None = None
 
 
 class RetriableError(TwoPhaseCommitError):

@@ -1,7 +1,7 @@
 """A checkpoint's outcome: its record, and sentences for people. The terms are Flink's; here a checkpoint is a batch.
 
 A checkpoint is *triggered*, its tasks *acknowledge* it, and it is *completed*; or a task *declines* it, or it *expires*, or it
-*fails* otherwise. ``twopc.pending`` collects what happens until then.
+*fails* otherwise. ``twopc.pending`` records what happens until then.
 """
 
 from __future__ import annotations

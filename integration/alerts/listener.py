@@ -18,14 +18,14 @@ from twopc.integration.alerts.file import read_rules, require_names
 from twopc.integration.alerts.saved import load, save
 from twopc.integration.history.reader import HistoryError, read
 from twopc.integration.local_paths import local_path
-from twopc.pending import Listener
+from twopc.listeners import Listener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from twopc.events import Triggered
     from twopc.integration.alerts.channels import Channel
     from twopc.integration.alerts.rules import Rule
-    from twopc.pending import Pending
     from twopc.progress import Checkpoint
 
 logger: Final = logging.getLogger("twopc.alerts")
@@ -93,10 +93,10 @@ class Alerts(Listener):
         found = read_rules(Path(path))
         return cls(found.rules, [*found.channels, *to], name=name, checkpoint_location=checkpoint_location)
 
-    def triggered(self, pending: Pending) -> None:
+    def triggered(self, checkpoint: Triggered) -> None:
         """See :class:`twopc.Listener`."""
-        if self._run != (pending.query_id, pending.run_id):
-            self._run = (pending.query_id, pending.run_id)
+        if self._run != (checkpoint.query_id, checkpoint.run_id):
+            self._run = (checkpoint.query_id, checkpoint.run_id)
             for other in list(_watching):
                 other._make_way(*self._run)  # noqa: SLF001 - of this class
         now_ms = int(self._clock() * 1000)

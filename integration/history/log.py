@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from twopc.pending import Listener
+from twopc.listeners import Listener
 from twopc.progress import describe, seconds
 
 if TYPE_CHECKING:
-    from twopc.pending import Pending
+    from twopc.events import Phase, Triggered
     from twopc.progress import Checkpoint
 
 logger: Final = logging.getLogger("twopc.checkpoints")
@@ -22,11 +22,16 @@ class CheckpointLog(Listener):
     """
 
     def __init__(self) -> None:
-        self._pending: Pending | None = None
+        self._transactions: tuple[str, ...] = ()
 
-    def triggered(self, pending: Pending) -> None:
+    def triggered(self, checkpoint: Triggered) -> None:
         """See :class:`twopc.Listener`."""
-        self._pending = pending
+        del checkpoint
+        self._transactions = ()
+
+    def entered(self, phase: Phase) -> None:
+        """See :class:`twopc.Listener`."""
+        self._transactions = phase.transactions
 
     def ended(self, checkpoint: Checkpoint) -> None:
         """See :class:`twopc.Listener`."""
@@ -39,5 +44,5 @@ class CheckpointLog(Listener):
             text = f"{describe(checkpoint)}: {checkpoint.cause.error}: {checkpoint.cause.message}"
         fields = ("batch_id", "query_id", "run_id", "outcome", "took_ms", "rows")
         extra = {name: getattr(checkpoint, name) for name in fields}
-        extra["transactions"] = self._pending.transactions if self._pending is not None else []
+        extra["transactions"] = list(self._transactions)
         logger.log(level, "%s", text, extra=extra)

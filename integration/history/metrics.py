@@ -7,10 +7,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from twopc.errors import missing_extra
-from twopc.pending import Listener
+from twopc.listeners import Listener
 
 if TYPE_CHECKING:
-    from twopc.pending import Pending
+    from twopc.events import Phase, Triggered
     from twopc.progress import Checkpoint
 
 _LABEL: Final = ("query",)
@@ -56,7 +56,8 @@ class PrometheusMetrics(Listener):
         except ModuleNotFoundError as error:
             raise missing_extra("PrometheusMetrics", "metrics", error) from error
         registry = prometheus.REGISTRY if registry is None else registry
-        self._pending: Pending | None = None
+        self._triggered_at: float | None = None
+        self._phase: Phase | None = None
         self._name = name
 
         def counter(what: str, says: str, *labels: str) -> Any:
@@ -99,13 +100,18 @@ class PrometheusMetrics(Listener):
         if port is not None:
             prometheus.start_http_server(port, address, registry)
 
-    def triggered(self, pending: Pending) -> None:
+    def triggered(self, checkpoint: Triggered) -> None:
         """See :class:`Listener`."""
-        self._pending = pending
+        del checkpoint
+        self._triggered_at = time.monotonic()
+
+    def entered(self, phase: Phase) -> None:
+        """See :class:`Listener`."""
+        self._phase = phase
 
     def ended(self, checkpoint: Checkpoint) -> None:
         """See :class:`Listener`."""
-        self._pending = None
+        self._triggered_at = self._phase = None
         name, cause = self._name, checkpoint.cause
         self._ended.labels(name, checkpoint.outcome).inc()
         self._took.observe(checkpoint.took_ms / 1000)
@@ -124,11 +130,11 @@ class PrometheusMetrics(Listener):
         self._last_at.set((checkpoint.triggered_ms + checkpoint.took_ms) / 1000)
 
     def _age(self) -> float:
-        pending = self._pending
-        return 0.0 if pending is None else time.monotonic() - pending.began
+        began = self._triggered_at
+        return 0.0 if began is None else time.monotonic() - began
 
     def _ratio(self) -> float:
-        pending = self._pending
-        if pending is None or pending.phase not in _OPEN or not pending.transactions_live_ms:
+        phase = self._phase
+        if phase is None or phase.name not in _OPEN or phase.attempt_began is None or not phase.transactions_live_ms:
             return 0.0
-        return (time.monotonic() - pending.attempt_began) * 1000 / pending.transactions_live_ms
+        return (time.monotonic() - phase.attempt_began) * 1000 / phase.transactions_live_ms

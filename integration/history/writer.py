@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from twopc.files import LocalFiles
-from twopc.pending import Listener
+from twopc.listeners import Listener
 from twopc.progress import COMPLETED
 from twopc.sealed import seal
 

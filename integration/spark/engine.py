@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from twopc.engine import Publish, Repair
 from twopc.errors import CheckpointExpiredError, TwoPhaseCommitError
 from twopc.integration.spark.collect import collect
 from twopc.integration.spark.jobs import cancelled_after, named_error, translated
@@ -39,6 +40,21 @@ if TYPE_CHECKING:
 _RESULT: Final = StructType([StructField("result", BinaryType())])
 _SETTING: Final = "CheckpointConfig.timeout_ms"
 _EXPIRY: Final = "kafka.transaction.timeout.ms and the brokers' transaction.max.timeout.ms"
+
+
+@dataclass(frozen=True)
+class _Limit:
+    """How long preparing may take.
+
+    Attributes:
+        timeout_ms: None: without a limit.
+        setting: what changes it.
+        ends_at: when it is reached, by the monotonic clock.
+    """
+
+    timeout_ms: float | None = None
+    setting: str = ""
+    ends_at: float = math.inf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,60 +103,49 @@ class SparkEngine:
 
         A DataFrame that fits in the driver is collected and written here. Staged slices are published all at once.
         """
-        timeout_ms = self._note_limit(work)
+        limit = self._limit(work)
+        work.pending.limited(limit.timeout_ms, limit.setting, planned=self.way.planned.size)
         reports: list[TaskReport] = []
         stages: set[int] = set()
         tag = f"twopc-{uuid.uuid4().hex}"
         self.shuffles.begin()
-        with cancelled_after(self._context, tag, timeout_ms) as is_cancelled:
+        with cancelled_after(self._context, tag, limit.timeout_ms) as is_cancelled:
             for rows in self._jobs(work):
-                task = self._task(rows, work, first_task=len(reports))
+                task = self._task(rows, work, limit, first_task=len(reports))
                 try:
                     results = self._results(rows, task, work, tag)
                 except Exception as error:
                     if is_cancelled():
-                        raise self._expired(work, reports) from error
-                    raise self._declined(work, translated(error)) from error
+                        raise _expired(work, limit, reports) from error
+                    raised = translated(error)
+                    _note_vote(work, raised)
+                    raise raised from error
                 work.pending.acknowledged([result.acknowledgement for result in results])
-                reports += self._accepted(results, work)
+                reports += self._accepted(results, work, limit)
                 if is_cancelled():  # what was cancelled may still have come to its end
-                    raise self._expired(work, reports)
+                    raise _expired(work, limit, reports)
                 stages |= {result.stage for result in results if result.stage is not None}
-            if self.state is not None and not work.slices:
+            if self.state is not None and not isinstance(work.mode, Publish):
                 try:
                     self.state.complete()
                 except Exception as error:
                     if is_cancelled():
-                        raise self._expired(work, reports) from error
+                        raise _expired(work, limit, reports) from error
                     raise
         self.shuffles.check(tag, stages)
         if self.staging is not None:
             self.staging.require_visible(report.staged for report in reports if report.staged is not None)
         return reports
 
-    def _note_limit(self, work: Work) -> float | None:
-        """How long preparing may take; None: without a limit."""
+    def _limit(self, work: Work) -> _Limit:
         known = ((self.timeout_ms, _SETTING), (work.timeout_ms, _EXPIRY))
         limits = {limit: setting for limit, setting in known if limit is not None}
-        pending, timeout_ms = work.pending, min(limits, default=None)
-        pending.planned, pending.limit_ms = self.way.planned.size, timeout_ms
-        pending.limited_by = limits[timeout_ms] if timeout_ms is not None else ""
-        pending.ends_at = math.inf if timeout_ms is None else time.monotonic() + timeout_ms / 1000
-        return timeout_ms
+        if not limits:
+            return _Limit()
+        timeout_ms = min(limits)
+        return _Limit(timeout_ms, limits[timeout_ms], time.monotonic() + timeout_ms / 1000)
 
-    def _expired(self, work: Work, late: Sequence[TaskReport], why: str = "") -> CheckpointExpiredError:
-        return CheckpointExpiredError(
-            f"batch {work.batch.batch_id} was cancelled: its tasks did not finish within {work.pending.limit_ms:.0f} ms. Nothing "
-            f"of this attempt is visible or decided. Raise the limit: {work.pending.limited_by}{why}",
-            late=late,
-        )
-
-    def _declined(self, work: Work, error: Exception) -> Exception:
-        """Record that a task voted no, if one did."""
-        work.pending.is_declined = isinstance(error, TwoPhaseCommitError)
-        return error
-
-    def _accepted(self, results: Sequence[TaskResult], work: Work) -> list[TaskReport]:
+    def _accepted(self, results: Sequence[TaskResult], work: Work, limit: _Limit) -> list[TaskReport]:
         """The reports of one job's tasks.
 
         Raises:
@@ -150,15 +155,17 @@ class SparkEngine:
             if result.error is not None:
                 error = named_error(*result.error)
                 # The driver's own writer gives up when the time is over, which Spark cannot tell it.
-                late = isinstance(error, CheckpointExpiredError) and time.monotonic() >= work.pending.ends_at
-                raise self._expired(work, (), f". {error}") if late else self._declined(work, error)
+                if isinstance(error, CheckpointExpiredError) and time.monotonic() >= limit.ends_at:
+                    raise _expired(work, limit, (), f". {error}")
+                _note_vote(work, error)
+                raise error
         return [result.report for result in results if result.report is not None]
 
     def _results(self, rows: Rows, task: PrepareTask, work: Work, tag: str) -> list[TaskResult]:
         """Evaluate a DataFrame and write it, either at once in the driver or task by task."""
-        if work.slices:
-            return self._publish(task)
-        must = None if work.direct is None else rows.name in work.direct
+        if isinstance(work.mode, Publish):
+            return self._publish(task, work.mode)
+        must = rows.name in work.mode.direct if isinstance(work.mode, Repair) else None
         if self.way.is_direct(rows.name) if must is None else must:
             max_bytes = None if must else self.way.max_bytes
             # With one transaction there is no loss in part, and so no replay to compare (rule 9).
@@ -183,19 +190,22 @@ class SparkEngine:
         return contextlib.nullcontext() if self.state is None else self.state.watching(rows.source)
 
     def _jobs(self, work: Work) -> Sequence[Rows]:
-        return [replace(self.batch[0], name="", sinks=self.sinks, views={})] if work.slices else self.batch
+        if isinstance(work.mode, Publish):
+            return [replace(self.batch[0], name="", sinks=self.sinks, views={})]
+        return self.batch
 
-    def _publish(self, task: PrepareTask) -> list[TaskResult]:
+    def _publish(self, task: PrepareTask, mode: Publish) -> list[TaskResult]:
         """Write staged slices where they were staged: in the driver, or in one task for each slice."""
-        here = replace(task, is_direct=True, slices=tuple(one for one in task.slices if one.is_direct))
-        there = replace(task, slices=tuple(one for one in task.slices if not one.is_direct))
-        results = [here.execute(number, ()) for number in range(len(here.slices))]
+        here = replace(mode, slices=tuple(one for one in mode.slices if one.is_direct))
+        there = replace(mode, slices=tuple(one for one in mode.slices if not one.is_direct))
+        in_driver = replace(task, is_direct=True, mode=here)
+        results = [in_driver.execute(number, ()) for number in range(len(here.slices))]
         if count := len(there.slices):
             one_each = self.batch[0].source.sparkSession.range(0, count, 1, numPartitions=count)
-            results += _run(one_each, there)
+            results += _run(one_each, replace(task, mode=there))
         return results
 
-    def _task(self, rows: Rows, work: Work, *, first_task: int) -> PrepareTask:
+    def _task(self, rows: Rows, work: Work, limit: _Limit, *, first_task: int) -> PrepareTask:
         return PrepareTask(
             runs=self.runs,
             sinks=rows.sinks,
@@ -204,14 +214,27 @@ class SparkEngine:
             attempt=work.attempt,
             driver_epochs=work.driver_epochs,
             committed_through=work.committed_through,
-            only_tasks=work.only_tasks,
+            mode=work.mode,
             frame=rows.name,
             first_task=first_task,
             staging=self.staging,
             views=rows.views,
-            slices=work.slices,
-            ends_at=work.pending.ends_at,
+            ends_at=limit.ends_at,
         )
+
+
+def _expired(work: Work, limit: _Limit, late: Sequence[TaskReport], why: str = "") -> CheckpointExpiredError:
+    return CheckpointExpiredError(
+        f"batch {work.batch.batch_id} was cancelled: its tasks did not finish within {limit.timeout_ms:.0f} ms. Nothing of this "
+        f"attempt is visible or decided. Raise the limit: {limit.setting}{why}",
+        late=late,
+    )
+
+
+def _note_vote(work: Work, error: Exception) -> None:
+    """Record that a task voted no, if this is its error."""
+    if isinstance(error, TwoPhaseCommitError):
+        work.pending.declined()
 
 
 def _run(frame: DataFrame, task: PrepareTask) -> list[TaskResult]:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from twopc.integration.spark.direct import WriteBy
     from twopc.integration.spark.running import RunningQuery
     from twopc.integration.spark.several import Frames
+    from twopc.listeners import Listener
     from twopc.override import Override
-    from twopc.pending import Listener
     from twopc.sink import TwoPhaseCommitSink
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from pyspark import cloudpickle
 from twopc.checkpoint_config import CheckpointConfig
 from twopc.errors import ConfigurationError
 from twopc.integration.spark.direct import DriverUpTo
+from twopc.listeners import Listener
 from twopc.override import Overrides
-from twopc.pending import Listener
 from twopc.sink import TwoPhaseCommitSink
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from twopc.integration.spark.retention import decisions_kept
 from twopc.integration.spark.staging import Staging, as_uri
 from twopc.integration.spark.state_sizes import StateSizes
 from twopc.integration.spark.stateful import StatefulOperators
-from twopc.pending import Listeners
+from twopc.listeners import Listeners
 from twopc.settings import Settings
 from twopc.tried_files import tried
 
@@ -89,8 +89,8 @@ class RunWriter:
                 self._watched(),
                 batch,
                 query.run_id,
-                lambda pending: self._attempt(files, frames, batch, pending),
-                lambda error, pending: self._may_repeat(error, batch, pending),
+                lambda pending, failed: self._attempt(files, frames, batch, pending, is_repeated=failed > 0),
+                lambda error: self._may_repeat(error, batch),
                 lambda pause_ms: interruptible_pause(self._context, pause_ms),
             )
         except BaseException:
@@ -106,14 +106,16 @@ class RunWriter:
             self._listeners.close()
         self._coordinator = self._listeners = None
 
-    def _attempt(self, files: Files, frames: Sequence[SinkFrame], batch: Batch, pending: Pending) -> None:
+    def _attempt(
+        self, files: Files, frames: Sequence[SinkFrame], batch: Batch, pending: Pending, *, is_repeated: bool
+    ) -> None:
         session = frames[0].frame.sparkSession
         if not files.is_atomic:
             require_as_planned(session, files, batch.query_id, batch.batch_id)
-        pending.state = self._state_sizes.before(session, batch.query_id)
+        pending.measured(self._state_sizes.before(session, batch.query_id))
         self._repeated.look(frames, batch.query_id, batch.batch_id)
         staging = self._open_staging(files, batch.query_id)
-        rows = [self._arrange(one, is_repeated=pending.failed_before > 0) for one in frames]
+        rows = [self._arrange(one, is_repeated=is_repeated) for one in frames]
         if self._coordinator is None:
             pending.enter("connect")
             self._coordinator = self._connect(session, staging, batch)
@@ -136,9 +138,9 @@ class RunWriter:
             advice = slow_batch_advice(files.location, batch.batch_id, is_undecided=is_undecided)
             raise CheckpointExpiredError(f"{error}. {advice}", late=error.late) from error
 
-    def _may_repeat(self, error: Exception, batch: Batch, pending: Pending) -> bool:
+    def _may_repeat(self, error: Exception, batch: Batch) -> bool:
         """Whether the batch may be written again after this error; what the failed checkpoint left open is being ended."""
-        may_pass = isinstance(error, PASSING) or (pending.phase == "prepare" and is_of_cluster(error))
+        may_pass = isinstance(error, PASSING) or is_of_cluster(error)
         return may_pass and self._coordinator is not None and self._coordinator.is_undecided(batch)
 
     def _watched(self) -> Listeners:

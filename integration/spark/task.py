@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from twopc.attempt import Attempt, TaskAttempt
+from twopc.engine import Publish, Write
 from twopc.errors import FatalError
 from twopc.integration.spark.kept import keep
 from twopc.integration.spark.staging import SliceWriter
@@ -30,7 +31,7 @@ from twopc.records import TaskReport
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from twopc.attempt import TaskKey
+    from twopc.engine import Mode
     from twopc.integration.spark.kept import Runs
     from twopc.integration.spark.staging import Staging
     from twopc.integration.spark.views import View
@@ -74,7 +75,8 @@ class PrepareTask:
         views: by sink name, its columns.
         is_direct: whether the driver itself runs it, on all rows of the DataFrame.
         ends_at: when the driver must have its votes, by its own clock (see :class:`TaskAttempt`). Spark cancels its own tasks.
-        slices: what each task reads instead of its rows. For all other fields see :class:`twopc.engine.Work`.
+        mode: what is written; each task of a :class:`Publish` reads its slice instead of its rows. For all other fields see
+            :class:`twopc.engine.Work`.
     """
 
     runs: Runs
@@ -84,12 +86,11 @@ class PrepareTask:
     attempt: Attempt
     driver_epochs: dict[str, int]
     committed_through: int
-    only_tasks: frozenset[TaskKey] | None
+    mode: Mode
     frame: str
     first_task: int
     staging: Staging | None
     views: dict[str, View]
-    slices: tuple[TaskReport, ...]
     is_direct: bool = False
     ends_at: float = math.inf
 
@@ -110,7 +111,7 @@ class PrepareTask:
             RetriableError: the attempt is void.
         """
         began = time.monotonic()
-        decided = self.slices[number] if self.slices else None
+        decided = self.mode.slices[number] if isinstance(self.mode, Publish) else None
         partition = decided.partition if decided else self.first_task + number
         writers = self._create_writers(partition)
         size = _Input(batches)
@@ -138,12 +139,12 @@ class PrepareTask:
                     partition=partition,
                     driver_epoch=self.driver_epochs[sink.name],
                     committed_through=self.committed_through,
-                    is_repair=self.only_tasks is not None,
+                    is_repair=not isinstance(self.mode, Write),
                     ends_at=self.ends_at if self.is_direct else math.inf,
                 )
             )
             for sink in self.sinks
-            if self.only_tasks is None or (sink.name, partition) in self.only_tasks
+            if self.mode.includes((sink.name, partition))
         }
 
     def _prepare(self, partition: int, batches: _Input, writers: dict[str, SinkWriter[Any]]) -> TaskReport:

@@ -86,12 +86,12 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
     def _apply(self, handle: HBaseHandle, version: int) -> list[str]:
         return self._applier.apply(handle, version)
 
-    def _apply_each(self, handles: Sequence[HBaseHandle], version: int) -> Generator[Sequence[str]]:
+    def _apply_each(self, handles: Sequence[HBaseHandle], version: int) -> Generator[tuple[HBaseHandle, Sequence[str]]]:
         # Each slice takes some round trips, so a batch of many small tasks would mostly wait.
         if any(self._is_ordered(handle) or not handle.distinct for handle in handles):
             yield from super()._apply_each(handles, version)
             return
-        yield from at_once(lambda handle: self._apply(handle, version), handles)
+        yield from at_once(lambda handle: (handle, self._apply(handle, version)), handles)
 
     def _is_ordered(self, handle: HBaseHandle) -> bool:
         # What the next task appends comes behind what this one appends.

@@ -160,11 +160,10 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
     def _apply_all(self, handles: Sequence[StagedHandleT], version: int) -> None:
         states = self._look(handles, version, durable=False)
         todo = [handle for handle in handles if states[handle] in APPLICABLE]
-        with contextlib.closing(self._apply_each(todo, version)) as found:
-            for handle in handles:
-                if states[handle] in APPLICABLE:
-                    for blocker in next(found):
-                        self._block(f"{handle.transaction} is not applied: {blocker}")
+        with contextlib.closing(self._apply_each(todo, version)) as applied:
+            for handle, blockers in applied:
+                for blocker in blockers:
+                    self._block(f"{handle.transaction} is not applied: {blocker}")
                 crash_point("driver.committing")
                 if self._blockers and self._is_ordered(handle):
                     return
@@ -245,13 +244,15 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
     def _apply(self, handle: StagedHandleT, version: int) -> Sequence[str]:
         """Apply the rest of a slice, each chunk once; return what blocks it, as text."""
 
-    def _apply_each(self, handles: Sequence[StagedHandleT], version: int) -> Generator[Sequence[str]]:
-        """Yield what blocks each slice, in order.
+    def _apply_each(
+        self, handles: Sequence[StagedHandleT], version: int
+    ) -> Generator[tuple[StagedHandleT, Sequence[str]]]:
+        """Apply slices in order; yield each one with what blocks it.
 
         Closing the iterator starts no further slice, and waits for those that have started.
         """
         for handle in handles:
-            yield self._apply(handle, version)
+            yield handle, self._apply(handle, version)
 
     def _is_ordered(self, handle: StagedHandleT) -> bool:
         """Whether later slices must wait for this one."""

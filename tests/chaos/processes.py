@@ -17,6 +17,7 @@ from tests.tasks import attempt_of, is_wanted, keyed_views, prepare
 from twopc import errors
 from twopc.batch import Batch
 from twopc.coordinator import Coordinator
+from twopc.engine import Publish
 from twopc.errors import FatalError, RetriableError, TwoPhaseCommitError
 from twopc.files import LocalFiles
 from twopc.integration.services.guard import die_with_parent
@@ -164,7 +165,7 @@ class Engine:
                 for part in staging.read(str(task.staged), self._query.sink.name)
                 for value in part.column("value")
             ]
-            for task in work.slices
+            for task in (work.mode.slices if isinstance(work.mode, Publish) else ())
         }
 
     def _take(self, writer: Any, running: dict[Any, int], waiting: list[int], found: dict[int, TaskReport]) -> None:

@@ -13,6 +13,7 @@ from tests.reader import committed
 from tests.tasks import attempt_of, prepare, prepare_all
 from twopc.batch import Batch
 from twopc.coordinator import Coordinator
+from twopc.engine import Publish
 from twopc.files import LocalFiles
 from twopc.records import TaskReport
 from twopc.sinks.kafka import KafkaSink
@@ -105,8 +106,8 @@ class Tasks:
         self.evaluated = 0
 
     def prepare(self, work: Work) -> list[TaskReport]:
-        if self._staging is not None and work.slices:
-            return [self._publish(self._staging, work, decided) for decided in work.slices]
+        if self._staging is not None and isinstance(work.mode, Publish):
+            return [self._publish(self._staging, work, decided) for decided in work.mode.slices]
         self.prepared += 1
         return [self._task(work, partition, rows) for partition, rows in enumerate(self._rows)]
 

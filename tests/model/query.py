@@ -21,9 +21,10 @@ from twopc.batch import Batch
 from twopc.checkpoint_config import CheckpointConfig
 from twopc.checkpointing import PASSING, run_checkpoints
 from twopc.coordinator import Coordinator
+from twopc.engine import Publish, Repair
 from twopc.errors import CheckpointExpiredError, FatalError, RetriableError, TwoPhaseCommitError
+from twopc.listeners import Listeners
 from twopc.override import Overrides
-from twopc.pending import Listeners
 from twopc.records import TaskReport
 from twopc.settings import Settings
 from twopc.sinks.kafka import KafkaSink, producer_pool
@@ -190,8 +191,8 @@ class Query:
                     Listeners(),
                     checkpoint,
                     process.name,
-                    lambda pending, of=checkpoint, by=engine: coordinator.process(of, by, pending),  # type: ignore[misc]
-                    lambda error, _, of=checkpoint: isinstance(error, PASSING) and coordinator.is_undecided(of),  # type: ignore[misc]
+                    lambda pending, _, of=checkpoint, by=engine: coordinator.process(of, by, pending),  # type: ignore[misc]
+                    lambda error, of=checkpoint: isinstance(error, PASSING) and coordinator.is_undecided(of),  # type: ignore[misc]
                     lambda _: None,
                 )
             if batch not in kept.states:
@@ -259,10 +260,13 @@ class Engine:
         states.add(self._batch)
 
     def prepare(self, work: Work) -> list[TaskReport]:
-        rows = self._simulation.request("file", lambda: self._staged(work.slices))
-        if not rows and (self._draws_direct() if work.direct is None else "" in work.direct):
+        mode = work.mode
+        if isinstance(mode, Publish):
+            rows = self._simulation.request("file", lambda: self._staged(mode.slices))
+        elif "" in mode.direct if isinstance(mode, Repair) else self._draws_direct():
             return self._prepare_direct(work)
-        rows = rows or dict(enumerate(self._query.split(self._batch)))
+        else:
+            rows = dict(enumerate(self._query.split(self._batch)))
         job = _Job(self._run, work, rows)
         for partition in rows:
             job.attempt(partition)
@@ -273,7 +277,7 @@ class Engine:
         job.cancelled = True
         if job.error is not None:
             raise job.error
-        if not work.slices:
+        if not isinstance(mode, Publish):
             self._write_state()
         return [job.accepted[partition] for partition in sorted(job.accepted, reverse=True)]
 

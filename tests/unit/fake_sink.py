@@ -19,8 +19,9 @@ from twopc.checkpointing import PASSING, run_checkpoints
 from twopc.committer import SinkCommitter
 from twopc.coordinator import Coordinator
 from twopc.crash_points import crash_point
+from twopc.engine import Publish
 from twopc.errors import RetriableError
-from twopc.pending import Listener, Listeners
+from twopc.listeners import Listener, Listeners
 from twopc.records import TaskReport
 from twopc.registers import RegisterLog
 from twopc.sink import TwoPhaseCommitSink
@@ -252,8 +253,8 @@ class FakeEngine:
         if self.failures:
             raise self.failures.pop(0)
         planned = rows_of(work.batch.batch_id) if self.rows is None else self.rows
-        if work.slices:
-            planned = {task.partition: self._sinks[0].world.staged[str(task.staged)] for task in work.slices}
+        if isinstance(work.mode, Publish):
+            planned = {task.partition: self._sinks[0].world.staged[str(task.staged)] for task in work.mode.slices}
         # Reverse order: real tasks finish out of order.
         return [self._run_task(work, partition, planned[partition]) for partition in reversed(planned)]
 
@@ -262,7 +263,8 @@ class FakeEngine:
 
     def _run_task(self, work: Work, partition: int, rows: list[int]) -> TaskReport:
         handles = prepare_all(self._sinks, work, partition, [record_batch(rows)])
-        staged = f"{work.batch.batch_id}-{partition}-{len(self.works)}" if self._staging and not work.slices else None
+        is_staged = self._staging and not isinstance(work.mode, Publish)
+        staged = f"{work.batch.batch_id}-{partition}-{len(self.works)}" if is_staged else None
         if staged:
             self._sinks[0].world.staged[staged] = rows
         return TaskReport(partition=partition, rows=len(rows), checksum=sum(rows), handles=handles, staged=staged)
@@ -307,8 +309,8 @@ class Query:
                 self.listeners,
                 batch,
                 "run",
-                lambda pending, batch=batch: self.coordinator.process(batch, self.engine, pending),  # type: ignore[misc]
-                lambda error, _, batch=batch: isinstance(error, PASSING) and self.coordinator.is_undecided(batch),  # type: ignore[misc]
+                lambda pending, _, batch=batch: self.coordinator.process(batch, self.engine, pending),  # type: ignore[misc]
+                lambda error, batch=batch: isinstance(error, PASSING) and self.coordinator.is_undecided(batch),  # type: ignore[misc]
                 self.wait_ms,
             )
 

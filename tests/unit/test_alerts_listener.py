@@ -16,15 +16,16 @@ import pytest
 
 from tests.unit.history_support import T0, ended, failed, write
 from twopc.errors import BadRecordError, ConfigurationError
+from twopc.events import Triggered
 from twopc.integration.alerts import Alert, Alerts, ConsecutiveFailures, NoCheckpoint, to_log
 from twopc.integration.alerts import listener as module
-from twopc.pending import Listener, Pending
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from tests.unit.fake_sink import Cluster
     from twopc.integration.alerts.rules import Rule
+    from twopc.listeners import Listener
 
 BROKEN = ConsecutiveFailures("broken", 2)
 WAIT_S = 60.0
@@ -69,7 +70,7 @@ def test_time_that_passes_is_noticed_without_a_checkpoint() -> None:
     told: queue.Queue[Alert] = queue.Queue()
     clock = Clock()
     alerts = _alerts(told, NoCheckpoint("stalled", for_s=60), clock=clock)
-    alerts.triggered(Pending(0))
+    alerts.triggered(Triggered(0))
     clock.now += 61
     assert told.get(timeout=WAIT_S).rule == "stalled"
 
@@ -78,14 +79,14 @@ def test_a_query_that_was_closed_in_good_order_is_not_missed() -> None:
     told: queue.Queue[Alert] = queue.Queue()
     clock = Clock()
     alerts = _alerts(told, NoCheckpoint("stalled", for_s=60), clock=clock)
-    alerts.triggered(Pending(0))
+    alerts.triggered(Triggered(0))
     alerts.ended(ended(0))
     alerts.close()
     alerts._flush(time.monotonic() + WAIT_S)
     clock.now += 3_600
     alerts.close()  # a look at the clock
     alerts._flush(time.monotonic() + WAIT_S)
-    alerts.triggered(Pending(1))
+    alerts.triggered(Triggered(1))
     alerts._flush(time.monotonic() + WAIT_S)
     assert told.empty()
     clock.now += 61
@@ -99,16 +100,16 @@ def test_a_checkpoint_after_a_long_pause_of_the_source_is_not_late_when_it_begin
     checkpoint = write(tmp_path / "checkpoint", [ended(0)])
     clock.now += 3_600
     alerts = _alerts(told, NoCheckpoint("stalled", for_s=60, is_of_planned=True), at=checkpoint, clock=clock)
-    alerts.triggered(Pending(1))
+    alerts.triggered(Triggered(1))
     alerts.ended(ended(1, triggered_ms=int(clock.now * 1000)))
     alerts._flush(time.monotonic() + WAIT_S)
     clock.now += 3_600
-    alerts.triggered(Pending(2))
+    alerts.triggered(Triggered(2))
     alerts._flush(time.monotonic() + WAIT_S)
     assert told.empty()
     clock.now += 50
     alerts.ended(failed(2, "RetriableError", "away", triggered_ms=int(clock.now * 1000)))
-    alerts.triggered(Pending(2))
+    alerts.triggered(Triggered(2))
     alerts._flush(time.monotonic() + WAIT_S)
     assert told.empty()
     clock.now += 11
@@ -120,7 +121,7 @@ def test_a_query_that_failed_and_was_closed_is_missed() -> None:
     told: queue.Queue[Alert] = queue.Queue()
     clock = Clock()
     alerts = _alerts(told, NoCheckpoint("stalled", for_s=60), clock=clock)
-    alerts.triggered(Pending(0))
+    alerts.triggered(Triggered(0))
     alerts.ended(failed(0, "FatalError", "no"))
     alerts.close()
     alerts._flush(time.monotonic() + WAIT_S)
@@ -135,12 +136,12 @@ def test_nobody_watches_a_query_that_was_closed_in_good_order() -> None:
     told: queue.Queue[Alert] = queue.Queue()
     alerts = _alerts(told, BROKEN)
     for _ in range(2):
-        alerts.triggered(Pending(0))
+        alerts.triggered(Triggered(0))
         alerts.ended(failed(0, "FatalError", "no"))
-        alerts.triggered(Pending(0))
+        alerts.triggered(Triggered(0))
         alerts.ended(failed(0, "FatalError", "no"))
         assert told.get(timeout=WAIT_S).status == "firing"
-        alerts.triggered(Pending(0))
+        alerts.triggered(Triggered(0))
         assert len(threading.enumerate()) > len(before)
         alerts.ended(ended(0))
         alerts.close()
@@ -161,10 +162,10 @@ def test_an_alert_on_its_way_keeps_its_query_watched_until_it_is_delivered() -> 
         free.wait()
 
     alerts = Alerts([ConsecutiveFailures("broken", 1)], [channel])
-    alerts.triggered(Pending(0))
+    alerts.triggered(Triggered(0))
     alerts.ended(failed(0, "FatalError", "no"))
     assert asked.wait(WAIT_S)
-    alerts.triggered(Pending(0))
+    alerts.triggered(Triggered(0))
     alerts.ended(ended(0))
     alerts.close()
     alerts._happened.join()
@@ -180,15 +181,15 @@ def test_a_query_that_failed_is_not_missed_once_another_object_watches_its_next_
     clock = Clock()
     before = threading.enumerate()
     former = _alerts(told, NoCheckpoint("stalled", for_s=60), clock=clock)
-    former.triggered(Pending(0, "query", "run 1"))
+    former.triggered(Triggered(0, "query", "run 1"))
     former.ended(failed(0, "FatalError", "no"))
     former.close()
     other, beside, next_one = (_alerts(queue.Queue(), BROKEN) for _ in range(3))
-    other.triggered(Pending(0, "another query", "run 2"))
-    beside.triggered(Pending(0, "query", "run 1"))
+    other.triggered(Triggered(0, "another query", "run 2"))
+    beside.triggered(Triggered(0, "query", "run 1"))
     former._flush(time.monotonic() + WAIT_S)
     assert former in module._watching
-    next_one.triggered(Pending(0, "query", "run 3"))
+    next_one.triggered(Triggered(0, "query", "run 3"))
     former._flush(time.monotonic() + WAIT_S)
     clock.now += 3_600
     former.close()  # a look at the clock
@@ -216,7 +217,7 @@ def test_a_checkpoint_that_a_dead_process_has_planned_is_late_from_then_on(tmp_p
     clock = Clock()
     clock.now += 3_600
     alerts = _alerts(told, NoCheckpoint("stalled", for_s=60, is_of_planned=True), at=checkpoint, clock=clock)
-    alerts.triggered(Pending(1))
+    alerts.triggered(Triggered(1))
     assert told.get(timeout=WAIT_S).rule == "stalled"
 
 
@@ -224,13 +225,13 @@ def test_failures_of_earlier_processes_count_and_are_told_once(tmp_path: Path) -
     checkpoint = write(tmp_path / "checkpoint", [failed(0, "FatalError", "no", triggered_ms=T0 - 9_000)])
     told: queue.Queue[Alert] = queue.Queue()
     first = _alerts(told, BROKEN, at=checkpoint)
-    first.triggered(Pending(0))
+    first.triggered(Triggered(0))
     first.ended(failed(0, "FatalError", "no"))
     assert told.get(timeout=WAIT_S).status == "firing"
     first._flush(time.monotonic() + WAIT_S)
     write(checkpoint, [failed(0, "FatalError", "no", triggered_ms=T0 - 9_000 + n) for n in range(2)])
     second = _alerts(told, BROKEN, at=checkpoint)
-    second.triggered(Pending(0))
+    second.triggered(Triggered(0))
     second.ended(failed(0, "FatalError", "no"))
     second._flush(time.monotonic() + WAIT_S)
     assert told.empty()
@@ -243,7 +244,7 @@ def test_what_the_history_has_of_this_process_counts_once(tmp_path: Path) -> Non
     checkpoint = write(tmp_path / "checkpoint", [mine])  # by the time that the thread reads it, the writer was told
     told: queue.Queue[Alert] = queue.Queue()
     alerts = _alerts(told, BROKEN, at=checkpoint)
-    alerts.triggered(Pending(0))
+    alerts.triggered(Triggered(0))
     alerts.ended(mine)
     alerts._flush(time.monotonic() + WAIT_S)
     assert told.empty()
@@ -306,9 +307,9 @@ def test_a_process_that_ends_with_the_failure_tells_it_first(tmp_path: Path) -> 
     code = f"""
 from twopc.integration.alerts import Alerts
 from tests.unit.history_support import failed
-from twopc.pending import Pending
+from twopc.events import Triggered
 alerts = Alerts.from_file({str(rules)!r}, name="orders")
-alerts.triggered(Pending(0))
+alerts.triggered(Triggered(0))
 alerts.ended(failed(0, "FatalError", "no"))
 alerts.close()
 raise SystemExit(3)

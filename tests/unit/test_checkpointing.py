@@ -9,7 +9,7 @@ import pytest
 from tests.unit.coordinator_support import DRIVER_POINTS
 from tests.unit.fake_sink import Cluster, Query, all_rows
 from tests.unit.test_progress import Recording
-from twopc import errors, pending
+from twopc import errors, listeners, pending
 from twopc.checkpoint_config import CheckpointConfig
 from twopc.errors import CheckpointExpiredError, ConfigurationError, FencedError, RetriableError
 from twopc.progress import Checkpoint
@@ -196,6 +196,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(pending, "time", clock)
+    monkeypatch.setattr(listeners, "time", clock)
     return clock
 
 

@@ -10,6 +10,7 @@ from tests.unit.coordinator_support import OTHER, die_at, fail, records
 from tests.unit.fake_sink import QUERY_ID, Cluster, FakeCommitter, OwnLog, all_rows
 from tests.unit.objects import Objects
 from twopc import crash_points
+from twopc.engine import Repair
 from twopc.errors import (
     BadRecordError,
     CommitBlockedError,
@@ -267,7 +268,9 @@ def test_a_batch_lost_in_one_sink_is_repaired_in_that_sink_only(cluster: Cluster
     cluster.world.store("two").expire()
     query = cluster.start("one", "two")
     query.run(0)
-    assert query.engine.works[0].only_tasks == frozenset({("two", 0), ("two", 1), ("two", 2)})
+    mode = query.engine.works[0].mode
+    assert isinstance(mode, Repair)
+    assert mode.lost == {("two", 0), ("two", 1), ("two", 2)}
     assert cluster.world.store("one").visible() == cluster.world.store("two").visible() == all_rows(0)
 
 

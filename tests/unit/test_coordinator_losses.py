@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.unit.coordinator_support import die_at, records
 from tests.unit.fake_sink import Cluster, FakeStaging, all_rows, batch_of
 from twopc import crash_points
+from twopc.engine import Publish, Write
+from twopc.engine import Repair as RepairMode
 from twopc.errors import (
     CheckpointExpiredError,
     CommitBlockedError,
@@ -16,6 +19,15 @@ from twopc.errors import (
     RetriableError,
 )
 from twopc.records import Decision, Repair
+
+if TYPE_CHECKING:
+    from twopc.attempt import TaskKey
+    from twopc.engine import Work
+
+
+def _lost_of(work: Work) -> frozenset[TaskKey]:
+    assert isinstance(work.mode, RepairMode)
+    return work.mode.lost
 
 
 def test_a_batch_with_every_transaction_lost_is_rewritten(cluster: Cluster) -> None:
@@ -39,7 +51,7 @@ def test_a_partly_lost_batch_is_repaired_with_the_same_rows(cluster: Cluster) ->
     query.run(1)
     assert cluster.store.visible() == all_rows(0, 1)
     (work,) = query.engine.works
-    assert work.only_tasks == frozenset({("fake", 2)})
+    assert work.mode == RepairMode(frozenset({("fake", 2)}), direct=frozenset())
     (repaired,) = records(cluster, Repair)
     assert isinstance(repaired, Repair)
     assert [task.partition for task in repaired.tasks] == [2]
@@ -117,7 +129,7 @@ def test_a_replay_with_the_decided_rows_in_other_tasks_is_repaired(
     query.engine.rows = rows
     query.run(0)
     assert cluster.store.visible() == all_rows(0)
-    assert [{partition for _, partition in work.only_tasks or ()} for work in query.engine.works] == written
+    assert [{partition for _, partition in _lost_of(work)} for work in query.engine.works] == written
     (repaired,) = records(cluster, Repair)
     assert isinstance(repaired, Repair)
     assert [task.partition for task in repaired.tasks] == [2]
@@ -130,7 +142,7 @@ def test_an_engine_that_writes_more_than_the_lost_tasks_is_caught_before_the_dec
     cluster.store.expire(1)
     query = cluster.start()
     prepare = query.engine.prepare
-    query.engine.prepare = lambda work: prepare(replace(work, only_tasks=None))  # type: ignore[method-assign]
+    query.engine.prepare = lambda work: prepare(replace(work, mode=Write()))  # type: ignore[method-assign]
     with pytest.raises(AssertionError, match="exactly what was lost"):
         query.run(0)
     assert (records(cluster, Repair), cluster.store.visible()) == ([], all_rows(0)[:4])
@@ -156,7 +168,8 @@ def test_staged_rows_are_published_whatever_the_replay_has(lost: int | None, clu
     assert cluster.store.visible() == all_rows(0)
     assert query.engine.evaluated == 1
     (work,) = query.engine.works
-    assert {task.partition for task in work.slices} == {partition for _, partition in work.only_tasks or ()}
+    assert isinstance(work.mode, Publish)
+    assert {task.partition for task in work.mode.slices} == {partition for _, partition in work.mode.lost}
 
 
 def test_staged_rows_are_published_even_if_spark_has_moved_past_the_batch(cluster: Cluster) -> None:
@@ -166,7 +179,7 @@ def test_staged_rows_are_published_even_if_spark_has_moved_past_the_batch(cluste
     query.run(1)
     assert cluster.store.visible() == all_rows(0, 1)
     assert query.engine.evaluated == 0
-    assert [(work.batch.batch_id, len(work.slices)) for work in query.engine.works] == [(0, 3), (1, 0)]
+    assert [(work.batch.batch_id, type(work.mode)) for work in query.engine.works] == [(0, Publish), (1, Write)]
 
 
 def test_staged_rows_are_not_published_if_one_slice_is_missing(cluster: Cluster) -> None:

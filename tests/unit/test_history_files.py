@@ -20,7 +20,7 @@ from twopc.sealed import with_check
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from twopc.pending import Listener
+    from twopc.listeners import Listener
 
 
 def _directory(checkpoint: Path) -> Path:

@@ -11,8 +11,8 @@ import pytest
 
 from tests.unit.history_support import ended, failed
 from twopc.errors import BadRecordError, CommitBlockedError
+from twopc.events import Phase, Triggered
 from twopc.integration.history import CheckpointLog, PrometheusMetrics
-from twopc.pending import Pending
 from twopc.progress import Cause
 
 if TYPE_CHECKING:
@@ -85,14 +85,13 @@ def test_the_age_of_open_transactions_is_known_while_they_are_open(registry: Any
         return found
 
     assert ratio() == 0
-    pending = Pending(7)
-    metrics.triggered(pending)
+    metrics.triggered(Triggered(7))
     assert ratio() == 0
-    pending.attempting(600_000.0)
-    pending.attempt_began = time.monotonic() - 300
+    began = time.monotonic() - 300
+    metrics.entered(Phase("prepare", attempt_began=began, transactions_live_ms=600_000.0))
     assert 0.5 <= ratio() < 1
     assert registry.get_sample_value("twopc_checkpoint_age_seconds", {"query": "q"}) >= 0
-    pending.enter("finish")
+    metrics.entered(Phase("finish", attempt_began=began, transactions_live_ms=600_000.0))
     assert ratio() == 0
     metrics.ended(ended(7))
     assert ratio() == 0

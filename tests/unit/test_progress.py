@@ -9,13 +9,15 @@ import pytest
 from tests.unit.coordinator_support import die_at, fail
 from tests.unit.fake_sink import Cluster, Query, all_rows
 from twopc.errors import BadRecordError, CheckpointExpiredError, RetriableError
-from twopc.pending import Listener, Pending, explain
+from twopc.listeners import Listener, explain
+from twopc.pending import Pending
 from twopc.progress import Acknowledgement, Checkpoint, describe
 from twopc.settings import Settings
 from twopc.testing.crash_points import InjectedFault, arm
 
 if TYPE_CHECKING:
     from twopc.engine import Work
+    from twopc.events import Triggered
     from twopc.records import TaskReport
 
 
@@ -23,8 +25,8 @@ class Recording(Listener):
     def __init__(self) -> None:
         self.told: list[int | Checkpoint] = []
 
-    def triggered(self, pending: Pending) -> None:
-        self.told.append(pending.batch_id)
+    def triggered(self, checkpoint: Triggered) -> None:
+        self.told.append(checkpoint.batch_id)
 
     def ended(self, checkpoint: Checkpoint) -> None:
         self.told.append(checkpoint)
@@ -37,8 +39,8 @@ class Recording(Listener):
 
 
 class Broken(Listener):
-    def triggered(self, pending: Pending) -> None:
-        raise OSError(f"no space left, at {pending.batch_id}")
+    def triggered(self, checkpoint: Triggered) -> None:
+        raise OSError(f"no space left, at {checkpoint.batch_id}")
 
     def ended(self, checkpoint: Checkpoint) -> None:
         raise OSError(f"no space left, at {checkpoint.batch_id}")
@@ -141,7 +143,7 @@ class Declining:
         work.pending.acknowledged(
             [Acknowledgement(partition=4, rows=9, took_ms=1500.0, read_ms=300.0, flush_ms=1100.0)]
         )
-        work.pending.is_declined = True
+        work.pending.declined()
         raise BadRecordError("task 5: row 7 is too large")
 
     def evaluate(self) -> None:
@@ -209,7 +211,7 @@ def test_a_record_stays_small_whatever_the_batch(cluster: Cluster, seen: Recordi
 
 def test_the_limit_and_its_setting_are_part_of_the_facts() -> None:
     pending = Pending(7)
-    pending.limit_ms, pending.limited_by = 600_000, "CheckpointConfig.timeout_ms"
+    pending.limited(600_000, "CheckpointConfig.timeout_ms", planned=None)
     text = describe(pending.ended(CheckpointExpiredError("too slow")))
     assert text.startswith("Checkpoint 7 was triggered at ")
     assert text.endswith("Its limit was 600.0 s, set by CheckpointConfig.timeout_ms")
@@ -220,7 +222,8 @@ def test_what_an_attempt_that_is_tried_again_has_noted_is_not_the_next_ones(quer
 
     def decline_first(work: Work) -> list[TaskReport]:
         work.pending.acknowledged([Acknowledgement(partition=0, took_ms=9.0)])
-        work.pending.is_declined = len(query.engine.works) == 0
+        if not query.engine.works:
+            work.pending.declined()
         query.engine.failures = [RetriableError("away")] if not query.engine.works else [BadRecordError("no")]
         return prepare(work)
 

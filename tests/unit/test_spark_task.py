@@ -16,6 +16,7 @@ from tests.unit.coordinator_support import fail
 from tests.unit.fake_sink import FakeSink, FakeWriter, World
 from twopc.attempt import Attempt
 from twopc.crash_points import arm
+from twopc.engine import Publish, Repair, Write
 from twopc.errors import BadRecordError, RetriableError
 from twopc.integration.spark import task
 from twopc.integration.spark.kept import Runs
@@ -31,10 +32,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from twopc.engine import Mode
     from twopc.records import TaskReport
 
 STAGE, PARTITION, ATTEMPT = 7, 1, 2
 VALUES = View(columns=(("value", 0),))
+NOTHING = Repair(frozenset(), frozenset())
 COUNTER = RedisSink(name="totals", url="redis://nowhere", mapping=IncrBy("total", by="value"))
 LETTERS = KafkaSink(name="letters", bootstrap_servers="nowhere:1", topic="bad")
 
@@ -58,7 +61,7 @@ def given(*rows: tuple[int | None, int]) -> pa.RecordBatch:
 
 def task_of(
     *sinks: Any,
-    only_tasks: frozenset[tuple[str, int]] | None = None,
+    mode: Mode = Write(),  # noqa: B008 - immutable
     bad_rows: str = "",
     staging: Staging | None = None,
 ) -> PrepareTask:
@@ -70,12 +73,11 @@ def task_of(
         attempt=Attempt(0, 1),
         driver_epochs={sink.name: 0 for sink in sinks},
         committed_through=-1,
-        only_tasks=only_tasks,
+        mode=mode,
         frame="",
         first_task=0,
         staging=staging,
         views={sink.name: View(columns=VALUES.columns, of_bad_rows=sink.name == bad_rows) for sink in sinks},
-        slices=(),
     )
 
 
@@ -130,7 +132,7 @@ def test_a_checksum_has_64_bits_over_any_number_of_arrow_batches(world: World) -
 
 def test_the_checksum_depends_on_which_rows_are_bad() -> None:
     """Otherwise a replay with other bad rows could write one of them nowhere."""
-    nowhere = task_of(COUNTER, LETTERS, only_tasks=frozenset(), bad_rows="letters")
+    nowhere = task_of(COUNTER, LETTERS, mode=NOTHING, bad_rows="letters")
     sound, first, second = (
         reported(nowhere, given(*rows)).checksum
         for rows in ([(1, 5), (2, 6)], [(None, 5), (2, 6)], [(1, 5), (None, 6)])
@@ -141,7 +143,8 @@ def test_the_checksum_depends_on_which_rows_are_bad() -> None:
 def test_a_task_writes_only_what_was_requested_and_reports_all_rows(world: World) -> None:
     sinks = FakeSink(world, "one"), FakeSink(world, "other")
     report = reported(
-        task_of(*sinks, only_tasks=frozenset({("one", PARTITION), ("other", PARTITION + 1)})), given((1, 5))
+        task_of(*sinks, mode=Repair(frozenset({("one", PARTITION), ("other", PARTITION + 1)}), frozenset())),
+        given((1, 5)),
     )
     assert (report.rows, report.checksum, list(report.handles)) == (1, 5, ["one"])
     assert not world.store("other").transactions
@@ -152,31 +155,33 @@ def test_a_handed_over_transaction_outlives_its_task(world: World) -> None:
     assert [one.state for one in world.store().transactions.values()] == ["prepared"]
 
 
-def publishing(tmp_path: Path, *sinks: FakeSink, lost: frozenset[tuple[str, int]]) -> PrepareTask:
-    """A task that publishes the slice of partition 5: it is the second one that was lost."""
+def publishing(
+    tmp_path: Path, *sinks: FakeSink, lost: frozenset[tuple[str, int]]
+) -> tuple[PrepareTask, tuple[TaskReport, ...]]:
+    """A task that publishes the slice of partition 5, the second one that was lost; and the decided reports."""
     made = task_of(*sinks, staging=Staging(str(tmp_path)))
-    staged = reported(replace(made, only_tasks=frozenset()), given((1, 5), (2, 6)))
+    staged = reported(replace(made, mode=NOTHING), given((1, 5), (2, 6)))
     slices = tuple(msgspec.structs.replace(staged, partition=partition) for partition in (2, 5))
-    return replace(made, only_tasks=lost, slices=slices, views={})
+    return replace(made, mode=Publish(lost, slices), views={}), slices
 
 
 def test_a_task_publishes_the_rows_of_its_slice_under_its_decided_number(world: World, tmp_path: Path) -> None:
-    made = publishing(tmp_path, FakeSink(world), lost=frozenset({("fake", 5)}))
+    made, slices = publishing(tmp_path, FakeSink(world), lost=frozenset({("fake", 5)}))
     report = reported(made, given((99, 7)))
     ((name, transaction),) = world.store().transactions.items()
     assert (transaction.state, transaction.rows) == ("prepared", [1, 2])
-    assert report == msgspec.structs.replace(made.slices[1], handles={"fake": {"transaction": name}})
+    assert report == msgspec.structs.replace(slices[1], handles={"fake": {"transaction": name}})
 
 
 def test_each_sink_is_published_only_what_it_lost(world: World, tmp_path: Path) -> None:
     sinks = FakeSink(world, "one"), FakeSink(world, "two")
-    made = publishing(tmp_path, *sinks, lost=frozenset({("one", 2), ("two", 5)}))
+    made, _slices = publishing(tmp_path, *sinks, lost=frozenset({("one", 2), ("two", 5)}))
     assert list(reported(made, given((99, 7))).handles) == ["two"]
     assert not world.store("one").transactions
 
 
 def test_a_failed_publication_aborts_its_own_transaction(world: World, tmp_path: Path) -> None:
-    made = publishing(tmp_path, FakeSink(world), lost=frozenset({("fake", 5)}))
+    made, _slices = publishing(tmp_path, FakeSink(world), lost=frozenset({("fake", 5)}))
     arm("task.flushed", fail)
     with pytest.raises(InjectedFault):
         reported(made, given((99, 7)))

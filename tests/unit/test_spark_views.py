@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twopc.attempt import Attempt
+from twopc.engine import Repair
 from twopc.errors import BadRecordError
 from twopc.integration.spark.kept import Runs
 from twopc.integration.spark.staging import SliceWriter, Staging
@@ -183,12 +184,11 @@ def test_a_task_stages_screened_rows(tmp_path: Path) -> None:
         attempt=Attempt(0, 1),
         driver_epochs=dict.fromkeys(VIEWS, 0),
         committed_through=-1,
-        only_tasks=frozenset(),
+        mode=Repair(frozenset(), frozenset()),
         frame="",
         first_task=0,
         staging=Staging(str(tmp_path)),
         views=VIEWS,
-        slices=(),
     )
     rows = batch((b"a", "x", 1), (b"b", None, 2)).append_column(CHECKSUM, pa.array([1, 2], pa.int64()))
     report = task.execute(0, [rows]).report

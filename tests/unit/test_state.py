@@ -1,4 +1,4 @@
-"""The transitions of a transaction and of a batch, and the writer that follows them."""
+"""The transitions of a transaction, and the writer that follows them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,11 @@ import pytest
 from tests.unit.fake_sink import FakeWriter, World, record_batch
 from twopc.attempt import Attempt, TaskAttempt
 from twopc.crash_points import arm
-from twopc.state import ALLOWED_TRANSITIONS, BatchState, TransactionState, move
+from twopc.state import ALLOWED_TRANSITIONS, TransactionState, move
 
 
 @pytest.mark.parametrize(("current", "to"), list(product(TransactionState, TransactionState)))
 def test_a_transaction_makes_only_allowed_transitions(current: TransactionState, to: TransactionState) -> None:
-    if to in ALLOWED_TRANSITIONS[current]:
-        assert move(current, to) is to
-    else:
-        with pytest.raises(AssertionError, match=f"cannot change from {current.value} to {to.value}$"):
-            move(current, to)
-
-
-@pytest.mark.parametrize(("current", "to"), list(product(BatchState, BatchState)))
-def test_a_batch_makes_only_allowed_transitions(current: BatchState, to: BatchState) -> None:
     if to in ALLOWED_TRANSITIONS[current]:
         assert move(current, to) is to
     else:
@@ -39,12 +30,6 @@ def test_handed_over_and_aborted_transactions_are_never_ended_again() -> None:
 def test_only_a_prepared_transaction_is_handed_over() -> None:
     before = [state for state, to in ALLOWED_TRANSITIONS.items() if TransactionState.HANDED_OVER in to]
     assert before == [TransactionState.PREPARED]
-
-
-def test_a_batch_is_prepared_before_it_is_decided_and_decided_before_it_is_committed() -> None:
-    sources = {to: [s for s, ends in ALLOWED_TRANSITIONS.items() if to in ends] for to in BatchState}
-    assert sources[BatchState.COMMITTED] == [BatchState.DECIDED]
-    assert sources[BatchState.DECIDED] == [BatchState.PREPARED]
 
 
 # -- the writer --------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from tests.reader import consumer_of, counted, read_to_end
 from tests.tasks import attempt_of
 from twopc import crash_points
 from twopc.attempt import Attempt
-from twopc.engine import Work
+from twopc.engine import Work, Write
 from twopc.records import Acquired, Decision
 from twopc.sinks.kafka import producer_pool
 from twopc.sinks.kafka.decision_log import KafkaDecisionLog
@@ -199,7 +199,7 @@ def work_of(play: Play, batch: int, *, driver_epoch: int, counter: int = 1, comm
         attempt=Attempt(driver_epoch, counter),
         driver_epochs={play.name: driver_epoch},
         committed_through=committed_through,
-        only_tasks=None,
+        mode=Write(),
         timeout_ms=None,
     )
 

@@ -17,7 +17,7 @@ from twopc.checkpoint_config import CheckpointConfig
 from twopc.checkpointing import PASSING, run_checkpoints
 from twopc.decision_log import DecisionLog
 from twopc.errors import RetriableError, TwoPhaseCommitError
-from twopc.pending import Listeners
+from twopc.listeners import Listeners
 from twopc.settings import Settings
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ def process(driver: Coordinator, play: Play, tasks: Tasks, batch: int, *, tolera
         Listeners(),
         of,
         "run",
-        lambda pending: driver.process(of, tasks, pending),
-        lambda error, _: isinstance(error, PASSING) and driver.is_undecided(of),
+        lambda pending, _: driver.process(of, tasks, pending),
+        lambda error: isinstance(error, PASSING) and driver.is_undecided(of),
         lambda _: None,
     )
 

@@ -10,6 +10,7 @@ from twopc.attempt import Attempt, Claim, TaskAttempt
 from twopc.batch import Batch
 from twopc.coordinator import Coordinator
 from twopc.crash_points import crash_point
+from twopc.engine import Write
 from twopc.files import LocalFiles
 from twopc.records import TaskReport
 
@@ -44,13 +45,13 @@ def attempt_of(work: Work, sink: str, partition: int) -> TaskAttempt:
         partition=partition,
         driver_epoch=work.driver_epochs[sink],
         committed_through=work.committed_through,
-        is_repair=work.only_tasks is not None,
+        is_repair=not isinstance(work.mode, Write),
     )
 
 
 def is_wanted(work: Work, sink: str, partition: int) -> bool:
     """Whether the task writes to the sink of that name; it is evaluated and reported in any case (rule 9)."""
-    return work.only_tasks is None or (sink, partition) in work.only_tasks
+    return work.mode.includes((sink, partition))
 
 
 class Driver:

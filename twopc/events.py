@@ -1,0 +1,38 @@
+"""Events of a checkpoint in progress, as listeners get them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Triggered:
+    """A checkpoint was triggered.
+
+    Attributes:
+        batch_id: its id.
+        query_id, run_id: Spark's ids of the query and of this run of it.
+        triggered_ms: since 1970 UTC.
+    """
+
+    batch_id: int
+    query_id: str = ""
+    run_id: str = ""
+    triggered_ms: int = 0
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The checkpoint in progress entered a phase.
+
+    Attributes:
+        name: of the phase: ``prepare``, ``confirm``, ``decide``, ``commit``, and the parts of a start.
+        attempt_began: when this attempt's tasks, and so its transactions, began, by the monotonic clock; None before the first.
+        transactions_live_ms: how long the sinks' transactions may be open until they must be decided; None: for ever.
+        transactions: the names of the transactions that were prepared last.
+    """
+
+    name: str
+    attempt_began: float | None = None
+    transactions_live_ms: float | None = None
+    transactions: tuple[str, ...] = ()

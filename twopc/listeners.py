@@ -1,0 +1,120 @@
+"""What watches a query's checkpoints. Listeners get immutable events; nothing they do, or fail to do, changes a checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from twopc.errors import TwoPhaseCommitError
+from twopc.events import Triggered
+from twopc.pending import Pending
+from twopc.progress import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from twopc.batch import Batch
+    from twopc.events import Phase
+    from twopc.progress import Checkpoint
+
+logger = logging.getLogger(__name__)
+
+
+class Listener:
+    """Watches checkpoints.
+
+    Called in the query's own thread, so it must be quick. Its errors are logged once and change nothing.
+    """
+
+    def triggered(self, checkpoint: Triggered) -> None:
+        """Handle the start of a checkpoint."""
+
+    def entered(self, phase: Phase) -> None:
+        """Handle the beginning of a phase of the checkpoint in progress, which ends the phase before it."""
+
+    def ended(self, checkpoint: Checkpoint) -> None:
+        """Handle the end of a checkpoint, completed or failed. The protocol has done everything that it does for it."""
+
+    def close(self) -> None:
+        """Handle the end of the query, or a failure after which it begins with recovery."""
+
+
+class Listeners:
+    """Notifies several listeners, and keeps their errors away from the query."""
+
+    def __init__(self, listeners: Sequence[Listener] = ()) -> None:
+        self._listeners = tuple(listeners)
+        self._broken: set[int] = set()
+        self._last_ended: float | None = None
+
+    @property
+    def idle_ms(self) -> float:
+        """How long ago the last checkpoint ended; infinite before there was one."""
+        return math.inf if self._last_ended is None else (time.monotonic() - self._last_ended) * 1000
+
+    @contextlib.contextmanager
+    def watching(self, batch: Batch, run_id: str, *, failed_before: int = 0) -> Iterator[Pending]:
+        """Trigger a checkpoint that ends with the body. If the body raises, add the facts of the checkpoint to the error."""
+        pending = Pending(
+            batch.batch_id,
+            query_id=batch.query_id,
+            run_id=run_id,
+            last_ended=self._last_ended,
+            failed_before=failed_before,
+            notify=self._entered,
+        )
+        trigger = Triggered(batch.batch_id, batch.query_id, run_id, pending.triggered_ms)
+        for listener in self._listeners:
+            self._tell(listener, listener.triggered, trigger)
+        try:
+            yield pending
+        except BaseException as error:
+            self._tell(self, self._end, pending, error)
+            raise
+        self._tell(self, self._end, pending, None)
+
+    def close(self) -> None:
+        """Notify the listeners that the query has ended, or begins again with recovery."""
+        for listener in self._listeners:
+            self._tell(listener, listener.close)
+
+    def _entered(self, phase: Phase) -> None:
+        for listener in self._listeners:
+            self._tell(listener, listener.entered, phase)
+
+    def _end(self, pending: Pending, error: BaseException | None) -> None:
+        self._last_ended = time.monotonic()
+        checkpoint = pending.ended(error)
+        for listener in self._listeners:
+            self._tell(listener, listener.ended, checkpoint)
+        if error is not None:
+            explain(error, checkpoint)
+
+    def _tell(self, one: object, tell: Callable[..., None], *facts: object) -> None:
+        """Call a listener. No error of it stops the query: the checkpoint may already be committed."""
+        try:
+            tell(*facts)
+        except Exception as error:  # noqa: BLE001 - see above
+            self._note(one, error)
+
+    def _note(self, listener: object, error: Exception) -> None:
+        if id(listener) not in self._broken:
+            self._broken.add(id(listener))
+            logger.warning(
+                "%s failed; the query continues, and this warning appears only once: %r", type(listener).__name__, error
+            )
+
+
+def explain(error: BaseException, checkpoint: Checkpoint) -> None:
+    """Add the facts of a failed checkpoint to one of our errors; to any other error, as a note (Python 3.11 and later)."""
+    facts = describe(checkpoint)
+    if isinstance(error, TwoPhaseCommitError) and error.args:
+        if error.checkpoint is None:  # else it is the same error once more: a run in doubt raises it for every batch
+            error.checkpoint = checkpoint
+            error.args = (f"{error.args[0]}. {facts}", *error.args[1:])
+    elif sys.version_info >= (3, 11):
+        error.add_note(facts)
