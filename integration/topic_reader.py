@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from twopc.errors import RetriableError
+from twopc.errors import RetriableError, UnavailableError
 from twopc.sinks.kafka.errors import on_topic, translate
 from twopc.sinks.kafka.reader import COMMITTED
 
@@ -49,7 +49,7 @@ def read_topic(
             # Large lists are cheap per record; if none is ready within 0.2 s, wait for a single one.
             messages = consumer.consume(_FETCH, 0.2) or consumer.consume(1, timeout_ms / 1000)
             if not messages:
-                raise RetriableError(f"no answer from the brokers within {timeout_ms:.0f} ms while reading {topic}")
+                raise UnavailableError(f"no answer from the brokers within {timeout_ms:.0f} ms while reading {topic}")
             if records := _within(messages, pending, topic):
                 yield records
     finally:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         RetriableError,
         SchemaError,
         TwoPhaseCommitError,
+        UnavailableError,
     )
     from twopc.events import Phase, Triggered
     from twopc.files import Files, LocalFiles, MemoryFiles
@@ -97,6 +98,7 @@ __all__ = [
     "Triggered",
     "TwoPhaseCommitError",
     "TwoPhaseCommitSink",
+    "UnavailableError",
     "Work",
     "__version__",
     "crash_point",

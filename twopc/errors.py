@@ -39,6 +39,10 @@ class RetriableError(TwoPhaseCommitError):
     retriable = True
 
 
+class UnavailableError(RetriableError):
+    """A server that the batch needs did not answer, or not in time. Nothing of the attempt is or will be visible."""
+
+
 class FatalError(TwoPhaseCommitError):
     """The attempt failed before its decision and would fail again. The message says what to fix."""
 

@@ -13,10 +13,10 @@ _MEMORY: Final = (
     r"OutOfMemoryError|GC overhead limit|ExecutorLostFailure|exit code:? 137|Container killed|MemoryError"
     r"|Python worker exited unexpectedly"
 )
-_BROKER: Final = (
-    r"_TRANSPORT|_ALL_BROKERS_DOWN|_MSG_TIMED_OUT|_TIMED_OUT|Local: Message timed out|Connection refused"
-    r"|no Kafka broker responds|no transaction coordinator responds|COORDINATOR_NOT_AVAILABLE"
-    r"|were not acknowledged within|took no record for|not stable within"
+#: What clients call it in the text of an error that is not of the class: librdkafka's codes, Java's exceptions.
+_UNAVAILABLE: Final = (
+    r"\((_TRANSPORT|_ALL_BROKERS_DOWN|_MSG_TIMED_OUT|_TIMED_OUT|COORDINATOR_NOT_AVAILABLE)\)|Connection refused"
+    r"|org\.apache\.kafka\.common\.errors\.(Timeout|Disconnect|Network)Exception"
 )
 _USER_CODE: Final = (
     r"PythonException|PYTHON_EXCEPTION|NumberFormatException|ArithmeticException|CAST_INVALID_INPUT|DIVIDE_BY_ZERO"
@@ -67,12 +67,12 @@ FAILING: Final = (
         failures([], _MEMORY),
     ),
     Rule(
-        "broker gone",
-        "The brokers do not answer, or do not answer in time.",
+        "unavailable",
+        "A server does not answer, or not in time.",
         "Look at the brokers and the network first: `twopc preflight` tries each step. If they are only slow, raise timeout_ms "
         "of the sink, and send fewer, larger requests: kafka.batch.size, kafka.linger.ms, kafka.compression.type. The delivery "
         "timeout (delivery.timeout.ms) is kafka.transaction.timeout.ms.",
-        failures([], _BROKER),
+        failures(["UnavailableError"], _UNAVAILABLE),
     ),
     Rule(
         "expired",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from twopc.errors import ConfigurationError, RetriableError
+from twopc.errors import ConfigurationError, UnavailableError
 from twopc.integration.connection_options import quiet_admin
 from twopc.integration.migrate.handover import Bounds
 from twopc.integration.migrate.identity import identity_of
@@ -154,6 +154,6 @@ def _at_time(admin: AdminClient, topic: str, ends: Mapping[int, int], at_ms: int
         for where, future in admin.list_offsets(wanted, request_timeout=timeout_ms / 1000).items():
             offset = future.result().offset
             if offset < _NONE_AT_THAT_TIME:  # librdkafka reports no error when the broker did not respond
-                raise RetriableError(f"{topic}[{where.partition}]: no answer within {timeout_ms:.0f} ms")
+                raise UnavailableError(f"{topic}[{where.partition}]: no answer within {timeout_ms:.0f} ms")
             found[where.partition] = ends[where.partition] if offset == _NONE_AT_THAT_TIME else offset
     return found

@@ -8,7 +8,7 @@ from confluent_kafka import Uuid
 from confluent_kafka.admin import OffsetSpec
 
 from twopc.attempt import Attempt, Evidence
-from twopc.errors import FencedError, RetriableError
+from twopc.errors import FencedError, UnavailableError
 from twopc.integration.preflight.findings import Result
 from twopc.integration.preflight.trial import QUERY_ID
 from twopc.records import Decision, TaskReport
@@ -65,7 +65,7 @@ def _use_ids(trial: Trial) -> Outcome:
     tid = driver_id(trial.sink.name)
     answer = until_final([tid], lambda _: trial.client.fence([ProducerIdentity(tid)]), timeout_ms=trial.timeout_ms)[tid]
     if answer == NO_ANSWER:
-        raise RetriableError(f"no coordinator answers InitProducerId for {tid} within {trial.timeout_ms} ms")
+        raise UnavailableError(f"no coordinator answers InitProducerId for {tid} within {trial.timeout_ms} ms")
     if answer != NONE:
         fix = rights(trial.original) if answer == NOT_AUTHORIZED else _NOT_KAFKA
         return Outcome(Result.FAIL, f"InitProducerId for {tid} is answered {answer}", fix)

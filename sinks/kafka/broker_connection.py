@@ -18,7 +18,7 @@ from kafka.net.compat import KafkaNetClient
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslBytesRequest, SaslBytesResponse
 
-from twopc.errors import ConfigurationError, RetriableError, TwoPhaseCommitError
+from twopc.errors import ConfigurationError, TwoPhaseCommitError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,7 +60,7 @@ class BrokerConnection:
         """Connect.
 
         Raises:
-            RetriableError: no broker responds.
+            UnavailableError: no broker responds.
             ConfigurationError: the connection's options are wrong.
             TwoPhaseCommitError: no token for SASL/OAUTHBEARER can be had.
         """
@@ -208,7 +208,7 @@ async def _outcome(sent: Any) -> Any:
 def _unreachable(config: Mapping[str, Any], error: Exception) -> TwoPhaseCommitError:
     servers = ", ".join(config["bootstrap_servers"])
     if isinstance(error, kafka_errors.KafkaTimeoutError):
-        return RetriableError(
+        return UnavailableError(
             f"no Kafka broker responds at {servers} ({error}). Check bootstrap_servers and the network; on a secured "
             "listener also check kafka.security.protocol, kafka.sasl.* and kafka.ssl.*"
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twopc.attempt import Evidence
 from twopc.committer import SinkCommitter
-from twopc.errors import ConfigurationError, RetriableError
+from twopc.errors import ConfigurationError, UnavailableError
 from twopc.sinks.kafka import markers
 from twopc.sinks.kafka.decision_log import KafkaDecisionLog
 from twopc.sinks.kafka.handle import KafkaHandle, task_id
@@ -78,7 +78,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         report = until_final([probe], look, timeout_ms=self._timeout_ms)[probe]
         if report == NO_ANSWER:
             silent = f"no transaction coordinator responds at {self._settings.bootstrap_servers} within {self._timeout_ms} ms"
-            raise RetriableError("; ".join([silent, *failures()]))
+            raise UnavailableError("; ".join([silent, *failures()]))
         if report == NOT_AUTHORIZED:
             raise ConfigurationError(
                 f"sink {sink!r} may not describe its transactional ids, so it cannot find transactions that a failed driver "

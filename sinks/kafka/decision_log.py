@@ -20,8 +20,8 @@ from twopc.errors import (
     DecisionInDoubtError,
     DecisionLogDamagedError,
     FencedError,
-    RetriableError,
     TwoPhaseCommitError,
+    UnavailableError,
 )
 from twopc.records import Acquired, Decision, Entries, LogContents, Record, truncated_to
 from twopc.refusals import FAILOVER
@@ -168,7 +168,7 @@ class KafkaDecisionLog(DecisionLog):
             left_ms = max(1.0, (deadline - time.monotonic()) * 1000)
             end = self._offset(OffsetSpec.latest(), committed=True, timeout_ms=left_ms)
             if end <= offset:
-                raise RetriableError(f"it was not stable within {self._timeout_ms} ms")
+                raise UnavailableError(f"it was not stable within {self._timeout_ms} ms")
             return list(self.reader.rows(self.name, DRIVER_PARTITION, offset, None, end=end, timeout_ms=left_ms))
 
         retry = retrying(is_retriable, timeout_s=self._timeout_ms / 1000, backoff=wait_fixed(_READ_BACK_PAUSE_S))

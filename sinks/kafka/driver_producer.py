@@ -133,7 +133,7 @@ class DriverProducer:
     def _refused(self, error: KafkaException | SystemError) -> TwoPhaseCommitError:
         doing, right = f"writing to the ledger {self._ledger}", on_topic("Write", self._ledger)
         found = ledger_gone(error_of(error), self._ledger) or translate(error, doing, right)
-        return RetriableError(f"{found}{self._client_log.said()}") if isinstance(found, RetriableError) else found
+        return type(found)(f"{found}{self._client_log.said()}") if isinstance(found, RetriableError) else found
 
     def _commit(self) -> None:
         """Commit, and repeat the commit while its error is retriable; the decision itself is never repeated (rule 12)."""

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 
-from twopc.errors import BadRecordError, ConfigurationError, FencedError, RetriableError, TwoPhaseCommitError
+from twopc.errors import (
+    BadRecordError,
+    ConfigurationError,
+    FencedError,
+    RetriableError,
+    TwoPhaseCommitError,
+    UnavailableError,
+)
 from twopc.sinks.kafka.oauth import failures
 
 if TYPE_CHECKING:
@@ -33,6 +40,24 @@ _NOT_CONNECTED: Final = frozenset(
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError._AUTHENTICATION,
         KafkaError.SASL_AUTHENTICATION_FAILED,
+    }
+)
+
+#: The brokers do not answer, or not in time.
+_UNAVAILABLE: Final = frozenset(
+    {
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     }
 )
 
@@ -193,7 +218,8 @@ def translate(error: KafkaException | SystemError | KafkaError, doing: str, righ
         return BadRecordError(f"{text}: {_BAD_RECORD[inner.code()]}")
     if inner.code() in _CONFIGURATION:
         return ConfigurationError(f"{text}: {_CONFIGURATION[inner.code()]}")
-    return RetriableError(f"{text}: {_PASSING[inner.code()]}" if inner.code() in _PASSING else text)
+    kind = UnavailableError if inner.code() in _UNAVAILABLE else RetriableError
+    return kind(f"{text}: {_PASSING[inner.code()]}" if inner.code() in _PASSING else text)
 
 
 def translate_in_task(

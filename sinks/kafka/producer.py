@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import confluent_kafka
 from confluent_kafka import KafkaError, Producer
 
-from twopc.errors import RetriableError
+from twopc.errors import RetriableError, UnavailableError
 from twopc.sinks.kafka import librdkafka
 from twopc.sinks.kafka.client_log import ClientLog
 from twopc.sinks.kafka.errors import SERVING, on_ids, translate_in_task, translated
@@ -99,11 +99,11 @@ def make_ready(
             ready = _initialised(config, identity, transactional_id, sequence, topics, timeout_ms=timeout_ms)
         except RetriableError as error:
             diagnose(config)
-            raise RetriableError(f"{error}{log.said()}") from error
+            raise type(error)(f"{error}{log.said()}") from error
         if ready.identity != UNKNOWN:
             return ready
         _warn_of_statistics(confluent_kafka.libversion()[0])
-    raise RetriableError(f"{transactional_id}: librdkafka did not report a producer id within {timeout_ms} ms")
+    raise UnavailableError(f"{transactional_id}: librdkafka did not report a producer id within {timeout_ms} ms")
 
 
 def _initialised(  # noqa: PLR0913 - as make_ready

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from tenacity import wait_fixed
 
-from twopc.errors import ConfigurationError, RetriableError
+from twopc.errors import ConfigurationError, RetriableError, UnavailableError
 from twopc.sinks.kafka.errors import is_retriable, on_topic, translate, translated
 from twopc.sinks.retry import retrying
 
@@ -58,7 +58,7 @@ def answered(requested: Requested, topic: str, *, timeout_ms: float) -> dict[int
     with translated(f"requesting the offsets of {topic}", right=on_topic("Describe", topic)):
         found = {where.partition: future.result().offset for where, future in requested.items()}
     if min(found.values(), default=0) < 0:  # librdkafka reports no error when the broker did not respond
-        raise RetriableError(f"requesting the offsets of {topic}: no answer within {timeout_ms:.0f} ms")
+        raise UnavailableError(f"requesting the offsets of {topic}: no answer within {timeout_ms:.0f} ms")
     return found
 
 
@@ -162,7 +162,7 @@ class CommittedReader:
                 elif lasting := _lasting(error, topic):
                     raise lasting
             until = "its end" if last is None else "the expected record"
-            raise RetriableError(
+            raise UnavailableError(
                 f"{topic}/{partition} could not be read up to {until}: nothing arrived for {timeout_ms:.0f} ms. A broker does "
                 "not respond, or an open transaction hides the records"
             )

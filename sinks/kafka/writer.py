@@ -7,7 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Final
 
 from twopc.crash_points import crash_point
-from twopc.errors import CheckpointExpiredError, RetriableError
+from twopc.errors import CheckpointExpiredError, RetriableError, UnavailableError
 from twopc.sinks.kafka.acknowledged import flush_all
 from twopc.sinks.kafka.batch_size import batch_size_of
 from twopc.sinks.kafka.columns import require_exact, texts_of
@@ -204,13 +204,13 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
                 raise self._expired(f"{ready.transactional_id}: the queue of records for {topic} was still full")
             if time.monotonic() > deadline:
                 took = f"the topic {topic} took no record for {self._timeout_s:.0f} s"
-                raise RetriableError(f"{took}: {SLOW_DELIVERY}{ready.log.said()}")
+                raise UnavailableError(f"{took}: {SLOW_DELIVERY}{ready.log.said()}")
 
     def _flush(self, ready: ReadyProducer) -> None:
         """Wait until every record has its report, or one has failed. Each acknowledgement restarts the timeout.
 
         Raises:
-            RetriableError: none arrived in time.
+            UnavailableError: none arrived in time.
             CheckpointExpiredError: they arrived, but not for all records in the available time.
             BadRecordError, RetriableError: a record was not delivered.
         """
@@ -230,7 +230,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         open_ones = f"{ready.transactional_id}: {min(left, self._rows)} of {self._rows} records were not acknowledged"
         if time.monotonic() >= self._ends_at:
             raise self._expired(open_ones)
-        raise RetriableError(
+        raise UnavailableError(
             f"{open_ones}, none of them within {self._timeout_s:.0f} s: {SLOW_DELIVERY}{ready.log.said()}"
         )
 

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from operator import add, gt
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from twopc.errors import ConfigurationError, RetriableError
+from twopc.errors import ConfigurationError, UnavailableError
 from twopc.sinks.retry import repeating
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class StoreClient(ABC, Generic[CallT]):
             kind, advice = remedy
             return kind(f"{text}. {advice}")
         if self.is_transient(error):
-            return RetriableError(text)
+            return UnavailableError(text)
         return ConfigurationError(f"{text}. {self.system} rejected the call: check that it is {self.oldest} or newer")
 
     def remedy(self, text: str) -> tuple[type[TwoPhaseCommitError], str] | None:

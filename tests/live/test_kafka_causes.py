@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from tests.live.services import KafkaService
 from tests.live.spark_support import wait_until
 from tests.live.ways import BOTH, Way
-from twopc.errors import ConfigurationError, RetriableError
+from twopc.errors import ConfigurationError, RetriableError, UnavailableError
 from twopc.integration.services.kafka import LocalKafka
 from twopc.sinks.kafka.driver_producer import DriverProducer
 from twopc.sinks.kafka.handle import driver_id
@@ -86,6 +86,6 @@ def test_a_producer_that_cannot_log_in_says_what_its_client_has_logged(
     away = dataclasses.replace(way.sink, name=f"s{uuid.uuid4().hex[:8]}", bootstrap_servers="127.0.0.1:1")
     way.sink = away
     kind, text = way.error([rows()])
-    assert kind is RetriableError
+    assert kind is UnavailableError
     assert "The client's log: " in text
     assert "Connection refused" in text

@@ -96,4 +96,4 @@ def test_a_broker_that_is_gone_is_named(spark: SparkSession, tmp_path: Path) -> 
         query.feed(*_rows(10))
         query.refused()
     found = _found(query)
-    assert found[0].rule == "broker gone", found
+    assert found[0].rule == "unavailable", found

@@ -28,7 +28,8 @@ OTHERS = [point for point in DRIVER_POINTS if point not in {*UNDECIDED, "driver.
 STAYING = [
     name
     for name in dir(errors)
-    if name.endswith("Error") and name not in {"RetriableError", "CheckpointExpiredError", "ModuleNotFoundError"}
+    if name.endswith("Error")
+    and name not in {"RetriableError", "UnavailableError", "CheckpointExpiredError", "ModuleNotFoundError"}
 ]
 
 

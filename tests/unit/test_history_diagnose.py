@@ -83,8 +83,8 @@ CASES = [
         (_then("Py4JJavaError", "Job aborted: FetchFailed"),),
     ),
     Case(
-        "broker gone",
-        _then("RetriableError", "task 0: write to t: Local: Message timed out (_MSG_TIMED_OUT)", "declined"),
+        "unavailable",
+        _then("UnavailableError", "task 0: write to t: Local: Message timed out (_MSG_TIMED_OUT)", "declined"),
         (_then("RetriableError", "the transaction is Dead, not Ongoing"),),
     ),
     Case(
@@ -225,15 +225,15 @@ def test_a_healthy_history_has_no_finding() -> None:
 
 
 def test_a_failure_of_an_attempt_that_was_tried_again_counts_too() -> None:
-    cause = Cause(reason="declined", phase="prepare", error="RetriableError", message="_ALL_BROKERS_DOWN")
+    cause = Cause(reason="declined", phase="prepare", error="UnavailableError", message="no answer")
     (found,) = _found([*_many(5), ended(5, failed_attempts=(cause,))])
-    assert found.rule == "broker gone"
+    assert found.rule == "unavailable"
 
 
 def test_a_failure_that_is_long_over_weighs_less_than_what_is_slow_now() -> None:
     slow = [ended(number, **_slow(decide=2_000.0)) for number in range(6, 40)]
     found = _found([*_then("FatalError", "Connection refused"), *slow])
-    assert [one.rule for one in found] == ["slow decision", "broker gone"]
+    assert [one.rule for one in found] == ["slow decision", "unavailable"]
     assert "34 checkpoints were completed since" in found[1].evidence
 
 

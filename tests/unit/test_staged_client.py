@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from redis import exceptions
 
-from twopc.errors import BadRecordError, ConfigurationError, RetriableError, TwoPhaseCommitError
+from twopc.errors import BadRecordError, ConfigurationError, RetriableError, TwoPhaseCommitError, UnavailableError
 from twopc.sinks.hbase.client import HBaseClient
 from twopc.sinks.hbase.cluster import Cluster
 from twopc.sinks.hbase.errors import AbsentTableError, RemoteError
@@ -33,15 +33,15 @@ HBASE = HBaseClient(Cluster("h:1", user="u", timeout_s=1), timeout_s=1)
         (REDIS, exceptions.AuthenticationError("invalid username-password pair"), ConfigurationError, "user and password"),
         (REDIS, exceptions.ConnectionError("Error 13. Permission denied."), ConfigurationError, "docs/redis.md"),
         (REDIS, exceptions.OutOfMemoryError("used memory > 'maxmemory'"), RetriableError, "raise maxmemory"),
-        (REDIS, exceptions.MovedError("1 h:1"), RetriableError, "1 h:1"),
-        (REDIS, exceptions.MasterDownError("link with MASTER is down"), RetriableError, "MASTER"),
+        (REDIS, exceptions.MovedError("1 h:1"), UnavailableError, "1 h:1"),
+        (REDIS, exceptions.MasterDownError("link with MASTER is down"), UnavailableError, "MASTER"),
         (REDIS, exceptions.ResponseError("unknown command"), ConfigurationError, "Redis 6.2, Valkey 7.2 or newer"),
         (HBASE, AbsentTableError("there is no table 't'"), ConfigurationError, "Create it"),
         (HBASE, RemoteError("o.a.h.AccessDeniedException", "no\n at x"), ConfigurationError, "no. Give .*docs/hbase.md"),
-        (HBASE, RemoteError("o.a.h.NotServingRegionException", ""), RetriableError, "NotServingRegionException"),
+        (HBASE, RemoteError("o.a.h.NotServingRegionException", ""), UnavailableError, "NotServingRegionException"),
         (HBASE, RemoteError("o.a.h.DoNotRetryIOException", "exceeds limit of 10"), BadRecordError, "maxsize"),
         (HBASE, RemoteError("o.a.h.Odd", "boom"), ConfigurationError, "HBase rejected the call: .*2.4 or newer"),
-        (HBASE, TimeoutError(), RetriableError, "TimeoutError"),
+        (HBASE, TimeoutError(), UnavailableError, "TimeoutError"),
     ],
 )  # fmt: skip
 def test_a_store_error_is_translated_with_a_remedy(
