@@ -19,7 +19,7 @@ import msgspec
 from twopc.crash_points import crash_point
 from twopc.errors import DecisionLogDamagedError, RefusedStartError, RetriableError, TwoPhaseCommitError
 from twopc.refusals import FAILOVER
-from twopc.sealed import seal, unseal
+from twopc.sealed import OtherFormatError, seal, unseal
 
 if TYPE_CHECKING:
     from twopc.files import Files
@@ -171,18 +171,14 @@ class Binding:
         if data is None:
             return None
         try:
-            bound = unseal(data, Bound)
+            return unseal(data, Bound, of_format=FORMAT)
+        except OtherFormatError as error:
+            raise self._refused(f"{name}: {error}", "No data is lost") from error
         except msgspec.DecodeError as error:
             raise DecisionLogDamagedError(
                 f"{self._files.location}/{name} cannot be read ({error}). Nothing was written. Restore it from a backup of the "
                 "checkpoint"
             ) from error
-        if bound.format != FORMAT:
-            raise self._refused(
-                f"{name} has format {bound.format}, but this version reads format {FORMAT}",
-                "Use the version that wrote it",
-            )
-        return bound
 
     def _refused(self, what: str, fix: str) -> RefusedStartError:
         return RefusedStartError(f"{self._files.location}: {what}. Nothing was written. {fix}", case="binding")

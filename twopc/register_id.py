@@ -1,20 +1,26 @@
-"""The id of a log of registers, in a file beside them: written once, with a check."""
+"""The id of a log of registers, in a file beside them: written once, and sealed."""
 
 from __future__ import annotations
 
-import hashlib
 import re
 import uuid
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from twopc.errors import DecisionLogDamagedError, RetriableError, TwoPhaseCommitError
+from twopc.sealed import seal, unseal
 
 if TYPE_CHECKING:
     from twopc.files import Files
 
 FILE: Final = "registers/id"
-_ID: Final = re.compile(r"[0-9a-f]{32}")
-_CHECK_LENGTH: Final = 16
+#: An operator who follows the message below writes the id alone.
+_BY_HAND: Final = re.compile(rb"[0-9a-f]{32}")
+
+
+class _Identity(msgspec.Struct, frozen=True):
+    id: str
 
 
 def read_id(files: Files) -> str:
@@ -26,15 +32,16 @@ def read_id(files: Files) -> str:
     data = files.read(FILE)
     if data is None:
         return ""
-    identity = data[:32].decode("ascii", "replace")
-    # An operator who follows the message below writes the id alone.
-    if not _ID.fullmatch(identity) or data not in {identity.encode(), _checked(identity)}:
+    if _BY_HAND.fullmatch(data):
+        return data.decode()
+    try:
+        return unseal(data, _Identity).id
+    except msgspec.DecodeError as error:
         raise DecisionLogDamagedError(
             f"{files.location}/{FILE} is torn or was altered. Nothing was written, and the other registers still hold every "
             "decision. The correct id is the log_identity in the newest binding-*.json beside them: write its 32 digits into "
             "the file"
-        )
-    return identity
+        ) from error
 
 
 def create_id(files: Files) -> None:
@@ -44,7 +51,7 @@ def create_id(files: Files) -> None:
         RetriableError: it could not be written.
     """
     try:
-        files.put_if_absent(FILE, _checked(uuid.uuid4().hex))
+        files.put_if_absent(FILE, seal(_Identity(id=uuid.uuid4().hex)))
     except TwoPhaseCommitError:
         raise
     except Exception as error:  # whatever the file system raises; if it is there after all, the next try finds it
@@ -52,7 +59,3 @@ def create_id(files: Files) -> None:
             f"{files.location}/{FILE}, the id of the decision log, could not be written: {error}. Nothing of this batch was "
             "written. Restart the query when the file system accepts files again"
         ) from error
-
-
-def _checked(identity: str) -> bytes:
-    return f"{identity} {hashlib.sha256(identity.encode()).hexdigest()[:_CHECK_LENGTH]}".encode()

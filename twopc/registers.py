@@ -15,17 +15,16 @@ that safe:
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import re
-import sys
 import time
 import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
 from twopc import register_id
-from twopc.codec import decode, encode
 from twopc.decision_log import DecisionLog
 from twopc.errors import (
     ConfigurationError,
@@ -37,6 +36,7 @@ from twopc.errors import (
 )
 from twopc.files import NotDurableError
 from twopc.records import Acquired, Entries, LogContents, LogEntry, Record, truncated_to
+from twopc.sealed import seal, unseal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -66,6 +66,19 @@ def require_atomic(files: Files) -> None:
             "Kafka sink to the query, whose ledger keeps the decisions, or use a checkpoint on a local or shared POSIX path or "
             "on HDFS"
         )
+
+
+class _Register(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of a register.
+
+    Attributes:
+        write: an id of this write, so that equal bytes are this write.
+        records: what one append wrote.
+    """
+
+    format: str = FORMAT
+    write: str
+    records: tuple[Record, ...]
 
 
 class _Own(NamedTuple):
@@ -164,7 +177,7 @@ class RegisterLog(DecisionLog):
             RetriableError: nothing was written.
             DecisionInDoubtError: the outcome is unknown.
         """
-        data = _pack(records)
+        data = _packed(records)
         failure: Exception | None = None
         try:
             written = self._files.put_if_absent(_file(number), data)
@@ -268,9 +281,10 @@ class RegisterLog(DecisionLog):
         if data is None:
             return None
         try:
-            return decode((number, frame) for frame in _unpack(data))
-        except DecisionLogDamagedError as error:
-            raise DecisionLogDamagedError(f"{self._where(number)}: {error}") from error
+            found = unseal(data, _Register, of_format=FORMAT)
+        except msgspec.DecodeError as error:
+            raise DecisionLogDamagedError(f"{self._where(number)} cannot be read: {error}") from error
+        return [LogEntry(number, record) for record in found.records]
 
     def _where(self, number: int | None = None) -> str:
         return f"{self._files.location}/{_DIRECTORY if number is None else _file(number)}"
@@ -280,22 +294,5 @@ def _file(number: int) -> str:
     return f"{_DIRECTORY}/{number:020d}"
 
 
-def _pack(records: Sequence[Record]) -> bytes:
-    """Encode as ``<format> <sha256 of the rest>``, an id of this write, then each record's frame in two lines."""
-    frames = [frame for record in records for frame in encode(record, max_bytes=sys.maxsize)]
-    rest = b"\n".join([uuid.uuid4().hex.encode(), *frames])
-    return f"{FORMAT} {hashlib.sha256(rest).hexdigest()}\n".encode() + rest
-
-
-def _unpack(data: bytes) -> list[bytes]:
-    head, _, rest = data.partition(b"\n")
-    words = head.decode("ascii", "replace").split(" ")
-    if words[0] != FORMAT and words[0].startswith("twopc-register/"):
-        raise DecisionLogDamagedError(
-            f"it has format {words[0]}, but this version reads {FORMAT}: use the version that wrote it"
-        )
-    if words != [FORMAT, hashlib.sha256(rest).hexdigest()]:
-        raise DecisionLogDamagedError("it was not written by this toolkit, or is torn or altered")
-    # JSON as it is written here has no raw newline: a frame is its header and one line.
-    lines = rest.split(b"\n")[1:]
-    return [b"\n".join(lines[i : i + 2]) for i in range(0, len(lines), 2)]
+def _packed(records: Sequence[Record]) -> bytes:
+    return seal(_Register(write=uuid.uuid4().hex, records=tuple(records)))

@@ -1,4 +1,8 @@
-"""JSON objects with a checksum in them, so that a torn or altered object is never mistaken for a written one."""
+"""The envelope of every file that this toolkit writes: a JSON object with its checksum in it.
+
+A torn or altered object is never mistaken for a written one, and one of another format is refused by its format. Two things are
+no such files: a record of the ledger, which is cut into frames (``twopc.codec``), and staged rows, which are a stream.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +30,25 @@ class AlteredError(msgspec.DecodeError):
     """The object does not match the checksum in it."""
 
 
-def unseal(data: bytes, kind: type[_T]) -> _T:
+class OtherFormatError(msgspec.DecodeError):
+    """Another version wrote the object."""
+
+
+class _Versioned(msgspec.Struct):
+    format: int | str | None = None
+
+
+def unseal(data: bytes, kind: type[_T], *, of_format: int | str | None = None) -> _T:
     """Decode and check the record.
+
+    Args:
+        data: what :func:`seal` returned.
+        kind: the record's class.
+        of_format: what its field ``format`` must hold; None: it has no such field.
 
     Raises:
         AlteredError: it is torn or altered.
+        OtherFormatError: it has another format.
         msgspec.DecodeError: it has another shape.
     """
     found = _SEAL.search(data)
@@ -38,4 +56,10 @@ def unseal(data: bytes, kind: type[_T]) -> _T:
         raise AlteredError("it has no checksum: it is torn or was altered")
     if hashlib.sha256(data[: found.start()] + b"}").hexdigest().encode() != found[1]:
         raise AlteredError("it does not match its checksum: it is torn or was altered")
+    if of_format is not None:
+        written = msgspec.json.decode(data, type=_Versioned).format
+        if written != of_format:
+            raise OtherFormatError(
+                f"it has format {written}, but this version reads format {of_format}: use the version that wrote it"
+            )
     return msgspec.json.decode(data, type=kind)

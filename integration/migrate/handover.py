@@ -23,18 +23,16 @@ The way back uses the same file with another kind: ``whole`` if the transactiona
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from twopc.errors import ConfigurationError
-from twopc.integration.spark.handed_over import NAME
-from twopc.sealed import seal, unseal
+from twopc.integration.spark.handed_over import FORMAT, NAME
+from twopc.sealed import OtherFormatError, seal, unseal
 
 if TYPE_CHECKING:
     from twopc.files import Files
-
-FORMAT: Final = 1
 
 
 class Kind(Enum):
@@ -127,15 +125,14 @@ class Handovers:
 
     def _read(self, number: int) -> Handover:
         try:
-            found = unseal(self._files.read(_name(number)) or b"", Handover)
+            return unseal(self._files.read(_name(number)) or b"", Handover, of_format=FORMAT)
+        except OtherFormatError as error:
+            raise ConfigurationError(f"{self._path(number)}: {error}") from error
         except msgspec.DecodeError as error:
             raise ConfigurationError(
                 f"{self._path(number)} cannot be read ({error}). Nothing was written. Remove it, and run `twopc migrate cutover` "
                 "again"
             ) from error
-        if found.format != FORMAT:
-            raise ConfigurationError(f"{self._path(number)} has format {found.format}: use the version that wrote it")
-        return found
 
     def _path(self, number: int) -> str:
         return f"{self._files.location}/{_name(number)}"

@@ -89,7 +89,7 @@ def acts_in(directory: Path) -> Sequence[Act]:
     for number in sorted(_numbers(files)):
         name = f"operator-{number:06d}.json"
         try:
-            found.append(unseal(files.read(name) or b"", Act))
+            found.append(unseal(files.read(name) or b"", Act, of_format=FORMAT))
         except msgspec.DecodeError as error:
             raise ConfigurationError(
                 f"{directory}/{name} cannot be read: {error}. No data depends on it. Restore it from a backup, or remove it"

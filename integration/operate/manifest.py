@@ -10,6 +10,7 @@ import msgspec
 
 from twopc.errors import ConfigurationError
 from twopc.integration.local_paths import local_path
+from twopc.sealed import OtherFormatError, unseal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +21,7 @@ logger = logging.getLogger(__name__)
 NAME: Final = "manifest.json"
 #: Below it are the files of the checkpoint.
 TREE: Final = "checkpoint"
-_FORMAT: Final = "twopc-savepoint/1"
+FORMAT: Final = "twopc-savepoint/1"
 _DIRECTORY: Final = "savepoint-"
 
 
@@ -60,6 +61,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         is_periodic: whether the query took it by itself, and deletes it once it has enough newer ones.
     """
 
+    format: str = FORMAT
     query_id: str
     batch_id: int
     offsets: tuple[str, ...]
@@ -89,12 +91,6 @@ def directory_name(batch_id: int, at_ms: int) -> str:
     return f"{_DIRECTORY}{batch_id:010d}-{at_ms}"
 
 
-def pack(manifest: Manifest) -> bytes:
-    """Encode the manifest: format and checksum, then JSON."""
-    body = msgspec.json.encode(manifest)
-    return f"{_FORMAT} {hashlib.sha256(body).hexdigest()}\n".encode() + body
-
-
 def open_savepoint(path: Path) -> Savepoint:
     """Read a savepoint's manifest.
 
@@ -107,18 +103,12 @@ def open_savepoint(path: Path) -> Savepoint:
         raise ConfigurationError(f"{path} is not a savepoint or was not finished: it has no {NAME}") from error
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
-    head, _, body = data.partition(b"\n")
-    words = head.decode("ascii", "replace").split(" ")
-    if words[0] != _FORMAT and words[0].startswith("twopc-savepoint/"):
-        raise ConfigurationError(
-            f"{path} has the format {words[0]}, but this version reads {_FORMAT}: use the version that wrote it"
-        )
-    if words != [_FORMAT, hashlib.sha256(body).hexdigest()]:
-        raise ConfigurationError(f"{path}/{NAME} is torn or was altered. Take another savepoint")
     try:
-        return Savepoint(path, msgspec.json.decode(body, type=Manifest))
+        return Savepoint(path, unseal(data, Manifest, of_format=FORMAT))
+    except OtherFormatError as error:
+        raise ConfigurationError(f"{path}: {error}") from error
     except msgspec.DecodeError as error:
-        raise ConfigurationError(f"{path}/{NAME} has an unknown shape: {error}") from error
+        raise ConfigurationError(f"{path}/{NAME} cannot be read: {error}. Take another savepoint") from error
 
 
 def check(savepoint: Savepoint) -> None:

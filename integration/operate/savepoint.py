@@ -25,10 +25,11 @@ from twopc.files import LocalFiles
 from twopc.integration.local_paths import local_path
 from twopc.integration.operate.checkpoint import numbers, read_checkpoint
 from twopc.integration.operate.durable import whole_directory, write
-from twopc.integration.operate.manifest import NAME, TREE, Copied, Manifest, Position, Savepoint, directory_name, pack
+from twopc.integration.operate.manifest import NAME, TREE, Copied, Manifest, Position, Savepoint, directory_name
 from twopc.integration.spark.checkpoint import query_id, source_offsets
 from twopc.integration.verify.cluster import Cluster
 from twopc.integration.verify.history import history_of
+from twopc.sealed import seal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -131,7 +132,7 @@ def _copy(
             files=copied,
             is_periodic=is_periodic,
         )
-        write(unfinished / NAME, pack(manifest))
+        write(unfinished / NAME, seal(manifest))
     return Savepoint(target, manifest)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from twopc.errors import ConfigurationError
-from twopc.sealed import unseal
+from twopc.sealed import OtherFormatError, unseal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: The names of the files that record hand-overs; the newest one is in force.
 NAME: Final = re.compile(r"handover-(\d+)\.json")
+#: Of these files; another one is refused.
+FORMAT: Final = 1
 _REST: Final = "rest"
 _passing: ContextVar[int | None] = ContextVar("twopc_taken_over", default=None)
 
@@ -63,7 +65,9 @@ def require_taken_over(files: Files, batch: Batch) -> None:
     newest = by_number[max(by_number)]
     where = f"{files.location}/{newest}"
     try:
-        facts = unseal(files.read(newest) or b"", _Facts)
+        facts = unseal(files.read(newest) or b"", _Facts, of_format=FORMAT)
+    except OtherFormatError as error:
+        raise ConfigurationError(f"{where}: {error}. Nothing was written") from error
     except msgspec.DecodeError as error:
         raise ConfigurationError(
             f"{where} cannot be read ({error}). Nothing was written. Remove it, and run `twopc migrate cutover` again"

@@ -26,7 +26,7 @@ from twopc.errors import DecisionInDoubtError, DecisionLogDamagedError, FencedEr
 from twopc.files import LocalFiles
 from twopc.log_view import LogStatus, fold
 from twopc.records import Acquired, Begin, Decision, LogEntry
-from twopc.registers import RegisterLog, _pack, _unpack
+from twopc.registers import RegisterLog, _packed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -243,26 +243,33 @@ def test_an_unanswered_acquisition_may_be_retried(files: FaultyFiles) -> None:
 
 # -- stored bytes ------------------------------------------------------------------------------------------------------
 
-PACKED = _pack([BEGIN, decision(0), truncation(0)])
+PACKED = _packed([BEGIN, decision(0), truncation(0)])
 
 
-def test_a_register_returns_its_frames_in_order() -> None:
-    assert len(_unpack(PACKED)) == 3
+def _read(directory: Path, data: bytes) -> list[LogEntry]:
+    log = RegisterLog(LocalFiles(directory))
+    LocalFiles(directory).put_if_absent("registers/id", b"0" * 32)
+    LocalFiles(directory).put_if_absent("registers/00000000000000000000", data)
+    return list(log.inspect().entries)
+
+
+def test_a_register_returns_its_records_in_order(tmp_path: Path) -> None:
+    assert [entry.record for entry in _read(tmp_path, PACKED)] == [BEGIN, decision(0), truncation(0)]
 
 
 def test_two_writes_never_have_the_same_bytes() -> None:
-    assert _pack([BEGIN]) != _pack([BEGIN])
+    assert _packed([BEGIN]) != _packed([BEGIN])
 
 
 @given(st.integers(0, len(PACKED) - 1), st.integers(1, 255))
-def test_an_altered_byte_is_detected(position: int, difference: int) -> None:
+def test_an_altered_byte_is_detected(tmp_path_factory: pytest.TempPathFactory, position: int, difference: int) -> None:
     altered = bytearray(PACKED)
     altered[position] ^= difference
-    with pytest.raises(DecisionLogDamagedError):
-        _unpack(bytes(altered))
+    with pytest.raises(DecisionLogDamagedError, match="00000000000000000000 cannot be read"):
+        _read(tmp_path_factory.mktemp("altered"), bytes(altered))
 
 
 @given(st.integers(0, len(PACKED) - 1))
-def test_a_shortened_register_is_detected(length: int) -> None:
-    with pytest.raises(DecisionLogDamagedError):
-        _unpack(PACKED[:length])
+def test_a_shortened_register_is_detected(tmp_path_factory: pytest.TempPathFactory, length: int) -> None:
+    with pytest.raises(DecisionLogDamagedError, match="00000000000000000000 cannot be read"):
+        _read(tmp_path_factory.mktemp("shortened"), PACKED[:length])

@@ -24,7 +24,8 @@ from tests.unit.registers_support import (
 from twopc.errors import DecisionLogDamagedError, FencedError, RetriableError
 from twopc.files import LocalFiles
 from twopc.log_view import fold
-from twopc.registers import RegisterLog, _pack
+from twopc.registers import RegisterLog, _packed
+from twopc.sealed import with_check
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,7 +124,7 @@ def test_a_torn_register_is_damage(rest: bytes, log: RegisterLog, files: FaultyF
 
 
 def test_a_newer_register_format_is_named_in_the_error(log: RegisterLog, files: FaultyFiles) -> None:
-    files.put_if_absent(name(1), b"twopc-register/2 0\nrest")
+    files.put_if_absent(name(1), with_check(b'{"format":"twopc-register/2","log":{}}'))
     with pytest.raises(DecisionLogDamagedError, match="use the version that wrote it"):
         log.inspect()
 
@@ -221,7 +222,7 @@ def test_a_fenced_drivers_leftover_below_the_truncation_is_ignored_and_then_remo
     log: RegisterLog, files: FaultyFiles
 ) -> None:
     winner = run_far_ahead(files._root, truncate_to=4)
-    files.put_if_absent(name(1), _pack([BEGIN, decision(77)]))
+    files.put_if_absent(name(1), _packed([BEGIN, decision(77)]))
     files.put_if_absent(name(2), b"torn")
     assert next(iter(winner.inspect().entries)).offset == 4
     assert fold(winner.inspect()).highest_batch == 8
