@@ -105,10 +105,6 @@ class SinkCommitter(ABC, Generic[HandleT]):
     def evidence(self, handles: Sequence[HandleT], scan_start: JsonObject) -> Mapping[HandleT, Evidence]:
         """What is proven of each transaction, without trying to end it. May be repeated."""
 
-    def recover_and_commit(self, handles: Sequence[HandleT], scan_start: JsonObject) -> Mapping[HandleT, Evidence]:
-        """Commit what a former run has decided. By default the same as :meth:`commit`."""
-        return self.commit(handles, scan_start)
-
     @abstractmethod
     def recover_and_abort(self, decided: Collection[HandleT]) -> None:
         """Sweep: end every open transaction of this sink, up to this driver epoch, that is not among ``decided``.
@@ -138,7 +134,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
         Returns:
             the evidence for every decided handle.
         """
-        found = self.recover_and_commit(decided, scan_start) if decided else {}
+        found = self.commit(decided, scan_start) if decided else {}
         self.recover_and_abort(decided)
         return found
 

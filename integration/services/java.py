@@ -163,7 +163,8 @@ def trust_arguments() -> list[str]:
 def _key_store(certificates: list[bytes]) -> bytes:
     """Return a Java key store (JKS, version 2) of trusted DER certificates.
 
-    Written here because `keytool` takes half a second for each of 140 certificates. The layout is documented in
+    Written here because `keytool` takes half a second for each of 140 certificates, and because the package `cryptography`, which
+    writes PKCS12, will refuse roots that every bundle has (a serial number that is not positive). The layout is documented in
     `sun.security.provider.JavaKeyStore`, `engineStore`.
     """
 

@@ -77,8 +77,12 @@ def _collect(
         with loaded if hasattr(loaded, "__enter__") else contextlib.nullcontext(loaded):  # Spark 4.1 and newer close it
             pass
     finally:
-        with _unless(lambda error: max_bytes is not None and stream.is_void(error)), unwrap_spark_exception():
-            server.getResult()  # raises what the evaluation raised
+        try:
+            with unwrap_spark_exception():
+                server.getResult()  # raises what the evaluation raised
+        except Exception as error:
+            if max_bytes is None or not stream.is_void(error):
+                raise
     has_held_back = max_bytes is not None and budget is not None and spent_bytes(stream.batches) > max_bytes
     return None if stream.is_over or has_held_back else arranged(stream.batches)
 
@@ -120,17 +124,3 @@ class Stream:
             indices = struct.unpack(f"!{count}i", stream.read(4 * count)) if count > 0 else ()
             self.batches = [self._arrived[index] for index in indices]
         return self
-
-
-def _unless(is_expected: Callable[[Exception], bool]) -> contextlib.AbstractContextManager[None]:
-    """Suppress the error of a job that was cancelled here, or that Spark ended because of the size of its results."""
-
-    @contextlib.contextmanager
-    def dropping() -> Any:
-        try:
-            yield
-        except Exception as error:
-            if not is_expected(error):
-                raise
-
-    return dropping()

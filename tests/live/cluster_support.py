@@ -13,7 +13,7 @@ from kafka.protocol.metadata import FindCoordinatorRequest
 
 from tests.live.rules.schedules import until
 from tests.live.services import chosen
-from twopc.integration.services.kafka_cluster import LocalKafkaCluster
+from tests.services.kafka_cluster import LocalKafkaCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

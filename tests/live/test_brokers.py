@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from tests.services.kafka_cluster import LocalKafkaCluster
     from twopc.coordinator import Coordinator
-    from twopc.integration.services.kafka_cluster import LocalKafkaCluster
 
 #: Three brokers on two cores are slow: `make whole` runs these tests.
 pytestmark = pytest.mark.whole

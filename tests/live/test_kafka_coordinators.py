@@ -19,7 +19,7 @@ from twopc.sinks.kafka.transactions import TransactionClient
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from twopc.integration.services.kafka_cluster import LocalKafkaCluster
+    from tests.services.kafka_cluster import LocalKafkaCluster
 
 #: Three brokers on two cores are slow: `make whole` runs it.
 pytestmark = pytest.mark.whole

@@ -17,7 +17,7 @@ from twopc.errors import RetriableError, TwoPhaseCommitError
 from twopc.sinks.kafka.driver_producer import DriverProducer
 
 if TYPE_CHECKING:
-    from twopc.integration.services.kafka_cluster import LocalKafkaCluster
+    from tests.services.kafka_cluster import LocalKafkaCluster
     from twopc.sinks.kafka.writer import KafkaWriter
 
 __all__ = ["cluster", "three_brokers"]

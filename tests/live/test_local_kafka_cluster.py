@@ -11,7 +11,7 @@ from tests.live.rules.schedules import until
 from tests.live.test_local_kafka import TIMEOUT_S, consume, produce
 
 if TYPE_CHECKING:
-    from twopc.integration.services.kafka_cluster import LocalKafkaCluster
+    from tests.services.kafka_cluster import LocalKafkaCluster
 
 #: Three brokers on two cores are slow: `make whole` runs these tests.
 pytestmark = pytest.mark.whole

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
     from tests.live.rules.schedules import Play
     from tests.live.services import KafkaService
+    from tests.services.kafka_cluster import LocalKafkaCluster
     from twopc.integration.preflight.findings import Finding
     from twopc.integration.preflight.report import Report
-    from twopc.integration.services.kafka_cluster import LocalKafkaCluster
 
 __all__ = ["cluster", "three_brokers"]
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from tests.services.kafka_cluster import LocalKafkaCluster
     from twopc.integration.services.kafka import LocalKafka
-    from twopc.integration.services.kafka_cluster import LocalKafkaCluster
 
 __all__ = ["cluster", "spark", "three_brokers"]
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.live.rules.schedules import Play
-    from twopc.integration.services.kafka_cluster import LocalKafkaCluster
+    from tests.services.kafka_cluster import LocalKafkaCluster
 
 #: Three brokers on two cores are slow: `make whole` runs them.
 pytestmark = pytest.mark.whole

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.live.rules.schedules import until
 from tests.reader import records
-from twopc.integration.services.mirror_maker2 import MirrorMaker2
+from tests.services.mirror_maker2 import MirrorMaker2
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

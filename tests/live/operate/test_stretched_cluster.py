@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from twopc.integration.services.kafka_cluster import LocalKafkaCluster
+    from tests.services.kafka_cluster import LocalKafkaCluster
 
 __all__ = ["cluster", "spark", "three_brokers"]
 
