@@ -38,8 +38,11 @@ if TYPE_CHECKING:
     from twopc.files import Files, LocalFiles, MemoryFiles
     from twopc.integration.spark import DriverUpTo as DriverUpTo
     from twopc.integration.spark import ExactlyOnce as ExactlyOnce
+    from twopc.integration.spark import InterceptedBatch as InterceptedBatch
+    from twopc.integration.spark import Interceptor as Interceptor
     from twopc.integration.spark import exactly_once as exactly_once
     from twopc.integration.spark import exit_status as exit_status
+    from twopc.integration.spark import intercepted as intercepted
     from twopc.listeners import Listener
     from twopc.override import Abandon, AddSink, AdoptQuery, EndQuery, Overrides, ResumeAt
     from twopc.progress import Acknowledgement, Cause, Checkpoint, StateSize
@@ -126,7 +129,15 @@ _MODULES: Final = {
 }
 #: Not in ``__all__``: ``from twopc import *`` would need every extra.
 _FACE: Final = {
-    "integration.spark": ("DriverUpTo", "ExactlyOnce", "exactly_once", "exit_status"),
+    "integration.spark": (
+        "DriverUpTo",
+        "ExactlyOnce",
+        "InterceptedBatch",
+        "Interceptor",
+        "exactly_once",
+        "exit_status",
+        "intercepted",
+    ),
     "sinks.hbase": ("HBaseSink",),
     "sinks.kafka": ("KafkaSink",),
     "sinks.redis": ("RedisSink",),

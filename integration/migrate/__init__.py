@@ -1,4 +1,4 @@
-"""From an at-least-once pipeline to transactional sinks: `take_over`, and the commands ``twopc migrate …``."""
+"""From an at-least-once pipeline to transactional sinks: `TakeOver`, and the commands ``twopc migrate …``."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from twopc.errors import missing_extra
 
 if TYPE_CHECKING:
-    from twopc.integration.migrate.unfinished import TakeOver, take_over
+    from twopc.integration.migrate.unfinished import TakeOver
 
-__all__ = ["TakeOver", "take_over"]
+__all__ = ["TakeOver"]
 
 if not TYPE_CHECKING:  # so that a type checker still reports names that do not exist
 

@@ -113,7 +113,10 @@ def _lines(found: Found, file: str | None) -> list[str]:
     return [
         *lines,
         f"Recorded in {file}.",
-        f"Start the new query with take_over(exactly_once(…, override=AdoptQuery({handover.query_id!r})), …).",
+        (
+            "Start the new query with exactly_once(sink, interceptors=[TakeOver(sink)], override=AdoptQuery("
+            f"{handover.query_id!r}))."
+        ),
         f"If the sink has used this checkpoint before: override=ResumeAt({batch + (handover.kind is Kind.NOTHING)}) instead.",
     ]
 
@@ -124,8 +127,9 @@ def _way_back(found: WayBack) -> list[str]:
     if last is not None:
         lines.append(f"The last batch that it has decided or left to the old sink: {last}.")
     what = {
-        Kind.WHOLE: f"Batch {batch} is in the output, whole: take_over() keeps the old sink from writing it again.",
-        Kind.REST: f"Batch {batch} is in the output in part: take_over() passes the rest to the old sink.",
+        Kind.WHOLE: f"Batch {batch} is in the output, whole: TakeOver keeps the old sink from writing it again.",
+        Kind.REST: f"Batch {batch} is in the output in part: TakeOver passes the rest to the old sink.",
         Kind.NOTHING: f"The old sink writes from batch {batch + 1} on.",
     }
-    return [*lines, what[found.handover.kind], "Start the old query with take_over(old_function, …) in foreachBatch."]
+    start = "Start the old query with foreachBatch(intercepted(old_function, TakeOver(sink)))."
+    return [*lines, what[found.handover.kind], start]

@@ -5,9 +5,9 @@ A streaming query that changes its sink keeps its checkpoint, so it loses no inp
 output. A sink without transactions leaves no trace that says which.
 
 So the command ``twopc migrate cutover`` writes a file ``<checkpoint>/twopc/handover-<n>.json``, once the old query has ended. It
-holds the number of the batch, its source offsets, and *bounds*: the offsets of the output between which the batch's rows are. The
-callable that :func:`twopc.integration.migrate.take_over` makes stands before the new sink. It compares batch N with the records
-within the bounds, as multisets, and passes on the rest. Every other batch passes unchanged.
+holds the number of the batch, its source offsets, and *bounds*: the offsets of the output between which the batch's rows are.
+:class:`twopc.integration.migrate.TakeOver` stands before the new sink. It compares batch N with the records within the bounds, as
+multisets, and passes on the rest. Every other batch passes unchanged.
 
 The protocol needs no second path. The bounds are fixed before the new sink writes its first row, so they never contain its own
 rows, and a replay of batch N has the same rest. All that ``exactly_once`` sees is a batch that has fewer rows.

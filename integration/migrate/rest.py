@@ -156,7 +156,7 @@ def _identify(
     names: dict[str, str] = {name: source for name, source in found.items() if source is not None}
     if "value" not in names:
         raise SchemaError(
-            f"the batch has no column 'value' (it has {', '.join(frame.columns)}): select it before take_over()"
+            f"the batch has no column 'value' (it has {', '.join(frame.columns)}): select it before exactly_once()"
         )
     if topic is None and "topic" not in names:
         raise SchemaError("neither the sink nor the batch says which topic a row goes to: add a column 'topic'")

@@ -1,4 +1,4 @@
-"""``take_over``: stands before the function that writes, and takes from the handed-over batch what is in the output."""
+"""``TakeOver``: stands before the writing, and takes from the handed-over batch what is in the output."""
 
 from __future__ import annotations
 
@@ -12,23 +12,26 @@ from twopc.errors import ConfigurationError, FatalError
 from twopc.integration.migrate.handover import Handovers, Kind
 from twopc.integration.migrate.output import written_since
 from twopc.integration.migrate.rest import Comparison
-from twopc.integration.spark import ExactlyOnce, checkpoint
+from twopc.integration.spark import checkpoint
 from twopc.integration.spark.hadoop_files import open_files
 from twopc.integration.spark.handed_over import passing_the_rest
+from twopc.integration.spark.interceptors import Interceptor
 from twopc.log_view import fold
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from twopc.files import Files
     from twopc.integration.migrate.handover import Handover
     from twopc.integration.migrate.rest import Numbers
+    from twopc.integration.spark.interceptors import InterceptedBatch
+    from twopc.integration.spark.several import Frames
     from twopc.sinks.kafka import KafkaSink
 
 logger = logging.getLogger(__name__)
 
 _SEVERAL: Final = (
-    "Let the old query finish its batch first: then no batch is handed over, and the new query needs no take_over()"
+    "Let the old query finish its batch first: then no batch is handed over, and the new query needs no TakeOver"
 )
 _AGAIN: Final = "Nothing was written. Run `twopc migrate cutover` again"
 
@@ -37,79 +40,74 @@ class DryRunError(FatalError):
     """The dry run of a hand-over is over. The message has its numbers; nothing was written."""
 
 
-def take_over(
-    function: Callable[[DataFrame, int], object], *, checkpoint_location: str, sink: KafkaSink, dry_run: bool = False
-) -> TakeOver:
-    """Make the callable for ``foreachBatch`` that finishes a batch which another sink has begun.
+class TakeOver(Interceptor):
+    """Finishes a batch that another sink has begun: ``exactly_once(sink, interceptors=[TakeOver(sink)])``.
+
+    On the way back it stands before the old function: ``intercepted(old_function, TakeOver(sink))``. All batches but the
+    handed-over one pass unchanged.
 
     Args:
-        function: what writes: ``exactly_once(…)``; or, on the way back, the old function.
-        checkpoint_location: the query's.
         sink: says how to reach the output, which is read.
         dry_run: stop the query at the handed-over batch with the numbers, and write nothing.
-
-    Raises:
-        ConfigurationError: the function writes to other sinks, too, or to another one.
     """
-    if isinstance(function, ExactlyOnce) and function.sink_names != (sink.name,):
-        raise ConfigurationError(
-            f"take_over() hands a batch over to one sink, {sink.name!r}, but exactly_once() has "
-            f"{', '.join(function.sink_names)}: the others would miss the rows that {sink.name!r} has already. {_SEVERAL}"
-        )
-    return TakeOver(function, checkpoint_location, sink, dry_run=dry_run)
 
-
-class TakeOver:
-    """Spark calls it with each batch. All but the handed-over one pass unchanged."""
-
-    def __init__(
-        self, function: Callable[[DataFrame, int], object], checkpoint_location: str, sink: KafkaSink, *, dry_run: bool
-    ) -> None:
-        self._function = function
-        self._location = checkpoint_location
+    def __init__(self, sink: KafkaSink, *, dry_run: bool = False) -> None:
         self._sink = sink
         self._dry_run = dry_run
-        self._is_past = False
+        self._run_id: str | None = None  # of the run whose first batch is past
 
-    def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Write a batch.
+    def require_fitting(self, sink_names: Sequence[str]) -> None:
+        """See :class:`Interceptor`.
+
+        Raises:
+            ConfigurationError: the query writes to other sinks, too, or to another one.
+        """
+        if tuple(sink_names) != (self._sink.name,):
+            raise ConfigurationError(
+                f"TakeOver hands a batch over to one sink, {self._sink.name!r}, but exactly_once() has "
+                f"{', '.join(sink_names)}: the others would miss the rows that {self._sink.name!r} has already. {_SEVERAL}"
+            )
+
+    def intercept(self, batch: InterceptedBatch, proceed: Callable[[Frames], None]) -> None:
+        """See :class:`Interceptor`.
 
         Raises:
             DryRunError: this was asked for.
             ConfigurationError: the hand-over is missing, or of another history; or it is not clear which rows are written.
-            TwoPhaseCommitError: the output cannot be read, or the function fails.
+            TwoPhaseCommitError: the output cannot be read, or the batch fails.
         """
-        if not isinstance(frame, DataFrame):
+        if not isinstance(batch.frames, DataFrame):
             raise ConfigurationError(
-                f"batch {batch_id} is several DataFrames, and take_over() compares one with the output. Nothing was written. "
+                f"batch {batch.batch_id} is several DataFrames, and TakeOver compares one with the output. Nothing was written. "
                 f"{_SEVERAL}"
             )
-        if not self._is_past:
-            self._write_first(frame, batch_id)
-            self._is_past = True
+        if self._run_id != batch.run_id:
+            self._write_first(batch, batch.frames, proceed)
+            self._run_id = batch.run_id
         else:
-            self._function(frame, batch_id)
+            proceed(batch.frames)
 
-    def _write_first(self, frame: DataFrame, batch_id: int) -> None:
+    def _write_first(self, batch: InterceptedBatch, frame: DataFrame, proceed: Callable[[Frames], None]) -> None:
         """The first batch of a run: it may be the one that is handed over."""
-        files = open_files(frame.sparkSession.sparkContext, self._location)
-        handover = Handovers(open_files(frame.sparkSession.sparkContext, f"{self._location}/twopc")).newest()
+        batch_id, location = batch.batch_id, batch.checkpoint_location
+        files = open_files(batch.context, location)
+        handover = Handovers(open_files(batch.context, f"{location}/twopc")).newest()
         if handover is None:
             raise ConfigurationError(
-                f"{self._location} has no hand-over. Nothing was written. End the old query, run `twopc migrate cutover "
+                f"{location} has no hand-over. Nothing was written. End the old query, run `twopc migrate cutover "
                 "--apply`, and restart"
             )
         kind = _kind_now(files, handover, batch_id)
         if not handover.is_back:
             self._require_untouched(handover, batch_id)
         if kind is Kind.REST:
-            self._write_rest(frame, handover)
+            self._write_rest(frame, handover, proceed)
         elif kind is Kind.WHOLE:
             self._end_dry_run(f"batch {batch_id} is in the output, whole: it is not written again")
             frame.write.format("noop").mode("overwrite").save()  # a stateful plan must write its state
         else:
             self._end_dry_run(f"nothing of batch {batch_id} is handed over: all of it would be written")
-            self._function(frame, batch_id)
+            proceed(frame)
 
     def _require_untouched(self, handover: Handover, batch_id: int) -> None:
         """Require that nobody has written since the hand-over, unless the new sink has: then its decisions say so.
@@ -133,7 +131,7 @@ class TakeOver:
                 f"or somebody else, is still writing. End it. {_AGAIN}"
             )
 
-    def _write_rest(self, frame: DataFrame, handover: Handover) -> None:
+    def _write_rest(self, frame: DataFrame, handover: Handover, proceed: Callable[[Frames], None]) -> None:
         comparison = Comparison(frame, self._sink, handover)
         try:
             numbers = comparison.numbers()
@@ -142,7 +140,7 @@ class TakeOver:
             self._end_dry_run(text)
             logger.warning("%s", text)
             with passing_the_rest(handover.batch_id):
-                self._function(comparison.rest(), handover.batch_id)
+                proceed(comparison.rest())
         finally:
             comparison.release()
 

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any, Final
 from twopc.errors import missing_extra
 
 if TYPE_CHECKING:
-    from twopc.integration.operate.boundary import StoppedWithSavepointError, stop_with_savepoint, with_savepoints
-    from twopc.integration.operate.progress import with_progress
+    from twopc.integration.operate.boundary import Savepoints, StoppedWithSavepointError, stop_with_savepoint
+    from twopc.integration.operate.progress import SourceProgress
     from twopc.integration.operate.restore import restore_savepoint
     from twopc.integration.operate.savepoint import create_savepoint
 
 __all__ = [
+    "Savepoints",
+    "SourceProgress",
     "StoppedWithSavepointError",
     "create_savepoint",
     "restore_savepoint",
     "stop_with_savepoint",
-    "with_progress",
-    "with_savepoints",
 ]
 
 if not TYPE_CHECKING:  # so that a type checker still reports names that do not exist
-    _HOMES: Final = {"create_savepoint": "savepoint", "restore_savepoint": "restore", "with_progress": "progress"}
+    _HOMES: Final = {"create_savepoint": "savepoint", "restore_savepoint": "restore", "SourceProgress": "progress"}
 
     def __getattr__(name: str) -> Any:
         """Import the public names on first use (PEP 562): ``twopc --help`` needs none of them."""

@@ -18,14 +18,16 @@ from twopc.integration.operate.checkpoint import read_checkpoint
 from twopc.integration.operate.manifest import Savepoint, open_savepoint
 from twopc.integration.operate.retention import Retention
 from twopc.integration.operate.savepoint import create_savepoint
+from twopc.integration.spark.interceptors import Interceptor
 from twopc.sealed import seal, unseal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from twopc.integration.spark.interceptors import InterceptedBatch
+    from twopc.integration.spark.several import Frames
     from twopc.sinks.kafka import KafkaSink
 
 logger = logging.getLogger(__name__)
@@ -53,43 +55,6 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     problem: str | None = None
 
 
-def with_savepoints(  # noqa: PLR0913 - settings, each with a default
-    function: Callable[[DataFrame, int], object],
-    *,
-    checkpoint_location: str,
-    directory: str | None = None,
-    every: int | None = None,
-    num_retained: int | None = 10,
-    sinks: Sequence[KafkaSink] = (),
-) -> WithSavepoints:
-    """Make the callable for ``foreachBatch`` that takes savepoints between batches.
-
-    Args:
-        function: the function that writes: ``exactly_once(…)``.
-        checkpoint_location: the query's checkpoint, a local path or a ``file:`` URL.
-        directory: where periodic savepoints are kept.
-        every: the number of batches between two savepoints; None: only on request.
-        num_retained: how many of this query's newest good periodic savepoints are kept; None: all. Requested ones always stay.
-        sinks: Kafka sinks whose positions in their decision logs are recorded in each savepoint.
-
-    Raises:
-        ConfigurationError: ``every`` without ``directory``; ``every`` or ``num_retained`` less than 1.
-    """
-    if num_retained is not None and num_retained < 1:
-        raise ConfigurationError(
-            f"with_savepoints(num_retained={num_retained!r}): num_retained must be 1 or more, or None for all"
-        )
-    if every is not None and (every < 1 or directory is None):
-        raise ConfigurationError(
-            f"with_savepoints(every={every!r}, directory={directory!r}): every must be 1 or more, and needs a directory"
-        )
-    periodic = None
-    if every is not None and directory is not None:
-        kept = local_path(directory)
-        periodic = Periodic(kept, every, None if num_retained is None else Retention(kept, num_retained))
-    return WithSavepoints(function, local_path(checkpoint_location), periodic, sinks)
-
-
 class Periodic(NamedTuple):
     """The function that takes savepoints between the batches of a query."""
 
@@ -98,17 +63,64 @@ class Periodic(NamedTuple):
     retention: Retention | None  #: None: all are kept
 
 
-class WithSavepoints:
-    """Spark calls it with each batch. Before a batch, all earlier ones are finished, so this is where savepoints are taken."""
+class Savepoints(Interceptor):
+    """Takes savepoints between two batches: ``exactly_once(sink, interceptors=[Savepoints(…)])``.
+
+    Before a batch all earlier ones are finished, so this is where a savepoint is whole. The checkpoint must be on a local path.
+
+    Args:
+        directory: where periodic savepoints are kept.
+        every: the number of batches between two savepoints; None: only on request.
+        num_retained: how many of this query's newest good periodic savepoints are kept; None: all. Requested ones always stay.
+        sinks: Kafka sinks whose positions in their decision logs are recorded in each savepoint.
+
+    Raises:
+        ConfigurationError: ``every`` without ``directory``; ``every`` or ``num_retained`` less than 1.
+    """
 
     def __init__(
         self,
-        function: Callable[[DataFrame, int], object],
-        checkpoint: Path,
-        periodic: Periodic | None,
-        sinks: Sequence[KafkaSink],
+        *,
+        directory: str | None = None,
+        every: int | None = None,
+        num_retained: int | None = 10,
+        sinks: Sequence[KafkaSink] = (),
     ) -> None:
-        self._function = function
+        if num_retained is not None and num_retained < 1:
+            raise ConfigurationError(
+                f"Savepoints(num_retained={num_retained!r}): num_retained must be 1 or more, or None for all"
+            )
+        if every is not None and (every < 1 or directory is None):
+            raise ConfigurationError(
+                f"Savepoints(every={every!r}, directory={directory!r}): every must be 1 or more, and needs a directory"
+            )
+        self._periodic: Periodic | None = None
+        if every is not None and directory is not None:
+            kept = local_path(directory)
+            self._periodic = Periodic(kept, every, None if num_retained is None else Retention(kept, num_retained))
+        self._sinks = sinks
+        self._run: _Run | None = None
+
+    def intercept(self, batch: InterceptedBatch, proceed: Callable[[Frames], None]) -> None:
+        """See :class:`Interceptor`.
+
+        Raises:
+            ConfigurationError: the checkpoint is not on a local path.
+            StoppedWithSavepointError: the query was asked to stop. Nothing of this batch was written.
+            TwoPhaseCommitError: the batch failed. A failed savepoint is logged and answered; it does not stop the query.
+        """
+        if self._run is None or self._run.run_id != batch.run_id:
+            self._run = _Run(local_path(batch.checkpoint_location), batch.run_id, self._periodic, self._sinks)
+        self._run.before(batch.batch_id)
+        proceed(batch.frames)
+        self._run.after(batch.batch_id)
+
+
+class _Run:
+    """The savepoints of one run."""
+
+    def __init__(self, checkpoint: Path, run_id: str, periodic: Periodic | None, sinks: Sequence[KafkaSink]) -> None:
+        self.run_id = run_id
         self._checkpoint = checkpoint
         self._requests = _requests_in(checkpoint)
         self._unheard: set[str] = set()  # requests whose answer could not be written
@@ -117,18 +129,15 @@ class WithSavepoints:
         self._since = 0  # batches since the last periodic savepoint
         self._done: int | None = None  # the last batch that this run has written
 
-    def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Write a batch.
-
-        Raises:
-            StoppedWithSavepointError: the query was asked to stop. Nothing of this batch was written.
-            TwoPhaseCommitError: the function failed. A failed savepoint is logged and answered; it does not stop the query.
-        """
+    def before(self, batch_id: int) -> None:
+        """Serve requests, and take the periodic savepoint if its time has come."""
         # The first batch of a run may be a replay of one that is decided: a savepoint before it would repeat it.
         if self._done is not None and self._done < batch_id:
             self._serve()
             self._take_periodic()
-        self._function(frame, batch_id)
+
+    def after(self, batch_id: int) -> None:
+        """Note that the batch is visible."""
         self._done = batch_id
         self._since += 1
 
@@ -208,7 +217,7 @@ def _requests_in(checkpoint: Path) -> UnlinkedFiles:
 def request_savepoint(
     checkpoint: Path, directory: Path, *, stop: bool, timeout_s: float, is_over: Callable[[], bool] = lambda: False
 ) -> Savepoint | None:
-    """Ask a running query that was made with :func:`with_savepoints`; it answers before its next batch.
+    """Ask a running query that was made with :class:`Savepoints`; it answers before its next batch.
 
     Args:
         checkpoint: the query's checkpoint.
@@ -247,8 +256,9 @@ def request_savepoint(
         if ended:
             return None
         raise RetriableError(
-            f"the query of {checkpoint} did not answer within {timeout_s:.0f} s: it has no new input, has ended, or was not made "
-            "with with_savepoints(…). The request is withdrawn; nothing has changed. End the query, then `twopc savepoint create`"
+            f"the query of {checkpoint} did not answer within {timeout_s:.0f} s: it has no new input, has ended, or has no "
+            "Savepoints(…) among its interceptors. The request is withdrawn; nothing has changed. End the query, then run "
+            "`twopc savepoint create`"
         )
     answer = unseal(data, Answer)
     if answer.path is None:

@@ -16,30 +16,23 @@ from confluent_kafka.admin import AdminClient
 from twopc.errors import ConfigurationError, TwoPhaseCommitError
 from twopc.integration.spark.checkpoint import offsets_by_source
 from twopc.integration.spark.hadoop_files import open_files
+from twopc.integration.spark.interceptors import Interceptor
 from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from concurrent.futures import Future
 
-    from pyspark.sql import DataFrame
+    from twopc.integration.spark.interceptors import InterceptedBatch
+    from twopc.integration.spark.several import Frames
 
 logger = logging.getLogger(__name__)
 
 
-def with_progress(
-    function: Callable[[DataFrame, int], object],
-    *,
-    checkpoint_location: str,
-    bootstrap_servers: str,
-    group: str,
-    options: Mapping[str, Any] | None = None,
-) -> WithProgress:
-    """Make the callable for ``foreachBatch`` that commits the source's offsets to a consumer group after each batch.
+class SourceProgress(Interceptor):
+    """Commits the source's offsets to a consumer group after each batch: ``interceptors=[SourceProgress(…)]``.
 
     Args:
-        function: the function that writes: ``exactly_once(…)``.
-        checkpoint_location: the query's checkpoint.
         bootstrap_servers: the brokers of the cluster that the query reads.
         group: a consumer group of its own, without members: Spark's own groups and those of others are not touched.
         options: connection options with the prefix ``kafka.``, as for a sink.
@@ -47,34 +40,26 @@ def with_progress(
     Raises:
         ConfigurationError: an argument is wrong.
     """
-    if not group:
-        raise ConfigurationError("with_progress(group='') names no consumer group: name one that no consumer uses")
-    source = KafkaSink(name="progress", bootstrap_servers=bootstrap_servers, options=options or {})
-    return WithProgress(function, checkpoint_location, AdminClient(source.connection_config()), group)
 
-
-class WithProgress:
-    """Spark calls it with each batch."""
-
-    def __init__(
-        self, function: Callable[[DataFrame, int], object], checkpoint_location: str, admin: AdminClient, group: str
-    ) -> None:
-        self._function = function
-        self._location = checkpoint_location
-        self._admin = admin
+    def __init__(self, *, bootstrap_servers: str, group: str, options: Mapping[str, Any] | None = None) -> None:
+        if not group:
+            raise ConfigurationError("SourceProgress(group='') names no consumer group: name one that no consumer uses")
+        source = KafkaSink(name="progress", bootstrap_servers=bootstrap_servers, options=options or {})
+        self._admin = AdminClient(source.connection_config())
         self._group = group
         self._sent: Future[Any] | None = None
 
-    def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Write a batch, then its progress.
+    def intercept(self, batch: InterceptedBatch, proceed: Callable[[Frames], None]) -> None:
+        """See :class:`Interceptor`.
 
         Raises:
-            TwoPhaseCommitError: the function failed. A failure of the progress is logged.
+            TwoPhaseCommitError: the batch failed. A failure of the progress is logged.
         """
-        self._function(frame, batch_id)  # it returns when the batch is visible
+        proceed(batch.frames)  # it returns when the batch is visible
+        batch_id = batch.batch_id
         try:
             self._look_back()
-            files = open_files(frame.sparkSession.sparkContext, self._location)
+            files = open_files(batch.context, batch.checkpoint_location)
             ends = kafka_offsets(offsets_by_source(files, batch_id) or {})
             if ends:
                 request = [ConsumerGroupTopicPartitions(self._group, ends)]

@@ -103,7 +103,7 @@ def stop_with_savepoint(
 ) -> None:
     """Make a running query take a savepoint at the end of its batch, and stop.
 
-    Its function must be made with twopc.integration.operate.with_savepoints(…). The query ends with StoppedWithSavepointError.
+    The query must have twopc.integration.operate.Savepoints(…) among its interceptors. It ends with StoppedWithSavepointError.
 
     Exit status: 0 stopped, 2 not stopped: the query continues.
     """

@@ -11,14 +11,26 @@ if TYPE_CHECKING:
     from twopc.integration.spark.direct import DriverUpTo
     from twopc.integration.spark.exits import exit_status
     from twopc.integration.spark.foreach_batch import ExactlyOnce, exactly_once
+    from twopc.integration.spark.interceptors import InterceptedBatch, Interceptor, intercepted
 
-__all__ = ["DriverUpTo", "ExactlyOnce", "exactly_once", "exit_status"]
+__all__ = [
+    "DriverUpTo",
+    "ExactlyOnce",
+    "InterceptedBatch",
+    "Interceptor",
+    "exactly_once",
+    "exit_status",
+    "intercepted",
+]
 
 _HOMES: Final = {
     "DriverUpTo": "direct",
     "ExactlyOnce": "foreach_batch",
     "exactly_once": "foreach_batch",
+    "InterceptedBatch": "interceptors",
+    "Interceptor": "interceptors",
     "exit_status": "exits",
+    "intercepted": "interceptors",
 }
 
 if not TYPE_CHECKING:  # so that a type checker still reports names that do not exist

@@ -15,6 +15,7 @@ from twopc.errors import ConfigurationError, TwoPhaseCommitError
 from twopc.integration.spark import checkpoint
 from twopc.integration.spark.connect import require_classic_mode
 from twopc.integration.spark.hadoop_files import open_files
+from twopc.integration.spark.interceptors import InterceptedBatch, pass_through
 from twopc.integration.spark.options import Options, participants
 from twopc.integration.spark.py4j_log import hide_functions
 from twopc.integration.spark.query_runs import drop, run_of_this_call
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from twopc.integration.spark.direct import WriteBy
+    from twopc.integration.spark.interceptors import Interceptor
     from twopc.integration.spark.running import RunningQuery
     from twopc.integration.spark.several import Frames
     from twopc.listeners import Listener
@@ -51,6 +53,7 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
     staging: bool | str = False,
     write_by: WriteBy = "auto",
     listeners: Sequence[Listener] = (),
+    interceptors: Sequence[Interceptor] = (),
     override: Override | Sequence[Override] = (),
 ) -> ExactlyOnce:
     """Make the callable for ``foreachBatch``.
@@ -69,6 +72,8 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
         write_by: who writes a batch. ``"auto"``: the driver if the batch is expected to fit into 16 MiB, else the tasks.
             ``DriverUpTo(max_bytes)``: the same with another limit. ``"driver"``, ``"tasks"``: always that one.
         listeners: they are told of each checkpoint; see :class:`twopc.Listener`.
+        interceptors: what also happens with each batch, the first one outermost: :class:`~twopc.integration.operate.Savepoints`,
+            :class:`~twopc.integration.operate.SourceProgress`, :class:`~twopc.integration.migrate.TakeOver`.
         override: what is refused otherwise: :class:`~twopc.EndQuery`, :class:`~twopc.AdoptQuery`, :class:`~twopc.ResumeAt`,
             :class:`~twopc.Abandon`, :class:`~twopc.AddSink`, or several of them.
 
@@ -89,9 +94,12 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
         staging=staging,
         write_by=write_by,
         listeners=listeners,
+        interceptors=tuple(interceptors),
         overrides=Overrides.of(override),
     )
     options.require_fitting(sinks)
+    for interceptor in options.interceptors:
+        interceptor.require_fitting([sink.name for sink in sinks])
     if not pyspark.__version__.startswith(tuple(f"{version}." for version in _PROVEN_SPARKS)):
         logger.warning(
             "this release was not tested on Spark %s, only on %s: before you rely on it, kill a query of yours with "
@@ -145,8 +153,13 @@ class ExactlyOnce:
             by_frame(frames, self._sinks, batch_id)  # raises: there is nothing to write
             raise AssertionError("a batch without a DataFrame")
         writer = self._writer_of_this_call(given.sparkSession)
+        query = writer.run.query
+        number = require_number(batch_id, query)
+        batch = InterceptedBatch(frames, number, writer.location, query.run_id)
+        pass_through(self._options.interceptors, batch, lambda passed: self._write_once(writer, passed, number))
+
+    def _write_once(self, writer: RunWriter, frames: Frames, number: int) -> None:
         run = writer.run
-        number = require_number(batch_id, run.query)
         batch_frames = by_frame(frames, self._sinks, number)
         call = Call(number, tuple(one.frame for one in batch_frames))
         run.take(call, writer)

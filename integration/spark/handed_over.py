@@ -1,7 +1,7 @@
-"""Refuse a batch that another sink has begun, unless it comes through ``twopc.integration.migrate.take_over``.
+"""Refuse a batch that another sink has begun, unless it comes through ``twopc.integration.migrate.TakeOver``.
 
 ``twopc migrate cutover`` records such a batch in a file beside the checkpoint (``twopc.integration.migrate.handover``). Without
-``take_over`` the batch would be written whole, and the rows that are in the output already would be there twice.
+``TakeOver`` the batch would be written whole, and the rows that are in the output already would be there twice.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Facts(msgspec.Struct):
 
 @contextlib.contextmanager
 def passing_the_rest(batch_id: int) -> Iterator[None]:
-    """Mark that ``take_over`` passes on the missing rows of this batch, while the body runs."""
+    """Mark that ``TakeOver`` passes on the missing rows of this batch, while the body runs."""
     token = _passing.set(batch_id)
     try:
         yield
@@ -50,7 +50,7 @@ def passing_the_rest(batch_id: int) -> Iterator[None]:
 
 
 def require_taken_over(files: Files, batch: Batch) -> None:
-    """Require that no cut-over has handed over the batch, unless ``take_over`` passes the rest of it.
+    """Require that no cut-over has handed over the batch, unless ``TakeOver`` passes the rest of it.
 
     Args:
         files: the directory ``<checkpoint>/twopc``.
@@ -73,7 +73,7 @@ def require_taken_over(files: Files, batch: Batch) -> None:
             f"{where} cannot be read ({error}). Nothing was written. Remove it, and run `twopc migrate cutover` again"
         ) from error
     if facts.query_id != batch.query_id:
-        return  # take_over says what is wrong
+        return  # TakeOver says what is wrong
     if facts.is_back:
         raise ConfigurationError(
             f"`twopc migrate rollback` has given this checkpoint back to the old sink ({where}), which may have written rows of "
@@ -83,5 +83,5 @@ def require_taken_over(files: Files, batch: Batch) -> None:
         raise ConfigurationError(
             f"batch {batch.batch_id} was begun by another sink, and some of its rows may already be in the output: a cut-over "
             f"left it half-written ({where}). Nothing was written by this run. To write only the missing rows, give "
-            "foreachBatch twopc.integration.migrate.take_over(exactly_once(…), checkpoint_location=…, sink=…)"
+            "exactly_once(…, interceptors=[twopc.integration.migrate.TakeOver(sink)])"
         )

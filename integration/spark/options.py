@@ -10,6 +10,7 @@ from pyspark import cloudpickle
 from twopc.checkpoint_config import CheckpointConfig
 from twopc.errors import ConfigurationError
 from twopc.integration.spark.direct import DriverUpTo
+from twopc.integration.spark.interceptors import Interceptor
 from twopc.listeners import Listener
 from twopc.override import Overrides
 from twopc.sink import TwoPhaseCommitSink
@@ -32,6 +33,7 @@ class Options:
     staging: bool | str = False
     write_by: WriteBy = "auto"
     listeners: Sequence[Listener] = ()
+    interceptors: Sequence[Interceptor] = ()
     overrides: Overrides = field(default_factory=Overrides)
 
     def __post_init__(self) -> None:
@@ -50,6 +52,11 @@ class Options:
         if not all(isinstance(listener, Listener) for listener in self.listeners):
             raise ConfigurationError(
                 "exactly_once(listeners=…): give objects of classes that inherit from twopc.Listener"
+            )
+        if not all(isinstance(interceptor, Interceptor) for interceptor in self.interceptors):
+            raise ConfigurationError(
+                "exactly_once(interceptors=…): give objects of classes that inherit from twopc.Interceptor, such as "
+                "twopc.integration.operate.Savepoints"
             )
         letters = self.dead_letter
         if letters is not None and not (isinstance(letters, TwoPhaseCommitSink) and letters.takes_dead_letters):

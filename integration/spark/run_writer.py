@@ -45,6 +45,10 @@ if TYPE_CHECKING:
 class RunWriter:
     """The writer of one run. Used only in the query's own thread.
 
+    Attributes:
+        run: the run.
+        location: the location of its checkpoint.
+
     Args:
         run: the run.
         context: Spark's context.
@@ -63,7 +67,7 @@ class RunWriter:
     ) -> None:
         self.run = run
         self._context = context
-        self._location = location
+        self.location = location
         self._participants = participants(sinks, options)
         self._options = options
         self._coordinator: Coordinator | None = None
@@ -81,7 +85,7 @@ class RunWriter:
         Raises:
             TwoPhaseCommitError: the batch is not known to be visible. The next call begins with recovery.
         """
-        files, query = open_files(self._context, self._location), self.run.query
+        files, query = open_files(self._context, self.location), self.run.query
         batch = checkpoint.read_batch(files, query.query_id, batch_id)
         try:
             run_checkpoints(
@@ -145,7 +149,7 @@ class RunWriter:
 
     def _watched(self) -> Listeners:
         if self._listeners is None:
-            own_files = open_files(self._context, f"{self._location}/twopc")
+            own_files = open_files(self._context, f"{self.location}/twopc")
             writer = writer_for(own_files, is_wanted=self._options.checkpoints.history)
             self._listeners = Listeners([*([] if writer is None else [writer]), *self._options.listeners])
         return self._listeners
@@ -177,7 +181,7 @@ class RunWriter:
 
     def _connect(self, session: SparkSession, staging: Staging | None, batch: Batch) -> Coordinator:
         """The parts that all batches of a run share until one fails."""
-        own_files = tried(open_files(self._context, f"{self._location}/twopc"))
+        own_files = tried(open_files(self._context, f"{self.location}/twopc"))
         require_taken_over(own_files, batch)
         settings = Settings(
             overrides=self._options.overrides,

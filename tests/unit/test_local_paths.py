@@ -8,10 +8,11 @@ import pytest
 
 from tests.live.operate.support import command
 from tests.unit.history_support import ended, write
+from tests.unit.savepoint_support import saving
 from tests.unit.test_savepoint import checkpoint
 from twopc.errors import ConfigurationError
 from twopc.integration.local_paths import local_path
-from twopc.integration.operate import create_savepoint, restore_savepoint, with_savepoints
+from twopc.integration.operate import create_savepoint, restore_savepoint
 
 __all__ = ["checkpoint"]
 
@@ -83,6 +84,6 @@ def test_what_is_elsewhere_is_refused_in_one_line_and_nothing_is_written(
 def test_python_refuses_them_too(checkpoint: Path, tmp_path: Path) -> None:
     url = "hdfs://nn/x"
     with pytest.raises(ConfigurationError, match="not on this machine"):
-        with_savepoints(lambda _frame, _batch: None, checkpoint_location=url)
+        saving(lambda *_: None, url)(0)
     with pytest.raises(ConfigurationError, match="not on this machine"):
         restore_savepoint(create_savepoint(checkpoint, tmp_path / "kept").path, Path(url))

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.live.operate.support import command
+from tests.unit.savepoint_support import saving
 from twopc.errors import ConfigurationError, RetriableError
 from twopc.files import LocalFiles
 from twopc.integration.operate import create_savepoint, durable, restore_savepoint
 from twopc.integration.operate import savepoint as savepoint_module
-from twopc.integration.operate.boundary import Periodic, StoppedWithSavepointError, WithSavepoints, request_savepoint
+from twopc.integration.operate.boundary import StoppedWithSavepointError, _Run, request_savepoint
 from twopc.integration.operate.manifest import check, newest_good, open_savepoint, savepoints_in
 from twopc.integration.services.server import wait_until
 from twopc.sealed import with_check
@@ -261,25 +262,25 @@ def test_a_query_takes_savepoints_between_its_batches(checkpoint: Path, tmp_path
         written.append(batch)
         put(checkpoint / "commits" / str(batch), "v1\n{}")
 
-    each = WithSavepoints(function, checkpoint, Periodic(kept, 2, None), ())
+    each = saving(function, checkpoint, directory=str(kept), every=2, num_retained=None)
     for batch in range(4, 9):
         add_batch(checkpoint, batch, is_finished=False)
-        each(None, batch)  # type: ignore[arg-type]
+        each(batch)
     assert written == [4, 5, 6, 7, 8]
     assert [one.manifest.batch_id for one in savepoints_in(kept)[0]] == [7, 5]
 
 
 def test_a_query_stops_with_a_savepoint_when_it_is_asked(checkpoint: Path, tmp_path: Path) -> None:
     written = []
-    each = WithSavepoints(lambda _, batch: written.append(batch), checkpoint, None, ())
+    each = saving(lambda _, batch: written.append(batch), checkpoint)
     put(checkpoint / "commits/4", "v1\n{}")
 
     def go_on() -> bool:
         """The query, while the command waits."""
-        each(None, 4)  # type: ignore[arg-type] # the first of a run may be a replay: nothing is served before it
+        each(4)  # the first of a run may be a replay: nothing is served before it
         assert not (tmp_path / "kept").exists()
         with pytest.raises(StoppedWithSavepointError, match="stopped with savepoint"):
-            each(None, 5)  # type: ignore[arg-type]
+            each(5)
         return True
 
     found = request_savepoint(checkpoint, tmp_path / "kept", stop=True, timeout_s=10, is_over=go_on)
@@ -298,22 +299,22 @@ def test_a_request_that_is_withdrawn_while_it_is_served_stops_nothing_and_leaves
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = []
-    each = WithSavepoints(lambda _, batch: written.append(batch), checkpoint, None, ())
+    each = saving(lambda _, batch: written.append(batch), checkpoint)
     put(checkpoint / "commits/4", "v1\n{}")
-    take = WithSavepoints._take
+    take = _Run._take
 
-    def take_for_long(query: WithSavepoints, directory: Path) -> Savepoint:
+    def take_for_long(query: _Run, directory: Path) -> Savepoint:
         (request,) = (checkpoint / "twopc").glob("savepoint-request-*")
         request.unlink()  # the command gives up
         return take(query, directory)
 
     def go_on() -> bool:
         """The query, while the command waits."""
-        each(None, 4)  # type: ignore[arg-type]
-        each(None, 5)  # type: ignore[arg-type]
+        each(4)
+        each(5)
         return True
 
-    monkeypatch.setattr(WithSavepoints, "_take", take_for_long)
+    monkeypatch.setattr(_Run, "_take", take_for_long)
     assert request_savepoint(checkpoint, tmp_path / "kept", stop=True, timeout_s=10, is_over=go_on) is None
     assert written == [4, 5]
     assert not list((checkpoint / "twopc").glob("savepoint-request*"))
@@ -321,13 +322,13 @@ def test_a_request_that_is_withdrawn_while_it_is_served_stops_nothing_and_leaves
 
 def test_an_answer_that_comes_with_the_end_of_the_wait_counts(checkpoint: Path, tmp_path: Path) -> None:
     """The query has stopped, so the command must not say that it goes on."""
-    each = WithSavepoints(lambda *_: None, checkpoint, None, ())
+    each = saving(lambda *_: None, checkpoint)
     put(checkpoint / "commits/4", "v1\n{}")
 
     def go_on() -> bool:
-        each(None, 4)  # type: ignore[arg-type]
+        each(4)
         with pytest.raises(StoppedWithSavepointError):
-            each(None, 5)  # type: ignore[arg-type]
+            each(5)
         return not wait_until(lambda: time.monotonic() > deadline, 10)
 
     deadline = time.monotonic() + 1

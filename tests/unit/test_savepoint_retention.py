@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.live.operate.support import command
+from tests.unit.savepoint_support import saving
 from tests.unit.test_savepoint import add_batch, checkpoint, put
 from twopc.errors import ConfigurationError
-from twopc.integration.operate import create_savepoint, with_savepoints
+from twopc.integration.operate import Savepoints, create_savepoint
 from twopc.integration.operate.manifest import check, newest_good, savepoints_in
 from twopc.integration.operate.retention import Retention
 
@@ -39,13 +40,13 @@ def batches(kept: Path) -> list[int]:
 def test_a_query_keeps_its_newest_ones(checkpoint: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     asked = create_savepoint(checkpoint, kept)
-    each = with_savepoints(
+    each = saving(
         lambda _, batch: put(checkpoint / "commits" / str(batch), "v1\n{}"),
-        checkpoint_location=str(checkpoint), directory=str(kept), every=1, num_retained=3,
+        checkpoint, directory=str(kept), every=1, num_retained=3,
     )  # fmt: skip
     for batch in range(4, 12):
         add_batch(checkpoint, batch, is_finished=False)
-        each(None, batch)  # type: ignore[arg-type]
+        each(batch)
     assert batches(kept) == [10, 9, 8, asked.manifest.batch_id]  # somebody has asked for the last one
     assert not list(kept.glob(".*"))
     assert newest_good(kept).manifest.batch_id == 10
@@ -76,7 +77,7 @@ def test_the_last_good_one_stays_and_so_do_those_of_other_queries(checkpoint: Pa
 
 def test_what_cannot_be_kept_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="num_retained must be 1 or more"):
-        with_savepoints(lambda _frame, _batch: None, checkpoint_location="c", num_retained=0)
+        Savepoints(num_retained=0)
 
 
 def test_the_list_says_which_are_periodic(checkpoint: Path, tmp_path: Path) -> None:

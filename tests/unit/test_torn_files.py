@@ -6,7 +6,7 @@ import hashlib
 import re
 from copy import deepcopy
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import pytest
@@ -14,12 +14,13 @@ import pytest
 from tests.unit.coordinator_support import die_at
 from tests.unit.fake_sink import Cluster, World, all_rows, batch_of
 from tests.unit.history_support import ended
+from tests.unit.savepoint_support import saving
 from twopc.errors import ConfigurationError, TwoPhaseCommitError
 from twopc.files import LocalFiles, MemoryFiles
 from twopc.integration.history.reader import read
 from twopc.integration.history.writer import AppendingWriter
 from twopc.integration.migrate.handover import Bounds, Handover, Handovers, Kind
-from twopc.integration.operate.boundary import Request, with_savepoints
+from twopc.integration.operate.boundary import Request
 from twopc.integration.operate.durable import write
 from twopc.integration.operate.journal import acts_in, write_down
 from twopc.integration.operate.manifest import Copied, Manifest, directory_name, newest_good
@@ -232,12 +233,12 @@ def _savepoint(directory: Path, batch: int) -> Path:
 def test_a_request_for_a_savepoint_that_is_damaged_stops_no_query(tmp_path: Path) -> None:
     whole = msgspec.json.encode(Request(directory=str(tmp_path / "kept"), stop=False))
     written: list[int] = []
-    each = with_savepoints(lambda _, batch: written.append(batch), checkpoint_location=str(tmp_path))
-    requests, frame = LocalFiles(tmp_path / "twopc"), cast("Any", None)
-    each(frame, 0)
+    each = saving(lambda _, batch: written.append(batch), tmp_path)
+    requests = LocalFiles(tmp_path / "twopc")
+    each(0)
     for batch, data in enumerate(_damaged(whole), start=1):
         requests.put_if_absent("savepoint-request-1", data)
-        each(frame, batch)
+        each(batch)
         assert requests.names("") == ["savepoint-request-answer-1"]
         requests.remove("savepoint-request-answer-1")
     assert written == list(range(2 * len(whole) + 1))

@@ -10,30 +10,26 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.unit.savepoint_support import saving
 from tests.unit.test_savepoint import checkpoint
 from tests.without_links import run_without_links
 from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
 from twopc.integration.migrate.handover import Handover, Handovers, Kind
 from twopc.integration.migrate.place import opened
-from twopc.integration.operate.boundary import StoppedWithSavepointError, WithSavepoints, request_savepoint
+from twopc.integration.operate.boundary import StoppedWithSavepointError, request_savepoint
 from twopc.integration.operate.journal import acts_in, write_down
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import DataFrame
-
 __all__ = ["checkpoint"]
 
 
-def write(frame: DataFrame, batch_id: int) -> None:
-    """Write nothing: a query between two batches is all that is needed."""
-
-
-def query_of(location: Path) -> WithSavepoints:
-    query = WithSavepoints(write, location, None, ())
-    query(None, 3)  # type: ignore[arg-type]
+def query_of(location: Path) -> Callable[[int], None]:
+    """A query between two batches is all that is needed."""
+    query = saving(lambda *_: None, location)
+    query(3)
     return query
 
 
@@ -44,7 +40,7 @@ def stop_with_savepoint(root: str) -> list[str]:
     def go_on() -> bool:
         """The query, while the command waits."""
         with pytest.raises(StoppedWithSavepointError):
-            query(None, 4)  # type: ignore[arg-type]
+            query(4)
         return False
 
     assert request_savepoint(location, location.parent / "kept", stop=True, timeout_s=60, is_over=go_on) is not None
@@ -100,7 +96,7 @@ def test_no_request_stops_a_query_because_its_files_fail(
         with monkeypatch.context() as patched:
             patched.setattr(LocalFiles, name, refuse)
             for batch in (4, 5, 6):
-                query(None, batch)  # type: ignore[arg-type]
+                query(batch)
         return True
 
     with contextlib.suppress(ConfigurationError):  # where the request cannot be read, the answer says so
@@ -108,13 +104,13 @@ def test_no_request_stops_a_query_because_its_files_fail(
     assert "No space left" in caplog.text
     assert len([*(checkpoint.parent / "kept").glob("[!.]*")]) <= 1
     assert not list((checkpoint / "twopc").glob("savepoint-request*"))
-    query(None, 7)  # type: ignore[arg-type] # and the next request is served
+    query(7)  # and the next request is served
     assert query_serves(query, checkpoint)
 
 
-def query_serves(query: WithSavepoints, location: Path) -> bool:
+def query_serves(query: Callable[[int], None], location: Path) -> bool:
     def go_on() -> bool:
-        query(None, 8)  # type: ignore[arg-type]
+        query(8)
         return False
 
     return request_savepoint(location, location.parent / "again", stop=False, timeout_s=60, is_over=go_on) is not None

@@ -28,32 +28,31 @@ def old_query(servers: str, topic: str) -> Query:
 
 
 def new_query(servers: str, topic: str, name: str, query_id: str) -> Query:
-    """The query with the transactional sink, behind ``take_over``."""
+    """The query with the transactional sink, behind ``TakeOver``."""
 
-    def query(frame: DataFrame, checkpoint: str) -> DataStreamWriter:
-        from twopc.integration.migrate import take_over  # noqa: PLC0415 - in the query's own process
+    def query(frame: DataFrame, _: str) -> DataStreamWriter:
+        from twopc.integration.migrate import TakeOver  # noqa: PLC0415 - in the query's own process
         from twopc.integration.spark import exactly_once  # noqa: PLC0415 - the same
         from twopc.sinks.kafka import KafkaSink  # noqa: PLC0415 - the same
 
         sink = KafkaSink(name=name, bootstrap_servers=servers, topic=topic)
-        each = exactly_once(sink, checkpoint_location=checkpoint, override=AdoptQuery(query_id))
-        taken = take_over(each, checkpoint_location=checkpoint, sink=sink)
-        return frame.select("key", "value").writeStream.foreachBatch(taken)
+        each = exactly_once(sink, interceptors=[TakeOver(sink)], override=AdoptQuery(query_id))
+        return frame.select("key", "value").writeStream.foreachBatch(each)
 
     return query
 
 
 def way_back(servers: str, topic: str, name: str) -> Query:
-    """The old query again, behind ``take_over``."""
+    """The old query again, behind ``TakeOver``."""
 
-    def query(frame: DataFrame, checkpoint: str) -> DataStreamWriter:
-        from twopc.integration.migrate import take_over  # noqa: PLC0415 - in the query's own process
+    def query(frame: DataFrame, _: str) -> DataStreamWriter:
+        from twopc.integration.migrate import TakeOver  # noqa: PLC0415 - in the query's own process
+        from twopc.integration.spark import intercepted  # noqa: PLC0415 - the same
         from twopc.sinks.kafka import KafkaSink  # noqa: PLC0415 - the same
         from twopc.sinks.kafka_legacy import AtLeastOnceKafkaSink  # noqa: PLC0415 - the same
 
         old = AtLeastOnceKafkaSink(bootstrap_servers=servers, topic=topic)
         sink = KafkaSink(name=name, bootstrap_servers=servers, topic=topic)
-        taken = take_over(old, checkpoint_location=checkpoint, sink=sink)
-        return frame.select("key", "value").writeStream.foreachBatch(taken)
+        return frame.select("key", "value").writeStream.foreachBatch(intercepted(old, TakeOver(sink)))
 
     return query

@@ -190,7 +190,7 @@ class Rehearsal:
         )
 
     def run_back(self) -> None:
-        """Run the old query again, behind ``take_over``, without a kill."""
+        """Run the old query again, behind ``TakeOver``, without a kill."""
         query = way_back(self.output.servers, self.output.topic, _NAME)
         self._run("back", query, [])
         self._count("the old sink again", "not killed: it is at least once")

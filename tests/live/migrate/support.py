@@ -19,8 +19,8 @@ from tests.live.spark_support import message_of
 from tests.reader import committed, consumer_of, counted, read_to_end, records
 from twopc import AdoptQuery
 from twopc.integration.cli import app
-from twopc.integration.migrate import take_over
-from twopc.integration.spark import exactly_once
+from twopc.integration.migrate import TakeOver
+from twopc.integration.spark import exactly_once, intercepted
 from twopc.sinks.kafka import KafkaSink
 from twopc.sinks.kafka_legacy import AtLeastOnceKafkaSink
 from twopc.testing import crash_points
@@ -146,13 +146,13 @@ class OldPipeline:
         **settings: Any,
     ) -> None:
         """Process all input with the transactional sink; ``before`` is called with each batch's number."""
-        sink, checkpoint = self.new_sink(), str(self.checkpoint)
-        each = exactly_once(sink, checkpoint_location=checkpoint, **{"override": AdoptQuery(self.query_id), **settings})
-        taken = take_over(each, checkpoint_location=checkpoint, sink=sink, dry_run=dry_run)
+        sink = self.new_sink()
+        taken = TakeOver(sink, dry_run=dry_run)
+        each = exactly_once(sink, interceptors=[taken], **{"override": AdoptQuery(self.query_id), **settings})
 
         def write(batch: DataFrame, batch_id: int) -> None:
             before(batch_id)
-            taken(batch, batch_id)
+            each(batch, batch_id)
 
         try:
             self.run(spark, write, max_offsets=max_offsets)
@@ -174,8 +174,7 @@ class OldPipeline:
 
     def run_old(self, spark: SparkSession, *, max_offsets: int | None = 40) -> None:
         """Process all input with the old sink, after a rollback."""
-        old = take_over(self.sink(), checkpoint_location=str(self.checkpoint), sink=self.new_sink())
-        self.run(spark, old, max_offsets=max_offsets)
+        self.run(spark, intercepted(self.sink(), TakeOver(self.new_sink())), max_offsets=max_offsets)
 
     def write_directly(self, value: str) -> None:
         """A record of somebody else."""

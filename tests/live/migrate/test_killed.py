@@ -86,15 +86,14 @@ class Fed:
 def new_query(pipeline: OldPipeline, direct: Any) -> Callable[[DataFrame, str], DataStreamWriter]:
     servers, name, topic, query_id = pipeline.servers, pipeline.name, pipeline.topic, pipeline.query_id
 
-    def query(frame: DataFrame, checkpoint: str) -> DataStreamWriter:
-        from twopc.integration.migrate import take_over  # noqa: PLC0415 - in the query's own process
+    def query(frame: DataFrame, _: str) -> DataStreamWriter:
+        from twopc.integration.migrate import TakeOver  # noqa: PLC0415 - in the query's own process
         from twopc.integration.spark import exactly_once  # noqa: PLC0415 - the same
         from twopc.sinks.kafka import KafkaSink  # noqa: PLC0415 - the same
 
         sink = KafkaSink(name=name, bootstrap_servers=servers, topic=topic)
-        each = exactly_once(sink, checkpoint_location=checkpoint, override=AdoptQuery(query_id), write_by=direct)
-        taken = take_over(each, checkpoint_location=checkpoint, sink=sink)
-        return frame.select("key", "value").writeStream.foreachBatch(taken)
+        each = exactly_once(sink, interceptors=[TakeOver(sink)], override=AdoptQuery(query_id), write_by=direct)
+        return frame.select("key", "value").writeStream.foreachBatch(each)
 
     return query
 

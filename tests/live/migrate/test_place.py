@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from typer.testing import CliRunner
@@ -13,9 +13,9 @@ from tests.live.migrate.test_cutover import write_half_of_batch_1
 from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
 from twopc.integration.cli import app
-from twopc.integration.migrate import take_over
+from twopc.integration.migrate import TakeOver
 from twopc.integration.migrate.handover import Handover, Handovers, Kind
-from twopc.integration.spark import exactly_once
+from twopc.integration.spark import InterceptedBatch, exactly_once
 from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
@@ -90,12 +90,11 @@ def kafka_sink(name: str) -> KafkaSink:
 
 @pytest.mark.parametrize("names", [("a", "b"), ("b",)])
 def test_other_sinks_would_miss_what_the_old_one_has_written(names: tuple[str, ...]) -> None:
-    each = exactly_once(*map(kafka_sink, names), checkpoint_location="/checkpoint")
     with pytest.raises(ConfigurationError, match="would miss the rows that 'a' has already"):
-        take_over(each, checkpoint_location="/checkpoint", sink=kafka_sink("a"))
+        exactly_once(*map(kafka_sink, names), interceptors=[TakeOver(kafka_sink("a"))])
 
 
 def test_several_frames_are_refused_before_anything_is_read() -> None:
-    taken: Any = take_over(lambda *_: None, checkpoint_location="/checkpoint", sink=kafka_sink("a"))
+    batch = InterceptedBatch({"a": None}, 7, "/checkpoint")
     with pytest.raises(ConfigurationError, match="several DataFrames"):
-        taken({"a": None}, 7)
+        TakeOver(kafka_sink("a")).intercept(batch, lambda _: None)

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from tests.live import spark_query
 from tests.live.spark_support import Pipeline, finish, spark, wait_until
 from twopc.errors import ConfigurationError
-from twopc.integration.operate import with_progress
+from twopc.integration.operate import SourceProgress
 from twopc.integration.operate.progress import kafka_offsets
 from twopc.integration.spark import exactly_once
 from twopc.sinks.kafka import KafkaSink
@@ -40,15 +40,13 @@ def run(spark: SparkSession, pipeline: Pipeline, group: str, *, servers: str | N
     sink = KafkaSink(
         name=options.name, topic=options.topic, bootstrap_servers=options.bootstrap_servers, timeout_ms=20_000
     )
-    each = exactly_once(sink, checkpoint_location=options.checkpoint)
-    function = with_progress(
-        each,
-        checkpoint_location=options.checkpoint,
+    progress = SourceProgress(
         bootstrap_servers=servers or pipeline.bootstrap_servers,
         group=group,
         options={"kafka.log_level": 0} if servers else {},
     )
-    writer = spark_query.source(spark, options).select("key", "value").writeStream.foreachBatch(function)
+    each = exactly_once(sink, interceptors=[progress])
+    writer = spark_query.source(spark, options).select("key", "value").writeStream.foreachBatch(each)
     query = writer.option("checkpointLocation", options.checkpoint).trigger(availableNow=True).start()
     finish(query, each)
 
@@ -87,4 +85,4 @@ def test_only_kafkas_offsets_are_taken() -> None:
 
 def test_a_group_has_a_name() -> None:
     with pytest.raises(ConfigurationError, match="names no consumer group"):
-        with_progress(lambda *_: None, checkpoint_location="c", bootstrap_servers="b:1", group="")
+        SourceProgress(bootstrap_servers="b:1", group="")

@@ -19,7 +19,7 @@ from tests.live.redis.conftest import redis_server
 from tests.live.spark_support import Pipeline, message_of, spark, wait_until
 from tests.reader import records
 from twopc import AdoptQuery, EndQuery
-from twopc.integration.operate import create_savepoint, restore_savepoint, stop_with_savepoint, with_savepoints
+from twopc.integration.operate import Savepoints, create_savepoint, restore_savepoint, stop_with_savepoint
 from twopc.integration.spark import exactly_once
 from twopc.sinks.kafka import KafkaSink
 
@@ -176,10 +176,9 @@ def started(spark: SparkSession, pipeline: Pipeline, max_offsets: int | None) ->
     sink = KafkaSink(
         name=options.name, topic=options.topic, bootstrap_servers=options.bootstrap_servers, timeout_ms=20_000
     )
-    each = exactly_once(sink, **options.settings)
+    each = exactly_once(sink, interceptors=[Savepoints()], **options.settings)
     frame = spark_query.planned(spark_query.source(spark, pipeline.options), options)
-    function = with_savepoints(each, checkpoint_location=options.checkpoint)
-    writer = frame.writeStream.foreachBatch(function).option("checkpointLocation", options.checkpoint)
+    writer = frame.writeStream.foreachBatch(each).option("checkpointLocation", options.checkpoint)
     return writer.start()
 
 

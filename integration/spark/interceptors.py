@@ -1,0 +1,103 @@
+"""What also happens with each batch of a query, around the writing: ``exactly_once(sink, interceptors=[…])``.
+
+The name is Kafka's (``ProducerInterceptor``). An interceptor sees the batch before it is written and when it is visible. It may
+pass on other rows, or stop the query.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from twopc.integration.spark.running import calling_query
+from twopc.integration.spark.several import any_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspark import SparkContext
+    from pyspark.sql import DataFrame
+
+    from twopc.integration.spark.several import Frames
+
+
+@dataclass(frozen=True)
+class InterceptedBatch:
+    """A batch as Spark hands it over.
+
+    Attributes:
+        frames: what the user passes on: a DataFrame, or one for each sink.
+        batch_id: its number.
+        checkpoint_location: of the query.
+        run_id: Spark's id of the query's run, new with each start. The first batch of a run may be a replay.
+    """
+
+    frames: Frames
+    batch_id: int
+    checkpoint_location: str
+    run_id: str = ""
+
+    @property
+    def context(self) -> SparkContext:
+        """Spark's context."""
+        frame = any_frame(self.frames)
+        if frame is None:
+            raise AssertionError("a batch without a DataFrame")
+        return frame.sparkSession.sparkContext
+
+
+class Interceptor(ABC):
+    """Stands around the writing of each batch. One object for each query."""
+
+    def require_fitting(self, sink_names: Sequence[str]) -> None:
+        """Check that this fits a query that writes to these sinks.
+
+        Raises:
+            ConfigurationError: it does not.
+        """
+        del sink_names  # most fit every query
+
+    @abstractmethod
+    def intercept(self, batch: InterceptedBatch, proceed: Callable[[Frames], None]) -> None:
+        """Write the batch by calling ``proceed`` with its rows, which returns when they are visible.
+
+        Raises:
+            TwoPhaseCommitError: the query stops.
+        """
+
+
+def pass_through(interceptors: Sequence[Interceptor], batch: InterceptedBatch, write: Callable[[Frames], None]) -> None:
+    """Write a batch through interceptors, the first one outermost."""
+    if not interceptors:
+        write(batch.frames)
+        return
+    first, *rest = interceptors
+
+    def proceed(frames: Frames) -> None:
+        inner = InterceptedBatch(frames, batch.batch_id, batch.checkpoint_location, batch.run_id)
+        pass_through(rest, inner, write)
+
+    first.intercept(batch, proceed)
+
+
+def intercepted(
+    function: Callable[[DataFrame, int], object], *interceptors: Interceptor
+) -> Callable[[DataFrame, int], None]:
+    """Make the callable for ``foreachBatch`` that stands around a function which is not of ``exactly_once``.
+
+    Args:
+        function: writes a batch.
+        interceptors: the first one is the outermost.
+    """
+
+    def write(frame: DataFrame, batch_id: int) -> None:
+        query = calling_query(frame.sparkSession, None)
+        batch = InterceptedBatch(frame, batch_id, query.checkpoint_location, query.run_id)
+        pass_through(interceptors, batch, lambda frames: _call(function, frames, batch_id))
+
+    return write
+
+
+def _call(function: Callable[[DataFrame, int], object], frame: Frames, batch_id: int) -> None:
+    function(frame, batch_id)  # type: ignore[arg-type] # a function that takes one DataFrame gets the one that came
