@@ -50,7 +50,7 @@ def test_a_directory_that_is_not_there_is_named() -> None:
     words = ["--bootstrap-servers", "127.0.0.1:1", "--sink", "s", "--checkpoint", "/no/such/place"]
     result = CliRunner().invoke(app, ["migrate", "rollback", *words])
     assert result.exit_code == 2
-    assert "/no/such/place is no directory" in result.output
+    assert "/no/such/place is not a directory" in result.output
 
 
 def test_a_file_system_that_does_not_answer_is_a_line(spark: SparkSession) -> None:
