@@ -23,7 +23,9 @@ ConfigFile = Annotated[
 ]
 Timeout = Annotated[int, connection(min=1, help="Seconds to wait for the brokers.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, everything else to stderr.")]
-Seed = Annotated[int | None, typer.Option(min=0, help="The seed of an earlier run, to repeat its kills. Default: random.")]
+Seed = Annotated[
+    int | None, typer.Option(min=0, help="The seed of an earlier run, to repeat its kills. Default: random.")
+]
 
 
 def chosen_seed(seed: int | None) -> int:

@@ -53,7 +53,7 @@ class Kind(Enum):
     ABANDONED = "abandoned", Severity.WARNING  #: a transaction is not visible and was given up with Abandon
     DECIDED_OPEN = "decided_open", Severity.WARNING  #: the last batch is not committed yet; a restart commits it
     DECIDED_UNKNOWN = "decided_unknown", Severity.WARNING  #: reading can prove neither its commit nor its loss
-    ORPHAN_OPEN = "orphan_open", Severity.WARNING  #: an earlier driver's transaction is undecided; the next driver aborts it
+    ORPHAN_OPEN = "orphan_open", Severity.WARNING  #: undecided, begun by an earlier driver; the next one aborts it
     LISTING_INCOMPLETE = "listing_incomplete", Severity.WARNING  #: a broker did not list its open transactions
     HELD_BACK = "held_back", Severity.WARNING  #: open transactions keep offsets from readers
     RECORDS_EXTRA = (
@@ -66,7 +66,7 @@ class Kind(Enum):
         Severity.WARNING,
     )  #: Spark's commits/N is missing although batch N + 1 was decided
     OFFSETS_MISSING = "offsets_missing", Severity.WARNING  #: Spark's offsets/N is missing for a decided batch
-    RUNNING_OPEN = "running_open", Severity.INFO  #: the current driver's transaction is undecided: its batch is being written
+    RUNNING_OPEN = "running_open", Severity.INFO  #: undecided, begun by the current driver; its batch is being written
     NOT_COMPARED = "not_compared", Severity.INFO  #: a comparison would prove nothing here; the text says why
     REPAIRED = "repaired", Severity.INFO  #: batches whose lost transactions were written again (rule 9)
 

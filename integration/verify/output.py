@@ -27,8 +27,8 @@ class RecordChecks:
     """What to check of each record."""
 
     key: Expression | None = None  #: identifies a record and must be unique in its topic; None: not checked
-    sequence: Expression | None = None  #: no number between the smallest and the largest may be missing; None: not checked
-    by: Expression | None = None  #: records with an equal value here form one sequence; None: each topic is one sequence
+    sequence: Expression | None = None  #: no number between smallest and largest may be missing; None: not checked
+    by: Expression | None = None  #: records with an equal value here form one sequence; None: all of a topic do
 
 
 class Output:
