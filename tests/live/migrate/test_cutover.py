@@ -54,7 +54,7 @@ def test_a_half_written_batch_is_completed_by_content(pipeline: OldPipeline, spa
     recorded = pipeline.cut_over("--apply")["recorded"]
     message = pipeline.fail_new(spark, dry_run=True)
     assert (
-        f"batch 1 has {len(batch)} rows: {written} are in the output, {len(batch) - written} are to be written"
+        f"batch 1 has {len(batch)} rows: {written} are in the output, {len(batch) - written} must still be written"
         in message
     )
     assert pipeline.visible() == before
