@@ -1,6 +1,7 @@
-"""Write the kept results into the marked blocks of docs/performance.md.
+"""Write the kept results into the marked blocks of docs/performance.md and docs/results.md.
 
-A block begins with ``<!-- bench:NAME -->`` (``<!-- bench -->``: the summary) and ends with ``<!-- /bench -->``.
+A block begins with ``<!-- bench:NAME -->`` and ends with ``<!-- /bench -->``. NAME is a group, ``goals`` or ``planning``. With
+``<!-- bench:NAME brief -->`` a group shows its times only.
 """
 
 from __future__ import annotations
@@ -24,9 +25,8 @@ if TYPE_CHECKING:
 
 _ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = _ROOT / "benchmarks" / "results"
-PAGES: Final = (_ROOT / "docs" / "performance.md",)
-_BLOCK: Final = re.compile(r"(<!-- bench(?::(\w+))? -->\n).*?(<!-- /bench -->)", re.DOTALL)
-_SUMMARY_GROUP: Final = "streaming"
+PAGES: Final = (_ROOT / "docs" / "performance.md", _ROOT / "docs" / "results.md")
+_BLOCK: Final = re.compile(r"(<!-- bench:(\w+)( brief)? -->\n).*?(<!-- /bench -->)", re.DOTALL)
 
 
 def write_pages(results: Path = RESULTS) -> list[Path]:
@@ -44,21 +44,20 @@ def write_pages(results: Path = RESULTS) -> list[Path]:
 def filled(text: str, results: Path = RESULTS) -> str:
     """The text with its blocks as the results say. A text without blocks stays as it is."""
     read = partial(read_results, results)
-    return _BLOCK.sub(lambda found: f"{found[1]}{_block(found[2] or 'summary', read, results)}\n{found[3]}", text)
+    return _BLOCK.sub(lambda found: f"{found[1]}{_block(found[2], found[3], read, results)}\n{found[4]}", text)
 
 
-def _block(name: str, read: Callable[[str], Results | None], directory: Path) -> str:
+def _block(name: str, brief: str | None, read: Callable[[str], Results | None], directory: Path) -> str:
     if name == "goals":
         return _goals(read)
-    if name == "summary":
-        found = read(_SUMMARY_GROUP)
-        return _table(found) if found else _absent(_SUMMARY_GROUP)
     if name == "planning":
         return planning_table(read("many"), read("decision"))
     if name not in {group.name for group in GROUPS}:
         raise ValueError(f"<!-- bench:{name} -->: no group of that name")
     found = read(name)
-    return _group(found, directory) if found else _absent(name)
+    if found is None:
+        return _absent(name)
+    return _brief(found) if brief else _group(found, directory)
 
 
 def _absent(group: str) -> str:
@@ -73,14 +72,20 @@ def _goals(read: Callable[[str], Results | None]) -> str:
     return markdown(("goal", "median (min-max)", ""), rows)
 
 
-def _table(results: Results) -> str:
-    rows = [cells for case in results.cases for cells in lines(case)]
-    head = f"{machine.in_words(results.heading)}; {results.rounds} rounds"
-    return f"{head}.\n\n{markdown(COLUMNS, rows)}"
+def _brief(results: Results) -> str:
+    return (
+        f"{results.heading['date']}, commit {results.heading['commit']}; {results.rounds} rounds.\n\n{_times(results)}"
+    )
+
+
+def _times(results: Results) -> str:
+    return markdown(COLUMNS, [cells for case in results.cases for cells in lines(case)])
 
 
 def _group(results: Results, directory: Path) -> str:
-    parts = [_table(results)] if results.cases else []
+    parts = [f"{machine.in_words(results.heading)}; {results.rounds} rounds."]
+    if results.cases:
+        parts.append(_times(results))
     facts = fact_rows(results.cases)
     if facts:
         parts.append(markdown(("beside the times", "side", *(case.name for case in results.cases)), facts))

@@ -1,4 +1,4 @@
-"""Read a topic as it is stored, batch by batch. No consumer says which producer wrote a record; a batch does.
+"""Read a topic as it is stored, batch by batch. A batch names the producer that wrote it; a consumer does not.
 
 Source: https://kafka.apache.org/documentation/#recordbatch
 """
@@ -27,9 +27,9 @@ _WITH_PRODUCERS: Final = 2
 
 @dataclass(frozen=True)
 class OldBatch:
-    """A record, or compressed records, as brokers before 0.11 stored them: of no producer and no transaction.
+    """A record, or compressed records, as brokers before 0.11 stored them, without a producer or a transaction.
 
-    Upgraded brokers keep them in their logs. It has as much of kafka-python's batches as is asked for.
+    Upgraded brokers keep them in their logs. This class has those members of kafka-python's batches that callers use.
     """
 
     records: Sequence[Any]
@@ -40,21 +40,21 @@ class OldBatch:
 
     @property
     def base_offset(self) -> int:
-        """Of the first record."""
+        """The offset of the first record."""
         return int(self.records[0].offset)
 
     @property
     def next_offset(self) -> int:
-        """Behind the last one."""
+        """The offset after the last record."""
         return int(self.records[-1].offset) + 1
 
     @property
     def records_count(self) -> int:
-        """How many there are."""
+        """The number of records."""
         return len(self.records)
 
     def __iter__(self) -> Iterator[Any]:
-        """Record by record."""
+        """Iterate over the records."""
         return iter(self.records)
 
 

@@ -1,4 +1,4 @@
-"""The command line, ``twopc …``: options only. A command imports its implementation when it runs: ``--help`` is fast."""
+"""The options of the command line, ``twopc …``. Commands import their implementation when they run, so ``--help`` is fast."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def demo(  # noqa: PLR0913 - options of a command line, each with a default
     """
     if rows <= kills:
         raise typer.BadParameter(
-            f"{kills} kills need more than {rows} rows: every kill needs new ones", param_hint="--rows"
+            f"{kills} kills need more than {rows} rows, because every kill needs new ones", param_hint="--rows"
         )
     from twopc.integration.demo.run import DemoOptions, main  # noqa: PLC0415 - slow imports that --help does not need
 
@@ -105,18 +105,18 @@ def verify(  # noqa: PLR0913 - options of a command line
     key: Annotated[
         Any,
         _expression(
-            help="Find duplicates. What identifies a record: key, value, header:NAME, json:$.path, or several with commas."
+            help="Find duplicates by what identifies a record: key, value, header:NAME, json:$.path, or several with commas."
         ),
     ] = None,
     sequence: Annotated[
-        Any, _expression(help="Find gaps. A whole number in each record, of which none may be missing.")
+        Any, _expression(help="Find gaps in a sequence: a whole number in each record, of which none may be missing.")
     ] = None,
     by: Annotated[Any, _expression(help="One sequence for each value of this. Default: one per topic.")] = None,
     one_to_one: Annotated[
-        bool, _check("--one-to-one", help="Each Kafka source record becomes one row: compare their numbers per batch.")
+        bool, _check("--one-to-one", help="Each Kafka source record becomes one row; compare the counts of each batch.")
     ] = False,
     sole_writer: Annotated[
-        bool, _check("--sole-writer", help="Nothing else writes to the topics: extra records are errors, not warnings.")
+        bool, _check("--sole-writer", help="Nothing else writes to the topics; extra records are errors, not warnings.")
     ] = False,
     topic: Annotated[
         list[str] | None, _check(help="Read only this topic. Repeatable. Default: all topics the sink wrote to.")
@@ -128,12 +128,12 @@ def verify(  # noqa: PLR0913 - options of a command line
         bool, typer.Option("--json", help="Print one JSON object per check to stdout, everything else to stderr.")
     ] = False,
 ) -> None:
-    """Compare a sink's decisions with its output and checkpoint. Read-only: the query may be running.
+    """Compare a sink's decisions with its output and checkpoint. This only reads, so the query may be running.
 
     Exit status: 0 no errors found, 1 errors found, 2 not checked (no broker, no such sink, wrong usage).
     """
     if by is not None and sequence is None:
-        raise typer.BadParameter("it groups the records of --sequence: add --sequence", param_hint="--by")
+        raise typer.BadParameter("--by groups the records of --sequence; add --sequence", param_hint="--by")
     from twopc.files import LocalFiles  # noqa: PLC0415
     from twopc.integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.verify import command  # noqa: PLC0415
@@ -167,9 +167,9 @@ def preflight(  # noqa: PLR0913 - options of a command line
     topic: Annotated[list[str] | None, _check(help="A topic that the query writes to. Repeatable.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Try on a cluster what a sink needs: settings, rights, and a two-phase commit on a topic of its own.
+    """Try on a cluster what a sink needs: settings, rights, and a two-phase commit on a separate topic.
 
-    Safe while a query with the sink's name is running. What it makes, it removes.
+    This is safe while a query with the sink's name is running. The command removes what it creates.
 
     Exit status by the worst finding: 0 pass, 3 warn, 1 fail; 2 not checked (no broker, wrong usage, interrupted).
     """

@@ -1,4 +1,4 @@
-"""How a command connects: by words of the command line, and a file for passwords."""
+"""Connection options of a command, from the command line and from a file for passwords."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def connection_options(pairs: Sequence[str], file: Path | None) -> dict[str, Any]:
-    """Parse librdkafka's options: ``key=value`` words win over a properties file; the prefix ``kafka.`` is optional.
+    """Parse librdkafka's options. ``key=value`` words win over the file's lines, and the prefix ``kafka.`` is optional.
 
     Raises:
         ConfigurationError: an option is not ``key=value``, or the file cannot be read.
@@ -46,7 +46,7 @@ def describing(  # noqa: PLR0913, PLR0917 - the options that describe a sink
     options_file: Path | None,
     timeout_s: int,
 ) -> Callable[[], KafkaSink]:
-    """What describes the sink; it raises a ConfigurationError where the command reports one."""
+    """Return a function that describes the sink and raises a ConfigurationError for the command to report."""
     from twopc.sinks.kafka import KafkaSink  # noqa: PLC0415 - slow, not needed for --help
 
     return lambda: KafkaSink(
@@ -59,7 +59,7 @@ def describing(  # noqa: PLR0913, PLR0917 - the options that describe a sink
 
 
 def quiet_admin(sink: KafkaSink) -> AdminClient:
-    """A client of the sink's cluster whose own lines do not stand between a command's: its errors say the same."""
+    """Return a client of the sink's cluster that logs nothing among a command's lines; its errors say the same."""
     from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - as above
 
     return AdminClient({**sink.connection_config(), "log_level": 0})

@@ -1,4 +1,4 @@
-"""Directories that the commands read: on this machine."""
+"""Directories on this machine that the commands read."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Final
 
 from twopc.errors import ConfigurationError
 
-#: One letter is a drive. A ``Path`` has made one slash of two.
+#: A single letter is a drive, not a scheme. A ``Path`` has turned two slashes into one.
 _URL: Final = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):(/.*)")
 
 
 def local_path(location: str | Path) -> Path:
-    """The directory of a path or a ``file:`` URL, as Hadoop reads one: nothing in it is percent-encoded.
+    """Return the directory of a path or a ``file:`` URL. Like Hadoop, this does not decode percent signs.
 
     Raises:
-        ConfigurationError: it is a URL of another file system.
+        ConfigurationError: the location is a URL of another file system.
     """
     match = _URL.fullmatch(str(location))
     if match is None:
@@ -24,14 +24,14 @@ def local_path(location: str | Path) -> Path:
     scheme, path = match[1].lower(), match[2]
     if scheme != "file":
         raise ConfigurationError(
-            f"{location} is not on this machine: only local directories and file: URLs are read here. Mount it, or copy it "
-            "(as with `hdfs dfs -get`) and name the copy; for a history, a copy of twopc/history is enough. With a sink's name "
-            "in place of a checkpoint, `twopc status` needs none"
+            f"{location} is not on this machine; this command reads only local directories and file: URLs. Mount it, or copy it "
+            "(for example with `hdfs dfs -get`) and name the copy; for a history, a copy of twopc/history is enough. `twopc "
+            "status` also takes a sink's name instead of a checkpoint"
         )
     return Path("/" + path[2:].partition("/")[2] if path.startswith("//") else path)
 
 
 def is_elsewhere(location: str | Path) -> bool:
-    """Whether it is a URL of another file system than the local one."""
+    """Whether the location is a URL of a file system other than the local one."""
     match = _URL.fullmatch(str(location))
     return match is not None and match[1].lower() != "file"

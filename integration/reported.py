@@ -1,4 +1,4 @@
-"""How a command ends that did not come to its answer: one line on stderr, and an exit status of its own."""
+"""End a command that has no answer: print one line to stderr, and return a separate exit status."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def reported(
     """Run a command; return its exit status.
 
     Args:
-        name: of the command, behind ``twopc``.
-        act: does it, prints the answer, and returns the status.
-        not_done: the status if something is wrong. Python's own, 1, has a meaning in most commands.
-        expected: the status of errors whose message says enough; with those of the protocol it does, too. Any other one comes
-            with its traceback.
-        interrupted: what to say after Ctrl-C; None leaves that to the caller.
+        name: the command's name, which follows ``twopc``.
+        act: runs the command, prints the answer, and returns the status.
+        not_done: the status if something is wrong. Python's own status, 1, has another meaning in most commands.
+        expected: the status for each type of error whose message is enough. The protocol's errors always belong to these.
+            Every other error is printed with its traceback.
+        interrupted: what to print after Ctrl-C; None: let the KeyboardInterrupt reach the caller.
     """
     known: tuple[type[Exception], ...] = (*expected, TwoPhaseCommitError)
     try:

@@ -1,4 +1,4 @@
-"""Ends a command in order, however it is ended."""
+"""End a command cleanly, whichever signal ends it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Make SIGTERM and a closed terminal raise an exception, as Ctrl-C does, so that everything is cleaned up."""
+    """Make SIGTERM and a closed terminal raise an exception, as Ctrl-C does, so that every clean-up runs."""
     numbers = (signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, lambda received, _: sys.exit(128 + received)) for number in numbers}
     try:

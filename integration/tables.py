@@ -1,4 +1,4 @@
-"""Tables for people and for pipes. No cell is cut or folded: an id that is broken in two cannot be searched for, or copied."""
+"""Tables for people and for pipes. No cell is cut or folded, because nobody can search for or copy an id in two pieces."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def show_table(
     """Print a table.
 
     Args:
-        console: a window, or a file or pipe. The latter gets every column, however wide the table is.
-        titles: of the columns.
-        rows: their cells.
-        left: titles of the columns that are texts; the others are numbers.
-        first_to_go: columns that a window without room for them does not show, in this order. The last line names them.
+        console: a window, a file or a pipe. A file and a pipe get every column, however wide the table is.
+        titles: the columns' titles.
+        rows: the cells of each row.
+        left: titles of the columns that hold text; the others hold numbers.
+        first_to_go: columns to leave out of a window that is too narrow, in this order. The last line names them.
     """
     widths = {title: max(map(_width, [title, *cells])) for title, *cells in zip(titles, *rows, strict=True)}
     gone = []

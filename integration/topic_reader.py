@@ -33,15 +33,15 @@ def read_topic(
         topic: the topic.
         starts: first offset, by partition.
         ends: offset to stop before, by partition; at most the last stable offset.
-        timeout_ms: longest time without an answer.
+        timeout_ms: longest time without an answer, in ms.
 
     Raises:
-        TwoPhaseCommitError: no answer, a refusal, or the records were deleted meanwhile.
+        TwoPhaseCommitError: the brokers did not answer, they refused, or the records were deleted meanwhile.
     """
     pending = {partition: end for partition, end in ends.items() if end > starts[partition]}
     if not pending:
         return
-    # The default queue of 64 MiB is more than the rest of the process.
+    # The default queue of 64 MiB would be larger than the rest of the process.
     consumer = Consumer({**connection, **COMMITTED, "log_level": 0, "queued.max.messages.kbytes": 16_384})
     try:
         consumer.assign([TopicPartition(topic, partition, starts[partition]) for partition in pending])
@@ -57,7 +57,7 @@ def read_topic(
 
 
 def _within(messages: list[Message], pending: dict[int, int], topic: str) -> list[Message]:
-    """The records before the end of their partition; removes finished partitions from ``pending``."""
+    """Return the records before the end of their partition, and remove finished partitions from ``pending``."""
     records = []
     for message in messages:
         error, partition = message.error(), message.partition() or 0
@@ -69,17 +69,17 @@ def _within(messages: list[Message], pending: dict[int, int], topic: str) -> lis
             if end is not None and offset >= end - 1:
                 del pending[partition]
         elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - a public constant
-            # Usually the last offset is a transaction's end marker, not a record. A lower end comes from a broker that lags:
+            # Usually the last offset is a transaction's end marker, not a record. A lower end comes from a broker that lags, so
             # more records will follow.
             if end is not None and (message.offset() or 0) >= end:
                 del pending[partition]
         elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001
             raise RetriableError(
-                f"{topic}[{partition}]: records were deleted while they were read (retention). Run it again, or raise "
-                "retention.ms meanwhile"
+                f"{topic}[{partition}]: records were deleted while they were read (retention). Rerun the command, or raise "
+                "retention.ms for the time of the check"
             )
         elif (
             error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED
-        ):  # librdkafka looks for a group that this reader has none of
+        ):  # librdkafka looks for a group, but this reader has no group
             raise translate(error, f"reading {topic}[{partition}]", on_topic("Read", topic))
     return records

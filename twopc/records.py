@@ -43,7 +43,7 @@ class Acquired(msgspec.Struct, frozen=True, kw_only=True, tag="acquired"):
     """A driver has acquired the log. The record's offset is the driver's epoch.
 
     Attributes:
-        sink: the sink that the log comes with; empty in older records, and in a log that comes with no sink.
+        sink: the sink that the log comes with; empty if the log comes with no sink, as files in the checkpoint do.
     """
 
     query_id: str
@@ -91,7 +91,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, tag="decision"):
         tasks: every accepted task, empty ones included.
         scan_start: by sink, where the evidence for its transactions begins.
         kind: "write", or "rewrite" where every transaction of an earlier decision of the batch was lost.
-        binding: the number of the checkpoint's binding that it was made under; 0 in older records.
+        binding: the number of the checkpoint's binding that it was made under; 0: it names no binding.
     """
 
     query_id: str

@@ -82,10 +82,10 @@ class Webhook:
             raise ConfigurationError("webhook.timeout and webhook.attempts must be more than 0")
 
     def __call__(self, alert: Alert) -> None:
-        """Send it.
+        """Send an alert.
 
         Raises:
-            OSError: every attempt failed, or the server does not want it.
+            OSError: every attempt failed, or the server refused the alert.
             http.client.HTTPException: every attempt failed, the last one with an answer that is not HTTP.
         """
         retrying = Retrying(
@@ -157,13 +157,13 @@ class Post:
             try:
                 self._waiting.put_nowait(alert)
             except queue.Full:
-                logger.warning("the alert was dropped, %d are waiting: %s", _WAITING, line(alert))
+                logger.warning("the alert was dropped because %d are waiting: %s", _WAITING, line(alert))
             if not self._is_running:
                 self._is_running = True
                 threading.Thread(target=self._run, name="twopc-alert", daemon=True).start()
 
     def flush(self, timeout_s: float) -> None:
-        """Wait until all of them are delivered or given up, for a time."""
+        """Wait until every alert is delivered or given up, but no longer than a time limit."""
         done = self._waiting.all_tasks_done
         with done:
             done.wait_for(lambda: not self._waiting.unfinished_tasks, timeout_s)

@@ -109,11 +109,11 @@ def _look(episodes: Episodes, history: History, watching: Watching, channels: li
 
 
 def _again(history: History, watching: Watching) -> History:
-    """What is there now. If it cannot be read, the last one: time passes all the same, and a rule may say so."""
+    """Read the history again; return the last one if it cannot be read, because a rule may judge the time that passes."""
     try:
         return read(watching.checkpoint)
     except HistoryError as error:
-        typer.echo(f"{utc(watching.clock() * 1000)} no look: {error}", err=True)
+        typer.echo(f"{utc(watching.clock() * 1000)} the history could not be read: {error}", err=True)
         return history
 
 

@@ -26,13 +26,13 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, tag=FORMAT, tag_field="fo
     """A rule has begun to hold, or it is over. As JSON it is the body of a webhook's request.
 
     Attributes:
-        rule: its name.
+        rule: the rule's name.
         status: ``firing``, or ``over``.
-        query: the name that was given, or the query's id.
-        at_ms: when this was found, since 1970 UTC.
-        since_ms: when the episode began.
-        text: why, in sentences.
-        runbook: where the runbook has more.
+        query: the query's given name, or its id.
+        at_ms: when this was found, in ms since 1970 UTC.
+        since_ms: when the episode began, in ms since 1970 UTC.
+        text: the reason, in sentences.
+        runbook: the entry of the runbook on this rule.
     """
 
     rule: str
@@ -48,8 +48,8 @@ class State(msgspec.Struct, kw_only=True, tag="twopc-alerts/1", tag_field="forma
     """The alerts that were already sent. Outlives the process.
 
     Attributes:
-        seen_ms: when the newest checkpoint that was judged had ended.
-        open: rules that hold, with the time when they began to.
+        seen_ms: when the newest judged checkpoint ended, in ms since 1970 UTC.
+        open: the rules that hold, with the time when they began to hold.
     """
 
     seen_ms: int = 0
@@ -61,10 +61,10 @@ class Episodes:
     """The rules of one query.
 
     Args:
-        rules: with different names.
-        query: see :class:`Alert`; empty: the id, as soon as a checkpoint tells it.
-        watched_ms: since when it is watched.
-        state: of an earlier process.
+        rules: the rules; each has a different name.
+        query: see :class:`Alert`; empty: the id, once a checkpoint shows it.
+        watched_ms: when the watch began, in ms since 1970 UTC.
+        state: the state that an earlier process left.
     """
 
     rules: Sequence[Rule]
@@ -90,7 +90,7 @@ class Episodes:
             self._take(one)
 
     def begins_again(self, now_ms: int) -> None:
-        """The query was closed in good order, and begins again: nobody has missed it meanwhile."""
+        """Note that a query that was closed normally begins again, so that the pause does not count."""
         self._began_again_ms = now_ms
 
     def ended(self, checkpoint: Checkpoint) -> list[Alert]:
@@ -164,5 +164,5 @@ class Episodes:
 
 
 def ended_ms(checkpoint: Checkpoint) -> int:
-    """When it ended, since 1970 UTC."""
+    """When a checkpoint ended, in ms since 1970 UTC."""
     return checkpoint.triggered_ms + int(checkpoint.took_ms)

@@ -1,4 +1,4 @@
-"""The file of rules: ``key=value`` lines, as every file of options here. A key is ``<rule>.<setting>``."""
+"""The file of rules has ``key=value`` lines, like every file of options here. A key is ``<rule>.<setting>``."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def read_rules(path: Path) -> RuleFile:
 
 
 def require_names(rules: Sequence[Rule]) -> None:
-    """Every rule has a name of its own: an episode is known by it.
+    """Require that every rule has its own name, which identifies its episodes.
 
     Raises:
         ConfigurationError: two have the same one.
     """
     for name, times in Counter(rule.name for rule in rules).items():
         if times > 1:
-            raise ConfigurationError(f"{times} rules have the name {name}: give each one of its own")
+            raise ConfigurationError(f"{times} rules have the name {name}; give each rule a different name")
 
 
 def _parse(text: str) -> RuleFile:
@@ -75,7 +75,7 @@ def _parse(text: str) -> RuleFile:
     log, webhook = sections.pop("log", {"": "yes"}), sections.pop("webhook", None)
     channels = [to_log] if _settings("log", log, {"": ("", _switch)}).get("", True) else []
     if not sections:
-        raise ConfigurationError("it has no rule; a rule is for example consecutive.count=3")
+        raise ConfigurationError("the file has no rule; add one, such as consecutive.count=3")
     return RuleFile(
         tuple(_rule(name, settings) for name, settings in sections.items()),
         (*channels, *([] if webhook is None else [_webhook(webhook)])),
@@ -111,7 +111,7 @@ def _settings(
     for key, value in given.items():
         full = f"{section}.{key}" if key else section
         if key not in known:
-            raise ConfigurationError(f"{full}: no such setting; there are {', '.join(known) or 'none'}")
+            raise ConfigurationError(f"{full} is not a setting; the settings are {', '.join(known) or 'none'}")
         name, convert = known[key]
         try:
             found[name] = convert(value)

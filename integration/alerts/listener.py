@@ -30,25 +30,25 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger("twopc.alerts")
 
-#: Between two looks at the clock.
+#: The time between two looks at the clock.
 _TICK_S: Final = 5.0
-#: How long the end of the process waits for alerts that are on their way.
+#: How long the process waits at its end for alerts that are not delivered yet.
 _LAST_S: Final = 10.0
 _WAITING: Final = 1_000
-#: Those that have a thread.
+#: The objects that have a thread.
 _watching: Final[set[Alerts]] = set()
 
 
 class Alerts(Listener):
-    """Tells people what rules find. The query's thread only hands over what happened; it never waits for anybody.
+    """Sends alerts when rules hold. The query's thread only hands over events; it never waits.
 
     Args:
-        rules: with different names.
-        to: each is called with an :class:`Alert`, in a thread of its own.
-        name: of the query in alerts; empty: its id.
-        checkpoint_location: a local one. Then failures of earlier processes count, and an episode that an earlier process has
-            told is not told again: that is kept in ``twopc/alerts.json`` there.
-        clock: seconds since 1970.
+        rules: the rules; each needs a different name.
+        to: the channels. Each is called with an :class:`Alert`, in its own thread.
+        name: the query's name in alerts; empty: its id.
+        checkpoint_location: the query's checkpoint, a local directory. If it is given, failures of earlier processes count, and
+            an episode that an earlier process reported is not reported again: the file ``twopc/alerts.json`` there remembers it.
+        clock: returns the seconds since 1970.
 
     Raises:
         ConfigurationError: two rules have the same name, or the checkpoint is not local.
@@ -85,7 +85,7 @@ class Alerts(Listener):
         name: str = "",
         checkpoint_location: str | Path | None = None,
     ) -> Alerts:
-        """With the rules and the channels of a file; ``to`` are more channels.
+        """Take the rules and channels from a file; ``to`` adds more channels.
 
         Raises:
             ConfigurationError: the file cannot be read, or a key in it is wrong.
@@ -114,11 +114,11 @@ class Alerts(Listener):
         self._tell(lambda episodes: self._ends(episodes, checkpoint))
 
     def close(self) -> None:
-        """See :class:`twopc.Listener`. A query that was closed in good order is not missed; one that has failed is."""
+        """See :class:`twopc.Listener`. Stop judging a query that was closed normally, but not one that failed."""
         self._tell_thread(self._closes)
 
     def _make_way(self, query_id: str, run_id: str) -> None:
-        """A run begins. If it is a later one of this query, and so watched by another object, this one misses nothing."""
+        """Pause if the run that begins is a later one of this query, because another object watches that run."""
         if self._run[0] == query_id and self._run[1] != run_id:
             self._tell_thread(lambda _: self._pauses())
 
@@ -134,7 +134,7 @@ class Alerts(Listener):
         try:
             self._happened.put_nowait(what)
         except queue.Full:
-            logger.warning("alerts: the watching thread hangs; a checkpoint is not counted")
+            logger.warning("alerts: the watching thread hangs, so one event was dropped: rules may miss a checkpoint")
 
     # -- in the watching thread ----------------------------------------------------------------------------------------
 
@@ -154,7 +154,7 @@ class Alerts(Listener):
                 self._happened.task_done()
 
     def _ends_here(self) -> bool:
-        """Whether nobody would miss anything, and every alert has been delivered or given up. Another thread may begin then."""
+        """Whether the watch is paused and every alert is delivered or given up. Another thread may then start."""
         if not self._is_paused or any(post.is_busy for post in self._posts):
             return False
         with self._starting:
@@ -177,10 +177,10 @@ class Alerts(Listener):
         try:
             history = read(self._checkpoint)
         except HistoryError:
-            return  # the query's first start
+            return  # this is the query's first start
         episodes.learn(one for one in history.checkpoints if one.triggered_ms < self._began_ms)
         if history.planned is not None:
-            episodes.planned_ms = history.planned.since_ms  # a dead process may have tried it before
+            episodes.planned_ms = history.planned.since_ms  # a dead process may have tried this checkpoint before
 
     def _begins(self, episodes: Episodes, now_ms: int) -> None:
         if self._is_paused:
@@ -190,7 +190,7 @@ class Alerts(Listener):
             episodes.planned_ms = now_ms
 
     def _ends(self, episodes: Episodes, checkpoint: Checkpoint) -> None:
-        if checkpoint.cause is None:  # a failed one is still planned
+        if checkpoint.cause is None:  # a failed checkpoint is still planned
             episodes.planned_ms = None
         self._send(episodes, checkpoint)
 
@@ -222,7 +222,7 @@ class Alerts(Listener):
 
 @cache
 def _flush_at_exit() -> None:
-    """Let the end of this process wait for alerts: a failure often ends it, and somebody is to hear of it."""
+    """Make this process wait for alerts at its end, because a failure often ends it and must still be reported."""
     atexit.register(_flush_all)
 
 
@@ -237,5 +237,6 @@ def _local(location: str) -> Path:
         return local_path(location)
     except ConfigurationError:
         raise ConfigurationError(
-            f"Alerts(checkpoint_location={location!r}): it is not local; leave it out, and what this process sees counts"
+            f"Alerts(checkpoint_location={location!r}): the location is not a local directory. Omit it; then only failures that "
+            "this process sees count"
         ) from None

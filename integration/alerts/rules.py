@@ -1,4 +1,4 @@
-"""What a team wants to be told of. A rule is pure: it judges facts at a time that it is given."""
+"""The rules of alerts. A rule is pure: it judges facts at a given time."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Facts:
-    """What rules judge. All times in ms since 1970 UTC.
+    """The facts that rules judge. All times are in ms since 1970 UTC.
 
     Attributes:
         failures_ms: when checkpoints failed, in order, as far back as any rule looks.
-        in_a_row: how many failed since the last completed one.
-        quiet_since_ms: when one was completed last; before the first one, since when it is watched; later, if the query was
-            closed in good order and has begun again.
-        planned_ms: since when Spark has planned a checkpoint that is not done; None if there is none.
-        last_failure: the newest one, in a line; empty if none is known.
+        in_a_row: the number of failures since the last completed checkpoint.
+        quiet_since_ms: when the last checkpoint was completed; before the first one, when the watch began; later than that, if
+            the query was closed normally and has begun again.
+        planned_ms: when Spark planned the checkpoint that is not done yet; None if every planned one is done.
+        last_failure: the newest failure in one line; empty if none is known.
     """
 
     failures_ms: Sequence[int]
@@ -32,13 +32,13 @@ class Facts:
 
 
 class Rule(Protocol):
-    """Judges facts.
+    """A condition that is worth an alert.
 
     Attributes:
-        name: of the team's choice.
-        every_s: the time between two checks; 0: at every occasion.
-        keeps_s: how far back it needs failures.
-        runbook: the anchor of its entry in ``docs/operations.md``.
+        name: a name that the team chooses.
+        every_s: the time between two checks, in s; 0: check on every occasion.
+        keeps_s: how far back the rule looks at failures, in s.
+        runbook: the anchor of the rule's entry in ``docs/operations.md``.
     """
 
     @property
@@ -58,18 +58,18 @@ class Rule(Protocol):
         """See above."""
 
     def holds(self, facts: Facts, now_ms: int) -> str | None:
-        """Why it holds, in a sentence; None if it does not."""
+        """Return a sentence on why the rule holds; None if it does not hold."""
 
 
 @dataclass(frozen=True)
 class FailedCheckpoints:
-    """Too many failures within a window, or more and more of them.
+    """Too many failures within a window, or a growing number of them.
 
     Attributes:
-        name: of the rule.
-        total: it holds if more checkpoints than this failed within ``window_s``; None: not judged.
-        growth: it holds if the last ``growth_window_s`` have more failures than the same time before, by more than this; None:
-            not judged.
+        name: the rule's name.
+        total: the rule holds if more checkpoints than this failed within ``window_s``; None: not judged.
+        growth: the rule holds if the last ``growth_window_s`` have more failures than the same time before, by more than this;
+            None: not judged.
         every_s: the time between two checks. An episode begins and ends at a check.
 
     Raises:
@@ -86,7 +86,7 @@ class FailedCheckpoints:
 
     def __post_init__(self) -> None:
         if self.total is None and self.growth is None:
-            raise ConfigurationError(f"{self.name}.total: set it, or {self.name}.growth: the rule has no threshold")
+            raise ConfigurationError(f"{self.name}.total: the rule has no threshold; set this or {self.name}.growth")
         for key in ("total", "growth"):
             _require(self.name, key, getattr(self, key) or 0, least=0)
         _require(self.name, "window", self.window_s, least=1)
@@ -119,8 +119,8 @@ class ConsecutiveFailures:
     """Checkpoints fail one after the other, and none is completed between them.
 
     Attributes:
-        name: of the rule.
-        count: it holds from so many on.
+        name: the rule's name.
+        count: the rule holds from this number of failures on.
 
     Raises:
         ConfigurationError: a value is out of range.
@@ -147,10 +147,10 @@ class NoCheckpoint:
     """No checkpoint is completed for a time: the query hangs, or is dead, or has nothing to do.
 
     Attributes:
-        name: of the rule.
-        for_s: that time. Spark makes no checkpoint without new input, so take more than the longest pause of the source.
-        is_of_planned: judge only while Spark has planned a checkpoint that is not done, and count from there. A source may then
-            pause for any time; a driver that died between two checkpoints is not noticed.
+        name: the rule's name.
+        for_s: that time. Spark makes no checkpoint without new input, so set more than the source's longest pause.
+        is_of_planned: judge only while Spark has planned a checkpoint that is not done, and count from when it was planned. The
+            source may then pause for any time, but a driver that died between two checkpoints goes unnoticed.
 
     Raises:
         ConfigurationError: a value is out of range.
@@ -172,7 +172,7 @@ class NoCheckpoint:
         if self.is_of_planned:
             if facts.planned_ms is None:
                 return None
-            since_ms = max(since_ms, facts.planned_ms)  # until then nobody expected one
+            since_ms = max(since_ms, facts.planned_ms)  # until then nobody expected a checkpoint
         quiet_s = (now_ms - since_ms) / 1000
         if quiet_s <= self.for_s:
             return None
@@ -181,11 +181,11 @@ class NoCheckpoint:
 
 
 def duration(seconds: float) -> str:
-    """A time for people."""
+    """Format a time for people."""
     minutes = seconds / 60
     return f"{minutes:.0f} min" if minutes >= 2 else f"{seconds:.0f} s"  # noqa: PLR2004 - two minutes
 
 
 def _require(rule: str, key: str, value: float, *, least: float) -> None:
     if value < least:
-        raise ConfigurationError(f"{rule}.{key}: {value:g} is too small; the least is {least:g}")
+        raise ConfigurationError(f"{rule}.{key}: {value:g} is too small; it must be at least {least:g}")

@@ -1,4 +1,4 @@
-"""The output of a query as any ``read_committed`` consumer sees it, which knows nothing of how it was written."""
+"""The output of a query as any ``read_committed`` consumer sees it, which does not know how it was written."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Output:
     def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
         self._topic = topic
         self._partitions = [TopicPartition(topic, partition) for partition in range(partitions)]
-        # librdkafka would log to the console; what matters raises an error.
+        # librdkafka would log to the console; everything that matters raises an error.
         self._connection: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap_servers, "log_level": 0}
         self._admin = AdminClient(self._connection)
 
@@ -40,7 +40,7 @@ class Output:
         return sum(self._ends(IsolationLevel.READ_UNCOMMITTED).values())
 
     def unfinished(self) -> int:
-        """Return the number of offsets readers cannot reach, after waiting for commits to reach every partition."""
+        """Wait for commits to reach every partition; return the number of offsets that readers cannot reach."""
         wait_until(lambda: not self._hidden(), _READABLE_TIMEOUT_S)
         return self._hidden()
 
@@ -48,7 +48,7 @@ class Output:
         """Yield the number of every readable record.
 
         Args:
-            rows: how many records the source has.
+            rows: the number of records in the source.
             on_progress: called repeatedly with the number of records read so far.
 
         Raises:

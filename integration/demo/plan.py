@@ -1,4 +1,4 @@
-"""Which kills a run gets: at named steps of the protocol and while it writes, drawn from a seed."""
+"""The kills of a run, drawn from a seed: at named steps of the protocol, and while the query writes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _LATEST_PASSAGE: Final = 2
 
 
 def outside_kills(seed: int, count: int) -> list[Kill]:
-    """Kills from outside only: they work with any sink."""
+    """Plan only kills from outside, which work with any sink."""
     chance = random.Random(f"outside {seed}")  # noqa: S311 - chaos, not cryptography
     return [_outside(chance) for _ in range(count)]
 
 
 def protocol_kills(seed: int, count: int) -> list[Kill]:
-    """Kills at steps of the protocol, none twice before each has had its turn, and some from outside."""
+    """Plan kills at steps of the protocol, each once before any comes again, and some kills from outside."""
     chance = random.Random(f"protocol {seed}")  # noqa: S311 - chaos, not cryptography
     kills = [_outside(chance) for _ in range(round(count * _OUTSIDE_SHARE))]
     while len(kills) < count:

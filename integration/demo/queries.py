@@ -1,4 +1,4 @@
-"""The two queries that the demo kills: Kafka to Kafka, with this toolkit and with Spark's own sink."""
+"""The two queries that the demo kills, from Kafka to Kafka: with this toolkit, and with Spark's own sink."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def with_spark(bootstrap_servers: str, topic: str, shuffle: int) -> Query:
 
     Args:
         bootstrap_servers: the broker.
-        topic: the output.
-        shuffle: the number of tasks to repartition by key into, 0 for none.
+        topic: the output topic.
+        shuffle: the number of tasks to repartition into by key; 0 for no shuffle.
     """
 
     def query(frame: DataFrame, _: str) -> DataStreamWriter:

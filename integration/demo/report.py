@@ -1,4 +1,4 @@
-"""The results, for people and for programs."""
+"""The results of the demo, for people and for programs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def facts(outcome: Outcome, unfinished: int) -> dict[str, Any]:
-    """The result for one query, as a JSON object.
+    """Return the result for one query as a JSON object.
 
     Args:
-        outcome: what the kill loop found.
-        unfinished: offsets that open transactions keep from readers.
+        outcome: the outcome of the kill loop.
+        unfinished: the number of offsets that open transactions keep from readers.
     """
     return {
         "rows_in": outcome.given,
@@ -42,9 +42,9 @@ def show(console: Console, ours: dict[str, Any], baseline: dict[str, Any] | None
     """Print a table and the verdict.
 
     Args:
-        console: where to.
+        console: where to print.
         ours: the facts of the query with this toolkit.
-        baseline: those of the query with Spark's built-in Kafka sink; None if it was not run.
+        baseline: the facts of the query with Spark's built-in Kafka sink; None if it was not run.
     """
     results = [result for result in (ours, baseline) if result is not None]
     table = Table(title=f"twopc demo, seed {ours['seed']}", title_justify="left")

@@ -1,4 +1,4 @@
-"""``twopc demo`` behind its options: a broker, a query with this toolkit, the same with Spark's sink, the verdicts."""
+"""Run ``twopc demo`` with parsed options: a broker, a query with this toolkit, the same with Spark's sink, the verdicts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LARGEST_BATCH: Final = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
-    """Options of ``twopc demo``; ``twopc.integration.cli`` says what they mean."""
+    """The options of ``twopc demo``. ``twopc.integration.cli`` says what they mean."""
 
     rows: int
     kills: int
@@ -49,7 +49,7 @@ class DemoOptions:
 
     @property
     def rows_in_a_batch(self) -> int:
-        """``batch_rows``, by default such that each run between two kills has several batches."""
+        """The value of ``batch_rows``. By default, each run between two kills has several batches."""
         return self.batch_rows or min(_LARGEST_BATCH, max(1, self.rows // (BATCHES_A_KILL * (self.kills + 1))))
 
 
@@ -57,7 +57,7 @@ def main(options: DemoOptions, *, as_json: bool) -> int:
     """Run the demo and print its report; return the exit status.
 
     Args:
-        options: of the command line.
+        options: the options of the command line.
         as_json: print one JSON object to stdout, everything else to stderr.
     """
     stderr = Console(stderr=True, highlight=False)

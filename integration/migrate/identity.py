@@ -1,4 +1,4 @@
-"""What makes two records the same: a key expression, or all that they hold. The same code looks at rows and at records."""
+"""The identity of records: a key expression, or their whole content. The same code serves rows and records."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ if TYPE_CHECKING:
 
 
 class Row(NamedTuple):
-    """A row of a batch, with as much of a ``Message`` as an expression asks for."""
+    """A row of a batch, with those methods of a ``Message`` that an expression uses."""
 
     key_bytes: bytes | None
     value_bytes: bytes | None
     header_pairs: Sequence[tuple[str, bytes | None]]
 
     def key(self) -> bytes | None:
-        """As in ``Message``."""
+        """See ``Message``."""
         return self.key_bytes
 
     def value(self) -> bytes | None:
-        """As in ``Message``."""
+        """See ``Message``."""
         return self.value_bytes
 
     def headers(self) -> Sequence[tuple[str, bytes | None]]:
-        """As in ``Message``."""
+        """See ``Message``."""
         return self.header_pairs
 
 
 def identity_of(topic: str, record: Message | Row, key: Expression | None) -> bytes | None:
-    """A digest that equal records have in common; None if the expression finds nothing in it."""
+    """Return a digest that equal records share; None if the expression finds nothing in the record."""
     if key is None:
         return hashlib.sha256(content_of(topic, record)).digest()
-    found = key.bytes_of(cast("Message", record))  # it asks for no more than a row has
+    found = key.bytes_of(cast("Message", record))  # an expression uses only what a row has
     return None if found is None else hashlib.sha256(_joined([topic.encode(), found])).digest()
 
 
 def content_of(topic: str, record: Message | Row) -> bytes:
-    """All of a record but its time and its partition, which a producer may choose anew."""
+    """Return all of a record except its time and partition, which a producer may choose anew."""
     headers: Any = record.headers() or ()
     pairs = [part for name, value in headers for part in (name.encode(), _as_bytes(value))]
     return _joined([topic.encode(), _as_bytes(record.key()), _as_bytes(record.value()), *pairs])
 
 
 def _joined(parts: Sequence[bytes | None]) -> bytes:
-    """With their lengths, so that adjacent parts stay apart."""
+    """Join the parts with their lengths, so that adjacent parts stay apart."""
     return b"".join(b"-" if part is None else b"%d:%s" % (len(part), part) for part in parts)
 
 

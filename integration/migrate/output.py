@@ -1,4 +1,4 @@
-"""The output topics as the hand-over sees them: where the rows of a batch may be, and how many records are there."""
+"""The output topics as the hand-over sees them: the bounds of a batch's rows, and the number of records within them."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _NONE_AT_THAT_TIME = -1
 
 @dataclass
 class Tally:
-    """What is within some bounds.
+    """Counts of the records within some bounds.
 
     Attributes:
-        exact: records from the time on at which Spark planned the batch.
-        before: records of the ``clock_skew_ms`` before that.
-        repeated: records of ``exact`` that are there more often than once, each time but the first.
-        undated: records of ``exact`` whose own time is before that of the first one, less the skew.
+        exact: records at or after the time when Spark planned the batch.
+        before: records of the ``clock_skew_ms`` before that time.
+        repeated: records of ``exact`` that repeat an earlier one.
+        undated: records of ``exact`` whose own time is before the planned time less the skew.
         unidentified: records of ``exact`` in which the key expression finds nothing.
     """
 
@@ -52,30 +52,30 @@ class Tally:
 def bounds_of(
     sink: KafkaSink, topic: str, since_ms: int, clock_skew_ms: int, starts: Mapping[int, int] | None
 ) -> dict[int, Bounds]:
-    """The bounds of a topic's partitions, now.
+    """Return the present bounds of a topic's partitions.
 
     Args:
-        sink: whose cluster it is.
+        sink: describes the cluster.
         topic: the topic.
-        since_ms: when the batch was planned.
+        since_ms: when the batch was planned, in ms since 1970 UTC.
         clock_skew_ms: see :class:`Handover`.
-        starts: the user's own first offsets, which need no clock; None: by time.
+        starts: the user's own first offsets, which need no clock; None: find them by time.
 
     Raises:
-        ConfigurationError: there is no such topic or partition, or a transaction is open in it.
+        ConfigurationError: the topic or a partition does not exist, or a transaction is open in the topic.
         TwoPhaseCommitError: the brokers do not respond.
     """
     admin = quiet_admin(sink)
     found = describe(admin, topic, timeout_ms=sink.timeout_ms)
     if found is None:
-        raise ConfigurationError(f"there is no topic {topic} at {sink.bootstrap_servers}: correct --topic")
+        raise ConfigurationError(f"there is no topic {topic} at {sink.bootstrap_servers}; correct --topic")
     numbers = [partition.id for partition in found.partitions]
     ends = offsets(admin, topic, numbers, OffsetSpec.latest(), timeout_ms=sink.timeout_ms)
     stable = offsets(admin, topic, numbers, OffsetSpec.latest(), timeout_ms=sink.timeout_ms, committed=True)
     if stable != ends:
         held = ", ".join(f"{topic}[{number}]" for number in numbers if stable[number] < ends[number])
         raise ConfigurationError(
-            f"a transaction is open in {held}: a transactional query is writing there. Stop it, or end its transactions"
+            f"a transaction is open in {held}, so a transactional query is writing there. Stop it, or end its transactions"
         )
     if starts is not None:
         if set(starts) != set(numbers):
@@ -121,7 +121,7 @@ def tally(sink: KafkaSink, handover: Handover, key: Expression | None) -> Tally:
 
 
 def records_of(sink: KafkaSink, handover: Handover) -> Iterator[tuple[str, Message]]:
-    """Every record within the bounds, with its topic."""
+    """Yield every record within the bounds, with its topic."""
     for topic, partitions in handover.topics.items():
         starts = {number: bounds.start for number, bounds in partitions.items()}
         ends = {number: bounds.end for number, bounds in partitions.items()}
@@ -131,7 +131,7 @@ def records_of(sink: KafkaSink, handover: Handover) -> Iterator[tuple[str, Messa
 
 
 def written_since(sink: KafkaSink, handover: Handover) -> int:
-    """How many committed records are behind the bounds' ends now.
+    """Count the committed records that are now behind the ends of the bounds.
 
     Raises:
         TwoPhaseCommitError: the brokers do not respond.
@@ -147,7 +147,7 @@ def written_since(sink: KafkaSink, handover: Handover) -> int:
 
 
 def _at_time(admin: AdminClient, topic: str, ends: Mapping[int, int], at_ms: int, timeout_ms: float) -> dict[int, int]:
-    """By partition, the first offset with that time or a later one; the end if there is none."""
+    """Return each partition's first offset with that time or a later one; its end if it has no such record."""
     wanted = {TopicPartition(topic, number): OffsetSpec.for_timestamp(at_ms) for number in ends}
     found = {}
     with translated(f"looking for the offsets of {topic} at a time"):

@@ -1,4 +1,4 @@
-"""Where a query's checkpoint is: a local directory, or whatever a Spark session on this machine opens (HDFS, object stores)."""
+"""The place of a query's checkpoint: a local directory, or a URL that a Spark session here can open (HDFS, object stores)."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Place:
-    """A checkpoint that is open.
+    """An open checkpoint.
 
     Attributes:
-        files: Spark's own files.
-        own: the directory ``twopc`` in it.
+        files: the files that Spark writes.
+        own: the directory ``twopc`` in the checkpoint.
     """
 
     files: Files
     own: Files
 
     def writable(self) -> Files:
-        """The directory ``twopc``, tried: on a share without hard links it is used like an object store.
+        """Return the directory ``twopc`` after a test write. A share without hard links is used like an object store.
 
         Raises:
-            ConfigurationError: it cannot be written. Nothing has changed.
+            ConfigurationError: the directory cannot be written. Nothing has changed.
         """
         return tried(self.own)
 
@@ -42,7 +42,7 @@ class Place:
 def opened(location: str) -> Iterator[Place]:
     """Open a checkpoint.
 
-    A URL needs PySpark with the file system's jars and credentials, as the query does: ``spark-defaults.conf`` has them.
+    Like the query, a URL needs PySpark with the file system's jars and credentials, from ``spark-defaults.conf``.
 
     Raises:
         ConfigurationError: there is no such directory, it cannot be opened, or PySpark is not installed.
@@ -50,7 +50,7 @@ def opened(location: str) -> Iterator[Place]:
     if not is_elsewhere(location):
         path = local_path(location)
         if not path.is_dir():
-            raise ConfigurationError(f"--checkpoint {location} is no directory")
+            raise ConfigurationError(f"--checkpoint {location} is not a directory")
         yield Place(LocalFiles(path), LocalFiles(path / "twopc"))
         return
     try:

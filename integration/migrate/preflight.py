@@ -1,4 +1,4 @@
-"""``twopc migrate preflight``: the checks of ``twopc preflight``, and those that only a pipeline in use needs."""
+"""``twopc migrate preflight`` runs the checks of ``twopc preflight``, and those that only a running pipeline needs."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ _RATES: Final = ("producer_byte_rate", "consumer_byte_rate", "request_percentage
 
 @dataclass(frozen=True)
 class Source:
-    """What the query reads, if it is Kafka."""
+    """The Kafka topics that the query reads."""
 
     bootstrap_servers: str
     topics: Sequence[str]
 
 
 def further_checks(source: Source | None) -> tuple[Check, ...]:
-    """The checks, in the order of the table."""
+    """Return the checks in the order of the table."""
     own = (
         Check("readers", check_groups, tries=False),
         Check("partitioner", check_partitioner, tries=False),
@@ -66,16 +66,14 @@ def further_checks(source: Source | None) -> tuple[Check, ...]:
 
 
 def check_source(sink: KafkaSink, source: Source) -> Iterator[Finding]:
-    """Whether Spark can read from the source's brokers, however old, and whether the topics are there."""
+    """Check that Spark can read from the source's brokers, even old ones, and that the topics exist."""
     there = replace(sink, bootstrap_servers=source.bootstrap_servers)
     with contextlib.closing(BrokerConnection(there.committing_config())) as brokers:
         version = brokers.broker_version
         is_old = brokers.does_not_know(MetadataRequest, min_version=_DESCRIBES_SINCE)
     text = f"the brokers speak the protocol of Kafka {version}"
     if is_old:
-        why = (
-            f"{text}: to read from them is enough, but Spark's connector describes topics with a request that they lack"
-        )
+        why = f"{text}, which is enough to read from them, but Spark's connector describes topics with a request that they lack"
         yield Finding("source", source.bootstrap_servers, Result.WARN, why, f"Set {_FETCHING} in the Spark session")
     else:
         yield Finding("source", source.bootstrap_servers, Result.PASS, f"{text}, which Spark's connector reads")
@@ -91,7 +89,7 @@ def check_source(sink: KafkaSink, source: Source) -> Iterator[Finding]:
 
 
 def check_groups(target: Target) -> Iterator[Finding]:
-    """Which consumer groups read the output: each must read committed records only, which no broker can say."""
+    """Find the consumer groups that read the output. Each must read only committed records, which no broker can tell."""
     timeout_s = target.sink.timeout_ms / 1000
     with translated("listing the consumer groups"):
         listed = target.admin.list_consumer_groups(request_timeout=timeout_s).result()
@@ -106,11 +104,9 @@ def check_groups(target: Target) -> Iterator[Finding]:
         if groups:
             why = (
                 f"the group(s) {', '.join(sorted(groups))} have offsets there. Under read_uncommitted they also see rows of "
-                "attempts that are not decided, and of those that are aborted; a broker cannot say what they use"
+                "undecided and of aborted attempts. A broker cannot say which isolation level they use"
             )
-            fix = (
-                "Set isolation.level=read_committed in each before the cut-over. Readers without a group are not listed"
-            )
+            fix = "Set isolation.level=read_committed in each group before the cut-over. Readers without a group are not listed"
             yield Finding("readers", topic, Result.WARN, why, fix)
         else:
             why = (
@@ -120,17 +116,17 @@ def check_groups(target: Target) -> Iterator[Finding]:
 
 
 def check_partitioner(target: Target) -> Iterator[Finding]:
-    """Whether the sink puts the same key into the same partition as the records that are there: a sample of each partition."""
+    """Check, for a sample of each partition, that the sink puts keys into the same partition as the existing records."""
     chosen = str(target.sink.client_options.get("partitioner", _MURMUR2))
     ours = _PARTITIONERS.get(_UNASSIGNED.get(chosen, ""))
     for topic in target.topics:
         found = describe(target.admin, topic, timeout_ms=target.sink.timeout_ms)
-        if found is None:  # the existing check says so
+        if found is None:  # the check "output topic" reports it
             continue
         count = len(found.partitions)
         sample = list(_sampled(target, topic, [partition.id for partition in found.partitions]))
         if not sample or ours is None:
-            why = f"partitioner={chosen}: not compared" if sample else "no record with a key is there, so none can move"
+            why = f"partitioner={chosen} was not compared" if sample else "no record has a key that could move"
             yield Finding("partitioner", topic, Result.WARN if sample else Result.PASS, why)
             continue
         moved = sum(ours(key) % count != partition for key, partition in sample)
@@ -149,28 +145,28 @@ def check_partitioner(target: Target) -> Iterator[Finding]:
 
 
 def check_quotas(target: Target) -> Iterator[Finding]:
-    """Whether the brokers throttle the sink: a throttled transaction may expire."""
+    """Find quotas by which the brokers throttle the sink, because a throttled transaction may expire."""
     request = DescribeClientQuotasRequest(components=[], strict=False)
     [answer] = target.brokers.send_all([(request,)])
     if isinstance(answer, Exception) or answer.error_code:
-        why = "the quotas were not looked at: the broker does not say, or not to this principal"
+        why = "the quotas were not checked: the broker does not show them, or not to this principal"
         yield Finding("quotas", target.sink.bootstrap_servers, Result.WARN, why, "Allow DescribeConfigs on the cluster")
         return
     options = target.sink.client_options
-    # Without SASL and TLS the brokers take every client for this user.
+    # Without SASL and TLS, the brokers see every client as this user.
     nobody = "ANONYMOUS" if options.get("security.protocol", "plaintext").lower() == "plaintext" else None
     ours = {"user": options.get("sasl.username", nobody), "client-id": options.get("client.id", "rdkafka"), "ip": None}
     found = [text for entry in answer.entries or () if (text := _quota(entry, ours))]
     if found:
-        why = f"the brokers throttle the sink: {'; '.join(found)}. A transaction that is throttled for long expires"
-        fix = "Raise the quota, or lower the query's maxOffsetsPerTrigger until a batch is written well within the time"
+        why = f"the brokers throttle the sink: {'; '.join(found)}. A transaction that is throttled for too long expires"
+        fix = "Raise the quota, or lower the query's maxOffsetsPerTrigger until a batch takes far less than its timeout"
         yield Finding("quotas", target.sink.bootstrap_servers, Result.WARN, why, fix)
     else:
-        yield Finding("quotas", target.sink.bootstrap_servers, Result.PASS, "no quota is set that concerns the sink")
+        yield Finding("quotas", target.sink.bootstrap_servers, Result.PASS, "no quota applies to the sink")
 
 
 def _quota(entry: Any, ours: dict[str, Any]) -> str:
-    """A quota that concerns the sink, in words; empty if this one does not."""
+    """Describe a quota that applies to the sink; empty if this one does not apply."""
     if any(part.entity_name not in {None, ours.get(part.entity_type)} for part in entry.entity):
         return ""
     who = ", ".join(f"{part.entity_type} {part.entity_name or '<default>'}" for part in entry.entity)
@@ -179,7 +175,7 @@ def _quota(entry: Any, ours: dict[str, Any]) -> str:
 
 
 def _sampled(target: Target, topic: str, partitions: Sequence[int]) -> Iterator[tuple[bytes, int]]:
-    """Key and partition of the last records of each partition that have a key."""
+    """Yield the key and the partition of each partition's last records that have a key."""
     facts: dict[str, Any] = {"timeout_ms": target.sink.timeout_ms}
     ends = offsets(target.admin, topic, partitions, OffsetSpec.latest(), committed=True, **facts)
     first = offsets(target.admin, topic, partitions, OffsetSpec.earliest(), **facts)
@@ -192,7 +188,7 @@ def _sampled(target: Target, topic: str, partitions: Sequence[int]) -> Iterator[
 
 
 def murmur2(data: bytes) -> int:
-    """The hash of Java's default partitioner, without its sign."""
+    """Return the hash of Java's default partitioner, without its sign."""
     mix, mask = 0x5BD1E995, 0xFFFFFFFF
     found = 0x9747B28C ^ len(data)
     whole = len(data) // 4 * 4
@@ -206,7 +202,7 @@ def murmur2(data: bytes) -> int:
 
 
 def fnv1a(data: bytes) -> int:
-    """FNV-1a, as Sarama (Go) has it by default, and librdkafka: 32 bits, taken as a number with a sign, and then without it."""
+    """Return FNV-1a as librdkafka and, by default, Sarama (Go) use it: the absolute value of a signed 32-bit number."""
     found = 0x811C9DC5
     for byte in data:
         found = (found ^ byte) * 0x01000193 & 0xFFFFFFFF

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 _COMMITTED: Final = b"twopc migrate probe: this record is committed; every reader sees it"
 _ABORTED: Final = b"twopc migrate probe: this record was aborted; no read_committed reader sees it"
-#: An open transaction outlasts what the group took for a committed record by this factor.
+#: A transaction stays open this many times as long as the group took to read a committed record.
 _PATIENCE: Final = 3
-#: A group that starts at the end of a new topic sees only what is written after that.
+#: A group that starts at the end of a new topic sees only records that are written later.
 _AGAIN_S: Final = 3.0
 _PAUSE_S: Final = 0.1
 _DEFAULT_REPLICAS: Final = -1
-_CURE: Final = "Set isolation.level=read_committed in every member of the group, restart them, and probe again"
+_FIX: Final = "Set isolation.level=read_committed in every member of the group, restart them, and probe again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +45,9 @@ class Probe:
 
     Attributes:
         group: the consumer group.
-        topic: a topic that the group reads; None: a new one, which the reader is to be given.
-        wait_s: how long the group may take to commit an offset.
-        hold_s: how long the transaction stays open at least.
+        topic: a topic that the group reads; None: a new topic, which a reader must then read.
+        wait_s: how long the group may take to commit an offset, in s.
+        hold_s: how long the transaction stays open at least, in s.
     """
 
     group: str
@@ -58,7 +58,7 @@ class Probe:
 
 @dataclass(frozen=True, kw_only=True)
 class Probed:
-    """What was found, for each partition, and what stays in the cluster."""
+    """The findings for each partition, and what stays in the cluster."""
 
     topic: str
     findings: tuple[Finding, ...]
@@ -66,12 +66,12 @@ class Probed:
 
 
 def probe(wanted: Probe, sink: KafkaSink, say: Callable[[str], object]) -> Probed:
-    """Try a group.
+    """Probe a consumer group.
 
     Args:
         wanted: what to try.
-        sink: says how to connect; the probe's ids and its own topic begin as the sink's do.
-        say: told which topic the reader is to read, as soon as it is there.
+        sink: describes the connection; the probe's ids and its own topic begin like the sink's.
+        say: called with the text that names the topic to read, once the topic exists.
 
     Raises:
         ConfigurationError: the topic does not exist, or a right is missing.
@@ -80,15 +80,15 @@ def probe(wanted: Probe, sink: KafkaSink, say: Callable[[str], object]) -> Probe
     longest_s = max(wanted.hold_s, _PATIENCE * wanted.wait_s)
     if longest_s * 1000 > sink.transaction_timeout_ms:
         raise ConfigurationError(
-            f"the probe may hold its transaction open for {longest_s:.0f} s, and kafka.transaction.timeout.ms="
-            f"{sink.transaction_timeout_ms} ends it before: lower --wait or --hold, or raise that option"
+            f"the probe may hold its transaction open for {longest_s:.0f} s, but kafka.transaction.timeout.ms="
+            f"{sink.transaction_timeout_ms} ends it earlier. Lower --wait or --hold, or raise that option"
         )
     own = f"probe-{uuid.uuid4().hex[:12]}"
     admin = quiet_admin(sink)
     if wanted.topic is not None:
         found = describe(admin, wanted.topic, timeout_ms=sink.timeout_ms)
         if found is None:
-            raise ConfigurationError(f"there is no topic {wanted.topic} at {sink.bootstrap_servers}: correct --topic")
+            raise ConfigurationError(f"there is no topic {wanted.topic} at {sink.bootstrap_servers}; correct --topic")
         partitions = [partition.id for partition in found.partitions]
         with _writing(sink, wanted.topic, f"{sink.name}.{own}") as writer:
             findings = _tried(wanted, writer, _Group(admin, wanted, wanted.topic, sink.timeout_ms), partitions)
@@ -99,7 +99,7 @@ def probe(wanted: Probe, sink: KafkaSink, say: Callable[[str], object]) -> Probe
         return Probed(topic=wanted.topic, findings=findings, left_behind=left)
     topic = f"{sink.ledger}.{own}"
     with _own_topic(admin, topic, sink.timeout_ms / 1000):
-        say(f"Start a reader of group {wanted.group}, with the settings that it will have, on the topic {topic}.")
+        say(f"Start a reader of group {wanted.group} on the topic {topic}, with the settings that it will use later.")
         with _writing(sink, topic, f"{sink.name}.{own}") as writer:
             findings = _tried(wanted, writer, _Group(admin, wanted, topic, sink.timeout_ms), [0])
     return Probed(
@@ -116,7 +116,7 @@ class _Writer:
     timeout_s: float
 
     def write(self, value: bytes, partitions: Collection[int]) -> dict[int, int]:
-        """Begin a transaction with a record for each partition; returns their offsets."""
+        """Begin a transaction with a record for each partition; return their offsets."""
         offsets: dict[int, int] = {}
 
         def delivered(error: Any, message: Any) -> None:
@@ -129,7 +129,7 @@ class _Writer:
                 self.producer.produce(self.topic, value, partition=partition, on_delivery=delivered)
             self.producer.flush(self.timeout_s)
             if len(offsets) < len(partitions):
-                self.producer.commit_transaction(self.timeout_s)  # raises why
+                self.producer.commit_transaction(self.timeout_s)  # raises an error that says why
                 raise RetriableError(f"{self.topic} did not take the probe's records within {self.timeout_s:.0f} s")
         return offsets
 
@@ -152,7 +152,7 @@ class _Group:
     timeout_ms: float
 
     def behind(self, marks: Mapping[int, int]) -> dict[int, int]:
-        """Of the partitions in which the group has committed an offset above the mark, that offset."""
+        """Return the group's committed offsets that are above the mark, by partition."""
         request = ConsumerGroupTopicPartitions(
             self.wanted.group, [TopicPartition(self.topic, partition) for partition in marks]
         )
@@ -169,7 +169,7 @@ class _Group:
     def until_behind(
         self, marks: Mapping[int, int], seconds: float, again: Callable[[], object] = lambda: None
     ) -> dict[int, int]:
-        """The same, once it is all partitions, or the time is over; ``again`` is called now and then meanwhile."""
+        """Wait for :meth:`behind` to have all partitions, or for the time to end; call ``again`` now and then meanwhile."""
         ends, next_at = time.monotonic() + seconds, time.monotonic() + _AGAIN_S
         while True:
             found = self.behind(marks)
@@ -188,7 +188,7 @@ def _tried(wanted: Probe, writer: _Writer, group: _Group, partitions: Collection
         return offsets
 
     def commit_another() -> None:
-        if wanted.topic is None:  # elsewhere every reader would see all of them
+        if wanted.topic is None:  # in the user's own topic every reader would see all of them
             commit_one()
 
     began = time.monotonic()
@@ -218,16 +218,16 @@ def _finding(  # noqa: PLR0913, PLR0917 - all that was seen
     subject, name = f"{group.topic}[{partition}]", group.wanted.group
     if partition not in read:
         why = (
-            f"group {name} committed no offset behind a committed record within {took_s:.0f} s, so nothing is known: it does not "
+            f"group {name} committed no offset behind a committed record within {took_s:.0f} s, so nothing is known. It does not "
             "read this partition, lags, or keeps its offsets elsewhere, as Spark does"
         )
-        return Finding("reader", subject, Result.WARN, why, "Start the reader, or give it longer: --wait")
+        return Finding("reader", subject, Result.WARN, why, "Start the reader, or give it more time with --wait")
     if partition in passed:
         why = (
             f"group {name} committed offset {passed[partition]} while the transaction of the record at {marks[partition]} was "
-            "open: it reads records that are not committed"
+            "open, so it reads records that are not committed"
         )
-        return Finding("reader", subject, Result.FAIL, why, _CURE)
+        return Finding("reader", subject, Result.FAIL, why, _FIX)
     why = f"group {name} read a committed record within {took_s:.1f} s, and did not pass an open transaction in {hold_s:.1f} s"
     return Finding("reader", subject, Result.PASS, why)
 

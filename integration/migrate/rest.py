@@ -1,4 +1,4 @@
-"""The rest of a half-written batch: its rows without those that are in the output, as multisets. Runs in Spark."""
+"""Compute the rest of a half-written batch: its rows without those in the output, as multisets. This runs in Spark."""
 
 from __future__ import annotations
 
@@ -44,15 +44,16 @@ class Numbers:
     """How a batch compares with the records within the bounds.
 
     Attributes:
-        rows: of the batch.
+        rows: rows of the batch.
         already: rows that are in the output, and are not written again.
-        rest: rows that are to be written.
-        surplus: records that the batch has, too, but not so often: duplicates of earlier attempts, which stay.
-        others: records from the time of the batch on that are none of its rows.
-        unclear: rows that equal records from just before the batch: those are of this batch or of the one before it, depending on
-            the clocks. Only where there is no key.
+        rest: rows that must still be written.
+        surplus: records that repeat rows of the batch more often than the batch does. They are duplicates of earlier attempts,
+            and stay.
+        others: records from the time of the batch or later that are not rows of the batch.
+        unclear: rows that equal records from just before the batch. Depending on the clocks, those records belong to this batch
+            or to the one before it. Counted only without a key.
         unidentified: rows in which the key expression finds nothing.
-        ambiguous: keys that several rows with different contents have.
+        ambiguous: keys that belong to several rows with different contents.
         elsewhere: rows for topics that the hand-over does not name.
     """
 
@@ -68,12 +69,12 @@ class Numbers:
 
 
 class Comparison:
-    """A batch beside the records within the bounds. Evaluates the batch once; :meth:`release` frees it.
+    """Compares a batch with the records within the bounds. Evaluates the batch once; :meth:`release` frees it.
 
     Args:
         frame: the batch, with Kafka's columns.
-        sink: whose cluster has the output.
-        handover: of kind ``rest``.
+        sink: describes the cluster of the output.
+        handover: a hand-over of the kind ``rest``.
 
     Raises:
         SchemaError: the batch has no column ``value``, or no topic.
@@ -88,7 +89,7 @@ class Comparison:
         places = identified.withColumn(_PLACE, sf.monotonically_increasing_id()).withColumn(
             _TASK, sf.spark_partition_id()
         )
-        # The numbers, and the rows that are written, are of one evaluation.
+        # One evaluation gives the numbers and the rows to write.
         self._rows = places.persist()
         ranges = [
             (topic, number, bounds.start, bounds.exact, bounds.end)
@@ -101,12 +102,12 @@ class Comparison:
         self._records = each.mapInArrow(read, _RECORDS).persist()
 
     def release(self) -> None:
-        """Free what is cached."""
+        """Free the cached rows and records."""
         self._rows.unpersist()
         self._records.unpersist()
 
     def numbers(self) -> Numbers:
-        """Count."""
+        """Count the rows and records."""
         rows = self._rows.groupBy(_ID).agg(
             sf.count("*").alias("rows"),
             sf.count_distinct(_CONTENT).alias("contents"),
@@ -132,11 +133,11 @@ class Comparison:
         return Numbers(**facts, rest=facts["rows"] - facts["already"])
 
     def rest(self) -> DataFrame:
-        """The rows to write, each in a task with those that were beside it, in their order."""
+        """The rows to write. Rows of one task stay together in one task, in their order."""
         there = self._counted(sf.lit(self._has_key) | sf.col("is_exact"), _THERE)
         earlier = Window.partitionBy(_ID).orderBy(_PLACE)
         ranked = self._rows.withColumn(_RANK, sf.row_number().over(earlier)).join(there, _ID, "left")
-        # The first ones are there: the old sink wrote a task's rows in their order.
+        # The output has the first of equal rows, because the old sink wrote a task's rows in their order.
         missing = ranked.where(sf.col(_RANK) > sf.coalesce(sf.col(_THERE), sf.lit(0)))
         return missing.repartition(_TASK).sortWithinPartitions(_PLACE).drop(*_OWN)
 
@@ -151,19 +152,19 @@ def _sum(column: Column, name: str) -> Column:
 def _identify(
     frame: DataFrame, topic: str | None, handover: Handover
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A function for ``mapInArrow`` that appends identity and content."""
+    """Return a function for ``mapInArrow`` that appends identity and content."""
     found = {name: named(name, frame.columns) for name in _COLUMNS}
     names: dict[str, str] = {name: source for name, source in found.items() if source is not None}
     if "value" not in names:
         raise SchemaError(
-            f"the batch has no column 'value' (it has {', '.join(frame.columns)}): select it before exactly_once()"
+            f"the batch has no column 'value' (it has {', '.join(frame.columns)}); select it before exactly_once()"
         )
     if topic is None and "topic" not in names:
-        raise SchemaError("neither the sink nor the batch says which topic a row goes to: add a column 'topic'")
+        raise SchemaError("neither the sink nor the batch says which topic a row goes to; add a column 'topic'")
     if topic is not None and topic not in handover.topics:
         raise ConfigurationError(
-            f"the sink writes to {topic}, but the hand-over is of {', '.join(handover.topics)}. Nothing was written. Run `twopc "
-            f"migrate cutover` again, with --topic {topic}"
+            f"the sink writes to {topic}, but the hand-over covers {', '.join(handover.topics)}. Nothing was written. Run "
+            f"`twopc migrate cutover` again, with --topic {topic}"
         )
     return partial(_identified, names=names, topic=topic, topics=frozenset(handover.topics), key=handover.key)
 
@@ -193,7 +194,7 @@ def _identified(
 
 
 def _read(batches: Iterable[pa.RecordBatch], *, sink: KafkaSink, handover: Handover) -> Iterator[pa.RecordBatch]:
-    """A task reads some partitions of the output, within their bounds."""
+    """Read some partitions of the output within their bounds. This runs in a task."""
     key: Expression | None = None if handover.key is None else parse(handover.key)
     for batch in batches:
         for each in batch.to_pylist():

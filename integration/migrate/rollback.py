@@ -1,4 +1,4 @@
-"""``twopc migrate rollback``: end what the transactional sink has begun, and say what the old sink must not write again."""
+"""``twopc migrate rollback`` ends what the transactional sink has begun, and says what the old sink must not write again."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class WayBack:
-    """What a rollback found.
+    """The result of a rollback.
 
     Attributes:
-        handover: what is in force now.
-        decided: the last batch that the transactional sink has made visible; None if it never made one.
+        handover: the hand-over that is now in force.
+        decided: the last batch that the transactional sink has made visible; None if it never made one visible.
     """
 
     handover: Handover
@@ -36,7 +36,7 @@ class WayBack:
 
 
 def roll_back(place: Place, sink: KafkaSink) -> WayBack:
-    """Fence the query, complete its last decision, end what nobody decided, and record the hand-over. May be repeated.
+    """Fence the query, complete its last decision, end undecided transactions, and record the hand-over. Repeatable.
 
     Raises:
         ConfigurationError: the checkpoint was never handed over, or has more than one unfinished batch.
@@ -47,18 +47,18 @@ def roll_back(place: Place, sink: KafkaSink) -> WayBack:
     handovers = Handovers(own)
     former = handovers.newest()
     if former is None:
-        raise ConfigurationError(f"{files.location} has no hand-over, so there is no way back from one")
+        raise ConfigurationError(f"{files.location} has no hand-over, so there is nothing to roll back")
     batch_id, is_finished = last_batch(files)
     name = query_id(files)
     batch = read_batch(files, name, batch_id)
-    # Nothing is decided here, so a batch behind a gap (after a second cut-over) is no danger.
+    # Nothing is decided here, so a batch behind a gap (after a second cut-over) does no harm.
     settings = Settings(overrides=Overrides(adopt_query_id=name, resume_at_batch=batch_id))
     with closing(Coordinator([sink], own, settings=settings)) as coordinator:
         run = coordinator.initialize_state(batch)  # commits the last decision again, and sweeps
         if run.outcome is not Outcome.COMMITTED:
             raise ConfigurationError(
-                f"the last decision is not proven ({run.outcome.value}): start the transactional query once more, which "
-                "completes it or says what is to be done. Nothing was recorded"
+                f"the last decision is not proven ({run.outcome.value}). Nothing was recorded. Start the transactional query "
+                "once more, which completes the decision or says what to do"
             )
         run.sweep()
         decided = run.view.highest_batch_of(name)
@@ -66,11 +66,10 @@ def roll_back(place: Place, sink: KafkaSink) -> WayBack:
     if not is_finished and decided == batch_id:
         facts = Handover(query_id=name, batch_id=batch_id, offsets=batch.offsets, kind=Kind.WHOLE, is_back=True)
     elif not is_finished and former.batch_id == batch_id and former.kind is Kind.REST:
-        facts = msgspec.structs.replace(
-            former, is_back=True
-        )  # of the batch that was cut over, what the old sink wrote is there
+        # The output has what the old sink wrote of the batch that was cut over.
+        facts = msgspec.structs.replace(former, is_back=True)
     elif not is_finished:
-        # Nothing of the batch is visible: the one before it is the last that was written.
+        # Nothing of the batch is visible, so the batch before it was the last to be written.
         before = batch.offsets_of(batch_id - 1) or ()
         facts = Handover(query_id=name, batch_id=batch_id - 1, offsets=before, kind=Kind.NOTHING, is_back=True)
     handovers.add(facts)

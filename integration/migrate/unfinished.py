@@ -1,4 +1,4 @@
-"""``TakeOver``: stands before the writing, and takes from the handed-over batch what is in the output."""
+"""``TakeOver`` stands before the writing, and removes from the handed-over batch what is in the output."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SEVERAL: Final = (
-    "Let the old query finish its batch first: then no batch is handed over, and the new query needs no TakeOver"
+    "Let the old query finish its batch first. Then no batch is handed over, and the new query needs no TakeOver"
 )
 _AGAIN: Final = "Nothing was written. Run `twopc migrate cutover` again"
 
@@ -47,7 +47,7 @@ class TakeOver(Interceptor):
     handed-over one pass unchanged.
 
     Args:
-        sink: says how to reach the output, which is read.
+        sink: describes how to reach and read the output.
         dry_run: stop the query at the handed-over batch with the numbers, and write nothing.
     """
 
@@ -65,20 +65,21 @@ class TakeOver(Interceptor):
         if tuple(sink_names) != (self._sink.name,):
             raise ConfigurationError(
                 f"TakeOver hands a batch over to one sink, {self._sink.name!r}, but exactly_once() has "
-                f"{', '.join(sink_names)}: the others would miss the rows that {self._sink.name!r} has already. {_SEVERAL}"
+                f"{', '.join(sink_names)}. The others would miss the rows that {self._sink.name!r} already has. {_SEVERAL}"
             )
 
     def intercept(self, batch: InterceptedBatch, proceed: Callable[[Frames], None]) -> None:
         """See :class:`Interceptor`.
 
         Raises:
-            DryRunError: this was asked for.
-            ConfigurationError: the hand-over is missing, or of another history; or it is not clear which rows are written.
+            DryRunError: ``dry_run`` is set, and the numbers are known.
+            ConfigurationError: the hand-over is missing or does not fit, or it is not clear which rows are written.
             TwoPhaseCommitError: the output cannot be read, or the batch fails.
         """
         if not isinstance(batch.frames, DataFrame):
             raise ConfigurationError(
-                f"batch {batch.batch_id} is several DataFrames, and TakeOver compares one with the output. Nothing was written. "
+                f"batch {batch.batch_id} consists of several DataFrames, but TakeOver compares only one with the output. Nothing "
+                f"was written. "
                 f"{_SEVERAL}"
             )
         if self._run_id != batch.run_id:
@@ -88,7 +89,7 @@ class TakeOver(Interceptor):
             proceed(batch.frames)
 
     def _write_first(self, batch: InterceptedBatch, frame: DataFrame, proceed: Callable[[Frames], None]) -> None:
-        """The first batch of a run: it may be the one that is handed over."""
+        """Write the first batch of a run, which may be the handed-over one."""
         batch_id, location = batch.batch_id, batch.checkpoint_location
         files = open_files(batch.context, location)
         handover = Handovers(open_files(batch.context, f"{location}/twopc")).newest()
@@ -103,17 +104,17 @@ class TakeOver(Interceptor):
         if kind is Kind.REST:
             self._write_rest(frame, handover, proceed)
         elif kind is Kind.WHOLE:
-            self._end_dry_run(f"batch {batch_id} is in the output, whole: it is not written again")
+            self._end_dry_run(f"all of batch {batch_id} is in the output, so it is not written again")
             frame.write.format("noop").mode("overwrite").save()  # a stateful plan must write its state
         else:
-            self._end_dry_run(f"nothing of batch {batch_id} is handed over: all of it would be written")
+            self._end_dry_run(f"nothing of batch {batch_id} is handed over, so all of it would be written")
             proceed(frame)
 
     def _require_untouched(self, handover: Handover, batch_id: int) -> None:
-        """Require that nobody has written since the hand-over, unless the new sink has: then its decisions say so.
+        """Require that nobody but the new sink, whose decisions would show it, has written since the hand-over.
 
         Raises:
-            ConfigurationError: somebody has.
+            ConfigurationError: somebody else has written.
         """
         with closing(self._sink.create_committer()) as committer:
             decided = fold(committer.decision_log().inspect()).highest_batch_of(handover.query_id)
@@ -122,13 +123,13 @@ class TakeOver(Interceptor):
             return
         if batch_id > first:
             raise ConfigurationError(
-                f"batch {first} was handed over, the sink {self._sink.name!r} has not decided it, and Spark gives batch "
-                f"{batch_id}: the old query ran meanwhile. {_AGAIN}"
+                f"batch {first} was handed over, and sink {self._sink.name!r} has not decided it, but Spark gives batch "
+                f"{batch_id}. So the old query ran meanwhile. {_AGAIN}"
             )
         if count := written_since(self._sink, handover):
             raise ConfigurationError(
-                f"{count} records were written to {', '.join(handover.topics)} since the hand-over was recorded: the old query, "
-                f"or somebody else, is still writing. End it. {_AGAIN}"
+                f"{count} records were written to {', '.join(handover.topics)} since the hand-over was recorded. The old query "
+                f"or somebody else is still writing. End it. {_AGAIN}"
             )
 
     def _write_rest(self, frame: DataFrame, handover: Handover, proceed: Callable[[Frames], None]) -> None:
@@ -150,25 +151,25 @@ class TakeOver(Interceptor):
 
 
 def described(batch_id: int, numbers: Numbers) -> str:
-    """The numbers in a sentence."""
+    """Put the numbers into a sentence."""
     return (
-        f"batch {batch_id} has {numbers.rows} rows: {numbers.already} are in the output, {numbers.rest} are to be written; "
-        f"{numbers.surplus} records are duplicates of earlier attempts and stay; {numbers.others} records are of others"
+        f"batch {batch_id} has {numbers.rows} rows: {numbers.already} are in the output, {numbers.rest} must still be written; "
+        f"{numbers.surplus} records are duplicates of earlier attempts and stay; {numbers.others} records are not its rows"
     )
 
 
 def _kind_now(files: Files, handover: Handover, batch_id: int) -> Kind:
-    """What the hand-over says of this batch."""
+    """Return the part of this batch that is in the output, by the hand-over."""
     found = checkpoint.query_id(files)
     if found != handover.query_id:
-        raise ConfigurationError(f"the hand-over is of query {handover.query_id}, this is query {found}. {_AGAIN}")
+        raise ConfigurationError(f"the hand-over is for query {handover.query_id}, but this is query {found}. {_AGAIN}")
     if batch_id > handover.batch_id:
         return Kind.NOTHING
     offsets = checkpoint.read_batch(files, found, batch_id).offsets
     if batch_id < handover.batch_id or offsets != handover.offsets or handover.kind is Kind.NOTHING:
         raise ConfigurationError(
-            f"the hand-over is of batch {handover.batch_id}, and Spark gives batch {batch_id}, with other source offsets or as a "
-            f"batch that was finished: the checkpoint was restored, or ran meanwhile. {_AGAIN}"
+            f"the hand-over is for batch {handover.batch_id}, but Spark gives batch {batch_id}, with other source offsets or "
+            f"after it was finished. The checkpoint was restored, or its query ran meanwhile. {_AGAIN}"
         )
     return handover.kind
 
@@ -177,27 +178,27 @@ def _require_clear(handover: Handover, numbers: Numbers, text: str) -> None:
     """Require that it is certain which rows are in the output.
 
     Raises:
-        ConfigurationError: it is not; the message says what would make it so.
+        ConfigurationError: it is not certain; the message says how to make it certain.
     """
     problems = []
     if numbers.unidentified:
-        problems.append(f"{numbers.unidentified} rows have no {handover.key}: choose another --key, or none")
+        problems.append(f"{numbers.unidentified} rows have no {handover.key}, so choose another --key, or omit it")
     if numbers.elsewhere:
-        problems.append(f"{numbers.elsewhere} rows go to topics that were not handed over: repeat --topic")
+        problems.append(f"{numbers.elsewhere} rows go to topics that were not handed over, so add these with --topic")
     if numbers.ambiguous:
         problems.append(
-            f"{numbers.ambiguous} values of {handover.key} stand for rows that differ: choose a --key that is unique"
+            f"{numbers.ambiguous} values of {handover.key} belong to rows that differ, so choose a --key that is unique"
         )
     if numbers.unclear:
         problems.append(
             f"{numbers.unclear} rows equal records that were written up to {handover.clock_skew_ms} ms before the batch was "
-            "planned. If the clocks of producers and driver differ, these may be rows of the batch, or others of the batch "
-            "before: give a --key, --start-offsets, or a smaller --clock-skew-ms (0 if all clocks agree)"
+            "planned. If the clocks of producers and driver differ, these records may be rows of this batch or of the batch "
+            "before, so give a --key, --start-offsets, or a smaller --clock-skew-ms (0 if all clocks agree)"
         )
     if numbers.others and not handover.other_writers:
         problems.append(
-            f"{numbers.others} records are none of the batch's rows: the query gives other rows than the old one did (a time or "
-            "a random number in them?), then give a --key; or somebody else writes there, then give --other-writers"
+            f"{numbers.others} records are not rows of the batch. If the query gives other rows than the old one did (because of "
+            "a time or a random number in them), give a --key. If somebody else writes there, give --other-writers"
         )
     if problems:
         raise ConfigurationError(f"{text}. It is not certain which rows are written: {'; '.join(problems)}. {_AGAIN}")

@@ -1,4 +1,4 @@
-"""Whether every broker takes the requests that the sink's two clients send."""
+"""Check that every broker accepts the requests that the sink's two clients send."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ANY: Final = 32_767
 
 
 class Need(NamedTuple):
-    """A request and the versions of it of which a broker must take one."""
+    """A request, and the range of versions of which a broker must accept one."""
 
     api: ApiKey
     lowest: int
@@ -34,10 +34,10 @@ NEEDS: Final = (
     Need(ApiKey.Produce, 3, _ANY, "records of a transaction"),
     Need(ApiKey.Fetch, 4, _ANY, "read_committed"),
     Need(ApiKey.ListOffsets, 2, _ANY, "the last stable offset"),
-    Need(ApiKey.Metadata, 10, _ANY, "the id that tells a ledger from one that was created again", Result.WARN),
-    Need(ApiKey.CreateTopics, 0, _ANY, "a ledger that is not made by hand, and for the try", Result.WARN),
+    Need(ApiKey.Metadata, 10, _ANY, "the topic id, by which a recreated ledger is noticed", Result.WARN),
+    Need(ApiKey.CreateTopics, 0, _ANY, "a ledger that is not created by hand, and for the trial", Result.WARN),
     Need(ApiKey.DescribeConfigs, 1, _ANY, "the ledger's settings"),
-    Need(ApiKey.DeleteRecords, 0, _ANY, "a ledger that does not grow for ever", Result.WARN),
+    Need(ApiKey.DeleteRecords, 0, _ANY, "a ledger that does not grow forever", Result.WARN),
     Need(ApiKey.FindCoordinator, 1, _ANY, "the coordinators of transactional ids"),
     Need(ApiKey.InitProducerId, 3, 4, "fencing one producer of an id"),
     Need(ApiKey.AddPartitionsToTxn, 0, _ANY, "transactions"),
@@ -48,7 +48,7 @@ NEEDS: Final = (
 
 
 def check_apis(target: Target) -> Iterator[Finding]:
-    """ApiVersions of every broker."""
+    """Compare ApiVersions of every broker with the needs."""
     nodes = target.brokers.nodes
     requests = [
         (ApiVersionsRequest(client_software_name="twopc", client_software_version="preflight"), node) for node in nodes
@@ -71,19 +71,19 @@ def check_apis(target: Target) -> Iterator[Finding]:
             yield Finding(_CHECK, _brokers(nodes), need.if_absent, _why_lacking(need, offers[nodes[0]]), fix)
     if not any(nodes for _, nodes in lacking) and offers:
         yield Finding(
-            _CHECK, _brokers(offers), Result.PASS, f"each takes the {len(NEEDS)} requests that the sink sends"
+            _CHECK, _brokers(offers), Result.PASS, f"each accepts the {len(NEEDS)} requests that the sink sends"
         )
 
 
-_FIX: Final = "Use Kafka 3.0 or newer, or a service that takes this request"
+_FIX: Final = "Use Kafka 3.0 or newer, or a service that accepts this request"
 _OLD_FORMAT: Final = (
-    "The broker writes the message format of Kafka 0.10, which has no transactions: raise inter.broker.protocol.version and "
-    "log.message.format.version, the last steps of its upgrade"
+    "The broker writes the message format of Kafka 0.10, which has no transactions. Raise inter.broker.protocol.version and "
+    "log.message.format.version, which are the last steps of its upgrade"
 )
 
 
 def _has_old_format(offer: Mapping[int, tuple[int, int]]) -> bool:
-    """Whether a broker that is new enough hides the requests of transactions.
+    """Whether a broker that is new enough hides the requests for transactions.
 
     It does so while its message format is older than 0.11. Source: ``ApiKeys.minRequiredInterBrokerMagic`` in Kafka 3.x.
     """
@@ -101,11 +101,11 @@ def _takes(offer: Mapping[int, tuple[int, int]], need: Need) -> bool:
 
 def _why_lacking(need: Need, offer: Mapping[int, tuple[int, int]]) -> str:
     found = offer.get(need.api)
-    has = "does not take it" if found is None else f"takes versions {found[0]} to {found[1]}"
+    has = "does not accept it" if found is None else f"accepts versions {found[0]} to {found[1]}"
     wanted = (
         f"version {need.lowest} or newer" if need.highest == _ANY else f"a version from {need.lowest} to {need.highest}"
     )
-    return f"{need.api.name}, {wanted}, is needed for {need.why}; the broker {has}"
+    return f"{need.api.name}, {wanted}, is needed for {need.why}, but the broker {has}"
 
 
 def _brokers(nodes: Any) -> str:

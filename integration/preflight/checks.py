@@ -1,4 +1,4 @@
-"""The checks, in the order of the table. A new one is a function from the target to findings, and a line in ``CHECKS``."""
+"""The checks, in the table's order. A new check is a function from the target to findings, and a line in ``CHECKS``."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 class Check(NamedTuple):
-    """A check: its name, what it finds, and whether it sends the requests that :func:`check_apis` asks for."""
+    """A check: its name, its function, and whether it sends the requests that :func:`check_apis` looks for."""
 
     name: str
     run: Callable[[Target], Iterator[Finding]]
     tries: bool = True
 
 
-#: The start comes before the ledger, as in a query: it makes a new cluster create ``__transaction_state``, and the ledger gets
-#: as many replicas.
+#: The start comes before the ledger, as in a query. It makes a new cluster create ``__transaction_state``, and the ledger gets
+#: the same number of replicas.
 CHECKS: Final = (
     Check("start", check_start),
     Check("transaction log", check_transaction_log, tries=False),
@@ -40,9 +40,9 @@ CHECKS: Final = (
 
 
 def findings_of(target: Target, further: Sequence[Check] = ()) -> tuple[Finding, ...]:
-    """Run every check that the brokers have the requests for. What the sink warns about meanwhile is a finding, too.
+    """Run every check whose requests the brokers accept. Warnings of the sink meanwhile are findings, too.
 
-    ``further`` checks are another command's, and come last.
+    ``further`` checks belong to another command, and run last.
     """
     found = list(check_apis(target))
     lacks = any(finding.result is Result.FAIL for finding in found)
@@ -52,32 +52,31 @@ def findings_of(target: Target, further: Sequence[Check] = ()) -> tuple[Finding,
                 continue
             try:
                 found.extend(check.run(target))
-            except TwoPhaseCommitError as error:  # one check that cannot finish must not hide what the others find
+            except TwoPhaseCommitError as error:  # a check that cannot finish must not hide what the others find
                 found.append(
                     failed(check.name, target.sink.name, error, "Allow the rights that docs/security.md lists")
                 )
     if lacks:
-        why = "the sink's start, its ledger and a two-phase commit: a broker lacks a request that they need"
-        found.append(
-            Finding("not tried", target.sink.name, Result.WARN, why, "Cure what 'requests' says, and run it again")
-        )
+        why = "the sink's start, its ledger and a two-phase commit were not tried: a broker lacks a request that they need"
+        found.append(Finding("not tried", target.sink.name, Result.WARN, why, FIX_REQUESTS))
     for record in warnings:
         text = record.getMessage()
         if record.name == ledger_topic.__name__:
             named = text.replace(target.stand_in.ledger, target.sink.ledger)
-            found.append(Finding("sink", target.sink.name, Result.WARN, named, _CURE))
+            found.append(Finding("sink", target.sink.name, Result.WARN, named, _FIX))
         else:
             found.append(Finding("clean-up", target.stand_in.name, Result.WARN, text, _REMOVE))
     return tuple(dict.fromkeys(found))
 
 
-_CURE: Final = "The sink logs this at each start. Correct the setting, or allow the right, that it names"
-_REMOVE: Final = "Remove it by hand, if it does not go by itself. Nothing uses it"
+FIX_REQUESTS: Final = "Fix the problem that 'requests' reports, and run the preflight again"
+_FIX: Final = "The sink logs this at each start. Correct the setting that it names, or allow the right that it names"
+_REMOVE: Final = "Remove it by hand if it does not disappear by itself. Nothing uses it"
 
 
 @contextlib.contextmanager
 def _warnings() -> Iterator[list[logging.LogRecord]]:
-    """What the sink says of topics' settings, and the preflight of what it leaves behind. The rest may pass, or is an error."""
+    """Collect the sink's warnings about topics' settings, and the preflight's own about what it leaves behind."""
     records: list[logging.LogRecord] = []
 
     class Collector(logging.Handler):

@@ -1,4 +1,4 @@
-"""``twopc preflight`` behind its options: run the checks, print the table, return the exit status."""
+"""Run ``twopc preflight`` with parsed options: run the checks, print the table, return the exit status."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 from rich.console import Console
 
-from twopc.integration.preflight.checks import findings_of
+from twopc.integration.preflight.checks import FIX_REQUESTS, findings_of
 from twopc.integration.preflight.findings import Finding, Result
 from twopc.integration.preflight.report import Report
 from twopc.integration.preflight.target import Target
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from twopc.integration.preflight.checks import Check
     from twopc.sinks.kafka import KafkaSink
 
-#: The exit status by the worst finding; 2 stays for what was not checked, as in ``twopc verify``.
+#: The exit status by the worst finding. The status 2 means that nothing was checked, as in ``twopc verify``.
 _STATUS: Final = {Result.PASS: 0, Result.WARN: 3, Result.FAIL: 1}
 _NOT_CHECKED: Final = 2
 _OURS: Final = "twopc.integration.preflight"
@@ -35,9 +35,9 @@ def main(sink: Callable[[], KafkaSink], topics: Sequence[str], further: Sequence
     """Check a cluster for a sink; return the exit status.
 
     Args:
-        sink: describes the sink; a ConfigurationError is reported like those of the checks.
+        sink: describes the sink; its ConfigurationError is reported like an error of the checks.
         topics: the output topics.
-        further: checks of another command, which come last.
+        further: checks of another command, which run last.
         as_json: print a JSON object to stdout, everything else to stderr.
     """
 
@@ -47,7 +47,7 @@ def main(sink: Callable[[], KafkaSink], topics: Sequence[str], further: Sequence
         typer.echo(json.dumps(report.facts())) if as_json else report.show(Console(highlight=False))
         return _STATUS[report.result]
 
-    gone = "interrupted. What it had made is removed, unless a line above says otherwise"
+    gone = "interrupted. Everything that it created was removed, unless a line above says otherwise"
     return reported("preflight", checked, not_done=_NOT_CHECKED, interrupted=gone)
 
 
@@ -71,11 +71,13 @@ def run_preflight(sink: KafkaSink, topics: Sequence[str], further: Sequence[Chec
             seconds=time.monotonic() - began,
             findings=(
                 Finding(
-                    "requests", sink.bootstrap_servers, Result.FAIL, str(error), "Upgrade them, or write to others"
+                    "requests",
+                    sink.bootstrap_servers,
+                    Result.FAIL,
+                    str(error),
+                    "Upgrade these brokers, or write to other ones",
                 ),
-                Finding(
-                    "not tried", sink.name, Result.WARN, "all the rest", "Cure what 'requests' says, and run it again"
-                ),
+                Finding("not tried", sink.name, Result.WARN, "no other check was tried", FIX_REQUESTS),
             ),
         )
     with contextlib.closing(opened) as target:
@@ -93,7 +95,7 @@ def run_preflight(sink: KafkaSink, topics: Sequence[str], further: Sequence[Chec
 
 @contextlib.contextmanager
 def _logging() -> Iterator[None]:
-    """Print what an interruption leaves behind; the clients' own lines say nothing that an error does not."""
+    """Print what an interruption leaves behind. The clients' own lines add nothing to the errors, so they are not shown."""
     handlers = {logging.getLogger(): logging.NullHandler(), logging.getLogger(_OURS): logging.StreamHandler()}
     for logger, handler in handlers.items():
         logger.addHandler(handler)

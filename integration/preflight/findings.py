@@ -1,4 +1,4 @@
-"""What a check can find: one line of the table."""
+"""The findings of a check. Each one is a line of the table."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
 
 class Result(Enum):
-    """What a finding means for the query. In the order of how bad it is."""
+    """What a finding means for the query, from the best to the worst."""
 
     PASS = "pass"  # noqa: S105 - no password #: tried or read, and as it should be
-    WARN = "warn"  #: the query runs; the promise rests on something weaker, or it was not tried
+    WARN = "warn"  #: the query runs, but the guarantee rests on something weaker, or something was not tried
     FAIL = "fail"  #: the query cannot run, or could lose or double rows
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: what was looked at, the result, why, and how to fix it."""
+    """One line of the table: what was checked, the result, why, and how to fix it."""
 
     check: str  #: the name of the check
-    subject: str  #: the topic, the transactional ids, the brokers
+    subject: str  #: what was checked: a topic, transactional ids, brokers
     result: Result
-    why: str  #: one or two sentences: what was seen
+    why: str  #: one or two sentences on what was seen
     fix: str = ""  #: what to do; empty if nothing
 
 
-_TRY_AGAIN: Final = "Run the preflight again. If it stays, the brokers' logs have the reason"
+_TRY_AGAIN: Final = "Run the preflight again. If it fails again, look for the reason in the brokers' logs"
 _AS_IT_SAYS: Final = "Do what the sink's own error says"
 _DENIED: Final = frozenset(
     {
@@ -45,12 +45,12 @@ _DENIED: Final = frozenset(
 
 
 def failed(check: str, subject: str, error: TwoPhaseCommitError, rights: str) -> Finding:
-    """The line of a check that raised; ``rights`` is what to allow if a right is missing."""
+    """Return the line of a check that raised; ``rights`` says what to allow if a right is missing."""
     fix = _TRY_AGAIN if error.retriable else rights if is_denied(error) else _AS_IT_SAYS
     return Finding(check, subject, Result.FAIL, str(error), fix)
 
 
 def is_denied(error: TwoPhaseCommitError) -> bool:
-    """Whether a broker refused for want of a right."""
+    """Whether a broker refused because a right is missing."""
     cause = error.__cause__
     return isinstance(cause, KafkaException) and error_of(cause).code() in _DENIED

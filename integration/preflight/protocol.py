@@ -1,4 +1,4 @@
-"""The two-phase commit, tried for real: with the sink's own parts, on ids and a topic that nobody else has."""
+"""Try the two-phase commit for real, with the sink's own parts, on ids and a topic that nobody else uses."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from twopc.integration.preflight.steps import Step
     from twopc.integration.preflight.target import Target
 
-_SUBJECT: Final = "the try"
+_SUBJECT: Final = "the trial"
 
 
 def check_protocol(target: Target) -> Iterator[Finding]:
-    """Play one batch of a stand-in, step by step; whatever happens, it is removed again."""
+    """Play one batch of a stand-in, step by step, and always remove it afterwards."""
     trial = Trial(target.sink, target.stand_in)
     try:
         for number, step in enumerate(STEPS, start=1):
-            finding, goes_on = _try(trial, step)
+            finding, continues = _try(trial, step)
             yield finding
-            if not goes_on:
+            if not continues:
                 if untried := ", ".join(later.name for later in STEPS[number:]):
-                    fix = f"Cure what {step.name!r} says, and run the preflight again"
+                    fix = f"Fix the problem that {step.name!r} reports, and run the preflight again"
                     yield Finding("not tried", _SUBJECT, Result.WARN, f"{untried}: they need {step.name!r}", fix)
                 return
-    except BaseException as error:  # its traceback would keep producers, which could create the topic again
+    except BaseException as error:  # its traceback would keep producers alive, which could create the topic again
         traceback.clear_frames(error.__traceback__)
         raise
     finally:
@@ -40,7 +40,7 @@ def check_protocol(target: Target) -> Iterator[Finding]:
 
 
 def _try(trial: Trial, step: Step) -> tuple[Finding, bool]:
-    """The finding of a step, and whether the next one can be tried."""
+    """Try a step; return its finding, and whether the next step can be tried."""
     try:
         finding = Finding(step.name, _SUBJECT, *step.run(trial))
     except TwoPhaseCommitError as error:

@@ -20,7 +20,7 @@ _STYLES: Final = {Result.PASS: "green", Result.WARN: "yellow", Result.FAIL: "bol
 _SEVERITY: Final = tuple(Result)
 _VERDICTS: Final = {
     Result.PASS: "The cluster has what the sink needs.",
-    Result.WARN: "The query can run. What the warnings name weakens its promise, or was not tried.",
+    Result.WARN: "The query can run. The warnings name what weakens its guarantee or was not tried.",
     Result.FAIL: "Do not start the query before the failed checks pass.",
 }
 
@@ -32,18 +32,18 @@ class Report:
     sink: str  #: name of the sink
     bootstrap_servers: str
     cluster: str  #: the cluster's id
-    stand_in: str  #: the topic of the try, which was deleted afterwards
-    topics: tuple[str, ...]  #: the output topics that were looked at
-    seconds: float  #: duration, in s
+    stand_in: str  #: the topic of the trial, which was deleted afterwards
+    topics: tuple[str, ...]  #: the output topics that were checked
+    seconds: float  #: duration of the preflight, in s
     findings: tuple[Finding, ...]  #: see :class:`twopc.integration.preflight.findings.Finding`
 
     @property
     def result(self) -> Result:
-        """The worst finding's."""
+        """The result of the worst finding."""
         return max((finding.result for finding in self.findings), key=_SEVERITY.index, default=Result.PASS)
 
     def facts(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Return the report as a JSON object."""
         counts = Counter(finding.result for finding in self.findings)
         return {
             "result": self.result.value,

@@ -1,4 +1,4 @@
-"""The steps of the two-phase try. Each does with the stand-in what a query does, and says what the brokers made of it."""
+"""The steps of the two-phase trial. Each does with the stand-in what a query does, and reports how the brokers responded."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from twopc.sinks.kafka import KafkaSink
     from twopc.sinks.kafka.handle import KafkaHandle
 
-#: The tasks of the try, by what becomes of their transactions.
+#: The tasks of the trial, by the way in which their transactions end.
 _COMMITTED, _FENCED, _ABORTED = range(3)
 _NOT_KAFKA: Final = (
-    "Do not use this cluster for the sink: its transactions are not Kafka's. Report it to the vendor with this line"
+    "Do not use this cluster: its transactions do not behave like Kafka's. Report this line to the vendor"
 )
 
 
 class Outcome(NamedTuple):
-    """What a step found."""
+    """The outcome of a step."""
 
     result: Result
     why: str
@@ -45,12 +45,12 @@ class Outcome(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One step. What it raises is the finding."""
+    """One step. An error that it raises becomes the finding."""
 
     name: str
     run: Callable[[Trial], Outcome]
-    is_needed: bool = True  #: by the steps after it
-    if_denied: Result = Result.FAIL  #: what it means for the query that the principal may not do it
+    is_needed: bool = True  #: whether the later steps need this one
+    if_denied: Result = Result.FAIL  #: what it means for the query if the principal may not do this
 
 
 def _passed(why: str) -> Outcome:
@@ -68,18 +68,18 @@ def _use_ids(trial: Trial) -> Outcome:
         raise UnavailableError(f"no coordinator answers InitProducerId for {tid} within {trial.timeout_ms} ms")
     if answer != NONE:
         fix = rights(trial.original) if answer == NOT_AUTHORIZED else _NOT_KAFKA
-        return Outcome(Result.FAIL, f"InitProducerId for {tid} is answered {answer}", fix)
-    return _passed("may be initialised")
+        return Outcome(Result.FAIL, f"the broker answered InitProducerId for {tid} with {answer}", fix)
+    return _passed("the principal may initialise them")
 
 
 def _make_topic(trial: Trial) -> Outcome:
     trial.make_topic()
     if trial.log.identity() == str(Uuid(0, 0)):
-        why = "topics have no ids here, so a ledger that was deleted and created again would not be noticed"
+        why = "topics have no ids here, so nobody would notice that a ledger was deleted and created again"
         return Outcome(
             Result.WARN, why, "Make sure that nobody deletes the ledger, or use brokers with topic ids (KIP-516)"
         )
-    return _passed("created for this try, with the ledger's settings; it is deleted afterwards")
+    return _passed("a topic was created for this trial, with the ledger's settings; it is deleted afterwards")
 
 
 def _try_timeout(trial: Trial) -> Outcome:
@@ -90,19 +90,19 @@ def _try_timeout(trial: Trial) -> Outcome:
 
 def _acquire(trial: Trial) -> Outcome:
     trial.acquire(trial.log)
-    return _passed("a driver has acquired the ledger: initialised its id, committed a record")
+    return _passed("a driver acquired the ledger: it initialised its id and committed a record")
 
 
 def _prepare(trial: Trial) -> Outcome:
     trial.scan_start = ScanStart(trial.log, None, timeout_ms=trial.timeout_ms).take()["markers"]
     for task in (_COMMITTED, _FENCED, _ABORTED):
         trial.handles[task] = trial.prepare(task)
-    return _passed(f"{len(trial.handles)} tasks have written a row each, and have dropped their producers")
+    return _passed(f"{len(trial.handles)} tasks wrote a row each, and dropped their producers")
 
 
 def _confirm(trial: Trial) -> Outcome:
     confirm(trial.client, trial.sink, list(trial.handles.values()), 0)
-    return _passed("DescribeTransactions shows them open, with their producers and partitions")
+    return _passed("DescribeTransactions shows their transactions open, with producers and partitions")
 
 
 def _list(trial: Trial) -> Outcome:
@@ -112,7 +112,7 @@ def _list(trial: Trial) -> Outcome:
         return _unlike(
             f"ListTransactions does not show {', '.join(sorted(missing)) or 'the transactions of every broker'}"
         )
-    return _passed("ListTransactions shows them")
+    return _passed("ListTransactions shows their transactions")
 
 
 def _look_before(trial: Trial) -> Outcome:
@@ -124,30 +124,26 @@ def _look_before(trial: Trial) -> Outcome:
 def _decide(trial: Trial) -> Outcome:
     trial.decided_at = trial.log.append([_decision(trial, 0)])
     if _decided(trial, trial.log.contents(until=trial.decided_at)) != [0]:
-        return _unlike("a decision was committed and cannot be read back")
+        return _unlike("a decision was committed, but cannot be read back")
     return _passed("a decision was committed and read back")
 
 
 def _commit(trial: Trial) -> Outcome:
     handle = trial.handles[_COMMITTED]
     if (answer := _end(trial, _COMMITTED)) != NONE:
-        return _unlike(f"another client commits by producer id and epoch, and is answered {answer}")
+        return _unlike(f"another client committed by producer id and epoch, and the broker answered {answer}")
     await_visible(trial.client, [handle], timeout_ms=trial.timeout_ms)
     trial.await_stable(_COMMITTED)
     if not trial.is_visible(_COMMITTED):
-        return _unlike("a transaction was committed, and readers do not see its row")
-    return _passed("another client committed one by producer id and epoch, and readers see its row")
+        return _unlike("a transaction was committed, but readers do not see its row")
+    return _passed("another client committed a transaction by producer id and epoch, and readers see its row")
 
 
 def _commit_again(trial: Trial) -> Outcome:
     if (answer := _end(trial, _COMMITTED)) != NONE:
-        why = (
-            f"a second commit is answered {answer}, not NONE: after a crash the sink has to search the markers instead"
-        )
-        return Outcome(
-            Result.WARN, why, "Expect slower restarts; otherwise use brokers that answer NONE, as Kafka does"
-        )
-    return _passed("a second commit is answered NONE")
+        why = f"the broker answered a second commit with {answer}, not NONE, so after a crash the sink must search the markers"
+        return Outcome(Result.WARN, why, "Expect slower restarts, or use brokers that answer NONE, as Kafka does")
+    return _passed("the broker answered a second commit with NONE")
 
 
 def _fence_task(trial: Trial) -> Outcome:
@@ -156,17 +152,21 @@ def _fence_task(trial: Trial) -> Outcome:
         return _unlike("InitProducerId at its producer id and epoch does not abort an open transaction")
     trial.await_stable(_FENCED)
     if trial.is_visible(_FENCED):
-        return _unlike("InitProducerId aborted a transaction, and readers see its row")
-    return _refused(trial, _FENCED, "InitProducerId aborted one; its row stays invisible, and its commit is refused")
+        return _unlike("InitProducerId aborted a transaction, but readers see its row")
+    return _refused(
+        trial, _FENCED, "InitProducerId aborted a transaction; its row stays invisible, and its commit is refused"
+    )
 
 
 def _abort_task(trial: Trial) -> Outcome:
     if (answer := _end(trial, _ABORTED, commit=False)) != NONE:
-        return _unlike(f"an abort by producer id and epoch is answered {answer}")
+        return _unlike(f"the broker answered an abort by producer id and epoch with {answer}")
     trial.await_stable(_ABORTED)
     if trial.is_visible(_ABORTED):
-        return _unlike("a transaction was aborted, and readers see its row")
-    return _refused(trial, _ABORTED, "another client aborted one; its row stays invisible, and its commit is refused")
+        return _unlike("a transaction was aborted, but readers see its row")
+    return _refused(
+        trial, _ABORTED, "another client aborted a transaction; its row stays invisible, and its commit is refused"
+    )
 
 
 def _search(trial: Trial) -> Outcome:
@@ -176,7 +176,9 @@ def _search(trial: Trial) -> Outcome:
     found = [evidence[handle] for handle in handles]
     if found != expected:
         seen = ", ".join(one.value for one in found)
-        return _unlike(f"the markers prove {seen} of one committed and two aborted transactions. {'; '.join(reasons)}")
+        return _unlike(
+            f"the markers of one committed and two aborted transactions prove them {seen}. {'; '.join(reasons)}"
+        )
     return _passed("the markers prove one transaction committed and two aborted")
 
 
@@ -186,9 +188,9 @@ def _fence_driver(trial: Trial) -> Outcome:
         trial.log.append([_decision(trial, 1)])
     except FencedError:
         if _decided(trial, newer.read()) != [0]:
-            return _unlike("the newer driver reads other decisions than the fenced one has made")
-        return _passed("a newer driver fences the older one, and reads what that one decided")
-    return _unlike("an older driver can decide after a newer one has initialised their transactional id")
+            return _unlike("the newer driver does not read the same decisions as the fenced one made")
+        return _passed("a newer driver fences the older one, and reads its decisions")
+    return _unlike("an older driver can still decide after a newer one has initialised their transactional id")
 
 
 def _delete(trial: Trial) -> Outcome:
@@ -204,12 +206,12 @@ def _delete(trial: Trial) -> Outcome:
 
 def _refused(trial: Trial, task: int, why: str) -> Outcome:
     if _end(trial, task) == NONE:
-        return _unlike("the commit of an aborted transaction is answered NONE, so NONE proves nothing")
+        return _unlike("the broker answered the commit of an aborted transaction with NONE, so NONE proves nothing")
     return _passed(why)
 
 
 def _end(trial: Trial, task: int, *, commit: bool = True) -> str:
-    """EndTxn as the driver sends it; returns the answer."""
+    """Send EndTxn as the driver does; return the answer."""
     handle = trial.handles[task]
     if commit:
         return end_all(trial.client, [handle], timeout_ms=trial.timeout_ms)[handle]
@@ -235,7 +237,7 @@ def _decision(trial: Trial, batch: int) -> Decision:
 
 
 def _decided(trial: Trial, log: LogContents) -> list[int]:
-    """The batches that are decided with the transaction that is to be committed."""
+    """Return the decided batches whose decision names the transaction to commit."""
     name, handle = trial.sink.name, trial.handles[_COMMITTED]
     return [
         record.batch_id
@@ -245,7 +247,7 @@ def _decided(trial: Trial, log: LogContents) -> list[int]:
 
 
 def rights(sink: KafkaSink) -> str:
-    """What to allow, so that every step can be tried."""
+    """Say which rights to allow, so that every step can be tried."""
     return (
         f"Allow the principal Write and Describe on transactional ids with the prefix '{sink.name}.', and Create, Read, Write, "
         f"Describe, DescribeConfigs and Delete on topics with the prefix '{sink.ledger}'"

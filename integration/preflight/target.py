@@ -1,4 +1,4 @@
-"""What is checked: a sink as its query will have it, its output topics, and clients that read from its cluster."""
+"""The target of the checks: a sink as its query will have it, its output topics, and clients that read from its cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from twopc.sinks.kafka import KafkaSink
 
 _ASKED_S: Final = 5.0
-_LOGGED: Final = 6  # a closed connection is an informational line
+_LOGGED: Final = 6  # librdkafka logs a closed connection at the level INFO
 
 
 class Target:
@@ -32,11 +32,11 @@ class Target:
 
         Raises:
             ConfigurationError: an argument is wrong.
-            BrokersTooOldError: nothing else can be tried.
+            BrokersTooOldError: the brokers are too old for any other check.
             TwoPhaseCommitError: no broker responds.
         """
         for topic in topics:
-            dataclasses.replace(sink, topic=topic)  # refuses a ledger, or what is no name of a topic
+            dataclasses.replace(sink, topic=topic)  # refuses a ledger, and a name that no topic can have
         self.sink = sink
         self.stand_in = stand_in_for(sink)
         self.topics = tuple(dict.fromkeys(topics))
@@ -63,7 +63,7 @@ class Target:
 
 
 def _reason(sink: KafkaSink) -> str:
-    """Why no broker responds, as librdkafka logs it: it tells a wrong password from a wrong protocol. Empty if it cannot."""
+    """Return librdkafka's reason for the missing response, such as a wrong password or protocol; empty if it logs none."""
     said: list[str] = []
 
     class Collector(logging.Handler):
@@ -76,5 +76,5 @@ def _reason(sink: KafkaSink) -> str:
     client = AdminClient({**sink.connection_config(), **told})
     with contextlib.suppress(KafkaException):
         client.list_topics(timeout=_ASKED_S)
-    client.poll(0)  # only this hands the lines over
+    client.poll(0)  # only this call delivers the log lines
     return max(said, key=len, default="")

@@ -1,4 +1,4 @@
-"""The output topics, and how safely the cluster keeps what it has acknowledged."""
+"""Check the output topics, and how safely the cluster keeps acknowledged records."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _RIGHTS: Final = ("WRITE", "DESCRIBE")
 _REPLICAS: Final = 3
 _IN_SYNC: Final = 2
 _UNLIMITED: Final = 2**63 - 1
-#: Limits of a row's own time: the setting, the value from which it is not worth a word, on which side of the broker's clock. One
-#: hour ahead is Kafka's default.
+#: Limits of a row's own time: the setting, the value from which it is not worth a warning, and the side of the broker's clock
+#: that it limits. One hour ahead is Kafka's default.
 _TIME_LIMITS: Final = (
     ("message.timestamp.before.max.ms", _UNLIMITED, "behind"),
     ("message.timestamp.after.max.ms", 3_600_000, "ahead of"),
-    ("message.timestamp.difference.max.ms", _UNLIMITED, "behind or ahead of"),  # of brokers up to 3.9
+    ("message.timestamp.difference.max.ms", _UNLIMITED, "behind or ahead of"),  # a setting of brokers up to 3.9
 )
 
 
 def check_outputs(target: Target) -> Iterator[Finding]:
-    """Every output topic: it exists, takes rows, and keeps them."""
+    """Check that every output topic exists, accepts rows, and keeps them."""
     if not target.topics:
-        why, fix = "none was named, so none was looked at", "Name each topic that the query writes to with --topic"
+        why, fix = "no topic was named, so none was checked", "Name each topic that the query writes to with --topic"
         yield Finding(_CHECK, "--topic", Result.WARN, why, fix)
     for topic in target.topics:
         try:
@@ -46,7 +46,7 @@ def check_outputs(target: Target) -> Iterator[Finding]:
 def _check_output(target: Target, topic: str) -> Iterator[Finding]:
     found = describe(target.admin, topic, timeout_ms=target.sink.timeout_ms, with_rights=True)
     if found is None:
-        why = "the topic does not exist; the first row for it stops the query"
+        why = "the topic does not exist, so the first row for it stops the query"
         yield Finding(_CHECK, topic, Result.FAIL, why, "Create it, or correct the name")
         return
     yield Finding(_CHECK, topic, Result.PASS, f"exists, with {len(found.partitions)} partition(s)")
@@ -55,24 +55,24 @@ def _check_output(target: Target, topic: str) -> Iterator[Finding]:
         settings = settings_of(target.admin, topic, timeout_ms=target.sink.timeout_ms) or {}
     except ConfigurationError as error:
         settings = {}
-        fix = f"Allow DescribeConfigs on {topic} to whoever runs the preflight, or look at its settings by hand"
-        yield Finding(_CHECK, topic, Result.WARN, f"its settings were not looked at: {error}", fix)
+        fix = f"Allow DescribeConfigs on {topic} to the principal of the preflight, or check its settings by hand"
+        yield Finding(_CHECK, topic, Result.WARN, f"its settings were not checked: {error}", fix)
     yield from check_durability(_CHECK, found, settings)
     yield from _check_rows(target, topic, settings)
 
 
 def check_rights(check: str, found: TopicDescription, needed: Collection[str]) -> Iterator[Finding]:
-    """What the broker says that this principal may do with a topic (KIP-430); says nothing where the broker does not."""
+    """Check this principal's rights on a topic, as the broker reports them (KIP-430). Without a report, find nothing."""
     allowed = {operation.name for operation in found.authorized_operations or ()}
     missing = [right for right in needed if right not in allowed and "ALL" not in allowed]
     if allowed and missing:
         rights = ", ".join(missing)
-        why = f"the principal may not {rights} there"
+        why = f"the principal lacks the right(s) {rights} on this topic"
         yield Finding(check, found.name, Result.FAIL, why, f"Allow {rights} on {found.name} to the sink's principal")
 
 
 def check_durability(check: str, found: TopicDescription, settings: Settings) -> Iterator[Finding]:
-    """Whether the topic accepts records now, and keeps acknowledged ones when a broker is lost."""
+    """Check that the topic accepts records now, and keeps acknowledged ones when a broker is lost."""
     replicas = min(len(partition.replicas) for partition in found.partitions)
     in_sync = int(settings.get("min.insync.replicas") or 1)
     short = [partition for partition in found.partitions if len(partition.isr) < in_sync]
@@ -98,7 +98,7 @@ def check_durability(check: str, found: TopicDescription, settings: Settings) ->
 
 
 def _check_rows(target: Target, topic: str, settings: Settings) -> Iterator[Finding]:
-    """Which rows the topic would refuse, change or drop."""
+    """Find the kinds of rows that the topic would refuse, change or drop."""
     limit = int(settings.get("max.message.bytes") or 0)
     largest = target.sink.message_max_bytes
     if 0 < limit < largest:
@@ -107,18 +107,16 @@ def _check_rows(target: Target, topic: str, settings: Settings) -> Iterator[Find
         yield Finding(_CHECK, topic, Result.WARN, why, fix)
     policy = str(settings.get("cleanup.policy") or "")
     if "compact" in policy:
-        why = f"cleanup.policy={policy}: rows without a key are refused, and of each key only the last row is kept"
+        why = f"cleanup.policy={policy}, so rows without a key are refused, and only the last row of each key is kept"
         yield Finding(_CHECK, topic, Result.WARN, why, "Give every row a key, or set cleanup.policy=delete")
     if settings.get("message.timestamp.type") == "LogAppendTime":
-        why = (
-            "message.timestamp.type=LogAppendTime: the column timestamp of the rows is replaced by the time of arrival"
-        )
+        why = "message.timestamp.type=LogAppendTime, so the time of arrival replaces the rows' column timestamp"
         fix = "Set message.timestamp.type=CreateTime, if readers need the rows' own time"
         yield Finding(_CHECK, topic, Result.WARN, why, fix)
         return
     for name, usual, side in _TIME_LIMITS:
         limit_ms = int(settings.get(name) or usual)
         if limit_ms < usual:
-            why = f"{name}={limit_ms}: it refuses rows whose timestamp is more than {limit_ms} ms {side} the broker's clock"
-            fix = f"Raise {name}, or leave such rows out; rows without that column have the time at which they are sent"
+            why = f"{name}={limit_ms}, so it refuses rows whose timestamp is more than {limit_ms} ms {side} the broker's clock"
+            fix = f"Raise {name}, or leave such rows out; rows without that column get the time at which they are sent"
             yield Finding(_CHECK, topic, Result.WARN, why, fix)

@@ -1,4 +1,4 @@
-"""What the two-phase try works with: a stand-in for the sink, driven step by step, and removed afterwards."""
+"""The two-phase trial: a stand-in for the sink, driven step by step, and removed afterwards."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 QUERY_ID: Final = "twopc preflight"
 _VALUE: Final = QUERY_ID.encode()
-#: Above the partitions of the markers that these tasks have.
+#: This partition is above those of these tasks' markers.
 _FIRST_ROW_PARTITION: Final = 5
 
 
@@ -42,13 +42,13 @@ class Trial:
     """A stand-in's clients and transactions.
 
     Attributes:
-        original: the sink that it stands in for; nothing is done with it.
+        original: the sink that the stand-in replaces; the trial does nothing with it.
         sink: the stand-in.
-        client: commits, aborts and describes.
-        log: of the first driver.
-        admin: for the topic.
-        scan_start: where the markers of its tasks begin.
-        handles: what each task has handed over.
+        client: commits, aborts and describes transactions.
+        log: the first driver's decision log.
+        admin: the client that creates and deletes the topic.
+        scan_start: where the markers of the tasks begin.
+        handles: the handle of each task.
         decided_at: the offset of the decision.
     """
 
@@ -58,7 +58,7 @@ class Trial:
         self.timeout_ms = stand_in.timeout_ms
         self.client = TransactionClient(self.sink.committing_config())
         self.log = self.sink.create_decision_log()
-        self.admin, self._ledger = self.log.admin, self.log.topic  # a closed log has none
+        self.admin, self._ledger = self.log.admin, self.log.topic  # a closed log no longer has them
         self.scan_start: Mapping[str, int] = {}
         self.handles: dict[int, KafkaHandle] = {}
         self.decided_at = -1
@@ -68,7 +68,7 @@ class Trial:
 
     @property
     def topic(self) -> str:
-        """The only topic that is written to."""
+        """The only topic that the trial writes to."""
         return self.sink.ledger
 
     def make_topic(self) -> None:
@@ -82,18 +82,18 @@ class Trial:
         self._is_making = False
 
     def acquire(self, log: KafkaDecisionLog) -> int:
-        """As a driver does; returns its epoch."""
+        """Acquire the stand-in as a driver does; return the driver epoch."""
         return log.acquire(Claim(query_id=QUERY_ID, run=uuid.uuid4().hex, deciding_log=self.topic))
 
     def another_driver(self) -> KafkaDecisionLog:
-        """A second driver of the same sink, which has fenced the first."""
+        """Return a second driver's log of the same sink. It has fenced the first driver."""
         log = self.sink.create_decision_log()
         self._logs.append(log)
         self.acquire(log)
         return log
 
     def prepare(self, task: int) -> KafkaHandle:
-        """Phase one of a task with one row, in a partition of its own."""
+        """Run phase one of a task with one row, in a partition that no other task uses."""
         attempt = TaskAttempt(
             query_id=QUERY_ID,
             batch_id=0,
@@ -112,23 +112,23 @@ class Trial:
         return handle
 
     def row_partition(self, task: int) -> int:
-        """Where the task's row is."""
+        """Return the partition of the task's row."""
         return _FIRST_ROW_PARTITION + task
 
     def is_visible(self, task: int) -> bool:
         """Whether a ``read_committed`` reader sees the task's row now.
 
         Raises:
-            RetriableError: the reader did not get to the end of what is stable.
+            RetriableError: the reader did not reach the last stable offset.
         """
         walk = self.log.reader.rows(self.topic, self.row_partition(task), 0, None, timeout_ms=self.timeout_ms)
         return len(list(walk)) > 0
 
     def await_stable(self, task: int) -> None:
-        """Wait until readers may pass what the task has written: its transaction has ended everywhere.
+        """Wait until readers can pass the task's rows, which shows that its transaction has ended in every partition.
 
         Raises:
-            RetriableError: they may not, in time.
+            RetriableError: readers cannot pass them in time.
         """
         partition = self.row_partition(task)
 
@@ -145,11 +145,11 @@ class Trial:
         retrying(is_retriable, timeout_s=self.timeout_ms / 1000, backoff=wait_fixed(0.05))(require_stable)
 
     def delete(self, partition: int, *, before: int) -> None:
-        """DeleteRecords, as the driver truncates its ledger.
+        """Send DeleteRecords, as the driver does when it truncates its ledger.
 
         Raises:
             ConfigurationError: a right is missing.
-            RetriableError: it was not answered.
+            RetriableError: the broker did not answer.
         """
         where = TopicPartition(self.topic, partition, before)
 
@@ -161,13 +161,13 @@ class Trial:
         retrying(is_retriable, timeout_s=self.timeout_ms / 1000, backoff=wait_fixed(0.05))(request)
 
     def clean_up(self) -> None:
-        """End every transaction and delete the topic. Logs what is left behind."""
+        """End every transaction and delete the topic. Log what is left behind."""
         for writer in self._writers:
             writer.abort()
-        for log in self._logs:  # no client may be left that looks for the topic: it could create it again
+        for log in self._logs:  # a client that still looks for the topic could create it again
             log.close()
         try:
-            if self._is_making:  # it was interrupted: the brokers may create the topic later, unless it is waited for
+            if self._is_making:  # interrupted: the brokers may create the topic later unless we wait for it
                 self._ledger.ensure()
             self._end_transactions()
             self._delete_topic()
@@ -181,7 +181,7 @@ class Trial:
         listed = self.client.list_open(id_prefix(self.sink.name)).transactional_ids
         left = fence(self.client, [ProducerIdentity(tid) for tid in listed], timeout_ms=self.timeout_ms)
         if left:
-            text = "open transactions are left behind: %s. They time out within %d ms"
+            text = "these open transactions are left behind: %s. They time out within %d ms"
             logger.warning(text, ", ".join(left), self.sink.transaction_timeout_ms)
 
     def _delete_topic(self) -> None:
@@ -199,12 +199,12 @@ class Trial:
     def _exists(self) -> bool:
         try:
             return describe(self.admin, self.topic, timeout_ms=self.timeout_ms) is not None
-        except ConfigurationError:  # the principal may not see it: then it could not create it either
+        except ConfigurationError:  # the principal may not see the topic, so it could not create it either
             return False
 
 
 def _row(partition: int) -> pa.RecordBatch:
-    """One row for that partition. Not by ``pa.array``: that imports pandas, a second of work."""
+    """Return one row for a partition. It does not use ``pa.array``, which imports pandas and takes a second."""
     ends = array("i", [0, len(_VALUE)])
     value = pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(ends), pa.py_buffer(_VALUE)])
     where = pa.Array.from_buffers(pa.int32(), 1, [None, pa.py_buffer(array("i", [partition]))])

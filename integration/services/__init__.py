@@ -13,18 +13,18 @@ class ServiceError(RuntimeError):
 
 
 def cache_dir() -> Path:
-    """Return the directory of all that is downloaded or derived: ``TWOPC_CACHE_DIR``, else the user's cache directory.
+    """Return the directory of all downloaded or derived files: ``TWOPC_CACHE_DIR``, else the user's cache directory.
 
     Raises:
-        ServiceError: it cannot be made, as for a container's user without a name or a home.
+        ServiceError: the directory cannot be created, as for a container's user without a name or a home.
     """
     configured = os.environ.get("TWOPC_CACHE_DIR")
     try:
-        # Older platformdirs leave `~` as it is where there is no home directory, newer ones raise RuntimeError.
+        # Without a home directory, older platformdirs leave `~` as it is, and newer ones raise RuntimeError.
         found = Path(configured or platformdirs.user_cache_path("twopc")).expanduser().absolute()
         found.mkdir(parents=True, exist_ok=True)
     except (RuntimeError, OSError) as error:
         raise ServiceError(
-            f"there is no directory for downloads: {error}. Set TWOPC_CACHE_DIR to one that this user may write to"
+            f"there is no directory for downloads: {error}. Set TWOPC_CACHE_DIR to a directory that this user may write to"
         ) from error
     return found

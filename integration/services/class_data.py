@@ -1,7 +1,7 @@
-"""Class data archives (JEP 350, Java 13 and newer): Kafka and Spark load thousands of classes and start much faster with one.
+"""Class data archives (JEP 350, Java 13 and newer), with which Kafka and Spark load their many classes much faster.
 
-A first run writes the archive when it exits normally; later runs map it. A JVM that cannot use an archive (another class
-path, another Java) silently runs without it.
+A first run writes the archive when it exits normally; later runs map it. A JVM that cannot use an archive (because of another
+class path or another Java) silently runs without it.
 
 ``python -m twopc.integration.services.class_data FLAG …`` is the run that creates Spark's archive: a small streaming query with
 state, Arrow and ``foreachBatch``.
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SILENT = ("-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
-#: A file in the root of every Java installation; names its vendor, version and platform.
+#: A file in the root of every Java installation. It names the vendor, version and platform.
 _RELEASE = "release"
 _TIMEOUT_S: Final = 240
 
 
 def archive_in(directory: Path, name: str) -> Path:
-    """Return the archive file of a program; its name includes the Java, because no other Java can use it."""
+    """Return the archive file of a program. Its name includes the Java, because no other Java can use it."""
     release = java_home() / _RELEASE
     java = release.read_bytes() if release.exists() else str(java_home()).encode()
     return directory / f"{name}-{hashlib.sha256(java).hexdigest()[:12]}.jsa"
@@ -48,11 +48,11 @@ def class_data_flags(archive: Path, train: Callable[[Sequence[str]], object]) ->
     """Return the JVM flags that use an archive; creates the archive first if it does not exist.
 
     Args:
-        archive: its file. An empty file records that creating it failed: it is not tried again.
-        train: runs the program once, with the flags given to it, until it exits normally.
+        archive: the archive's file. An empty file records that the creation failed, and it is not tried again.
+        train: runs the program once, with the given flags, until it exits normally.
 
     Returns:
-        no flags if there is no archive: the program only starts more slowly.
+        the flags; empty without an archive, and then the program only starts more slowly.
     """
     try:
         archive.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def class_data_flags(archive: Path, train: Callable[[Sequence[str]], object]) ->
                 _create(archive, train)
         is_usable = archive.stat().st_size > 0
     except OSError as error:
-        logger.warning("no class data archive, starts are slower: cannot write %s: %s", archive, error)
+        logger.warning("there is no class data archive, so starts are slower: cannot write %s: %s", archive, error)
         return ()
     return (f"-XX:SharedArchiveFile={archive}", *_SILENT) if is_usable else ()
 
@@ -72,15 +72,17 @@ def _create(archive: Path, train: Callable[[Sequence[str]], object]) -> None:
     try:
         train((f"-XX:ArchiveClassesAtExit={created}", *_SILENT))
     except ServiceError as error:
-        logger.warning("no class data archive, starts are slower: %s. To try again, delete %s", error, archive)
+        logger.warning(
+            "there is no class data archive, so starts are slower: %s. To try again, delete %s", error, archive
+        )
     if not created.exists():
         created.touch()
     created.rename(archive)
 
 
 def driver_flags() -> str:
-    """Return a value for ``spark.driver.extraJavaOptions``. Creates the archive on first use (half a minute)."""
-    # In the virtual environment, beside Spark's jars: no other environment can use it.
+    """Return a value for ``spark.driver.extraJavaOptions``. The first call creates the archive, which takes half a minute."""
+    # The archive is in the virtual environment, beside Spark's jars, because no other environment can use it.
     directory = Path(sys.prefix) / "class-data"
     archive = archive_in(directory, f"spark-{importlib.metadata.version('pyspark')}")
     return " ".join((*FAST_START, *class_data_flags(archive, _train)))
@@ -93,7 +95,7 @@ def _train(flags: Sequence[str]) -> None:
     except subprocess.CalledProcessError as error:
         raise ServiceError(f"Spark ended with exit code {error.returncode}: {error.stderr[-500:]}") from error
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ServiceError(f"Spark did not run to its end: {error}") from error
+        raise ServiceError(f"Spark did not finish: {error}") from error
 
 
 def _run(flags: Sequence[str]) -> None:
@@ -115,7 +117,7 @@ def _run(flags: Sequence[str]) -> None:
         counts = spark.readStream.text("source").groupBy("value").count()
         writer = counts.writeStream.outputMode("update").foreachBatch(_write).option("checkpointLocation", "checkpoint")
         writer.trigger(availableNow=True).start().awaitTermination()
-        jvm = spark.sparkContext._gateway.proc  # type: ignore[union-attr] # noqa: SLF001 - no public way to wait for its exit
+        jvm = spark.sparkContext._gateway.proc  # type: ignore[union-attr] # noqa: SLF001 - there is no public way to wait for its exit
         spark.stop()
         jvm.stdin.close()
         jvm.wait(_TIMEOUT_S)

@@ -66,7 +66,7 @@ class GuardedProcess:
     def exit_code(self) -> int | None:
         """Exit code of the child, 128 + N after signal N; None while it runs."""
         # Not `Popen.poll`: a Ctrl-C between its lock and its `try` leaves the lock taken, and `Popen.wait` would wait for ever.
-        # With WNOWAIT the code can be asked for until it is kept here, whatever interrupts.
+        # With WNOWAIT the code can be read again until it is kept here, even after an interruption.
         if self._guard.returncode is None:
             with contextlib.suppress(ChildProcessError):  # another thread was faster
                 ended = os.waitid(os.P_PID, self._guard.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)

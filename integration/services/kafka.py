@@ -1,8 +1,8 @@
 """A real Kafka broker without Docker: `with LocalKafka() as kafka: ... kafka.bootstrap_servers`.
 
-One KRaft node from the jars of `twopc.integration.services.jars`, in a process of its own, on free ports of 127.0.0.1.
+One KRaft node runs from the jars of `twopc.integration.services.jars`, in a separate process, on free ports of 127.0.0.1.
 
-The environment variable `TWOPC_KAFKA` chooses its version, and features that a new data directory is formatted with:
+The environment variable `TWOPC_KAFKA` sets its version, and the features with which a new data directory is formatted:
 `TWOPC_KAFKA=3.9.1`, or `TWOPC_KAFKA=4.3.0,transaction.version=1`.
 """
 
@@ -38,7 +38,7 @@ _PLAINTEXT = "PLAINTEXT"
 ONE_NODE_PROPERTIES: Mapping[str, str] = {
     "auto.create.topics.enable": "false",
     "group.initial.rebalance.delay.ms": "0",
-    # One node: internal topics cannot have Kafka's default of three replicas.
+    # With one node, internal topics cannot have Kafka's default of three replicas.
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.replication.factor": "1",
@@ -46,7 +46,7 @@ ONE_NODE_PROPERTIES: Mapping[str, str] = {
     "transaction.state.log.num.partitions": "4",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
-    # After kill -9 the controller waits until the dead broker's session expires: a restart takes 4 s instead of 11 s.
+    # After kill -9 the controller waits until the dead broker's session expires. With this, a restart takes 4 s, not 11 s.
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "500",
 }
@@ -57,12 +57,12 @@ _METADATA_TIMEOUT_S = 0.5
 
 def new_cluster_id() -> str:
     """Return a random base64 UUID, the form that Kafka requires."""
-    # "A" first: the format tool would read an id that begins with "-" as an option.
+    # The "A" comes first because the format tool would read an id that begins with "-" as an option.
     return "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
 
 
 class LocalKafka(LocalServer):
-    """A single node, broker and controller. It ends when this process ends, even by kill -9.
+    """A single node that is broker and controller. It ends when this process ends, even by kill -9.
 
     Attributes:
         version: Kafka version of the broker; a change applies at the next start.
@@ -118,7 +118,7 @@ class LocalKafka(LocalServer):
         """Return `host:port` of a listener; restarts do not change it.
 
         Raises:
-            ServiceError: no such listener, or the broker was never started: its first start chooses the ports.
+            ServiceError: there is no such listener, or the broker was never started; its first start chooses the ports.
         """
         for entry in self._effective_properties().get("listeners", "").split(","):
             name, _, address = entry.strip().partition("://")
@@ -129,7 +129,7 @@ class LocalKafka(LocalServer):
         )
 
     def _effective_properties(self) -> dict[str, str]:
-        """Return the content of server.properties; the caller's properties win, even over addresses."""
+        """Return the content of server.properties. The caller's properties win, even over addresses."""
         addresses: dict[str, str] = {}
         if self._ports:
             addresses = {
@@ -178,7 +178,7 @@ class LocalKafka(LocalServer):
             raise ServiceError(f"cannot format {self.data_dir} (exit code {code})")
 
     def _is_ready(self, admin: AdminClient, cluster_id: str) -> bool:
-        """Whether this cluster answers, not another one on the same port, with its broker and a leader for every partition."""
+        """Whether this cluster, and not another on the same port, answers with its broker and a leader for every partition."""
         try:
             metadata = admin.list_topics(timeout=_METADATA_TIMEOUT_S)
         except KafkaException:
@@ -190,9 +190,9 @@ class LocalKafka(LocalServer):
 
 @functools.cache
 def _class_data(version: str) -> tuple[str, ...]:
-    """Return the flags for Kafka's class data archive; a broker that starts and stops creates it, once."""
+    """Return the flags for Kafka's class data archive, which a broker that starts and stops once creates."""
     if version != DEFAULT_KAFKA_VERSION:
-        return ()  # started too rarely to be worth it
+        return ()  # this version starts too rarely to be worth an archive
 
     def train(flags: Sequence[str]) -> None:
         with LocalKafka(version=version, jvm_flags=(*FAST_START, *flags)) as kafka:

@@ -1,6 +1,7 @@
 """A broker of 0.10 that is upgraded on its own log directories, release by release, to a current one without ZooKeeper.
 
-`with UpgradedKafka() as kafka: for step in UPGRADE: kafka.upgrade(step) …` Address, topics, offsets and records stay.
+Use it as `with UpgradedKafka() as kafka: for step in UPGRADE: kafka.upgrade(step) …`. Its address, topics, offsets and records
+stay.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _MIGRATED: Final = "Completed migration of metadata from ZooKeeper to KRaft"
 #: The last release with ZooKeeper.
 _LAST_VERSION: Final = "3.9.1"
 
-#: One broker: internal topics cannot have Kafka's default of three replicas. 0.10 ignores what it does not know.
+#: With one broker, internal topics cannot have Kafka's default of three replicas. 0.10 ignores settings that it does not know.
 _ONE_BROKER: Final[Mapping[str, str]] = {
     "group.initial.rebalance.delay.ms": "0",
     "transaction.state.log.replication.factor": "1",
@@ -37,12 +38,12 @@ _ONE_BROKER: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Upgrade:
-    """One restart of the broker, and what is new with it.
+    """One restart of the broker, and what changes with it.
 
     Attributes:
-        version: of Kafka, and of the ZooKeeper that it ships.
+        version: the version of Kafka, and of the ZooKeeper that it ships.
         protocol: `inter.broker.protocol.version`; also the format of new records, up to 2.8. "" without ZooKeeper.
-        mode: where the metadata is: `zookeeper`, `migrating` (copied to a KRaft controller), `kraft`.
+        mode: the place of the metadata: `zookeeper`, `migrating` (copied to a KRaft controller), `kraft`.
     """
 
     version: str
@@ -50,12 +51,12 @@ class Upgrade:
     mode: str = "zookeeper"
 
     def __str__(self) -> str:
-        """As it is reported."""
+        """Describe the upgrade for reports."""
         what = {"zookeeper": f"protocol {self.protocol}", "migrating": "migrating to KRaft", "kraft": "KRaft"}
         return f"{self.version}, {what[self.mode]}"
 
 
-#: As Kafka's upgrade notes say: first the code, then the protocol; the last release with ZooKeeper, its migration, the rest.
+#: The order of Kafka's upgrade notes: the code, then the protocol; the last release with ZooKeeper, its migration, the rest.
 UPGRADE: Final = (
     Upgrade(version="2.8.2", protocol="0.10.2"),
     Upgrade(version="2.8.2", protocol="2.8"),
@@ -71,21 +72,21 @@ class UpgradedKafka(LocalOldKafka):
     """A broker that begins as 0.10.2.2 with its ZooKeeper. See `upgrade`.
 
     Attributes:
-        version: the release that runs.
-        controller: from the migration on, the KRaft controller.
+        version: the release that is running.
+        controller: the KRaft controller, from the migration on.
     """
 
     def __init__(self, *, data_dir: Path | None = None) -> None:
-        """Describe it; nothing is started yet. For `data_dir` see `LocalServer`."""
+        """Describe a broker; nothing is started yet. For `data_dir` see `LocalServer`."""
         super().__init__(data_dir=data_dir, properties=_ONE_BROKER)
         self._step = Upgrade(version=OLD_KAFKA_VERSION, protocol="0.10.2")
         self.controller: LocalController | None = None
 
     def upgrade(self, step: Upgrade) -> None:
-        """Stop the broker in order, and start it as another release on its data; returns when it leads every partition.
+        """Stop the broker in order, and start another release on its data; return when it leads every partition.
 
         Raises:
-            ServiceError: it does not start, or its metadata does not arrive at the controller.
+            ServiceError: the release does not start, or its metadata does not reach the controller.
         """
         self.stop()
         former, self._step, self.version = self._step, step, step.version
@@ -100,7 +101,7 @@ class UpgradedKafka(LocalOldKafka):
             self.zookeeper.stop()
 
     def close(self) -> None:
-        """Stop all of them; remove a temporary directory."""
+        """Stop all servers; remove a temporary directory."""
         self.stop()
         if self.controller is not None:
             self.controller.close()
@@ -146,21 +147,21 @@ class LocalController(LocalServer):
     """A KRaft controller, to which brokers with ZooKeeper migrate.
 
     Attributes:
-        version: of Kafka; a change applies at the next start.
-        zookeeper: from which address it migrates; None once that is done.
+        version: the version of Kafka; a change applies at the next start.
+        zookeeper: the address to migrate from; None once the migration is done.
     """
 
     _LOG = "controller.log"
 
     def __init__(self, cluster_id: str, *, data_dir: Path) -> None:
-        """Describe it; nothing is started yet."""
+        """Describe a controller; nothing is started yet."""
         super().__init__("KRaft controller", [_CONTROLLER], data_dir)
         self.version = _LAST_VERSION
         self.zookeeper: str | None = None
         self._cluster_id = cluster_id
 
     def known_to_brokers(self) -> dict[str, str]:
-        """What brokers must know of it."""
+        """The properties that brokers need to find the controller."""
         return {
             "controller.quorum.voters": f"{_CONTROLLER_ID}@{HOST}:{self._ports[_CONTROLLER]}",
             "controller.listener.names": _CONTROLLER,
@@ -171,10 +172,10 @@ class LocalController(LocalServer):
         """Wait until the metadata of the brokers has arrived.
 
         Raises:
-            ServiceError: it has not.
+            ServiceError: the metadata did not arrive in time.
         """
         if not wait_until(lambda: _MIGRATED in self._log_of_start(), _MIGRATION_TIMEOUT_S):
-            raise ServiceError(f"no migration within {_MIGRATION_TIMEOUT_S:g} s: {self.log_path}")
+            raise ServiceError(f"the migration did not finish within {_MIGRATION_TIMEOUT_S:g} s; see {self.log_path}")
 
     def _program(self) -> list[str]:
         logging = f"-Dlog4j.configuration=file:{self.data_dir}/log4j.properties"

@@ -1,6 +1,7 @@
-"""Kafka's own MirrorMaker, the first one: it copies a topic from a broker of 0.10 to a current cluster.
+"""Kafka's own first MirrorMaker, which copies a topic from a broker of 0.10 to a current cluster.
 
-The second one (Kafka Connect) asks the source's brokers for what 0.10 lacks. Kafka 3.9 is the last release that has the first.
+The second one (Kafka Connect) needs features of the source's brokers that 0.10 lacks. Kafka 3.9 is the last release that has
+the first one.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ MIRROR_MAKER_VERSION: Final = "3.9.1"
 
 
 class MirrorMaker(LocalServer):
-    """Copies until it is stopped. It keeps keys, values and times; Java's partitioner chooses the partitions.
+    """Copies a topic until it is stopped. It keeps keys, values and times; Java's partitioner chooses the partitions.
 
-    Stopped in order (`stop`, `close`), it has written nothing twice.
+    If it is stopped in order (`stop`, `close`), it has written nothing twice.
     """
 
     def __init__(self, source: str, target: str, topic: str, *, data_dir: Path | None = None) -> None:
-        """Describe it; nothing is started yet.
+        """Describe a MirrorMaker; nothing is started yet.
 
         Args:
             source: `host:port` of the cluster to copy from.
             target: `host:port` of the cluster to copy to.
-            topic: what to copy; the target has a topic of this name.
+            topic: the topic to copy; the target has a topic of the same name.
             data_dir: see `LocalServer`.
         """
         super().__init__("MirrorMaker", [], data_dir)

@@ -1,4 +1,4 @@
-"""Kafka 0.10 with its ZooKeeper: `with LocalOldKafka() as kafka: ... kafka.bootstrap_servers`. What a migration starts from.
+"""Kafka 0.10 with its ZooKeeper, where a migration starts: `with LocalOldKafka() as kafka: ... kafka.bootstrap_servers`.
 
 It has no transactions, no idempotent producers and no KRaft, so it is not `LocalKafka` with another version.
 """
@@ -34,8 +34,8 @@ _PROPERTIES: Final[Mapping[str, str]] = {
     "num.partitions": "4",
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "4",
-    # A killed broker stays registered until its session expires; only then may it start again. With 2 s a busy machine lets
-    # the session of a starting broker expire, which then is up, and never becomes the controller (0.10's own race).
+    # A killed broker stays registered until its session expires, and may start again only then. With 2 s, a busy machine lets
+    # the session of a starting broker expire; that broker then runs, but never becomes the controller (a race in 0.10 itself).
     "zookeeper.session.timeout.ms": "10000",
 }
 
@@ -44,7 +44,7 @@ class LocalZooKeeper(LocalServer):
     """A single ZooKeeper. It ends when this process ends, even by kill -9."""
 
     def __init__(self, *, data_dir: Path | None = None) -> None:
-        """Describe it; for `data_dir` see `LocalServer`."""
+        """Describe a ZooKeeper; for `data_dir` see `LocalServer`."""
         super().__init__("ZooKeeper", [_CLIENT], data_dir)
         self._jars: Sequence[Path] | None = None
 
@@ -54,7 +54,7 @@ class LocalZooKeeper(LocalServer):
         return f"{HOST}:{self._ports[_CLIENT]}"
 
     def ask(self, word: str) -> str:
-        """The answer to one of ZooKeeper's four-letter words; empty if there is none."""
+        """Send one of ZooKeeper's four-letter words; return the answer, empty if it does not answer."""
         try:
             with closing(socket.create_connection((HOST, self._ports[_CLIENT]), _ANSWER_TIMEOUT_S)) as connection:
                 connection.sendall(word.encode())
@@ -64,7 +64,7 @@ class LocalZooKeeper(LocalServer):
             return ""
 
     def upgrade(self, jars: Sequence[Path]) -> None:
-        """Stop it, and start the release that is in these jars on its data."""
+        """Stop ZooKeeper, and start the release in these jars on its data."""
         self.stop()
         self._jars = jars
         self.start()
@@ -79,9 +79,9 @@ class LocalZooKeeper(LocalServer):
             "dataDir": self.data_dir / "zookeeper",
             "clientPort": self._ports[_CLIENT],
             "clientPortAddress": HOST,
-            "tickTime": 500,  # ms; sessions last twenty of these at most
+            "tickTime": 500,  # ms; a session lasts at most twenty ticks
             "maxClientCnxns": 0,
-            # Releases after 3.4: without it they do not answer `ask`, start an HTTP server, and refuse data without a snapshot.
+            # Without these, releases after 3.4 do not answer `ask`, start an HTTP server, and refuse data without a snapshot.
             "4lw.commands.whitelist": "*",
             "admin.enableServer": "false",
             "snapshot.trust.empty": "true",
@@ -94,11 +94,11 @@ class LocalZooKeeper(LocalServer):
 class LocalOldKafka(LocalServer):
     """A single broker of Kafka 0.10 and its own ZooKeeper. Both end when this process ends, even by kill -9.
 
-    `stop`, `kill` and `pause` mean the broker; `zookeeper` goes on, as it does in a real cluster.
+    `stop`, `kill` and `pause` act on the broker; `zookeeper` keeps running, as it does in a real cluster.
 
     Attributes:
         version: `OLD_KAFKA_VERSION`.
-        zookeeper: runs from the first start to `close`.
+        zookeeper: the ZooKeeper, which runs from the first start to `close`.
         data_dir: everything the broker writes; `broker.log` in it is its log.
         properties: all broker properties except addresses; changes apply at the next start.
     """
@@ -112,7 +112,7 @@ class LocalOldKafka(LocalServer):
         """Describe both; nothing is started yet.
 
         Args:
-            data_dir: see `LocalServer`; ZooKeeper's is in it.
+            data_dir: see `LocalServer`; it also contains ZooKeeper's directory.
             properties: broker properties that override or add to the defaults.
             heap: maximal Java heap (`-Xmx`) of the broker.
         """
@@ -127,7 +127,7 @@ class LocalOldKafka(LocalServer):
         return f"{HOST}:{self._ports[_PLAINTEXT]}"
 
     def close(self) -> None:
-        """Stop the broker, then ZooKeeper: without it the broker would not end. Remove a temporary directory."""
+        """Stop the broker, then ZooKeeper, without which the broker would not end. Remove a temporary directory."""
         self.stop()
         self.zookeeper.close()
         super().close()
@@ -166,12 +166,12 @@ class LocalOldKafka(LocalServer):
         }
 
     def _await_zookeeper(self) -> None:
-        """Wait until it runs, and has forgotten the broker's former process."""
+        """Wait until ZooKeeper runs and has forgotten the broker's former process."""
         if not self.zookeeper.is_running:
             self.zookeeper.start()
         registered = f"/brokers/ids/{_NODE_ID}"
         if not wait_until(lambda: registered not in self.zookeeper.ask("dump"), _SESSION_TIMEOUT_S):
-            raise ServiceError(f"ZooKeeper still has the former broker after {_SESSION_TIMEOUT_S:g} s")
+            raise ServiceError(f"ZooKeeper still lists the former broker after {_SESSION_TIMEOUT_S:g} s")
 
 
 def _java(server: LocalServer, heap: str, jars: Sequence[Path]) -> list[str]:

@@ -18,7 +18,7 @@ def free_ports(count: int) -> list[int]:
     """Return `count` different TCP ports on 127.0.0.1 that nobody listens on, below the range for outgoing connections.
 
     Raises:
-        ServiceError: too few of many tried ports are free.
+        ServiceError: many ports were tried, and too few of them are free.
     """
     found: list[int] = []
     for port in random.sample(_PORTS, 1000):
@@ -31,5 +31,5 @@ def free_ports(count: int) -> list[int]:
         if len(found) == count:
             return found
     raise ServiceError(
-        f"Found no {count} free TCP ports from {_PORTS.start} to {_PORTS.stop} on {HOST}. Stop servers that are left over."
+        f"There are no {count} free TCP ports from {_PORTS.start} to {_PORTS.stop} on {HOST}. Stop servers that are left over."
     )

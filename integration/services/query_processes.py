@@ -22,13 +22,13 @@ _END_TIMEOUT_S: Final = 20
 
 
 class QueryProcesses:
-    """A running query in a session of its own; its JVM and workers stay in it, whatever process groups they form."""
+    """A running query in a separate session. Its JVM and workers stay in the session, whatever process groups they form."""
 
     def __init__(self, command: list[str], *, log: Path, cwd: Path) -> None:
         """Start `command` with its output appended to `log`.
 
         Raises:
-            ServiceError: it cannot be started.
+            ServiceError: the command cannot be started.
         """
         try:
             self._driver = GuardedProcess(command, log=log, cwd=cwd)
@@ -44,12 +44,12 @@ class QueryProcesses:
         return self._driver.exit_code
 
     def kill(self) -> None:
-        """Kill all of them with SIGKILL, as when their machine fails, and wait until none is left.
+        """Kill all processes with SIGKILL, as when their machine fails, and wait until none is left.
 
         Raises:
-            ServiceError: some outlive it.
+            ServiceError: some processes survive SIGKILL.
         """
-        # The driver first: on a machine that fails, no process sees another one end and cleans up.
+        # Kill the driver first, because on a machine that fails, no process sees another one end and cleans up.
         self._driver.signal(signal.SIGKILL)
         if not wait_until(lambda: not self._kill_members(), _END_TIMEOUT_S):
             left = [process.pid for process in self._members()]
@@ -57,15 +57,15 @@ class QueryProcesses:
         self._driver.kill()
 
     def __enter__(self) -> Self:
-        """It is already running."""
+        """Return the query, which is already running."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill all of them: no process of one run may live into the next."""
+        """Kill all processes, because no process of one run may live into the next."""
         self.kill()
 
     def _kill_members(self) -> bool:
-        """Returns whether there were any."""
+        """Kill every process of the session; return whether there were any."""
         members = self._members()
         for process in members:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -75,7 +75,7 @@ class QueryProcesses:
     def _members(self) -> list[psutil.Process]:
         found = []
         for pid in psutil.pids():
-            # Not the session's leader, the guard: it ends with the driver and reports its exit code.
+            # Leave out the session's leader, the guard, because it ends with the driver and reports its exit code.
             with contextlib.suppress(OSError, psutil.NoSuchProcess):
                 if pid != self._session and os.getsid(pid) == self._session:
                     process = psutil.Process(pid)

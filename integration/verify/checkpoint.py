@@ -1,4 +1,4 @@
-"""Compare Spark's checkpoint with the decisions: the same batches, with the same source offsets."""
+"""Check that Spark's checkpoint and the decisions have the same batches with the same source offsets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _reading(files: Files) -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigurationError(
-            f"the checkpoint {files.location} cannot be read ({error}): correct --checkpoint or its permissions, or omit it"
+            f"the checkpoint {files.location} cannot be read ({error}). Correct --checkpoint or the permissions, or omit it"
         ) from error
 
 
@@ -35,7 +35,7 @@ def initial_offsets(files: Files) -> dict[str, tuple[str, ...]]:
     """The query's first source offsets, by query id, as Spark's Kafka source wrote them to ``sources/<i>/0``.
 
     Returns:
-        empty if a source did not write them.
+        the offsets; empty if a source did not write them.
 
     Raises:
         ConfigurationError: the checkpoint cannot be read.
@@ -65,13 +65,13 @@ def finished_batches(files: Files) -> frozenset[int]:
 
 
 def check_checkpoint(files: Files, finished: Collection[int], history: History, ledger: str) -> Iterator[Finding]:
-    """Compare.
+    """Compare a checkpoint with the history of a decision log.
 
     Args:
         files: the checkpoint.
         finished: result of :func:`finished_batches`, called before the decision log was read.
-        history: of the decision log.
-        ledger: name of the decision log.
+        history: the history of the decision log.
+        ledger: the name of the decision log.
 
     Raises:
         ConfigurationError: there is no checkpoint, or it cannot be read.
@@ -81,7 +81,7 @@ def check_checkpoint(files: Files, finished: Collection[int], history: History, 
         of, begin = query_id(files), history.view.begin
         if begin is not None and of != begin.query_id:
             text = (
-                f"the checkpoint belongs to query {of}, but the ledger is open for query {begin.query_id}: pass that query's "
+                f"the checkpoint belongs to query {of}, but the ledger is open for query {begin.query_id}; pass that query's "
                 "checkpoint"
             )
             yield Finding(Kind.QUERY_DIFFERS, files.location, text)
@@ -102,25 +102,25 @@ def _check_offsets(files: Files, decided: Mapping[int, Decision]) -> Iterator[Fi
             absent.append(batch)
         elif planned != decision.offsets:
             text = (
-                f"the checkpoint has the offsets {', '.join(planned)}, the decision has {', '.join(decision.offsets)}: the "
+                f"the checkpoint has the offsets {', '.join(planned)}, but the decision has {', '.join(decision.offsets)}. The "
                 "checkpoint is old or a copy"
             )
             yield Finding(Kind.OFFSETS_DIFFER, f"batch {batch}", text)
-    # Spark deletes old batches, even during this check: list what is left last.
+    # Spark deletes old batches, even during this check. So list what is left last.
     oldest = min(_batches(files, "offsets"), default=0)
     if absent := [batch for batch in absent if batch >= oldest]:
-        text = "decided, but the checkpoint has no offsets for them: it is older than the ledger"
+        text = "decided, but the checkpoint has no offsets for them, so it is older than the ledger"
         yield Finding(Kind.OFFSETS_MISSING, f"batches {ranges(absent)}", text)
 
 
 def _check_commits(files: Files, finished: Collection[int], decided: Sequence[int]) -> Iterator[Finding]:
     if beyond := sorted(batch for batch in finished if batch > decided[-1]):
-        text = "Spark finished them, but they were never decided: the query ran without the sink, or the ledger lost decisions"
+        text = "Spark finished them, but they were never decided. The query ran without the sink, or the ledger lost decisions"
         yield Finding(Kind.COMMITTED_UNDECIDED, f"batches {ranges(beyond)}", text)
-    # Spark writes commits/N after the sink's commit: only the last decided batch may still lack it.
+    # Spark writes commits/N after the sink's commit, so only the last decided batch may still lack it.
     commits = _batches(files, "commits")
     if absent := [batch for batch in decided[:-1] if batch not in commits and batch >= min(commits, default=0)]:
-        text = "decided, and later batches too, but the checkpoint does not record them as finished"
+        text = "decided, and so were later batches, but the checkpoint does not record them as finished"
         yield Finding(Kind.COMMIT_MISSING, f"batches {ranges(absent)}", text)
 
 

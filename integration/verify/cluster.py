@@ -1,4 +1,4 @@
-"""Everything that verify reads from a cluster. No producer, and no request that changes anything."""
+"""Everything that verify reads from a cluster. It has no producer and sends no request that changes anything."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Cluster:
         try:
             if self.ledger.identity() == ABSENT:
                 raise ConfigurationError(
-                    f"there is no topic {sink.ledger} at {sink.bootstrap_servers}: sink {sink.name!r} has never written there. "
+                    f"there is no topic {sink.ledger} at {sink.bootstrap_servers}. Sink {sink.name!r} has never written there. "
                     "Correct --sink, or name its ledger with --ledger-topic"
                 )
             self._require_ids()
@@ -77,7 +77,7 @@ class Cluster:
             raise
 
     def _require_ids(self) -> None:
-        """Require the right to see the sink's transactions: without it a broker says that there are none."""
+        """Require the right to see the sink's transactions. Without it, a broker reports that there are none."""
         tid = f"{self.sink.name}.verify"
         if self.transactions.describe([tid])[tid].error == NOT_AUTHORIZED:
             raise ConfigurationError(
@@ -135,7 +135,8 @@ class Cluster:
             return False
 
     def _bounds(self, topic: str, partitions: list[int]) -> Bounds:
-        # Starts last: records deleted in between then count as deleted. Ends first: records written in between are not read.
+        # Ask for the starts last, so that records deleted in between count as deleted, and for the ends first, so that records
+        # written in between are not read.
         admin, timeout_ms = self.ledger.admin, self._timeout_ms
         stable = offsets(admin, topic, partitions, OffsetSpec.latest(), committed=True, timeout_ms=timeout_ms)
         ends = offsets(admin, topic, partitions, OffsetSpec.latest(), timeout_ms=timeout_ms)
@@ -144,6 +145,6 @@ class Cluster:
 
 
 def _held(log: KafkaDecisionLog) -> LogContents:
-    """All of a ledger, of whichever sink: every batch is compared, and the driver may truncate meanwhile."""
+    """Return all of a ledger, of any sink: every batch is compared, and the driver may truncate it meanwhile."""
     found = log.contents(until=None, whoever=True)
     return LogContents(found.start, tuple(found.entries))

@@ -1,4 +1,4 @@
-"""``twopc verify`` behind its options: check once or repeatedly, print what was found, return the exit status."""
+"""Run ``twopc verify`` with parsed options: check once or repeatedly, print the findings, return the exit status."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def main(sink: Callable[[], KafkaSink], options: VerifyOptions, pace: Pace, *, a
     """Verify a sink; return the exit status.
 
     Args:
-        sink: describes the sink; a ConfigurationError is reported like those of the check.
+        sink: describes the sink; its ConfigurationError is reported like an error of the check.
         options: what to check.
-        pace: how often.
+        pace: how often to check.
         as_json: print JSON objects to stdout, everything else to stderr.
     """
 
@@ -75,7 +75,7 @@ def run_verify(
             if not pace.is_online:
                 watch.check(verifier)
             else:
-                # Ctrl-C is the normal way to end a watch: print its report all the same.
+                # Ctrl-C is the normal way to end a watch, so print its report all the same.
                 with contextlib.suppress(KeyboardInterrupt):
                     watch.check_repeatedly(verifier, pace)
     except Exception as error:  # noqa: BLE001 - conclude() raises it again, unless errors found earlier would be lost
@@ -107,7 +107,7 @@ class _Watch:
                 lambda offsets: progress.update(task, total=offsets), lambda records: progress.advance(task, records)
             )
         self._report, self.failure = report, None
-        # Errors stay, except gaps: a later batch may fill a gap, so each check that can judges it again.
+        # Errors stay, except gaps. A later batch may fill a gap, so each check judges gaps again if it can.
         not_judged = {finding.where for finding in report.findings if finding.kind is Kind.NOT_COMPARED}
         self._errors = {
             key: finding
@@ -120,7 +120,7 @@ class _Watch:
         return report
 
     def check_repeatedly(self, verifier: Verifier, pace: Pace) -> None:
-        """Check at this pace; a check that fails for now is reported, and the next one resumes where it stopped."""
+        """Check at this pace. Print a check that fails with a retriable error; the next one resumes where it stopped."""
         began = time.monotonic()
         while True:
             before = self._report
@@ -136,17 +136,17 @@ class _Watch:
             time.sleep(pace.every_s)
 
     def conclude(self) -> bool:
-        """Print the last report with the errors of all checks; return whether there are none.
+        """Print the last report with the errors of all checks; return whether no check found an error.
 
         Raises:
-            Exception: no check found an error, and the last one failed or there was none.
+            Exception: no check found an error, and the last check failed or no check was made.
         """
         report, failure = self._report, self.failure
         if report is not None and self._emit is None:
             others = [finding for finding in report.findings if not finding.is_error]
             replace(report, findings=(*self._errors.values(), *others)).show(self._console)
         if report is None and failure is None:
-            failure = RetriableError("interrupted before the first check finished: nothing was compared")
+            failure = RetriableError("interrupted before the first check finished, so nothing was compared")
         if failure is not None:
             if not self._errors:
                 raise failure
@@ -154,7 +154,7 @@ class _Watch:
         return not self._errors
 
     def _show_news(self, before: Report | None, report: Report) -> None:
-        """Print what this check found and the one before did not."""
+        """Print the findings that the check before did not have."""
         if self._emit is not None:
             return
         self._console.print(

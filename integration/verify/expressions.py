@@ -1,4 +1,4 @@
-"""Expressions that pick a part of a record. A small grammar; nothing is evaluated as code.
+"""Expressions that pick a part of a record. The grammar is small, and nothing is evaluated as code.
 
 ``key``, ``value``, ``header:NAME``, or ``json:PATH``, a path into the value: ``$``, then ``.name`` or ``[index]`` steps.
 Several, separated by commas, are used together: ``key,json:$.order.id``.
@@ -39,7 +39,7 @@ class Expression:
     parts: tuple[Part, ...]
 
     def bytes_of(self, message: Message) -> bytes | None:
-        """The part of the record; None if it has none."""
+        """The part of the record; None if the record has no such part."""
         if len(self.parts) == 1:
             return self.parts[0](message)
         found = [part(message) for part in self.parts]
@@ -47,7 +47,7 @@ class Expression:
         return b"".join(b"%d:%s" % (len(one), one) for one in found if one is not None) if None not in found else None
 
     def number_of(self, message: Message) -> int | None:
-        """The part as a whole number of 64 bits, or a JSON string of one; None if it is not."""
+        """The part as a 64-bit whole number, also from a JSON string; None if it is not such a number."""
         found = self.bytes_of(message)
         try:
             number = None if found is None else int(found.removeprefix(b'"').removesuffix(b'"'))
@@ -60,7 +60,7 @@ def parse(text: str) -> Expression:
     """Parse an expression.
 
     Raises:
-        ExpressionError: it is invalid.
+        ExpressionError: the expression is invalid.
     """
     return Expression(text, tuple(_part(part.strip()) for part in text.split(",")))
 
@@ -96,7 +96,7 @@ def _json(steps: Sequence[Any], message: Message) -> bytes | None:
             found = found[step]
         # Keep it as JSON: 5 and "5" are different.
         return None if found is None else msgspec.json.encode(found, order="sorted")
-    # Values are arbitrary bytes: not UTF-8, or thousands of brackets.
+    # Values are arbitrary bytes; they may not be UTF-8, or have thousands of brackets.
     except (msgspec.DecodeError, KeyError, IndexError, ValueError, RecursionError):
         return None
 

@@ -1,4 +1,4 @@
-"""What a check can find. The kind sets the severity; the text describes the case."""
+"""The findings of a check. The kind sets the severity, and the text describes the case."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Severity(Enum):
 
 
 class Kind(Enum):
-    """Every kind of finding, by its name in JSON."""
+    """Every kind of finding. The value is its name in JSON."""
 
     _value_: str
     severity: Severity
 
     def __new__(cls, name: str, severity: Severity) -> Self:
-        """The value is the name alone."""
+        """Make the name alone the value."""
         kind = object.__new__(cls)
         kind._value_, kind.severity = name, severity
         return kind
@@ -50,24 +50,24 @@ class Kind(Enum):
     DUPLICATES = "duplicates", Severity.ERROR  #: a record repeats an earlier one's identity
     SEQUENCE_GAPS = "sequence_gaps", Severity.ERROR  #: numbers are missing in a sequence
     RECORDS_UNDECIDED = "records_undecided", Severity.ERROR  #: with --sole-writer, more records than decided rows
-    ABANDONED = "abandoned", Severity.WARNING  #: not visible, and given up with Abandon
-    DECIDED_OPEN = "decided_open", Severity.WARNING  #: of the last batch, not committed yet: a restart commits it
+    ABANDONED = "abandoned", Severity.WARNING  #: a transaction is not visible and was given up with Abandon
+    DECIDED_OPEN = "decided_open", Severity.WARNING  #: the last batch is not committed yet; a restart commits it
     DECIDED_UNKNOWN = "decided_unknown", Severity.WARNING  #: reading can prove neither its commit nor its loss
-    ORPHAN_OPEN = "orphan_open", Severity.WARNING  #: an earlier driver's, undecided: the next driver aborts it
+    ORPHAN_OPEN = "orphan_open", Severity.WARNING  #: undecided, begun by an earlier driver; the next one aborts it
     LISTING_INCOMPLETE = "listing_incomplete", Severity.WARNING  #: a broker did not list its open transactions
     HELD_BACK = "held_back", Severity.WARNING  #: open transactions keep offsets from readers
     RECORDS_EXTRA = (
         "records_extra",
         Severity.WARNING,
-    )  #: more records than decided rows: another writer's
+    )  #: there are more records than decided rows; another writer may have written them
     UNIDENTIFIED = "unidentified", Severity.WARNING  #: an expression finds nothing in these records
     COMMIT_MISSING = (
         "commit_missing",
         Severity.WARNING,
     )  #: Spark's commits/N is missing although batch N + 1 was decided
     OFFSETS_MISSING = "offsets_missing", Severity.WARNING  #: Spark's offsets/N is missing for a decided batch
-    RUNNING_OPEN = "running_open", Severity.INFO  #: the current driver's, undecided: its batch is being written
-    NOT_COMPARED = "not_compared", Severity.INFO  #: a comparison that would prove nothing here, and why
+    RUNNING_OPEN = "running_open", Severity.INFO  #: undecided, begun by the current driver; its batch is being written
+    NOT_COMPARED = "not_compared", Severity.INFO  #: a comparison would prove nothing here; the text says why
     REPAIRED = "repaired", Severity.INFO  #: batches whose lost transactions were written again (rule 9)
 
 
@@ -76,7 +76,7 @@ class Finding(NamedTuple):
 
     kind: Kind  #: what was found
     where: str  #: the batch, transaction or topic
-    text: str  #: one sentence: what it is and what to do, if anything
+    text: str  #: one sentence that says what it is and what to do, if anything
 
     @property
     def is_error(self) -> bool:
@@ -84,6 +84,6 @@ class Finding(NamedTuple):
         return self.kind.severity is Severity.ERROR
 
     def facts(self) -> dict[str, str]:
-        """As a JSON object."""
+        """Return the finding as a JSON object."""
         kind = self.kind
         return {"kind": kind.value, "severity": kind.severity.value, "where": self.where, "text": self.text}

@@ -28,10 +28,10 @@ class Batch:
 
     decision: Decision  #: the latest one, with repairs merged in
     prior: tuple[str, ...] | None  #: source offsets of the previous batch; None if the log no longer has them
-    repairs: int = 0  #: number of its repair records
+    repairs: int = 0  #: number of repair records of this batch
     rewrites: int = 0  #: how often it was lost completely and decided again
-    abandoned: bool = False  #: whether its user has given up what is not visible of it
-    #: handles, by sink, that a later record replaced: the driver proved them lost, they must never be visible
+    abandoned: bool = False  #: whether the user has given up the rows that are not visible
+    #: handles, by sink, that a later record replaced; the driver proved them lost, so they must never be visible
     superseded: list[Mapping[str, Any]] = field(default_factory=list)
 
     def handles(self, sink: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -49,7 +49,7 @@ class History:
     batches: dict[BatchId, Batch]  #: every kept batch, oldest first
     acquisitions: Mapping[int, Acquired]  #: kept acquisitions of the sink's own ledger, by driver epoch
     is_complete: bool  #: whether both ledgers have every decision since their creation
-    #: query ids that another log has decided, with that log: the sink ran alone, or beside other sinks, before
+    #: query ids whose batches another log decided, with that log: the sink ran alone or beside other sinks before
     elsewhere: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -59,11 +59,11 @@ class History:
 
 
 def history_of(contents: LogContents, own: LogContents) -> History:
-    """Derive the history; of a damaged log, up to its damage, which ``view`` describes.
+    """Derive the history. A damaged log gives the history up to its damage, which ``view`` describes.
 
     Args:
-        contents: of the decision log.
-        own: of the sink's own ledger; the offsets of its acquisitions are the driver epochs in transactional ids.
+        contents: the contents of the decision log.
+        own: the contents of the sink's own ledger; the offsets of its acquisitions are the driver epochs in transactional ids.
     """
     log_start = _log_start(contents)
     view, batches = LogView(), dict[BatchId, Batch]()
@@ -77,7 +77,7 @@ def history_of(contents: LogContents, own: LogContents) -> History:
             break
         if isinstance(record, Decision | Repair) and after.decision is not None:
             _add(batches, view, record, after.decision)
-        if isinstance(record, Begin) and record.abandons and batches:  # otherwise its decision is truncated
+        if isinstance(record, Begin) and record.abandons and batches:  # without a batch, the decision is truncated
             batches[next(reversed(batches))].abandoned = True
         view = after
     acquisitions = {entry.offset: entry.record for entry in own.entries if isinstance(entry.record, Acquired)}
@@ -109,7 +109,7 @@ def _add(batches: dict[BatchId, Batch], before: LogView, record: Decision | Repa
         return
     replaced = {task.partition: task.handles for task in record.tasks}
     for task in known.decision.tasks:
-        # A decision replaces the earlier one completely, a repair only the tasks in it.
+        # A decision replaces the earlier one completely; a repair replaces only its own tasks.
         gone = task.handles if isinstance(record, Decision) else replaced.get(task.partition, {})
         known.superseded += [{sink: task.handles[sink]} for sink in gone if sink in task.handles]
     known.decision = merged

@@ -1,4 +1,4 @@
-"""Which decided transactions are visible: read markers, ask coordinators about transactions without one."""
+"""Find the decided transactions that are visible: read markers, and ask coordinators about transactions without one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Markers:
     partitions: Tail = field(default_factory=Tail)
 
     def read_new(self, cluster: Cluster) -> None:
-        """Read the markers that became visible since.
+        """Read the markers that became visible since the last call.
 
         Raises:
             DecisionLogDamagedError: a record is not a marker.
@@ -55,7 +55,7 @@ class Markers:
 
 
 def wait_for_commits(cluster: Cluster, decided: Mapping[str, Decided], last: BatchId | None) -> None:
-    """Wait while coordinators commit transactions of the last batch, at most 5 s."""
+    """Wait while coordinators commit transactions of the last batch, for at most 5 s."""
     ids = {one.handle.transactional_id: one.handle for one in decided.values() if one.id == last}
 
     def is_committing() -> bool:
@@ -69,7 +69,7 @@ def wait_for_commits(cluster: Cluster, decided: Mapping[str, Decided], last: Bat
 
 
 def missing(cluster: Cluster, markers: Markers, decided: Mapping[str, Decided]) -> dict[str, Description]:
-    """Decided transactions without a visible marker, by UUID, with their coordinator's description."""
+    """Return the decided transactions without a visible marker, by UUID, with their coordinator's description."""
     absent = {uuid: one.handle.transactional_id for uuid, one in decided.items() if uuid not in markers.visible}
     if not absent:
         return {}

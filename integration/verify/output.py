@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 class RecordChecks:
     """What to check of each record."""
 
-    key: Expression | None = None  #: identifies a record; must be unique in its topic. None: not checked
-    sequence: Expression | None = None  #: a number; none between smallest and largest may be missing. None: not checked
-    by: Expression | None = None  #: records with an equal value here form one sequence; None: all records of a topic do
+    key: Expression | None = None  #: identifies a record and must be unique in its topic; None: not checked
+    sequence: Expression | None = None  #: no number between smallest and largest may be missing; None: not checked
+    by: Expression | None = None  #: records with an equal value here form one sequence; None: all of a topic do
 
 
 class Output:
-    """The topics, as far as they have been read.
+    """The output topics, as far as they have been read.
 
     Attributes:
         topics: what was read and is still to be read, by topic.
@@ -48,7 +48,7 @@ class Output:
 
     @property
     def records(self) -> dict[str, int]:
-        """How many records were read, by topic."""
+        """The number of records that were read, by topic."""
         return {topic: tail.records for topic, tail in self.topics.items()}
 
     def update_bounds(self, cluster: Cluster, topics: frozenset[str]) -> None:
@@ -61,12 +61,12 @@ class Output:
             bounds = cluster.bounds(topic)
             if bounds is None:
                 raise ConfigurationError(
-                    f"there is no topic {topic} at {cluster.sink.bootstrap_servers}: correct --topic, or omit it"
+                    f"there is no topic {topic} at {cluster.sink.bootstrap_servers}; correct --topic, or omit it"
                 )
             self.topics.setdefault(topic, Tail()).update(bounds)
 
     def unread(self) -> int:
-        """Number of offsets still to read; some hold no record."""
+        """The number of offsets that are still to be read; some hold no record."""
         return sum(tail.unread for tail in self.topics.values())
 
     def read_new(self, cluster: Cluster, on_progress: Callable[[int], object]) -> None:
@@ -110,12 +110,12 @@ class Output:
         """Find duplicates, gaps, and records that could not be checked.
 
         Args:
-            is_quiescent: whether every decided transaction was visible and none was decided while the ends were read. If
+            is_quiescent: whether every decided transaction was visible, and no other was decided while the ends were read. If
                 not, a number may only seem to be missing.
         """
         for where, unidentified in self._unidentified.items():
             if unidentified:
-                text = f"{unidentified:,} records have no such value: they were not checked"
+                text = f"{unidentified:,} records have no such value, so they were not checked"
                 yield Finding(Kind.UNIDENTIFIED, where, text)
         count, duplicates = self._keys.duplicates()
         if count:

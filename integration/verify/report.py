@@ -25,11 +25,11 @@ class Report:
 
     sink: str  #: name of the sink
     ledger: str  #: the topic with the decisions
-    query_id: str | None = None  #: the query that the decision log is open for; None if it is open for none
-    driver_epoch: int | None = None  #: of the last driver that acquired the sink; None if that record was truncated
-    acquisitions: int = 0  #: how many of these records the sink's own ledger keeps
-    first_batch: int | None = None  #: the oldest batch with a kept decision; None if there is none
-    last_batch: int | None = None  #: the newest one
+    query_id: str | None = None  #: the query that the decision log is open for; None if it is not open for a query
+    driver_epoch: int | None = None  #: the last acquiring driver's epoch; None if its record was truncated
+    acquisitions: int = 0  #: number of acquisitions that the sink's own ledger keeps
+    first_batch: int | None = None  #: the oldest batch with a kept decision; None if no decision is kept
+    last_batch: int | None = None  #: the newest batch with a kept decision
     complete: bool = False  #: whether the log keeps every decision since its topic was created
     batches: int = 0  #: number of batches with a kept decision
     rewritten: int = 0  #: batches that were lost completely and decided again
@@ -39,7 +39,7 @@ class Report:
     open: int = 0  #: open transactions with the sink's transactional ids
     rows: int = 0  #: rows in the decided transactions
     topics: tuple[str, ...] = ()  #: the output topics that were read
-    records: int | None = None  #: how many records readers see there; None if no topic was read
+    records: int | None = None  #: number of records that readers see there; None if no topic was read
     seconds: float  #: duration of the check, in s
     findings: tuple[Finding, ...]  #: see :class:`twopc.integration.verify.findings.Finding`
 
@@ -64,7 +64,7 @@ class Report:
         return f"No errors found in what was compared. Not compared: {named}."
 
     def facts(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Return the report as a JSON object."""
         return {
             "ok": self.is_ok,
             "all_compared": not self.not_compared,

@@ -1,4 +1,4 @@
-"""Source offsets of batches: count the records between two of them, if the source is Kafka."""
+"""Check the source offsets of batches, and count the records between two of them if the source is Kafka."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def records_between(prior: Sequence[str], offsets: Sequence[str]) -> int | None:
-    """Number of source records in a batch; None if a source is not Kafka, or the start of a partition is unknown."""
+    """The number of source records in a batch; None if a source is not Kafka, or the start of a partition is unknown."""
     before, after = _partitions(prior), _partitions(offsets)
     if before is None or after is None or not before.keys() >= after.keys():
         return None
@@ -30,7 +30,7 @@ def check_sources(
 
     Args:
         batches: kept batches, oldest first.
-        initial: the first source offsets by query id, where known.
+        initial: the first source offsets by query id, if they are known.
         one_to_one: whether each source record becomes one row.
     """
     uncounted = []
@@ -38,7 +38,7 @@ def check_sources(
         prior = initial.get(key.query_id) if batch.prior is None and key.batch == 0 else batch.prior
         offsets = batch.decision.offsets
         if prior is not None and (back := _first_back(prior, offsets)):
-            yield Finding(Kind.OFFSETS_RAN_BACK, f"batch {key.batch}", f"{back}: records are processed again")
+            yield Finding(Kind.OFFSETS_RAN_BACK, f"batch {key.batch}", f"{back}, so records are processed again")
         if not one_to_one:
             continue
         expected = None if prior is None else records_between(prior, offsets)
@@ -47,12 +47,12 @@ def check_sources(
             uncounted.append(key.batch)
         elif expected != rows:
             text = (
-                f"{rows:,} rows decided for {expected:,} source offsets: the query dropped or added rows, or the source has "
+                f"{rows:,} rows were decided for {expected:,} source offsets. The query dropped or added rows, or the source has "
                 "offsets without records (transactions, compaction, retention)"
             )
             yield Finding(Kind.RANGE_DIFFERS, f"batch {key.batch}", text)
     if uncounted:
-        text = "source offsets and rows: the start of the batch is unknown, or the source is not Kafka"
+        text = "rows cannot be compared with source offsets, because the batch's start is unknown or the source is not Kafka"
         yield Finding(Kind.NOT_COMPARED, f"batches {ranges(uncounted)}", text)
 
 
@@ -76,7 +76,7 @@ def _partitions(offsets: Sequence[str]) -> dict[tuple[str, str], int] | None:
     found = dict[tuple[str, str], int]()
     for source, text in enumerate(offsets):
         try:
-            # A source that the query has named stands before its offset.
+            # If the query has named the source, the name stands before its offset.
             offset_text = text if text.startswith("{") else text.partition(":")[2]
             topics = msgspec.json.decode(offset_text, type=dict[str, dict[str, int]])
         except (msgspec.DecodeError, UnicodeError):

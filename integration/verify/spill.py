@@ -1,10 +1,10 @@
 """Find duplicates and gaps among more records than fit into memory.
 
-Grace hash partitioning: digests go to files by hash, equal digests meet in one file, and each file is small enough to sort
-in memory. 128-bit digests of 10 million records collide once in 10**24 runs.
+This uses Grace hash partitioning: digests go to files by hash, equal digests meet in one file, and each file is small enough to
+sort in memory. 128-bit digests of 10 million records collide once in 10**24 runs.
 
-Not DuckDB (2.0): sorting one sequence of 40 million records exceeds a memory limit of 128 MB, although it spills to disk. This
-needs some 200 MiB for 10 million, half of DuckDB's disk space, and as much time.
+It does not use DuckDB (2.0), which exceeds a memory limit of 128 MB when it sorts one sequence of 40 million records, although it
+spills to disk. This module needs some 200 MiB for 10 million records, half of DuckDB's disk space, and as much time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ENTRY: Final = np.dtype(
 _TAIL: Final = struct.Struct("<qHiq")
 #: Entries of all buckets in memory before they are written to their files.
 _BUFFER_ROWS: Final = 100_000
-#: Entries examined at once; each takes some hundred bytes meanwhile.
+#: Entries examined at once; each takes about a hundred bytes meanwhile.
 _PART_ROWS: Final = 500_000
 _SAMPLE_ROWS: Final = 100_000
 
@@ -43,19 +43,19 @@ def on_disk() -> Iterator[None]:
     """Report an error of the temporary directory, which the body writes to.
 
     Raises:
-        ConfigurationError: there is none, or it is full.
+        ConfigurationError: there is no temporary directory, or it is full.
     """
     try:
         yield
     except OSError as error:
         raise ConfigurationError(
-            f"the temporary directory cannot be used ({error}): set TMPDIR to one with {_ENTRY.itemsize} bytes for each record, "
-            "twice that for both --key and --sequence"
+            f"the temporary directory cannot be used ({error}). Set TMPDIR to one with {_ENTRY.itemsize} bytes free for each "
+            "record, or twice that with both --key and --sequence"
         ) from error
 
 
 class Place(NamedTuple):
-    """The position of a record; the topic by its index."""
+    """The position of a record. The topic is given by its index."""
 
     topic: int
     partition: int
@@ -63,7 +63,7 @@ class Place(NamedTuple):
 
 
 class Spill:
-    """Entries, one per record, in a directory of their own."""
+    """Entries, one per record, in a separate directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -83,7 +83,7 @@ class Spill:
             self._flush()
 
     def duplicates(self) -> tuple[int, list[tuple[Place, Place]]]:
-        """Records added so far whose identity an earlier one has: how many, and examples (earlier record, duplicate)."""
+        """Count the records whose identity an earlier one has; return the count and examples (earlier record, duplicate)."""
         count, examples = 0, list[tuple[Place, Place]]()
         for path in self._files():
             rows = _sorted(np.fromfile(path, _ENTRY), "offset", "partition")
@@ -93,10 +93,10 @@ class Spill:
         return count, examples
 
     def gaps(self) -> tuple[int, list[tuple[int, int, Place]]]:
-        """Numbers missing between the smallest and the largest of each identity.
+        """Find the numbers that are missing between the smallest and the largest of each identity.
 
         Returns:
-            how many, and examples: (number before the gap, number after it, record with the latter).
+            their count, and examples: (number before the gap, number after it, record with the latter).
         """
         missing, examples = 0, list[tuple[int, int, Place]]()
         for path in self._files():
@@ -105,7 +105,7 @@ class Spill:
                 # The last entry of each identity goes into the next part, where its numbers continue.
                 rows = _sorted(np.concatenate([last, part]), "number")
                 same, number = _same(rows), rows["number"]
-                # As unsigned, the distance of any two 64-bit numbers is exact.
+                # In unsigned arithmetic, the distance between any two 64-bit numbers is exact.
                 step = (number[1:].view("<u8") - number[:-1].view("<u8")) * same
                 wide = np.flatnonzero(step > 1)
                 missing += sum(int(one) - 1 for one in step[wide])
@@ -136,7 +136,7 @@ def _by_number(path: Path) -> Iterator[npt.NDArray[Any]]:
     """Yield a file's entries in parts that fit into memory; the numbers of each part are above those of the previous one.
 
     A long sequence has a single identity, so all of it is in one file. Parts are cut at the quantiles of a sample. Each part
-    is selected from the whole file: reading it again costs less than writing it sorted.
+    is selected from the whole file, because reading it again costs less than writing it sorted.
     """
     rows = path.stat().st_size // _ENTRY.itemsize
     stride = max(1, rows // _SAMPLE_ROWS)

@@ -1,4 +1,4 @@
-"""Which records no decided transaction has written. Asked only where there are more records than decided rows."""
+"""Find the records that no decided transaction wrote. Used only if a topic has more records than decided rows."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _NAMED: Final = 5
 
 
 def describe_strays(sink: KafkaSink, ends: Mapping[str, Mapping[int, int]], decided: Producers) -> str:
-    """What no decided transaction has written, for people.
+    """Describe for people the records that no decided transaction wrote.
 
     Args:
-        sink: how to connect.
-        ends: by topic, where readers stopped in each partition.
+        sink: describes the connection.
+        ends: where readers stopped in each partition, by topic.
         decided: the producers of all decided transactions.
 
     Raises:
@@ -37,8 +37,8 @@ def describe_strays(sink: KafkaSink, ends: Mapping[str, Mapping[int, int]], deci
             for record in islice(batch, _NAMED - len(places)):
                 places.append(f"{topic}[{partition}]@{record.offset} (producer id {batch.producer_id})")
     if not count:
-        return "all of them are in decided transactions"
-    return f"{count:,} of no decided transaction: {'; '.join(places)}{'; …' if count > len(places) else ''}"
+        return "decided transactions wrote all of them"
+    return f"no decided transaction wrote {count:,} of them: {'; '.join(places)}{'; …' if count > len(places) else ''}"
 
 
 def _strays(sink: KafkaSink, topic: str, ends: Mapping[int, int], decided: Producers) -> Iterator[tuple[int, Any]]:

@@ -1,4 +1,4 @@
-"""A topic that is read piece by piece: each read resumes where the last one ended."""
+"""A topic that is read piece by piece. Each read resumes where the last one ended."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Tail:
-    """What is still to be read of a topic."""
+    """The unread part of a topic."""
 
-    bounds: Bounds = field(default_factory=lambda: Bounds({}, {}, {}))  #: the latest
-    records: int = 0  #: how many were read so far
+    bounds: Bounds = field(default_factory=lambda: Bounds({}, {}, {}))  #: the latest bounds
+    records: int = 0  #: number of records read so far
     starts_late: bool = False  #: whether records had been deleted before the first read
     skipped: bool = False  #: whether records were deleted later, before they were read
     _positions: dict[int, int] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Tail:
 
     @property
     def unread(self) -> int:
-        """Number of offsets still to read; some hold no record."""
+        """The number of offsets that are still to be read; some hold no record."""
         return sum(max(0, end - self._positions[partition]) for partition, end in self.bounds.stable.items())
 
     def read_new(self, cluster: Cluster, topic: str) -> Iterator[list[Message]]:
@@ -49,7 +49,7 @@ class Tail:
         positions = self._positions
         for messages in cluster.read(topic, positions, self.bounds.stable):
             self.records += len(messages)
-            # Now, not at the end: after an error the next call resumes here and yields nothing twice.
+            # Set this now, not at the end: after an error the next call resumes here and yields nothing twice.
             positions.update({message.partition() or 0: (message.offset() or 0) + 1 for message in messages})
             yield messages
         positions.update({partition: max(end, positions[partition]) for partition, end in self.bounds.stable.items()})

@@ -1,4 +1,4 @@
-"""Count the rows of a sink over all checks, because a later check may find a batch truncated; compare with the records."""
+"""Count a sink's rows over all checks, because a batch may be truncated later, and compare them with the records."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from twopc.integration.verify.tail import Tail
     from twopc.sinks.kafka import KafkaSink
 
-    #: A decision has the rows of a transaction, not of a topic: count them by the set of topics it wrote to, usually one.
+    #: A decision has the rows of a transaction, not of a topic. So count them by the set of topics it wrote to, usually one.
     Rows = Counter[frozenset[str]]
 
 
 @dataclass(frozen=True)
 class Expected:
-    """How many records to expect."""
+    """The number of records to expect."""
 
     proven: Mapping[frozenset[str], int]  #: rows of transactions proven visible, the least number of records
     decided: Mapping[frozenset[str], int]  #: rows of all decided transactions, the largest number from this sink
-    incomplete: str | None  #: why this is not everything the sink has ever written; None if it is
-    producers: Producers = ()  #: those of all decided transactions
+    incomplete: str | None  #: why this is not everything the sink has ever written; None if it is everything
+    producers: Producers = ()  #: the producers of all decided transactions
 
     def groups(self, topics: Iterable[str]) -> list[frozenset[str]]:
         """Sets of topics that must be counted together, because transactions wrote to several of them."""
@@ -51,7 +51,7 @@ class Tally:
     _producers: set[tuple[int, int]] = field(default_factory=set)
 
     def record(self, before: History, after: History, sink: KafkaSink, visible: Collection[str]) -> None:
-        """Record a check: what was decided before the ends of the output were read, and after."""
+        """Record a check: what was decided before and after the ends of the output were read."""
         for history in (before, after):
             self._incomplete = self._incomplete or self._why_incomplete(history)
             for key, batch in history.batches.items():
@@ -67,7 +67,7 @@ class Tally:
                     self._proven[key] = proven
 
     def _why_incomplete(self, history: History) -> str | None:
-        """Why a batch of the sink may never have been recorded; None if all were."""
+        """Say why a batch of the sink may never have been recorded; None if all were recorded."""
         if history.elsewhere:
             return f"earlier batches were decided in {', '.join(sorted(set(history.elsewhere.values())))}"
         oldest = next(iter(history.batches), None)
@@ -78,11 +78,11 @@ class Tally:
         return "older decisions were truncated"
 
     def rows_of(self, batches: Collection[BatchId]) -> int:
-        """Decided rows of these batches."""
+        """The number of decided rows in these batches."""
         return sum(self._decided[key].total() for key in batches)
 
     def expected(self) -> Expected:
-        """How many records the sink should have written by now."""
+        """The number of records that the sink should have written by now."""
         return Expected(_sum(self._proven.values()), _sum(self._decided.values()), self._incomplete, self._producers)
 
 
@@ -93,16 +93,16 @@ def check_count(
 
     Args:
         cluster: knows which topics are compacted.
-        topics: as they were read.
-        expected: how many records.
+        topics: the topics, as they were read.
+        expected: the number of records to expect.
         sole_writer: whether nothing else writes to the topics.
 
     Raises:
-        TwoPhaseCommitError: the records that are too many could not be looked for.
+        TwoPhaseCommitError: the search for the extra records failed.
     """
     for topic, tail in topics.items():
         if held_back := tail.bounds.held_back:
-            text = f"{held_back:,} offsets are behind open transactions: readers cannot pass them"
+            text = f"{held_back:,} offsets are behind open transactions, which readers cannot pass"
             yield Finding(Kind.HELD_BACK, topic, text)
     for group in expected.groups(topics):
         read = {topic: topics[topic] for topic in sorted(group & topics.keys())}
@@ -111,10 +111,10 @@ def check_count(
         where, count = ", ".join(read), sum(tail.records for tail in read.values())
         proven, decided = _rows_of(expected.proven, group), _rows_of(expected.decided, group)
         if reason := expected.incomplete or _why_not(cluster, group, read):
-            text = f"the number of records ({count:,}, for {decided:,} decided rows): {reason}"
+            text = f"the number of records ({count:,}, for {decided:,} decided rows) proves nothing, because {reason}"
             yield Finding(Kind.NOT_COMPARED, where, text)
         elif count < proven:
-            text = f"{count:,} records for {proven:,} committed rows: records are lost"
+            text = f"{count:,} records for {proven:,} committed rows, so records are lost"
             yield Finding(Kind.RECORDS_MISSING, where, text)
         elif count > decided:
             kind = Kind.RECORDS_UNDECIDED if sole_writer else Kind.RECORDS_EXTRA

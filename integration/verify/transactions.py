@@ -1,4 +1,4 @@
-"""Compare decided transactions with visible ones: all decided ones are visible, and no others. Pure: no I/O."""
+"""Check that all decided transactions are visible, and no others. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _why_missing(one: Decided, description: Description, bounds: Bounds, *, is_l
 def check_visible(
     visible: Iterable[Marker], decided: Mapping[str, Decided], superseded: Mapping[str, BatchId], history: History
 ) -> Iterator[Finding]:
-    """Find visible transactions without a decision, or with another number of rows than decided."""
+    """Find visible transactions that have no decision, or whose number of rows differs from the decision."""
     query_ids = {query_id for query_id, _ in history.batches}
     elsewhere = Counter[str]()
     for marker in visible:
@@ -101,16 +101,16 @@ def check_visible(
                 text = f"its decision has {one.handle.rows} rows; the marker or the decision was altered"
                 yield Finding(Kind.ROWS_DIFFER, where, f"{named}: {text}")
         elif marker.uuid in superseded:
-            text = "visible, although a repair replaced it as lost: its rows are duplicated"
+            text = "visible, although a repair replaced it as lost, so its rows are duplicated"
             yield Finding(Kind.UNDECIDED_VISIBLE, where, f"{named}: {text}")
         elif marker.query_id in history.elsewhere:
             elsewhere[marker.query_id] += 1
         elif history.is_complete or marker.query_id in query_ids:
-            text = "visible without a decision: something else committed it"
+            text = "visible without a decision, so something else committed it"
             yield Finding(Kind.UNDECIDED_VISIBLE, where, f"{named}: {text}")
     for query_id, count in elsewhere.items():
         log = history.elsewhere[query_id]
-        text = f"{count:,} visible transactions: decided in {log}, not in the current decision log"
+        text = f"{count:,} visible transactions were decided in {log}, not in the current decision log"
         yield Finding(Kind.NOT_COMPARED, f"query {query_id}", text)
 
 
@@ -123,10 +123,10 @@ def check_open(
         of = driver_epoch_of(tid)
         is_decided = tid in handles and description.is_of(handles[tid])
         if of is None or is_decided or description.state != "Ongoing":
-            continue  # the driver's own, or judged by check_missing, or ended meanwhile
+            continue  # it is the driver's own, or check_missing judges it, or it has ended meanwhile
         if of < driver_epoch:
-            text = "undecided, of an earlier driver: it holds readers back until the next driver aborts it"
+            text = "undecided, begun by an earlier driver; it holds readers back until the next driver aborts it"
             yield Finding(Kind.ORPHAN_OPEN, tid, text)
         else:
-            text = "undecided, of the current driver: its batch is being written, or the driver has died"
+            text = "undecided, begun by the current driver; its batch is being written, or the driver has died"
             yield Finding(Kind.RUNNING_OPEN, tid, text)

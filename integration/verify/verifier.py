@@ -1,7 +1,7 @@
-"""Check a sink: what is decided, what is visible, what readers see.
+"""Check a sink: compare what is decided, what is visible, and what readers see.
 
-The query may decide and commit batches during a check. So the decision log is read before and after the rest: what was
-decided *before* must be visible, what was decided *after* may be, and everything else is a finding.
+The query may decide and commit batches during a check. So the decision log is read before and after the rest. What was
+decided *before* must be visible, what was decided *after* may be visible, and everything else is a finding.
 """
 
 from __future__ import annotations
@@ -89,11 +89,11 @@ class Verifier(AbstractContextManager["Verifier"]):
             listing = self._cluster.transactions.list_open(f"{sink.name}.")
             described = self._cluster.transactions.describe(listing.transactional_ids)
             self._output.update_bounds(self._cluster, self._topics_to_read(required))
-            # Before the second read of the log: batches that Spark finishes later are not in this history.
+            # Read them before the second read of the log, whose history lacks batches that Spark finishes later.
             finished = () if options.checkpoint is None else finished_batches(options.checkpoint)
             after, ledger = self._history()
         except DecisionLogDamagedError as error:
-            # Everything would be compared with the damaged log: compare nothing.
+            # Everything would be compared with the damaged log, so compare nothing.
             name = self._cluster.ledger.name
             damage = Finding(Kind.LEDGER_DAMAGED, name, str(error))
             return Report(sink=sink.name, ledger=name, seconds=time.monotonic() - began, findings=(damage,))
@@ -104,13 +104,15 @@ class Verifier(AbstractContextManager["Verifier"]):
         self._output.read_new(self._cluster, on_progress)
 
         findings = [*self._check_ledger(after, ledger, finished)]
-        # Replaced meanwhile: the replacement must be visible instead. Truncated meanwhile: it had been committed.
+        # If a transaction was replaced meanwhile, its replacement must be visible. If it was truncated, it had been committed.
         still_decided = {uuid: found for uuid, found in absent.items() if uuid in decided}
         findings += check_missing(still_decided, decided, self._markers.partitions.bounds, before.last)
         findings += check_visible(visible.values(), known, superseded_in(after, sink), after)
         findings += check_open(described, decided, driver_epoch=_driver_epoch(after, decided))
         if not listing.complete:
-            text = "a broker did not list its open transactions, there may be more: check again when all brokers answer"
+            text = (
+                "a broker did not list its open transactions, so there may be more; check again when all brokers answer"
+            )
             findings.append(Finding(Kind.LISTING_INCOMPLETE, sink.name, text))
         topics, expected = self._output.topics, self._tally.expected()
         findings += check_count(self._cluster, topics, expected, sole_writer=options.sole_writer)
@@ -146,12 +148,12 @@ class Verifier(AbstractContextManager["Verifier"]):
         return history, ledgers.name
 
     def _read_markers(self, before: History, required: Mapping[str, Decided]) -> dict[str, Description]:
-        """Read the markers; return the transactions decided before that are not visible."""
+        """Read the markers; return the transactions that were decided before and are not visible."""
         wait_for_commits(self._cluster, required, before.last)
         self._markers.read_new(self._cluster)
         absent = missing(self._cluster, self._markers, required)
         if absent:
-            # One was committed just now: the output must include it.
+            # A transaction may have been committed just now, and the output must include it.
             wait_for_commits(self._cluster, required, before.last)
         if not before.is_complete:
             self._markers.forget_before(before.batches.keys())
@@ -163,7 +165,7 @@ class Verifier(AbstractContextManager["Verifier"]):
         if self._topics and wrong:
             raise ConfigurationError(
                 f"sink {self._cluster.sink.name!r} has not written to {', '.join(wrong)} but to "
-                f"{', '.join(sorted(self._topics))}: correct --topic, or omit it"
+                f"{', '.join(sorted(self._topics))}; correct --topic, or omit it"
             )
         return self._options.topics or self._topics
 
@@ -180,6 +182,6 @@ class Verifier(AbstractContextManager["Verifier"]):
 
 
 def _driver_epoch(history: History, decided: Mapping[str, Decided]) -> int:
-    """The current driver's epoch. Its acquisition may be truncated; its transactional ids contain it too."""
+    """Return the current driver's epoch. Its acquisition may be truncated, but its transactional ids contain the epoch too."""
     of = (driver_epoch_of(one.handle.transactional_id) for one in decided.values())
     return max([*history.acquisitions, *(number for number in of if number is not None)], default=-1)

@@ -261,9 +261,9 @@ class KafkaDecisionLog(DecisionLog):
 
 
 def _owners(record: Record) -> Collection[str]:
-    """The sinks of which one owns the ledger that begins with this record; none where it names none (older records).
+    """Return the sinks of which one owns the ledger that begins with this record; empty if the record names no sink.
 
-    A ledger that was truncated begins with a decision: the query's sinks are named where their evidence begins.
+    A truncated ledger begins with a decision, whose ``scan_start`` names the query's sinks.
     """
     if isinstance(record, Decision):
         return record.scan_start.keys()

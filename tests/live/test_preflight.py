@@ -126,8 +126,8 @@ def of(report: Report, check: str, subject: str | None = None) -> list[Finding]:
 
 
 def results(report: Report) -> dict[str, Result]:
-    """The result of each step of the try."""
-    return {one.check: one.result for one in report.findings if one.subject == "the try"}
+    """The result of each step of the trial."""
+    return {one.check: one.result for one in report.findings if one.subject == "the trial"}
 
 
 def topics_of(bootstrap_servers: str, name: str) -> set[str]:
@@ -144,7 +144,7 @@ def test_a_healthy_broker_passes_every_step_and_is_left_as_it_was(kafka: KafkaSe
         assert done.returncode == 3, done.stderr  # one broker cannot have replicas
         found = msgspec.json.decode(done.stdout, type=Json)
         assert (found.result, found.sink, found.topics) == ("warn", play.name, [play.topic])
-        assert {one.check: one.result for one in found.findings if one.subject == "the try"} == dict.fromkeys(
+        assert {one.check: one.result for one in found.findings if one.subject == "the trial"} == dict.fromkeys(
             STEPS, "pass"
         )
         assert all("replica" in one.why for one in found.findings if one.result == "warn"), found
@@ -196,7 +196,7 @@ OUTPUTS = {
     "arrival": (
         {"message.timestamp.type": "LogAppendTime"},
         Result.WARN,
-        "the column timestamp of the rows is replaced",
+        "the time of arrival replaces the rows",
     ),
     "young": (
         {"message.timestamp.before.max.ms": "86400000"},

@@ -84,6 +84,6 @@ def test_what_differs_from_kafka_has_its_line(
     sink = KafkaSink(name=f"p{uuid.uuid4().hex[:10]}", bootstrap_servers=kafka.bootstrap_servers, timeout_ms=60_000)
     change(monkeypatch)
     report = run_preflight(sink, [])
-    tried = {one.check: one for one in report.findings if one.subject == "the try" and one.result is not Result.PASS}
+    tried = {one.check: one for one in report.findings if one.subject == "the trial" and one.result is not Result.PASS}
     assert {check: one.result for check, one in tried.items()} == expected
     assert all(one.fix for one in tried.values())

@@ -1,4 +1,4 @@
-"""The row of ``take_over`` in the table of rights of docs/security.md: a half-written batch, handed over on a secured broker."""
+"""The row of ``TakeOver`` in the table of rights of docs/security.md: a half-written batch, handed over on a secured broker."""
 
 from __future__ import annotations
 
@@ -52,6 +52,6 @@ def test_take_over_needs_to_read_the_output_and_says_so(
     allow(secured, [right.binding(USER) for right in rights if right.role in {"tasks", "driver"}])
     assert f"Allow Read on the topic {pipeline.topic}" in pipeline.fail_new(spark)
     assert pipeline.visible() == before
-    allow(secured, [right.binding(USER) for right in rights if right.role == "take_over"])
+    allow(secured, [right.binding(USER) for right in rights if right.role == "TakeOver"])
     pipeline.run_new(spark)
     assert pipeline.visible() == Counter(pipeline.given)

@@ -126,7 +126,7 @@ def test_duplicates_written_by_others_are_found_and_located(play: Play) -> None:
     assert producer.flush(10) == 0
     report = report_of(play, record_checks=RecordChecks(key=parse("key")), sole_writer=True)
     assert kinds(report) == [Kind.RECORDS_UNDECIDED, Kind.DUPLICATES]
-    assert report.findings[0].text.startswith("4 records for 3 decided rows; 1 of no decided transaction: ")
+    assert report.findings[0].text.startswith("4 records for 3 decided rows; no decided transaction wrote 1 of them: ")
     assert report.findings[1].text.startswith("1 duplicates")
     assert f"{play.topic}[0]@" in report.findings[1].text
     assert kinds(report_of(play)) == [Kind.RECORDS_EXTRA]
@@ -148,7 +148,7 @@ def test_one_stray_record_of_a_new_key_is_named_by_its_place(play: Play) -> None
     committed_one = play.open_foreign("committed", play.topic, 2)
     committed_one.commit_transaction(10)
     (finding,) = (one for one in report_of(play).findings if one.kind is Kind.RECORDS_EXTRA)
-    assert f"; 2 of no decided transaction: {play.topic}[1]@{places[0]} (producer id -1)" in finding.text
+    assert f"; no decided transaction wrote 2 of them: {play.topic}[1]@{places[0]} (producer id -1)" in finding.text
     assert f"{play.topic}[2]@" in finding.text
 
 
@@ -245,7 +245,7 @@ def test_a_committed_transaction_without_a_decision_is_an_error(play: Play) -> N
     assert play.end(play.found(orphan), commit=True) == "NONE"
     report = report_of(play)
     assert kinds(report) == [Kind.UNDECIDED_VISIBLE, Kind.RECORDS_EXTRA]
-    assert "1 of no decided transaction" in report.findings[1].text
+    assert "no decided transaction wrote 1 of them" in report.findings[1].text
     assert report.findings[0].where == "batch 1"
 
 

@@ -1,4 +1,4 @@
-"""The model floor: the product's own code on a simulated cluster, network and clock, quick enough for thousands of runs."""
+"""The model tier: the product's own code on a simulated cluster, network and clock, quick enough for thousands of runs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""``python -m tests.planted``: plant each bug in a copy of the tree and report which floor catches it.
+"""``python -m tests.planted``: plant each bug in a copy of the tree and report which tier catches it.
 
-The quickest floor comes first: *model* (simulated, seconds), *protocol* (a real broker), *whole* (real Spark). The exit
-status is 1 if no floor catches a bug.
+The quickest tier comes first: *model* (simulated, seconds), *protocol* (a real broker), *whole* (real Spark). The exit
+status is 1 if no tier catches a bug.
 """
 
 # ruff: noqa: T201 - a command line
@@ -28,7 +28,7 @@ from tests.planted.bugs import BUGS, Bug
 
 ROOT: Final = Path(__file__).parents[2]
 _COPIED: Final = ("twopc", "sinks", "integration", "tests", "docs", "docker-compose.yml", "pyproject.toml")
-_FLOORS: Final = ("model", "protocol", "whole")
+_TIERS: Final = ("model", "protocol", "whole")
 _NOBODY: Final = "NOBODY"
 _TIMEOUT_S: Final = 900
 #: A test failed or a history was violated; pytest has other codes for tests that it could not run or find.
@@ -62,12 +62,12 @@ def copy_tree(target: Path) -> None:
             shutil.copy(source, target / name)
 
 
-def command_of(floor: str, bug: Bug, histories: int, seed: int) -> list[str] | None:
-    """The command that runs a floor against a bug; None if the floor does not cover the bug."""
-    if floor == "model":
+def command_of(tier: str, bug: Bug, histories: int, seed: int) -> list[str] | None:
+    """The command that runs a tier against a bug; None if the tier does not cover the bug."""
+    if tier == "model":
         play = [sys.executable, "-m", "tests.model", "--stop", "--histories", str(histories), "--seed", str(seed)]
         return play if bug.model else None
-    tests = bug.whole if floor == "whole" else bug.protocol or ("" if bug.whole else rule_tests(bug))
+    tests = bug.whole if tier == "whole" else bug.protocol or ("" if bug.whole else rule_tests(bug))
     return [sys.executable, "-m", "pytest", "-x", "-q", "-m", "whole or not whole", *tests.split()] if tests else None
 
 
@@ -76,34 +76,34 @@ def rule_tests(bug: Bug) -> str:
     return str(found[0].relative_to(ROOT)) if found else ""
 
 
-def caught_by(bug: Bug, floors: tuple[str, ...], histories: int, seed: int) -> str | None:
-    """The first floor that catches the bug; None if none does."""
+def caught_by(bug: Bug, tiers: tuple[str, ...], histories: int, seed: int) -> str | None:
+    """The first tier that catches the bug; None if none does."""
     with tempfile.TemporaryDirectory(prefix="twopc-planted-") as directory:
         root = Path(directory)
         # Otherwise processes with another working directory, such as Spark's workers, import the installed package.
         environment = {**os.environ, "PYTHONPATH": str(root)}
         copy_tree(root)
         plant(bug, root)
-        for floor in floors:
-            command = command_of(floor, bug, histories, seed)
+        for tier in tiers:
+            command = command_of(tier, bug, histories, seed)
             if command is not None:
                 try:
                     done = subprocess.run(
                         command, cwd=root, env=environment, capture_output=True, timeout=_TIMEOUT_S, check=False
                     )
                 except subprocess.TimeoutExpired:
-                    print(f"{bug.name}: the floor {floor} takes more than {_TIMEOUT_S} s and is skipped", flush=True)
+                    print(f"{bug.name}: the tier {tier} takes more than {_TIMEOUT_S} s and is skipped", flush=True)
                     continue
                 if done.returncode not in {0, _FAILED}:
                     raise RuntimeError(f"{bug.name}: {command} did not run:\n{done.stdout.decode()[-2000:]}")
                 if done.returncode == _FAILED:
-                    return floor
+                    return tier
     return None
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.planted", description=__doc__)
-    parser.add_argument("--floors", default=",".join(_FLOORS), help="floors to try, in this order")
+    parser.add_argument("--tiers", default=",".join(_TIERS), help="tiers to try, in this order")
     parser.add_argument("--only", default="", help="only bugs whose name contains this")
     parser.add_argument("--histories", type=int, default=20_000, help="maximum number of model histories per bug")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000_000))
@@ -116,15 +116,15 @@ def main() -> int:
 
     def judged(bug: Bug) -> tuple[str, str]:
         began = time.monotonic()
-        floor = caught_by(bug, tuple(options.floors.split(",")), options.histories, options.seed) or _NOBODY
+        tier = caught_by(bug, tuple(options.tiers.split(",")), options.histories, options.seed) or _NOBODY
         seconds = f"{time.monotonic() - began:.0f}"
-        print(f"{bug.name}: {floor} ({seconds} s)", flush=True)
-        return floor, seconds
+        print(f"{bug.name}: {tier} ({seconds} s)", flush=True)
+        return tier, seconds
 
     with ThreadPoolExecutor(options.lanes) as pool:
-        for bug, (floor, seconds) in zip(bugs, pool.map(judged, bugs), strict=True):
-            wrong += (floor == _NOBODY) != options.control
-            table.add_row(bug.name, str(bug.rule or "-"), floor, seconds)
+        for bug, (tier, seconds) in zip(bugs, pool.map(judged, bugs), strict=True):
+            wrong += (tier == _NOBODY) != options.control
+            table.add_row(bug.name, str(bug.rule or "-"), tier, seconds)
     Console(width=110).print(table)
     return 1 if wrong else 0
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-#: ``python -m tests.planted`` tries all bugs on every floor; this is a sample of those that the model catches soon.
+#: ``python -m tests.planted`` tries all bugs on every tier; this is a sample of those that the model catches soon.
 SAMPLES = 3
 
 
@@ -28,7 +28,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
-def test_a_planted_bug_fits_the_code_and_some_floor_covers_it(bug: Bug, tree: Path) -> None:
+def test_a_planted_bug_fits_the_code_and_some_tier_covers_it(bug: Bug, tree: Path) -> None:
     kept = {edit.path: (tree / edit.path).read_text() for edit in bug.edits}
     plant(bug, tree)
     for path, text in kept.items():

@@ -77,7 +77,7 @@ class LocalKafkaCluster(Startable):
         return self._nodes[node]
 
     def __iter__(self) -> Iterator[int]:
-        """All node ids."""
+        """Iterate over all node ids."""
         return iter(self._nodes)
 
     def start(self) -> None:
@@ -86,7 +86,7 @@ class LocalKafkaCluster(Startable):
             list(pool.map(lambda node: node.resume() if node.is_running else node.start(), self._nodes.values()))
 
     def close(self) -> None:
-        """Kill every node and remove its data. An orderly shutdown would wait for a majority that is going away too."""
+        """Kill every node and remove its data. An orderly shutdown would wait for a majority that is ending, too."""
         for node in self._nodes.values():
             node.kill()
             node.close()

@@ -1,4 +1,4 @@
-"""Kafka's MirrorMaker 2 in its dedicated mode: it copies topics from one cluster to another, under their own names."""
+"""Kafka's MirrorMaker 2 in its dedicated mode, which copies topics from one cluster to another under their own names."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _REST: Final = "REST"
 _SOURCE: Final = "former"
 _TARGET: Final = "mirror"
 
-#: One broker each: internal topics cannot have Kafka's default of three replicas. The rest is for a copy without delay.
+#: Each cluster has one broker, so internal topics cannot have Kafka's default of three replicas. The rest avoids delays.
 _PROPERTIES: Final[Mapping[str, str]] = {
     "clusters": f"{_SOURCE}, {_TARGET}",
     f"{_SOURCE}->{_TARGET}.enabled": "true",
     f"{_TARGET}->{_SOURCE}.enabled": "false",
     "replication.policy.class": "org.apache.kafka.connect.mirror.IdentityReplicationPolicy",
-    # The default copies rows that were aborted, and those that nobody has decided yet.
+    # The default also copies aborted rows, and rows that are not decided yet.
     f"{_SOURCE}.consumer.isolation.level": "read_committed",
     "tasks.max": "1",
     "replication.factor": "1",
@@ -43,7 +43,7 @@ _PROPERTIES: Final[Mapping[str, str]] = {
     "refresh.topics.interval.seconds": "1",
     "emit.checkpoints.enabled": "false",
     "offset.flush.interval.ms": "1000",
-    # It writes nothing to the source.
+    # MirrorMaker writes nothing to the source.
     "offset-syncs.topic.location": "target",
 }
 _EXACTLY_ONCE: Final[Mapping[str, str]] = {
@@ -53,10 +53,10 @@ _EXACTLY_ONCE: Final[Mapping[str, str]] = {
 
 
 class MirrorMaker2(LocalServer):
-    """Copies what is committed, until it is stopped or killed. A restart goes on where it was.
+    """Copies committed records until it is stopped or killed. A restart continues where it stopped.
 
     Attributes:
-        properties: of `connect-mirror-maker`, except addresses; changes apply at the next start.
+        properties: properties of `connect-mirror-maker`, except addresses; changes apply at the next start.
     """
 
     def __init__(
@@ -68,13 +68,14 @@ class MirrorMaker2(LocalServer):
         exactly_once: bool = False,
         data_dir: Path | None = None,
     ) -> None:
-        """Describe it; nothing is started yet.
+        """Describe a MirrorMaker 2; nothing is started yet.
 
         Args:
             source: `host:port` of the cluster to copy from.
             target: `host:port` of the cluster to copy to.
-            topics: what to copy. It creates them, and keeps partitions, keys, values, headers and times.
-            exactly_once: copy in transactions. By default, what was not yet noted as copied is copied again after a kill.
+            topics: the topics to copy. MirrorMaker creates them, and keeps partitions, keys, values, headers and times.
+            exactly_once: copy in transactions. By default, records that were not yet recorded as copied are copied again after
+                a kill.
             data_dir: see `LocalServer`.
         """
         super().__init__("MirrorMaker 2", [_REST], data_dir)

@@ -91,7 +91,7 @@ def test_a_history_that_cannot_be_read_for_a_time_does_not_end_the_watch(
     steps: list[Callable[[], object]] = [lambda: checkpoint.rename(away), *[lambda: None] * 12]
     assert _watch(checkpoint, rules, *steps, lambda: away.rename(checkpoint)) == 1
     assert _told(endpoint) == [("stalled", "firing")]
-    assert "no look: " in capsys.readouterr().err
+    assert "the history could not be read: " in capsys.readouterr().err
 
 
 def test_what_happened_before_the_watch_is_told_as_far_as_it_still_holds(
@@ -182,4 +182,4 @@ def test_wrong_rules_and_no_history_are_one_line_and_status_2(tmp_path: Path, ru
     rules.write_text("consecutive.cuont=3\n")
     result = _run(write(tmp_path / "checkpoint", [ended(0)]), "--rules", rules)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert "consecutive.cuont: no such setting" in result.stderr
+    assert "consecutive.cuont is not a setting" in result.stderr

@@ -48,7 +48,7 @@ def sampled(name: str, samples: dict[str, list[float]]) -> Case:
 
 
 def results(*cases: Case) -> Results:
-    heading: dict[str, Any] = {"date": "2026-01-01", "cores": 2, "processor": "p", "memory GiB": 24}
+    heading: dict[str, Any] = {"date": "2026-01-01", "commit": "abc", "cores": 2, "processor": "p", "memory GiB": 24}
     return Results(group="streaming", title="T", heading=heading, rounds=3, cases=list(cases), x_label="rows")
 
 
@@ -133,10 +133,10 @@ def test_the_figures_of_a_page_are_those_of_the_kept_results(page: Path) -> None
 
 
 def test_a_block_is_replaced_and_the_text_around_it_kept(tmp_path: Path) -> None:
-    page = "a\n<!-- bench -->\nold\n<!-- /bench -->\nb\n<!-- bench:goals -->\n<!-- /bench -->\nc\n"
+    page = "a\n<!-- bench:streaming -->\nold\n<!-- /bench -->\nb\n<!-- bench:goals -->\n<!-- /bench -->\nc\n"
     absent = filled(page, tmp_path)
     assert absent.startswith(
-        'a\n<!-- bench -->\n*Not measured yet:* `make bench ARGS="--only streaming"`.\n<!-- /bench -->\nb\n'
+        'a\n<!-- bench:streaming -->\n*Not measured yet:* `make bench ARGS="--only streaming"`.\n<!-- /bench -->\nb\n'
     )
     assert "not measured" in absent
     results(case()).write(tmp_path)
@@ -145,6 +145,18 @@ def test_a_block_is_replaced_and_the_text_around_it_kept(tmp_path: Path) -> None
     assert "| 1.2 (0.5-3) | met |" in present
     assert filled(present, tmp_path) == present
     assert filled("no block", tmp_path) == "no block"
+
+
+def test_a_brief_block_shows_the_times_and_not_what_was_measured_beside_them(tmp_path: Path) -> None:
+    facts = {"ms of the whole trigger": {TWOPC: 1_234.0}}
+    results(Case(name="100 rows", unit="ms", samples={TWOPC: [12, 30, 10]}, facts=facts)).write(tmp_path)
+    whole, brief = (filled(f"<!-- bench:streaming{part} -->\n<!-- /bench -->", tmp_path) for part in ("", " brief"))
+    for text in (whole, brief):
+        assert "2026-01-01, " in text
+        assert "commit abc" in text
+        assert "| 100 rows | twopc | 12 (10-30) ms |" in text
+    assert "| ms of the whole trigger | twopc | 1 234 |" in whole
+    assert "whole trigger" not in brief
 
 
 def test_a_block_of_an_unknown_group_is_an_error(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ for what, step in (("hbase", lambda: sink.create_client().cluster and "made"), (
         ),
         ({"HOME": "/"}, "spark", ["hbase: made", "cache: there is no directory for downloads: [Errno 13]"]),
         ({"HADOOP_USER_NAME": "spark", "HOME": "/tmp"}, "", ["hbase: made", "cache: /tmp/.cache/twopc"]),  # noqa: S108
-        ({"USER": "spark"}, "", ["hbase: made", "Set TWOPC_CACHE_DIR to one"]),
+        ({"USER": "spark"}, "", ["hbase: made", "Set TWOPC_CACHE_DIR to a directory"]),
     ],
 )
 def test_a_user_without_a_name_is_told_what_to_set(settings: dict[str, str], user: str, words: list[str]) -> None:

@@ -144,7 +144,7 @@ def test_a_request_whose_versions_do_not_meet_is_named(api: ApiKey, offer: tuple
     (found,) = apis.check_apis(target({**ALL, api: offer}))
     assert found.result is Result.FAIL
     assert found.why.startswith(f"{api.name}, ")
-    assert f"takes versions {offer[0]} to {offer[1]}" in found.why
+    assert f"accepts versions {offer[0]} to {offer[1]}" in found.why
 
 
 def test_a_silent_broker_has_its_line() -> None:

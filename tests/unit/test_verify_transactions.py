@@ -117,7 +117,7 @@ def test_transactions_decided_in_another_ledger_are_not_compared() -> None:
         ("undecided_visible", "batch 4"),
         ("undecided_visible", "batch 4"),
     ]
-    assert "2 visible transactions: decided in own, not in the current decision log" in found[-1].text
+    assert "2 visible transactions were decided in own, not in the current decision log" in found[-1].text
     tally = Tally()
     tally.record(history, history, KafkaSink(name="s", bootstrap_servers="b:1", topic="out"), ())
     assert tally.expected().incomplete == "earlier batches were decided in own"

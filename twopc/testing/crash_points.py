@@ -1,4 +1,4 @@
-"""Crash points for tests: actions, and how text or the environment arms a process that opts in.
+"""Crash points for tests: the actions, and how a text or the environment arms a process that opts in.
 
 ``point[@passage]=action[,…]``, for example ``driver.decided@3=kill``. A passage counts from the moment of arming.
 
@@ -45,7 +45,7 @@ __all__ = [
     "is_armed",
 ]
 
-#: What :func:`arm_from_environment` reads.
+#: The environment variable that :func:`arm_from_environment` reads.
 VARIABLE: Final = "TWOPC_CRASH_POINTS"
 #: The value of Spark's ``spark.python.daemon.module`` with which Python workers arm themselves from :data:`VARIABLE`.
 DAEMON_MODULE: Final = "twopc.testing.spark_daemon"
@@ -69,7 +69,7 @@ def _drop() -> None:
 
 _ACTIONS: Final[dict[str, Callable[[], None]]] = {
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    # To this thread: the main thread would take a signal to the process, and this one would run on for milliseconds.
+    # Signal this thread. The main thread would take a signal to the process, and this one would run on for milliseconds.
     "stop": lambda: signal.pthread_kill(threading.get_ident(), signal.SIGSTOP),
     "raise": _fail,
     "drop": _drop,
@@ -86,10 +86,10 @@ def _action_of(text: str) -> Callable[[], None] | None:
 
 
 def arm_from(text: str) -> None:
-    """Arm the points of ``point[@passage]=action[,…]``; those armed before stay armed.
+    """Arm the points of ``point[@passage]=action[,…]``. Points that are armed already stay armed.
 
     Raises:
-        ConfigurationError: an unknown point or action, or a passage that is no number.
+        ConfigurationError: a point or an action is unknown, or a passage is not a number.
     """
     for part in filter(None, text.split(",")):
         name, _, action = part.partition("=")
@@ -105,7 +105,7 @@ def arm_from(text: str) -> None:
 
 
 def arm_from_environment() -> None:
-    """Arm this process from the environment variable ``TWOPC_CRASH_POINTS``; nothing happens without it.
+    """Arm this process from the environment variable ``TWOPC_CRASH_POINTS``, if it is set.
 
     Raises:
         ConfigurationError: see :func:`arm_from`.

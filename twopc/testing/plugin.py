@@ -1,6 +1,6 @@
 """The pytest plugin: the fixtures ``kill_loop`` and ``crash_points``, and options that repeat a kill loop.
 
-Until a test asks for a fixture, it imports neither Spark nor any client.
+It imports neither Spark nor any client until a test uses a fixture.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
     from twopc.testing.kill_loop import Outcome
 
-# The suite's assertions are explained as those of a test module are.
+# pytest explains the suite's assertions like those of a test module.
 pytest.register_assert_rewrite("twopc.testing.contract")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of the fixture ``kill_loop``."""
     group = parser.getgroup("twopc", "twopc.testing")
-    group.addoption("--twopc-seed", type=int, metavar="N", help="what kill_loop draws its kills from; default: random")
+    group.addoption("--twopc-seed", type=int, metavar="N", help="the seed of kill_loop's kills; default: random")
     group.addoption(
-        "--twopc-kills", type=int, metavar="N", help="how often kill_loop kills; default: what the test says"
+        "--twopc-kills", type=int, metavar="N", help="how often kill_loop kills; default: the number in the test"
     )
 
 
 @pytest.fixture
 def crash_points() -> Iterator[ModuleType]:
-    """The module :mod:`twopc.testing.crash_points`; nothing stays armed after the test."""
+    """Return the module :mod:`twopc.testing.crash_points`, and disarm every point after the test."""
     from twopc.testing import crash_points as module  # noqa: PLC0415 - see the module
 
     module.disarm()
@@ -44,7 +44,7 @@ def crash_points() -> Iterator[ModuleType]:
 def kill_loop(
     request: pytest.FixtureRequest, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> Callable[..., Outcome]:
-    """:func:`twopc.testing.kill_loop.kill_loop` in a directory of this test, with the options of the command line."""
+    """Return :func:`twopc.testing.kill_loop.kill_loop` for a directory of this test, with the command line's options."""
     from twopc.testing.kill_loop import kill_loop as loop  # noqa: PLC0415 - see the module
 
     options = {"seed": request.config.getoption("twopc_seed"), "kills": request.config.getoption("twopc_kills")}

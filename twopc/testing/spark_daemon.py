@@ -1,8 +1,8 @@
-"""Spark's Python worker daemon, armed: set ``spark.python.daemon.module`` to this module's name.
+"""Spark's Python worker daemon with armed crash points. Set ``spark.python.daemon.module`` to this module's name.
 
 Spark starts ``python -m MODULE pyspark.worker`` and reads the daemon's port from its standard output
-(PythonWorkerFactory.scala, pyspark/daemon.py in Spark 4.0). Each worker is a fork of the daemon, so each one has every
-point armed anew. Spark starts another daemon when the environment of the query's Python functions changes.
+(PythonWorkerFactory.scala, pyspark/daemon.py in Spark 4.0). Each worker is a fork of the daemon, so every point is armed anew
+in each one. Spark starts another daemon when the environment of the query's Python functions changes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The queries of a rehearsal, one checkpoint between them. Each run is a process of its own, so each imports for itself."""
+"""The queries of a rehearsal, which share one checkpoint. Each run is a separate process, so each query has its own imports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def old_query(servers: str, topic: str) -> Query:
-    """The query as it was: at least once."""
+    """Make the query as it was, which writes at least once."""
 
     def query(frame: DataFrame, _: str) -> DataStreamWriter:
         from twopc.sinks.kafka_legacy import AtLeastOnceKafkaSink  # noqa: PLC0415 - in the query's own process
@@ -28,7 +28,7 @@ def old_query(servers: str, topic: str) -> Query:
 
 
 def new_query(servers: str, topic: str, name: str, query_id: str) -> Query:
-    """The query with the transactional sink, behind ``TakeOver``."""
+    """Make the query with the transactional sink, behind ``TakeOver``."""
 
     def query(frame: DataFrame, _: str) -> DataStreamWriter:
         from twopc.integration.migrate import TakeOver  # noqa: PLC0415 - in the query's own process
@@ -43,7 +43,7 @@ def new_query(servers: str, topic: str, name: str, query_id: str) -> Query:
 
 
 def way_back(servers: str, topic: str, name: str) -> Query:
-    """The old query again, behind ``TakeOver``."""
+    """Make the old query again, behind ``TakeOver``."""
 
     def query(frame: DataFrame, _: str) -> DataStreamWriter:
         from twopc.integration.migrate import TakeOver  # noqa: PLC0415 - in the query's own process

@@ -52,7 +52,7 @@ def show(console: Console, scale: Scale, ways: Mapping[str, Sequence[Step]], sec
     for what, why in NOT_RUN.items():
         console.print(f"- {what}: {why}.", markup=False)
     verdict = (
-        "[green]Passed:[/] after the cut-over nothing is lost and nothing is there twice, and so after the way back."
+        "[green]Passed:[/] after the cut-over and after the way back, nothing is lost and nothing is there twice."
         if is_passed(ways)
         else f"[bold red]FAILED.[/] Repeat it with --seed {scale.seed}, and please report it."
     )

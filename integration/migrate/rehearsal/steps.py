@@ -1,4 +1,4 @@
-"""The steps of a rehearsal: one query, one checkpoint, from the old sink to the new one and back, counted after each."""
+"""The steps of a rehearsal: one query with one checkpoint goes from the old sink to the new one and back, with counts."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 
 PARTITIONS: Final = 4
 _NAME: Final = "rehearsal"
-#: Spark's connector asks 0.10 with a request that it does not have unless it is told to use its consumer.
+#: Without this setting, which makes it use its consumer, Spark's connector sends a request that 0.10 does not have.
 _FETCHING: Final = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
 _COMMAND_TIMEOUT_S: Final = 300
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What was done, and what was counted afterwards.
+    """A step: what was done, and what was counted afterwards.
 
     Attributes:
-        name: of the step.
+        name: the step's name.
         done: what was done and found, in words.
-        records: how many records readers get from the output; None: not counted.
-        lost: how many that the query was given are missing; None: not counted, more of them are to be written.
-        doubled: how many are there in excess of what they should be.
-        problem: which check failed, in words; "" if all passed.
-        seconds: how long it took.
+        records: the number of records that readers get from the output; None: not counted.
+        lost: the number of given records that are missing; None: not counted, because more must still be written.
+        doubled: the number of records beyond the expected number.
+        problem: the checks that failed, in words; "" if all passed.
+        seconds: how long the step took, in s.
     """
 
     name: str
@@ -62,13 +62,13 @@ class Rehearsal:
     """One query on its way.
 
     Attributes:
-        directory: for checkpoint and logs.
-        source: what the query reads.
-        output: where it writes; changes when the output moves.
-        seed: what the kills are drawn from.
-        batch_rows: records in a batch.
-        on_step: is told each step when it has ended.
-        steps: what was done.
+        directory: the directory of the checkpoint and logs.
+        source: the source that the query reads.
+        output: the output that the query writes; changes when the output moves.
+        seed: the seed of the kills.
+        batch_rows: the number of records in a batch.
+        on_step: called with each step when it has ended.
+        steps: the steps so far.
     """
 
     directory: Path
@@ -84,11 +84,11 @@ class Rehearsal:
 
     @property
     def checkpoint(self) -> Path:
-        """The query's."""
+        """The query's checkpoint."""
         return self.directory / "checkpoint"
 
     def add(self, name: str, done: str, **facts: Any) -> None:
-        """Note a step."""
+        """Record a step."""
         now = time.monotonic()
         step = Step(name=name, done=done, seconds=round(now - self._began, 1), **facts)
         self._began = now
@@ -98,8 +98,8 @@ class Rehearsal:
     # -- before --------------------------------------------------------------------------------------------------------
 
     def run_old(self, kills: int) -> None:
-        """Run the old query under kills: it loses nothing, and doubles what it wrote before a kill."""
-        # The first kill comes when a batch is written and not noted, so that there is certainly something doubled.
+        """Run the old query under kills. It loses nothing, and doubles what it wrote before a kill."""
+        # The first kill comes when a batch is written but not recorded, so something is certainly doubled.
         happened = self._run("old", self._old(), planned(self.seed, kills, moments=(Moment.AFTER,), crash_points=()))
         found = numbers_of(self.output.records())
         lost, doubled = difference(Counter(range(self.source.fed)), found)
@@ -130,7 +130,7 @@ class Rehearsal:
     # -- the cut-over --------------------------------------------------------------------------------------------------
 
     def preflight(self) -> None:
-        """``twopc migrate preflight`` finds nothing that stops the cut-over."""
+        """Check that ``twopc migrate preflight`` finds nothing that stops the cut-over."""
         source = self.source.source
         words = ["--source-bootstrap-servers", source.bootstrap_servers, "--source-topic", source.topic]
         status, report = self._command("migrate", "preflight", "--topic", self.output.topic, *words, checkpoint=False)
@@ -143,7 +143,7 @@ class Rehearsal:
         )
 
     def cut_over(self) -> None:
-        """``twopc migrate cutover``: a dry run writes nothing; then the hand-over, twice, which is once."""
+        """Run ``twopc migrate cutover``: first a dry run, which writes nothing, then twice for real, which records it once."""
         words = ("migrate", "cutover", "--topic", self.output.topic)
         status, dry = self._command(*words)
         first, recorded = self._command(*words, "--apply")
@@ -153,20 +153,20 @@ class Rehearsal:
             problem = f"status {status}, {first}, {second}; {dry} {recorded} {again}"
         elif recorded["handover"]["kind"] != "rest":
             problem = "no batch is unfinished"
-        # From here on each number is there once; those that are there more often stay so.
+        # From here on each number is expected once, or as often as it is in the output now.
         self._expected = numbers_of(self.output.records())
         self._batch = dry.get("handover", {}).get("batch_id", -1)
         done = f"batch {self._batch}: {dry.get('output_records')} of its {dry.get('source_records')} records are there"
         self.add("twopc migrate cutover", done, records=self._expected.total(), problem=problem)
 
     def run_new(self, kills: int) -> None:
-        """Run the transactional query under kills, the first one in the batch that was handed over."""
+        """Run the transactional query under kills. The first kill comes in the batch that was handed over."""
         first = Kill(moment=Moment.POINT, point="driver.decided")
         wanted = [first, *protocol_kills(self.seed, kills - 1)][:kills]
         self._count("the new sink, killed", self._run("new", self._new(), wanted))
 
     def verify(self) -> None:
-        """``twopc verify`` finds no error."""
+        """Check that ``twopc verify`` finds no error."""
         status, report = self._command("verify", "--topic", self.output.topic, checkpoint=False)
         self.add("twopc verify", "no error found", problem="" if status == 0 else f"status {status}: {report}")
 
@@ -193,12 +193,12 @@ class Rehearsal:
         """Run the old query again, behind ``TakeOver``, without a kill."""
         query = way_back(self.output.servers, self.output.topic, _NAME)
         self._run("back", query, [])
-        self._count("the old sink again", "not killed: it is at least once")
+        self._count("the old sink again", "not killed, because it writes at least once")
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 
     def _count(self, name: str, done: str) -> None:
-        """Each record that was given is there, as often as at the cut-over, else once; each key in one partition."""
+        """Check that each given record is there once, or as often as at the cut-over, and that each key is in one partition."""
         records = self.output.records()
         found = numbers_of(records)
         once = Counter(range(self.source.fed))
@@ -221,13 +221,13 @@ class Rehearsal:
         return new_query(self.output.servers, self.output.topic, _NAME, query_id)
 
     def _run(self, name: str, query: Query, kills: Sequence[Kill], *, ends: bool = True) -> str:
-        """Run a query until it has processed what it is fed, or, with one kill, to that in its first batch.
+        """Run a query until it has processed its input, or, with ``ends=False``, until its last kill.
 
         Returns:
-            How it was killed, in words.
+            how it was killed, in words.
         """
         self.source.next_step()
-        # Each run gets its share of the rows; that of a query which stays killed is one batch.
+        # Each run gets its share of the rows. A query that stays killed gets one batch.
         batches = BATCHES_A_KILL * (len(kills) + 1) if ends else len(kills) + 1
         loop = KillLoop(
             read=list,
@@ -247,7 +247,7 @@ class Rehearsal:
         return f"killed {', '.join(loop.kills)}" if loop.kills else ""
 
     def _command(self, *words: str, checkpoint: bool = True) -> tuple[int, dict[str, Any]]:
-        """Run ``twopc …`` as a user does; returns its status and what it prints as JSON."""
+        """Run ``twopc …`` as a user does; return its exit status and the JSON that it prints."""
         given = ["--bootstrap-servers", self.output.servers, "--sink", _NAME, "--json"]
         given += ["--checkpoint", str(self.checkpoint)] if checkpoint else []
         done = subprocess.run(
@@ -263,12 +263,12 @@ class Rehearsal:
 
 
 def difference(expected: Counter[int], found: Counter[int]) -> tuple[int, int]:
-    """How many are missing, and how many are too many."""
+    """Return how many numbers are missing, and how many are too many."""
     return (expected - found).total(), (found - expected).total()
 
 
 def new_source(servers: str, name: str) -> Continued:
-    """A topic that the query reads, on brokers of any age."""
+    """Create a topic for the query to read, on brokers of any age."""
     source = OldTopic(servers, name, TASKS)
     Output(servers, name, TASKS).create()
     return Continued(source)

@@ -1,4 +1,4 @@
-"""Topics of a rehearsal: what the query is fed, and what any ``read_committed`` reader finds in its output."""
+"""Topics of a rehearsal: the query's input, and its output as any ``read_committed`` reader finds it."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class Output:
-    """A topic as a reader sees it who knows nothing of how it was written, on brokers of any age.
+    """A topic as a reader sees it that does not know how it was written, on brokers of any age.
 
     Attributes:
-        servers: of its cluster.
-        topic: its name.
-        partitions: how many it has.
+        servers: the addresses of the topic's cluster.
+        topic: the topic's name.
+        partitions: the number of its partitions.
     """
 
     servers: str
@@ -53,10 +53,10 @@ class Output:
     partitions: int
 
     def create(self) -> None:
-        """Create it, with one replica: each cluster here is one broker. Wait until the broker knows it.
+        """Create the topic with one replica, since each cluster here is one broker. Wait until the broker knows it.
 
         Raises:
-            ServiceError: it does not.
+            ServiceError: the broker does not know the topic in time.
         """
         admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
         admin.create_topics([NewTopic(self.topic, self.partitions, 1)])[self.topic].result(_TIMEOUT_S)
@@ -67,21 +67,21 @@ class Output:
             raise ServiceError(f"{self.servers} does not know the topic {self.topic} after {_TIMEOUT_S} s")
 
     def written(self) -> int:
-        """How many offsets it has, whether readers can reach them or not."""
+        """Count the topic's offsets, whether readers can reach them or not."""
         return sum(self.ends("read_uncommitted").values())
 
     def held_back(self) -> int:
-        """How many offsets transactions that are open keep from readers."""
+        """Count the offsets that open transactions keep from readers."""
         return self.written() - sum(self.ends().values())
 
     def ends(self, isolation_level: str = "read_committed") -> dict[int, int]:
-        """By partition, the offset that readers get to.
+        """Return the offset that readers reach in each partition.
 
         Raises:
             ServiceError: the broker does not know the topic.
         """
         with _consumer(self.servers, isolation_level) as consumer:
-            self._await_leaders(consumer)  # a broker that has just started knows its topics a little later
+            self._await_leaders(consumer)  # a broker that has just started learns of its topics a little later
             found: dict[int, int] = {}
             if not wait_until(lambda: self._ask(consumer, found), _TIMEOUT_S):
                 raise ServiceError(
@@ -90,7 +90,7 @@ class Output:
             return found
 
     def _ask(self, consumer: Consumer, found: dict[int, int]) -> bool:
-        """Fill in the ends that are missing; returns whether none is. The metadata may name a leader that is not one yet."""
+        """Fill in missing ends; return whether all are known. The metadata may name a leader that does not lead yet."""
         for number in set(range(self.partitions)) - found.keys():
             try:
                 found[number] = consumer.get_watermark_offsets(TopicPartition(self.topic, number), _TIMEOUT_S)[1]
@@ -100,10 +100,10 @@ class Output:
         return len(found) == self.partitions
 
     def records(self) -> list[Record]:
-        """Every record that can be read.
+        """Return every readable record.
 
         Raises:
-            ServiceError: the broker does not answer, or a record is nothing that the query was fed.
+            ServiceError: the broker does not answer, or the query was never given one of the records.
         """
         connection = {"bootstrap.servers": self.servers, "log_level": 0}
         ends = self.ends()
@@ -116,7 +116,7 @@ class Output:
 
 
 class LiveReader:
-    """Reads an output under ``read_committed`` all the while, in a thread, as an application does."""
+    """Reads an output under ``read_committed`` continuously, in a thread, as an application does."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -127,10 +127,10 @@ class LiveReader:
         self._thread.start()
 
     def finish(self) -> list[Record]:
-        """Let it read to the end; returns everything that it has ever got, in its order.
+        """Let the reader reach the end; return everything that it has received, in order.
 
         Raises:
-            ServiceError: it failed, or does not get there.
+            ServiceError: the reader failed, or did not reach the end in time.
         """
         self._ends = self._output.ends()
         self._thread.join(_TIMEOUT_S)
@@ -141,7 +141,7 @@ class LiveReader:
         return self._seen
 
     def close(self) -> None:
-        """End it, wherever it is."""
+        """End the reader, wherever it is."""
         self._ends = {}
         self._thread.join(_TIMEOUT_S)
 
@@ -159,7 +159,7 @@ class LiveReader:
                         self._seen.append(_record(message))
                         at[message.partition() or 0] = offset + 1
                     elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - a public constant
-                        # The last offset of a transaction is no record.
+                        # The last offset of a transaction is not a record.
                         at[message.partition() or 0] = offset
         except Exception as error:  # noqa: BLE001 - the main thread raises it
             self._error = error
@@ -167,7 +167,7 @@ class LiveReader:
 
 @dataclass
 class OldTopic(KafkaTopic):
-    """The kill loop's source on brokers of any age: no idempotent producer; the topic is there."""
+    """The kill loop's source on brokers of any age. It has no idempotent producer, and its topic already exists."""
 
     def feed(self, numbers: range) -> None:
         """See :class:`twopc.testing.kill_loop.Source`.
@@ -192,11 +192,11 @@ class OldTopic(KafkaTopic):
 
 @dataclass
 class Continued:
-    """A source that goes on with the numbers where the step before has ended.
+    """A source that continues with the numbers where the previous step ended.
 
     Attributes:
-        source: where the records go.
-        fed: how many records it has been fed in all steps.
+        source: the source that gets the records.
+        fed: the number of records it was fed in all steps.
     """
 
     source: OldTopic
@@ -204,7 +204,7 @@ class Continued:
     _first: int = field(default=0, repr=False)
 
     def next_step(self) -> None:
-        """From now on the number 0 is the next one."""
+        """Begin a step: its number 0 stands for the next number."""
         self._first = self.fed
 
     def feed(self, numbers: range) -> None:
@@ -219,12 +219,12 @@ class Continued:
 
 
 def numbers_of(records: Iterable[Record]) -> Counter[int]:
-    """How often each number is there."""
+    """Count how often each number is in the records."""
     return Counter(record.number for record in records)
 
 
 def moved_keys(records: Iterable[Record]) -> list[str]:
-    """The keys that are in more than one partition."""
+    """Return the keys that are in more than one partition."""
     where: dict[str, set[int]] = defaultdict(set)
     for record in records:
         where[record.key].add(record.partition)
@@ -251,5 +251,5 @@ def _record(message: Any) -> Record:
     number = int(value) if value.isdigit() else _NOWHERE
     record = Record(message.partition(), message.offset(), key.decode(errors="replace"), number)
     if record.number == _NOWHERE or record.key != key_of(number):
-        raise ServiceError(f"{message.topic()} has a record that nobody has given to the query: {key!r}, {value!r}")
+        raise ServiceError(f"{message.topic()} has a record that the query was never given: {key!r}, {value!r}")
     return record

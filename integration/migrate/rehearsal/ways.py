@@ -1,4 +1,4 @@
-"""The ways from brokers of 0.10 to current ones that a rehearsal goes, each from its first broker to its last count."""
+"""The ways of a rehearsal from brokers of 0.10 to current ones, each from its first broker to its last count."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _SOURCE: Final = "orders"
 _OUTPUT: Final = "orders-enriched"
 _MIRROR_TIMEOUT_S: Final = 120
 
-#: What a rehearsal does not run, and why. The report has it.
+#: What a rehearsal does not run, and why. The report prints it.
 NOT_RUN: Final = {
     "the source moves to another cluster, too": (
-        "its offsets change there, so a checkpoint of the old cluster does not fit. Move the output first; then the source, "
-        "with a new checkpoint, or by a copy that keeps offsets"
+        "its offsets change there, so a checkpoint of the old cluster does not fit. Move the output first. Then move the source "
+        "with a new checkpoint, or with a copy that keeps offsets"
     ),
     "MirrorMaker 2, Confluent Replicator, Cluster Linking": (
-        "MirrorMaker 2 asks the source's brokers for what 0.10 lacks; the others are no packages"
+        "MirrorMaker 2 needs features of the source's brokers that 0.10 lacks; the others are not available as packages"
     ),
-    "brokers older than 0.10.2, several brokers, other vendors' brokers": "no packages, or more than this machine has room for",
+    "brokers older than 0.10.2, several brokers, other vendors' brokers": "there are no packages, or too little room here",
 }
 
 
@@ -43,9 +43,9 @@ class Scale:
     """How much a rehearsal does.
 
     Attributes:
-        seed: what the kills are drawn from.
-        kills: of each sink.
-        batch_rows: records in a batch.
+        seed: the seed of the kills.
+        kills: the number of kills of each sink.
+        batch_rows: the number of records in a batch.
     """
 
     seed: int
@@ -54,7 +54,7 @@ class Scale:
 
 
 def to_another_cluster(directory: Path, scale: Scale, on_step: Callable[[Step], object]) -> list[Step]:
-    """The source stays on 0.10, the output moves to a current cluster: how most teams do it.
+    """Leave the source on 0.10 and move the output to a current cluster, as most teams do.
 
     Raises:
         ServiceError: a server or a query fails.
@@ -77,7 +77,7 @@ def to_another_cluster(directory: Path, scale: Scale, on_step: Callable[[Step], 
 
 
 def upgraded_in_place(directory: Path, scale: Scale, on_step: Callable[[Step], object]) -> list[Step]:
-    """The brokers are upgraded, release by release, on their log directories; topics and offsets stay.
+    """Upgrade the brokers, release by release, on their log directories. Topics and offsets stay.
 
     Raises:
         ServiceError: a server or a query fails.
@@ -127,13 +127,13 @@ def _rehearsal(
 
 
 def _mirror(rehearsal: Rehearsal, target: Output, directory: Path) -> None:
-    """Copy the output to another cluster, and go on there."""
+    """Copy the output to another cluster, and continue there."""
     former = rehearsal.output
     wanted = former.written()
     with MirrorMaker(former.servers, target.servers, former.topic, data_dir=directory) as mirror:
         if not wait_until(lambda: target.written() >= wanted, _MIRROR_TIMEOUT_S):
             raise ServiceError(
-                f"MirrorMaker has not copied {wanted} records within {_MIRROR_TIMEOUT_S} s: {mirror.log_path}"
+                f"MirrorMaker did not copy {wanted} records within {_MIRROR_TIMEOUT_S} s; see {mirror.log_path}"
             )
     there, here = former.records(), target.records()
     lost, doubled = difference(numbers_of(there), numbers_of(here))
@@ -151,7 +151,7 @@ def _mirror(rehearsal: Rehearsal, target: Output, directory: Path) -> None:
 
 
 def _cut_over_and_back(rehearsal: Rehearsal, scale: Scale, stack: contextlib.ExitStack) -> None:
-    """The part that all ways have in common; somebody reads all the while."""
+    """Run the steps that all ways share, while a reader reads continuously."""
     reader = stack.enter_context(contextlib.closing(LiveReader(rehearsal.output)))
     rehearsal.preflight()
     rehearsal.cut_over()
@@ -162,8 +162,8 @@ def _cut_over_and_back(rehearsal: Rehearsal, scale: Scale, stack: contextlib.Exi
     seen, there = reader.finish(), rehearsal.output.records()
     is_same = sorted(seen) == sorted(there)
     rehearsal.add(
-        "a reader, all the while",
-        "under read_committed since before the cut-over: it got each record once, and none that is not there",
+        "a reader, throughout",
+        "read with read_committed from before the cut-over; it got each record once, and none that is not there",
         records=len(seen),
         problem="" if is_same else f"{len(set(seen) - set(there))} of its records are not there, or it missed some",
     )

@@ -54,7 +54,7 @@ def test_a_half_written_batch_is_completed_by_content(pipeline: OldPipeline, spa
     recorded = pipeline.cut_over("--apply")["recorded"]
     message = pipeline.fail_new(spark, dry_run=True)
     assert (
-        f"batch 1 has {len(batch)} rows: {written} are in the output, {len(batch) - written} are to be written"
+        f"batch 1 has {len(batch)} rows: {written} are in the output, {len(batch) - written} must still be written"
         in message
     )
     assert pipeline.visible() == before
@@ -139,7 +139,7 @@ def test_rows_that_differ_in_each_attempt_are_recognised_by_their_key(
     write_half_of_batch_1(pipeline, spark)
     before = pipeline.visible()
     pipeline.cut_over("--apply")
-    assert "records are none of the batch's rows" in pipeline.fail_new(spark)
+    assert "records are not rows of the batch" in pipeline.fail_new(spark)
     assert pipeline.visible() == before
     counted = pipeline.cut_over("--apply", "--key", "json:$.id")
     assert counted["unidentified"] == 0
@@ -152,7 +152,7 @@ def test_a_key_that_is_not_unique_is_refused(pipeline: OldPipeline, spark: Spark
     pipeline.feed(100)
     write_half_of_batch_1(pipeline, spark)
     pipeline.cut_over("--apply", "--key", "key")
-    assert "stand for rows that differ" in pipeline.fail_new(spark)
+    assert "belong to rows that differ" in pipeline.fail_new(spark)
 
 
 def test_a_writer_that_goes_on_is_noticed(pipeline: OldPipeline, spark: SparkSession) -> None:
@@ -162,7 +162,7 @@ def test_a_writer_that_goes_on_is_noticed(pipeline: OldPipeline, spark: SparkSes
     pipeline.write_directly("late")
     assert "1 records were written" in pipeline.fail_new(spark)
     pipeline.cut_over("--apply")
-    assert "records are none of the batch's rows" in pipeline.fail_new(spark)
+    assert "records are not rows of the batch" in pipeline.fail_new(spark)
     pipeline.cut_over("--apply", "--other-writers")
     pipeline.run_new(spark)
     assert pipeline.visible() == Counter([*pipeline.given, "late"])
@@ -202,7 +202,7 @@ def test_a_checkpoint_that_was_restored_is_noticed(pipeline: OldPipeline, spark:
     for directory in ("offsets", "commits"):
         for name in ("1", ".1.crc", "0", ".0.crc"):
             (pipeline.checkpoint / directory / name).unlink(missing_ok=True)
-    assert "the checkpoint was restored" in pipeline.fail_new(spark, max_offsets=30)
+    assert "The checkpoint was restored" in pipeline.fail_new(spark, max_offsets=30)
 
 
 def test_after_a_finished_batch_nothing_is_left_out(pipeline: OldPipeline, spark: SparkSession) -> None:

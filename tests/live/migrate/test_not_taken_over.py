@@ -40,7 +40,7 @@ def test_a_new_query_without_take_over_is_refused_and_writes_nothing(
     pipeline.cut_over("--apply")
     message = fail_without_take_over(pipeline, spark, override=AdoptQuery(pipeline.query_id))
     assert "batch 1 was begun by another sink" in message
-    assert "take_over(exactly_once(" in message
+    assert "TakeOver(sink)" in message
     assert pipeline.visible() == before
     pipeline.fail_new_at(spark, "driver.decided")  # with take_over; Spark has not noted the batch
     assert "batch 1 was begun by another sink" in fail_without_take_over(pipeline, spark)

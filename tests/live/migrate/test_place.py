@@ -50,7 +50,7 @@ def test_a_directory_that_is_not_there_is_named() -> None:
     words = ["--bootstrap-servers", "127.0.0.1:1", "--sink", "s", "--checkpoint", "/no/such/place"]
     result = CliRunner().invoke(app, ["migrate", "rollback", *words])
     assert result.exit_code == 2
-    assert "/no/such/place is no directory" in result.output
+    assert "/no/such/place is not a directory" in result.output
 
 
 def test_a_file_system_that_does_not_answer_is_a_line(spark: SparkSession) -> None:
@@ -90,7 +90,7 @@ def kafka_sink(name: str) -> KafkaSink:
 
 @pytest.mark.parametrize("names", [("a", "b"), ("b",)])
 def test_other_sinks_would_miss_what_the_old_one_has_written(names: tuple[str, ...]) -> None:
-    with pytest.raises(ConfigurationError, match="would miss the rows that 'a' has already"):
+    with pytest.raises(ConfigurationError, match="would miss the rows that 'a' already has"):
         exactly_once(*map(kafka_sink, names), interceptors=[TakeOver(kafka_sink("a"))])
 
 

@@ -123,4 +123,4 @@ def test_wrong_arguments_say_what_to_correct(kafka: KafkaService) -> None:
     assert "there is no topic no-such-topic" in said
     status, _, said = probed(kafka.bootstrap_servers, "g", "--config", "transaction.timeout.ms=30000")
     assert status == 2
-    assert "lower --wait or --hold" in " ".join(said.split())
+    assert "Lower --wait or --hold" in " ".join(said.split())

@@ -206,10 +206,14 @@ def test_decisions_in_the_checkpoint_are_read(checkpoint: Path) -> None:
         (
             "twopc/binding-000001.json",
             with_check(b'{"format":9,"log":"","log_identity":"","sinks":{}}').decode(),
-            "Use the version that wrote it",
+            "use the version that wrote it",
         ),
-        ("twopc/registers/00000000000000000000", "twopc-register/9 x\n", "use the version that wrote it"),
-        ("twopc/registers/00000000000000000000", "twopc-register/1 x\n", "is torn or altered"),
+        (
+            "twopc/registers/00000000000000000000",
+            with_check(b'{"format":"twopc-register/9"}').decode(),
+            "use the version that wrote it",
+        ),
+        ("twopc/registers/00000000000000000000", "twopc-register/1 x\n", "is torn or was altered"),
     ],
 )
 def test_bad_input_is_one_line(checkpoint: Path, name: str, text: str | None, said: str) -> None:

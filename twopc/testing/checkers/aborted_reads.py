@@ -1,6 +1,6 @@
-"""Readers see committed records only, and what they have read neither vanishes nor changes.
+"""Check that readers see only committed records, and that records which were read neither vanish nor change.
 
-Jepsen calls a read of what its transaction never committed an aborted read (G1a).
+Jepsen calls a read of an uncommitted transaction's record an aborted read (G1a).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _CHECKER = "aborted reads"
 def aborted_reads(
     observed: Sequence[Observation], log: Sequence[LogEntry], final: Sequence[Observation]
 ) -> list[Violation]:
-    """Each record that should not have been read, or was read differently later.
+    """Find each record that should not have been read, or that read differently later.
 
     Args:
         observed: what a reader saw while the faults happened, until it had caught up.
-        log: what the partitions hold in the end.
-        final: what a new reader sees in the end.
+        log: what the partitions hold at the end.
+        final: what a new reader sees at the end.
     """
     ended = fates(log)
     seen: dict[Position, Observation] = {}

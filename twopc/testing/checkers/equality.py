@@ -1,4 +1,4 @@
-"""Input and output are equal as multisets: the output holds each source record once, unaltered."""
+"""Check that input and output are equal as multisets: the output holds each source record once, unaltered."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _CHECKER = "equality"
 def unequal(
     given: Mapping[Position, Row], observed: Sequence[Observation], source_of: SourceOf = source_in_value
 ) -> list[Violation]:
-    """Each record that is lost, doubled, made up or altered.
+    """Find each record that is lost, doubled, made up or altered.
 
     Args:
         given: what the output should hold for each source record.
         observed: everything that one reader saw of the output.
-        source_of: which source record an output record comes from.
+        source_of: returns the source record of an output record.
     """
     found: dict[Position, list[Observation]] = {}
     named, others = with_sources(observed, source_of)

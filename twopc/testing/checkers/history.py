@@ -1,4 +1,4 @@
-"""What a history is made of. Checkers are pure functions over lists of these, so a test can write a bad history by hand."""
+"""The parts of a history. Checkers are pure functions over lists of these, so a test can write a bad history by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Violation:
     """A promise that a history breaks.
 
     Attributes:
-        checker: which checker found it.
+        checker: the checker that found it.
         what: the broken promise, in a few words.
         evidence: the rows, offsets or transactions that show it.
     """
@@ -39,7 +39,7 @@ class Row(NamedTuple):
 
 
 class Producer(NamedTuple):
-    """Who wrote a record. A producer's epoch has one transaction (rule 5), so this names a transaction, too."""
+    """The writer of a record. A producer's epoch has one transaction (rule 5), so this names a transaction, too."""
 
     producer_id: int
     epoch: int
@@ -50,7 +50,7 @@ class Observation:
     """A record that a reader saw under ``read_committed``.
 
     Attributes:
-        at_s: when, by the watcher's monotonic clock.
+        at_s: when the reader saw it, by the watcher's monotonic clock, in s.
     """
 
     position: Position
@@ -61,7 +61,7 @@ class Observation:
 
 
 class Kind(Enum):
-    """What an entry of a log is."""
+    """The kind of a log entry."""
 
     ROW = "row"
     COMMIT = "commit marker"
@@ -70,7 +70,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class LogEntry:
-    """What a partition holds at an offset, visible or not."""
+    """An entry of a partition at an offset, visible or not."""
 
     position: Position
     producer: Producer
@@ -79,12 +79,12 @@ class LogEntry:
 
 @dataclass(frozen=True)
 class StableOffset:
-    """How far readers could get at a moment.
+    """The offset that readers could reach at a moment.
 
     Attributes:
-        at_s: the moment, by the watcher's monotonic clock.
+        at_s: the moment, by the watcher's monotonic clock, in s.
         stable: the last stable offset.
-        end: the high watermark; open transactions hold back what lies between.
+        end: the high watermark. Open transactions hold back the records between the two.
     """
 
     at_s: float
@@ -102,15 +102,15 @@ class Decided:
     rows: int
 
 
-#: Returns the source record of an output record: the query under test writes it into each. ValueError without one.
+#: Returns the source record of an output record. The query under test writes it into each. Raises ValueError without one.
 SourceOf = Callable[[Observation], Position]
 
 
 def source_in_value(observation: Observation) -> Position:
-    """For values that begin with ``<partition>:<offset>``, ended by a space or nothing.
+    """Return the source record of a value that begins with ``<partition>:<offset>`` and a space or its end.
 
     Raises:
-        ValueError: the value does not.
+        ValueError: the value does not begin so.
     """
     partition, _, offset = (observation.value or b"").partition(b" ")[0].partition(b":")
     return Position(int(partition), int(offset))
@@ -119,7 +119,7 @@ def source_in_value(observation: Observation) -> Position:
 def with_sources(
     observed: Iterable[Observation], source_of: SourceOf
 ) -> tuple[list[tuple[Position, Observation]], list[Observation]]:
-    """Each record with the source record that it comes from; and those that name none."""
+    """Pair each record with its source record; return these pairs, and the records without a source record."""
     named, others = [], []
     for observation in observed:
         try:
@@ -130,7 +130,7 @@ def with_sources(
 
 
 def fates(log: Iterable[LogEntry]) -> Mapping[Position, Kind | None]:
-    """For each row the marker that ends its transaction in its partition; None while it is open."""
+    """Return, for each row, the marker that ends its transaction in its partition; None while it is open."""
     ended: dict[Position, Kind | None] = {}
     waiting: dict[tuple[int, Producer], list[Position]] = defaultdict(list)
     for entry in sorted(log, key=lambda entry: entry.position):

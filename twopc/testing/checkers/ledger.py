@@ -1,4 +1,4 @@
-"""The ledger's decisions and the output's data agree."""
+"""Check that the ledger's decisions and the output's data agree."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _CHECKER = "ledger"
 def disagreeing(
     decided: Sequence[Decided], observed: Sequence[Observation], log: Sequence[LogEntry], markers: Sequence[str]
 ) -> list[Violation]:
-    """Each difference between decisions and data.
+    """Find each difference between decisions and data.
 
     Args:
-        decided: all that was ever decided; a truncated ledger no longer has that.
+        decided: everything that was ever decided; a truncated ledger no longer has it all.
         observed: everything that a reader saw of the output.
         log: what the output's partitions hold.
         markers: the visible markers' transactions (their UUIDs, the keys of the marker partitions).

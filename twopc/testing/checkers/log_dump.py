@@ -1,6 +1,6 @@
-"""What a topic's partitions really hold: rows with their producers, and the markers that end transactions.
+"""Read what a topic's partitions really hold: rows with their producers, and the markers that end transactions.
 
-No consumer says which producer wrote a record; the batches of a Fetch response do.
+The batches of a Fetch response name the producer of a record; a consumer does not.
 
 Source: https://kafka.apache.org/documentation/#controlbatch (a control record says which marker it is).
 """
@@ -12,7 +12,7 @@ from twopc.testing.checkers.history import Kind, LogEntry, Position, Producer
 
 
 def dump(bootstrap_servers: str, topic: str) -> list[LogEntry]:
-    """Every entry of every partition, up to its high watermark.
+    """Return every entry of every partition, up to its high watermark.
 
     Raises:
         RetriableError: a leader does not respond, or returns an error.

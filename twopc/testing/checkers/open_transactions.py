@@ -1,4 +1,4 @@
-"""At rest, no transaction is left open: it would hold back every reader until it times out."""
+"""Check that no transaction is open at rest, because it would hold back every reader until it times out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _AT_REST: Final = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"}
 
 
 def left_open(states: Mapping[str, str]) -> list[Violation]:
-    """The transactional ids whose state, as Kafka names it, is not one of rest."""
+    """Find the transactional ids whose state, as Kafka names it, is not a state of rest."""
     return [
         Violation("open transactions", f"{transactional_id} is {state}", (transactional_id, state))
         for transactional_id, state in sorted(states.items())
@@ -24,7 +24,7 @@ def left_open(states: Mapping[str, str]) -> list[Violation]:
 
 
 def states_of(bootstrap_servers: str, prefix: str) -> dict[str, str]:
-    """The state of every transactional id that begins with ``prefix``, over all brokers (KIP-664)."""
+    """Return the state of every transactional id that begins with ``prefix``, over all brokers (KIP-664)."""
     admin = KafkaAdminClient(bootstrap_servers=bootstrap_servers.split(","))
     try:
         listed = admin.list_transactions()

@@ -1,4 +1,4 @@
-"""Records of a key keep the order of their source, where the plan keeps a key in one task."""
+"""Check that the records of a key keep the order of their source, if the plan keeps a key in one task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def inverted(observed: Sequence[Observation], source_of: SourceOf = source_in_value) -> list[Violation]:
-    """Each record that stands behind a later one of the same key and source partition, in one output partition."""
+    """Find each record that stands behind a later one of the same key and source partition, in one output partition."""
     latest: dict[tuple[int, bytes | None, int], tuple[Position, Observation]] = {}
     violations = []
     in_order = sorted(observed, key=lambda observation: observation.position)

@@ -1,4 +1,4 @@
-"""For any output: each row is there once, no batch is there in part, and the rows of a key are in order."""
+"""Check any output: each row is there once, no batch is there in part, and the rows of a key are in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CHECKER = "rows"
 
 
 def not_once(given: Iterable[RowT], found: Iterable[RowT]) -> list[Violation]:
-    """Each row that is lost, duplicated or made up.
+    """Find each row that is lost, duplicated or made up.
 
     Args:
         given: the rows that the query has processed, distinct.
@@ -35,7 +35,7 @@ def not_once(given: Iterable[RowT], found: Iterable[RowT]) -> list[Violation]:
 
 
 def in_part(batches: Mapping[int, Collection[RowT]], found: Iterable[RowT]) -> list[Violation]:
-    """Each batch of which some rows are visible and some are not.
+    """Find each batch with some rows that are visible and some that are not.
 
     Args:
         batches: the rows of each batch.
@@ -51,11 +51,11 @@ def in_part(batches: Mapping[int, Collection[RowT]], found: Iterable[RowT]) -> l
 
 
 def out_of_order(found: Iterable[Any], key_of: Callable[[Any], Hashable]) -> list[Violation]:
-    """Each row that is read after a greater one of its key.
+    """Find each row that is read after a greater one of its key.
 
     Args:
         found: the rows in the order in which a reader sees them.
-        key_of: the key of a row.
+        key_of: returns the key of a row.
     """
     greatest: dict[Hashable, Any] = {}
     violations = []

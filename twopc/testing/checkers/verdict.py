@@ -1,4 +1,4 @@
-"""All checkers over one Kafka sink, once its cluster is at rest: what a test asks after its nemesis has ended."""
+"""Run all checkers over one Kafka sink, after the nemesis has ended and the cluster is at rest."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def verdict(  # noqa: PLR0913 - a history has that many parts
     """Collect the history and return every broken promise.
 
     Args:
-        sink: whose output, ledger and transactions are checked; its ledger was never truncated.
-        bootstrap_servers: of the cluster itself, not of a proxy.
-        watcher: has read the output from the start.
+        sink: the sink to check, with its output, ledger and transactions. Its ledger must never have been truncated.
+        bootstrap_servers: the addresses of the cluster itself, not of a proxy.
+        watcher: a watcher that has read the output from the start.
         given: what each source record should be in the output.
-        source_of: which source record an output record comes from.
-        stall_bound_s: how long open transactions may hold readers back.
+        source_of: returns the source record of an output record.
+        stall_bound_s: how long open transactions may hold readers back, in s.
     """
     assert sink.topic is not None, "one output topic"
     left = _left_open(sink, bootstrap_servers)
@@ -68,7 +68,7 @@ def verdict(  # noqa: PLR0913 - a history has that many parts
 
 
 def _left_open(sink: KafkaSink, bootstrap_servers: str) -> list[Violation]:
-    """What is still open after a while: Kafka answers EndTxn before it writes the markers."""
+    """Find what is still open after a while. Kafka answers EndTxn before it writes the markers."""
     deadline = time.monotonic() + _COMES_TO_REST_S
     while (left := left_open(states_of(bootstrap_servers, f"{sink.name}."))) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -76,7 +76,7 @@ def _left_open(sink: KafkaSink, bootstrap_servers: str) -> list[Violation]:
 
 
 def decided_of(sink: KafkaSink) -> list[Decided]:
-    """The handles that the ledger's decisions name, repairs included."""
+    """Return the handles that the ledger's decisions name, repairs included."""
     ledger = sink.create_decision_log()
     try:
         return _holding(sink, [entry.record for entry in ledger.inspect().entries])
@@ -85,7 +85,7 @@ def decided_of(sink: KafkaSink) -> list[Decided]:
 
 
 def _holding(sink: KafkaSink, records: Iterable[Record]) -> list[Decided]:
-    """A later decision of a batch replaces the earlier one, a repair replaces it task by task."""
+    """Return the handles that hold in the end. A later decision replaces an earlier one; a repair replaces it task by task."""
     held: dict[tuple[str, int], dict[int, Decided]] = {}
     for record in records:
         if not isinstance(record, (Decision, Repair)):

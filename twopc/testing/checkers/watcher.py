@@ -27,16 +27,16 @@ _ANSWER_TIMEOUT_S: Final = 30.0
 
 
 class Watcher:
-    """Reads a topic from its beginning, in a thread of its own, until its context ends.
+    """Reads a topic from its beginning, in a separate thread, until its context ends.
 
     Args:
-        bootstrap_servers: of the cluster itself, not of a proxy with faults.
-        topic: what it reads; partitions added later are not read.
-        options: further options of the consumer, the connection's for example.
+        bootstrap_servers: the addresses of the cluster itself, not of a proxy with faults.
+        topic: the topic to read; partitions that are added later are not read.
+        options: further options of the consumer, for example those of the connection.
 
     Attributes:
-        observed: every record that it read, in that order.
-        stable_offsets: how far it could read, each time librdkafka reported.
+        observed: every record that the watcher read, in order.
+        stable_offsets: the offsets up to which it could read, each time that librdkafka reported them.
     """
 
     def __init__(self, bootstrap_servers: str, topic: str, **options: Any) -> None:
@@ -47,7 +47,7 @@ class Watcher:
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap_servers,
-                "log_level": 0,  # brokers that go away are what happens here
+                "log_level": 0,  # here it is normal that brokers go away
                 "group.id": f"watcher-{uuid.uuid4().hex}",
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "error",  # a silent jump would hide what was lost
@@ -75,7 +75,7 @@ class Watcher:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop; raises what went wrong in the thread."""
+        """Stop reading; raise the error of the thread, if any."""
         self._is_over.set()
         self._thread.join()
         self._consumer.close()
@@ -83,10 +83,10 @@ class Watcher:
             raise self._error
 
     def catch_up(self, within_s: float = 30) -> list[Observation]:
-        """Wait until it has read all that can be read now; returns everything it has read.
+        """Wait until everything that is readable now has been read; return everything read so far.
 
         Raises:
-            AssertionError: it did not catch up in time.
+            AssertionError: the watcher did not catch up in time.
         """
         deadline = time.monotonic() + within_s
         ends = self._stable_ends()
@@ -97,7 +97,9 @@ class Watcher:
             )
         if self._error is not None:
             raise self._error
-        assert done, f"not caught up after {within_s:g} s: read up to {self._reached}, the end is {ends}"
+        assert done, (
+            f"the watcher did not catch up within {within_s:g} s: it read up to {self._reached}, the end is {ends}"
+        )
         return list(self.observed)
 
     def _stable_ends(self) -> dict[int, int]:
@@ -107,7 +109,7 @@ class Watcher:
             request_timeout=_ANSWER_TIMEOUT_S,
         )
         ends = {where.partition: future.result().offset for where, future in asked.items()}
-        assert min(ends.values()) >= 0, f"no answer: {ends}"  # librdkafka reports -1
+        assert min(ends.values()) >= 0, f"a broker did not answer: {ends}"  # then librdkafka reports -1
         return ends
 
     def _watch(self) -> None:
@@ -125,7 +127,7 @@ class Watcher:
         error = message.error()
         partition, offset = message.partition() or 0, message.offset() or 0
         if error is None:
-            headers: Any = tuple(message.headers() or ())  # a list of pairs, whatever its declaration says
+            headers: Any = tuple(message.headers() or ())  # a list of pairs, although its declaration says otherwise
             self.observed.append(
                 Observation(Position(partition, offset), message.key(), message.value(), headers, time.monotonic())
             )
@@ -133,7 +135,7 @@ class Watcher:
         elif error.code() in _LOST:
             raise AssertionError(f"{self._topic}/{partition} lost records that were not read yet: {error.str()}")
         elif error.code() != _AT_END:
-            return  # a broker that went away: librdkafka reconnects by itself
+            return  # a broker went away, and librdkafka reconnects by itself
         with self._moved:
             self._reached[partition] = max(self._reached[partition], offset)
             self._moved.notify_all()
@@ -149,11 +151,11 @@ class Watcher:
 
 
 def _partitions_of(consumer: Consumer, topic: str) -> list[int]:
-    """The topic's partitions. Waits for a new topic: a broker that does not know it yet reports none."""
+    """Return the topic's partitions. Wait for a new topic, of which a broker reports no partition until it knows it."""
     deadline = time.monotonic() + _ANSWER_TIMEOUT_S
     while time.monotonic() < deadline:
         found = consumer.list_topics(topic, timeout=_ANSWER_TIMEOUT_S).topics[topic].partitions
         if found and all(partition.leader >= 0 for partition in found.values()):
             return sorted(found)
         time.sleep(_POLL_S)
-    raise AssertionError(f"{topic} has no leader for every partition")
+    raise AssertionError(f"{topic} has partitions without a leader")

@@ -1,4 +1,4 @@
-"""Transactions are visible whole or not at all, over all their partitions."""
+"""Check that each transaction is visible completely or not at all, over all its partitions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _CHECKER = "whole transactions"
 
 
 def torn(observed: Sequence[Observation], log: Sequence[LogEntry]) -> list[Violation]:
-    """Each transaction that is visible in part.
+    """Find each transaction that is visible in part.
 
     Args:
-        observed: everything that a reader saw at rest: the partitions of one transaction become visible one after
+        observed: everything that a reader saw at rest, because the partitions of one transaction become visible one after
             the other.
-        log: what the partitions hold; assumes one transaction for each epoch of a producer (rule 5).
+        log: what the partitions hold. Each epoch of a producer must have one transaction (rule 5).
     """
     seen = {row.position for row in observed}
     ended = fates(log)

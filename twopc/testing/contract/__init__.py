@@ -1,4 +1,4 @@
-"""The contract suite: what every sink behind this toolkit does, as tests that run against a sink of your own.
+"""The contract suite: tests of what every sink behind this toolkit does, to run against your own sink.
 
 A test module names the sink, and pytest runs the suite::
 
@@ -7,7 +7,7 @@ A test module names the sink, and pytest runs the suite::
         def case(self, tmp_path):
             return Case(MySink("payments", tmp_path), rows=..., visible=...)
 
-Put the ``crash_point(…)`` calls of docs/writing-a-sink.md into your sink: a point that it does not pass is skipped.
+Put the ``crash_point(…)`` calls of docs/writing-a-sink.md into your sink. The suite skips a point that the sink does not pass.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Case", "Crash", "Driver", "Engine", "Query", "SinkContract", "die", 
 
 
 class SinkContract(TransactionContract, QueryContract):
-    """Subclass it as ``Test…`` and give the fixture ``case``; parametrise that fixture to run several sinks."""
+    """The suite. Subclass it as ``Test…`` and define the fixture ``case``; parametrise the fixture to run several sinks."""
 
     @pytest.fixture
     def case(self) -> Case:
@@ -38,7 +38,7 @@ class SinkContract(TransactionContract, QueryContract):
 
     @pytest.fixture(autouse=True)
     def _nothing_left(self) -> Iterator[None]:
-        """No crash point stays armed and no connection open, whatever becomes of a test."""
+        """Disarm every crash point and close every connection after a test, even if it failed."""
         crash_points.disarm()
         yield
         crash_points.disarm()

@@ -1,4 +1,4 @@
-"""What the contract suite has to know about a sink under test."""
+"""What the contract suite must know about a sink under test."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class Crash(BaseException):
-    """The death of a process, within one process: no ``except Exception`` of a product may swallow it."""
+    """The death of a process, simulated within one process. No ``except Exception`` of a product can swallow it."""
 
 
 def die() -> None:
-    """Crash.
+    """Simulate the death of this process.
 
     Raises:
         Crash: always.
@@ -29,17 +29,17 @@ def die() -> None:
 
 @dataclass
 class Case:
-    """A sink with an empty output of its own, and how the suite writes to it and reads from it.
+    """A sink with an empty output of its own, and the way in which the suite writes to it and reads from it.
 
     Attributes:
         sink: the sink.
-        rows: turns numbers into rows that the sink takes.
-        visible: the numbers that a reader sees now, sorted, each as often as it was applied.
-        crash: ends this process, as far as the sink and everything made from it can tell. Raises :class:`Crash`.
-        silence: makes the outside world stop answering while the context lasts; None where that is not possible.
+        rows: turns numbers into rows that the sink accepts.
+        visible: returns the numbers that a reader sees now, sorted, each as often as it was applied.
+        crash: ends this process, as far as the sink and everything made from it can see. Raises :class:`Crash`.
+        silence: makes the outside world stop answering while the context lasts; None if that is not possible.
         is_outside: whether a prepared transaction outlives the process that prepared it. False skips that test.
         notices_copies: whether the sink notices drivers on copies of a checkpoint (``has_newer_decision``). False skips
-            those tests; a sink with a decision log of its own does not need them.
+            those tests, which a sink with its own decision log does not need.
     """
 
     sink: TwoPhaseCommitSink[Any]
@@ -52,5 +52,5 @@ class Case:
 
 
 def numbers(values: Sequence[int]) -> pa.RecordBatch:
-    """Rows with one column, ``value``: for :attr:`Case.rows`."""
+    """Make rows with one column, ``value``, for :attr:`Case.rows`."""
     return pa.record_batch({"value": pa.array(values, pa.int64())})

@@ -1,4 +1,4 @@
-"""What drives a sink without Spark: a committer step by step, and a coordinator over an engine of three tasks."""
+"""Drive a sink without Spark: with a committer, step by step, and with a coordinator over an engine of three tasks."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ opened: list[Any] = []
 
 
 def close_opened() -> None:
-    """Close every driver and coordinator of this module: call it after each test."""
+    """Close every driver and coordinator of this module. Call this after each test."""
     while opened:
         opened.pop().close()
 
 
 def attempt_of(work: Work, sink: str, partition: int) -> TaskAttempt:
-    """What the sink of that name is given for one task of ``work``."""
+    """Return what the named sink gets for one task of ``work``."""
     return TaskAttempt(
         query_id=work.batch.query_id,
         batch_id=work.batch.batch_id,
@@ -50,7 +50,7 @@ def attempt_of(work: Work, sink: str, partition: int) -> TaskAttempt:
 
 
 def is_wanted(work: Work, sink: str, partition: int) -> bool:
-    """Whether the task writes to the sink of that name; it is evaluated and reported in any case (rule 9)."""
+    """Whether the task writes to the named sink. It is evaluated and reported in any case (rule 9)."""
     return work.mode.includes((sink, partition))
 
 
@@ -58,9 +58,9 @@ class Driver:
     """One run of a query, step by step.
 
     Attributes:
-        committer: has acquired the sink.
-        claim: what it acquired the sink with.
-        driver_epoch: what it was given.
+        committer: the committer, which has acquired the sink.
+        claim: the claim with which it acquired the sink.
+        driver_epoch: the driver epoch that it received.
     """
 
     def __init__(self, sink: TwoPhaseCommitSink[Any]) -> None:
@@ -76,28 +76,28 @@ class Driver:
             log.read()
 
     def begin(self) -> dict[str, Any]:
-        """Begin an attempt; returns its ``scan_start``."""
+        """Begin an attempt; return its ``scan_start``."""
         return dict(self.committer.begin_attempt())
 
     def prepare(self, rows: pa.RecordBatch, *, partition: int = 0) -> Any:
-        """Run one task; returns its handle, None for a task without rows."""
+        """Run one task; return its handle, or None for a task without rows."""
         self._counter += 1
         task = TaskAttempt(QUERY_ID, 0, Attempt(self.driver_epoch, self._counter), partition, self.driver_epoch, -1)
         return run_task(self._sink, task, rows)
 
     def commit(self, handles: Sequence[Any], scan_start: Mapping[str, Any]) -> list[Any]:
-        """Confirm and commit; returns the evidence, in the order of the handles."""
+        """Confirm and commit; return the evidence, in the order of the handles."""
         self.committer.confirm(handles, 0)
         found = self.committer.commit(handles, scan_start)
         return [found[handle] for handle in handles]
 
     def close(self) -> None:
-        """Release its connections."""
+        """Release the connections."""
         self.committer.close()
 
 
 class Engine:
-    """Batch n has the rows of three tasks, one of them empty. A task that dies cleans nothing up."""
+    """An engine whose batches have three tasks, one of them empty. A task that dies cleans nothing up."""
 
     def __init__(self, case: Case) -> None:
         self._case = case
@@ -121,7 +121,7 @@ class Engine:
 
 
 def run_task(sink: TwoPhaseCommitSink[Any], task: TaskAttempt, rows: pa.RecordBatch) -> Any:
-    """Run one task attempt up to its handle. Without ``finally``: a dead process closes nothing."""
+    """Run one task attempt up to its handle. There is no ``finally``, because a dead process closes nothing."""
     writer = sink.create_writer(task)
     writer.write_rows(rows)
     handle = writer.snapshot_state(task.batch_id)
@@ -132,22 +132,22 @@ def run_task(sink: TwoPhaseCommitSink[Any], task: TaskAttempt, rows: pa.RecordBa
 
 
 def rows_of(batch: int) -> list[list[int]]:
-    """The numbers of each task of a batch."""
+    """Return the numbers of each task of a batch."""
     return [[batch * 100 + partition * 10 + i for i in range(5)] for partition in (0, 1)] + [[]]
 
 
 def all_rows(*batches: int) -> list[int]:
-    """The numbers of these batches, sorted."""
+    """Return the numbers of these batches, sorted."""
     return sorted(row for batch in batches for rows in rows_of(batch) for row in rows)
 
 
 def batch_of(batch: int, query_id: str = QUERY_ID) -> Batch:
-    """The batch as Spark's checkpoint would describe it."""
+    """Return the batch as Spark's checkpoint would describe it."""
     return Batch(query_id, batch, (f"offset-{batch}",), lambda of: (f"offset-{of}",))
 
 
 class DecidingFiles(LocalFiles):
-    """A checkpoint's files that pass ``driver.deciding``: the decision is written, and its writer is not told yet."""
+    """A checkpoint's files that pass ``driver.deciding`` once the decision is written and its writer does not know it yet."""
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """See :class:`twopc.files.Files`."""
@@ -158,7 +158,7 @@ class DecidingFiles(LocalFiles):
 
 
 class Query:
-    """A query over one sink; every :meth:`run` is a new run of it over the same checkpoint."""
+    """A query over one sink. Every :meth:`run` is a new run over the same checkpoint."""
 
     def __init__(self, case: Case, directory: Path, *, query_id: str = QUERY_ID) -> None:
         self._case = case
@@ -184,6 +184,6 @@ class Query:
         return engine
 
     def copied(self, directory: Path) -> Query:
-        """The query of a copy of the checkpoint as it is now."""
+        """Return a query on a copy of the checkpoint as it is now."""
         shutil.copytree(self._directory, directory / "checkpoint")
         return Query(self._case, directory)

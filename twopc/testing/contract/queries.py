@@ -1,4 +1,4 @@
-"""What every sink does under whole queries: crashes at each step of the protocol, and copies of the checkpoint."""
+"""Tests of every sink under complete queries: crashes at each step of the protocol, and copies of the checkpoint."""
 
 # ruff: noqa: D102 - the names of tests are their claims
 
@@ -40,7 +40,7 @@ class QueryContract:
         assert case.visible() == all_rows(0, 1, 2)
 
     def test_every_row_is_visible_once_after_a_crash_during_its_first_commit(self, case: Case, tmp_path: Path) -> None:
-        # Not after an earlier batch: the restart commits that one again, and would pass the point then.
+        # There is no earlier batch, because the restart would commit that one again, and pass the point then.
         query = Query(case, tmp_path)
         crash_points.arm("driver.committing", case.crash)
         with contextlib.suppress(Crash):
@@ -67,7 +67,7 @@ class QueryContract:
 
     @pytest.fixture
     def noticing(self, case: Case) -> Case:
-        """A sink whose decisions are in the checkpoint, and that notices drivers on copies of it."""
+        """A sink whose decisions are in the checkpoint, and which notices drivers on copies of the checkpoint."""
         if not case.notices_copies:
             pytest.skip("this sink does not notice copies of a checkpoint (Case.notices_copies)")
         return case
@@ -101,7 +101,7 @@ class QueryContract:
         assert noticing.visible() == all_rows(0, 1)
 
     def test_only_the_copy_that_wrote_last_may_start_again(self, noticing: Case, tmp_path: Path) -> None:
-        """The other one had decided, and was fenced before it could commit."""
+        """The other copy had decided, and was fenced before it could commit."""
         query = Query(noticing, tmp_path)
         query.run(0)
         copy = query.copied(tmp_path / "copy")
@@ -121,7 +121,7 @@ class QueryContract:
     def test_a_query_that_ended_another_may_crash_before_its_first_decision(
         self, noticing: Case, tmp_path: Path
     ) -> None:
-        """What the former query has decided says nothing about the new one's checkpoint."""
+        """The former query's decisions say nothing about the new query's checkpoint."""
         Query(noticing, tmp_path).run(0)
         new = Query(noticing, tmp_path / "new", query_id="query-b")
         ends = Settings(overrides=Overrides(end_query_id=QUERY_ID))

@@ -1,4 +1,4 @@
-"""What every sink does with one transaction, its handles, and drivers that replace each other."""
+"""Tests of every sink with one transaction, its handles, and drivers that replace each other."""
 
 # ruff: noqa: D102 - the names of tests are their claims
 
@@ -109,7 +109,7 @@ class TransactionContract:
 
     def test_another_process_commits_what_a_dead_one_prepared(self, case: Case) -> None:
         if not case.is_outside:
-            pytest.skip("what this sink prepares ends with its process (Case.is_outside)")
+            pytest.skip("a transaction that this sink prepares ends with its process (Case.is_outside)")
         spawn = multiprocessing.get_context("spawn")
         receiver, sender = spawn.Pipe(duplex=False)
         child = spawn.Process(target=_prepare_and_die, args=(case.sink, case.rows(ROWS), sender))
@@ -167,7 +167,7 @@ class TransactionContract:
         assert winner.committer.initialize_state([handle], scan_start) == {handle: Evidence.COMMITTED}
         later = winner.prepare(case.rows(OTHERS))
         winner.commit([later], winner.begin())
-        with contextlib.suppress(FencedError):  # it may also be told that it has lost
+        with contextlib.suppress(FencedError):  # the store may also refuse it
             assert loser.committer.commit([handle], scan_start)[handle] is not Evidence.ABORTED
         assert case.visible() == ROWS + OTHERS
 

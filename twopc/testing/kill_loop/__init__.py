@@ -1,4 +1,4 @@
-"""The kill loop: run a streaming query on real Spark, kill it again and again, and compare its output with its input.
+"""The kill loop: run a streaming query on real Spark, kill it repeatedly, and compare its output with its input.
 
 It takes any ``foreachBatch`` function, or any function that makes a ``DataStreamWriter``::
 

@@ -1,6 +1,6 @@
-"""One run of the query under test, a process of its own: ``python -m twopc.testing.kill_loop RUN`` (JSON).
+"""One run of the query under test, in a separate process: ``python -m twopc.testing.kill_loop RUN`` (JSON).
 
-It processes all the input there is (``availableNow``) and ends.
+It processes all available input (``availableNow``) and ends.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _writer(run: Run, session: SparkSession) -> DataStreamWriter:
 
 
 def main() -> None:
-    """Run what the command line says."""
+    """Run the query that the command line describes."""
     run = msgspec.json.decode(sys.argv[1], type=Run)
     sys.path[:] = run.path
     environment = run.environment()

@@ -1,4 +1,4 @@
-"""Which kills a query gets: drawn from a seed, or at a fixed place of the batch where a sink that is wrong shows it."""
+"""The kills of a query: drawn from a seed, or at a fixed place of the batch where a wrong sink shows its fault."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ if TYPE_CHECKING:
 
 
 class Moment(Enum):
-    """When a query is killed. All but POINT work with any sink."""
+    """The moment of a kill. All moments but POINT work with any sink."""
 
-    #: The function of ``foreachBatch`` has returned, Spark has not yet noted the batch as done: Spark will replay it.
+    #: The function of ``foreachBatch`` has returned, but Spark has not yet recorded the batch as done, so it will replay it.
     AFTER = "after"
     #: One task of the batch is held before its end, until others have written their rows or had the time to.
     DURING = "during"
-    #: Spark has planned the batch, the function of ``foreachBatch`` has not been called.
+    #: Spark has planned the batch, but has not called the function of ``foreachBatch``.
     BEFORE = "before"
     #: Some time after a task of the batch has begun.
     RANDOM = "random"
     #: The output has grown by some records. Nothing in the query's processes waits for this kill.
     OUTSIDE = "outside"
-    #: A crash point of this toolkit.
+    #: The query reaches a crash point of this toolkit.
     POINT = "point"
 
 
-#: What a query gets first: with these two a sink that writes a replayed batch again always shows it.
+#: The first kills of a query. With these two, a sink that writes a replayed batch again always shows it.
 ALWAYS_SHOWS = (Moment.AFTER, Moment.DURING)
 _DRAWN = (Moment.AFTER, Moment.DURING, Moment.BEFORE, Moment.RANDOM, Moment.RANDOM)
 _LONGEST_DELAY_S = 1.5
-#: A run gets about so many batches, so that its kill finds its moment.
+#: A run gets about this number of batches, so that its kill finds its moment.
 BATCHES_A_KILL = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kill:
-    """A SIGKILL to come, of the query's driver, its JVM and its Python workers.
+    """A planned SIGKILL of the query's driver, its JVM and its Python workers.
 
     Attributes:
-        moment: when.
+        moment: when the kill comes.
         point: the crash point, with POINT.
-        passage: at which passage of the point, or at which batch of the run, with POINT, BEFORE and AFTER.
-        delay_s: how long after the task has begun, with RANDOM.
-        progress: by which share of the run's first batches the output has grown, with OUTSIDE.
+        passage: the passage of the point with POINT, or the batch of the run with BEFORE and AFTER.
+        delay_s: how long after the beginning of the task, in s, with RANDOM.
+        progress: the share of the run's first batches by which the output has grown, with OUTSIDE.
         records: the same in records; the loop computes it.
     """
 
@@ -58,11 +58,11 @@ class Kill:
 
     @property
     def fault(self) -> str:
-        """What arms its crash point, for :func:`twopc.testing.crash_points.arm_from`; "" for all other moments."""
+        """The text that arms the crash point, for :func:`twopc.testing.crash_points.arm_from`; "" for all other moments."""
         return f"{self.point}@{self.passage}=kill" if self.point else ""
 
     def fitted(self, records: int, batch_rows: int) -> Kill:
-        """The same kill, moved so that a run that gets so many new records reaches it."""
+        """Return the same kill, moved so that a run with this number of new records reaches it."""
         first_batches = min(records, BATCHES_A_KILL * batch_rows)
         return replace(
             self,
@@ -71,7 +71,7 @@ class Kill:
         )
 
     def __str__(self) -> str:
-        """As it is reported."""
+        """Describe the kill for reports."""
         if self.moment is Moment.RANDOM:
             return f"random+{self.delay_s:.2f}s"
         if self.moment is Moment.OUTSIDE:
@@ -82,7 +82,7 @@ class Kill:
 
 
 def planned(seed: int, count: int, *, moments: Sequence[Moment], crash_points: Sequence[str]) -> list[Kill]:
-    """The kills of a run: each crash point, then each moment, in the order given; what is left is drawn from the seed."""
+    """Plan the kills: each crash point, then each moment, in the given order. The seed gives the rest."""
     chance = random.Random(f"kill loop {seed}")  # noqa: S311 - chaos, not cryptography
     fixed = [Kill(moment=Moment.POINT, point=point) for point in crash_points]
     fixed += [_kill(moment, chance) for moment in moments]

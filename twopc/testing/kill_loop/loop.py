@@ -1,4 +1,4 @@
-"""The loop itself: feed, start, kill, restart, until all input is processed; then count."""
+"""The loop itself: feed, start, kill and restart a query until all input is processed, then count."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 _KILLED: Final = 128 + 9
 _POLL_S: Final = 0.02
-#: Longest time without a finished batch. Spark starts in 5 s on a quiet machine, and a batch takes a second.
+#: The longest time without a finished batch. Spark starts in 5 s on a quiet machine, and a batch takes a second.
 _STUCK_S: Final = 300
-#: How long the other tasks of a held batch have to show their rows.
+#: The time that the other tasks of a held batch have to show their rows.
 _SETTLE_S: Final = 5.0
 _LOG_LINES: Final = 40
 _WORKER_DIED: Final = "Python worker exited unexpectedly"
 
 
 class QueryFailedError(ServiceError):
-    """The query under test ended, or hung, by itself. The message has the end of its log."""
+    """The query under test ended or hung by itself. The message quotes the end of its log."""
 
 
 def kill_loop(  # noqa: PLR0913 - all but the first two by name, most of them with defaults
@@ -53,33 +53,34 @@ def kill_loop(  # noqa: PLR0913 - all but the first two by name, most of them wi
     crash_points: Sequence[str] = (),
     spark: Mapping[str, str] | None = None,
 ) -> Outcome:
-    """Run a query until it has processed all its input, kill it on the way, and count what its output holds.
+    """Run a query until it has processed all its input, kill it on the way, and count the records in its output.
 
-    Every run is a process of its own with a real Spark (``local[2]``), and gets its share of the input only, so that
-    every kill finds work in progress. A kill ends the driver, its JVM and its Python workers at once.
+    Every run is a separate process with a real Spark (``local[2]``), and gets only its share of the input, so that every
+    kill finds work in progress. A kill ends the driver, its JVM and its Python workers at once.
 
     Args:
         read: returns the numbers that the output holds now (the column ``number`` or ``value``), each as often as it is
             there. It is also called while the query runs, when the output may not exist yet.
         directory: an empty directory for the input, the checkpoint and the logs.
-        foreach_batch: what ``foreachBatch`` calls, ``function(frame, batch_id)``; a callable or ``"module:name"``.
-        query: instead of ``foreach_batch``: ``function(frame, checkpoint)`` returns the ``DataStreamWriter``. The loop
-            adds the checkpoint and the trigger, and starts it.
-        source: where the query reads; JSON files by default. See :mod:`twopc.testing.kill_loop.records`.
-        rows: how many records it is fed in all.
-        kills: how often it is killed.
-        seed: what the kills are drawn from; drawn itself by default.
-        moments: the first kills, before those that are drawn.
+        foreach_batch: the function that ``foreachBatch`` calls, ``function(frame, batch_id)``; a callable or
+            ``"module:name"``.
+        query: instead of ``foreach_batch``, a function ``function(frame, checkpoint)`` that returns the
+            ``DataStreamWriter``. The loop adds the checkpoint and the trigger, and starts it.
+        source: the source that the query reads; JSON files by default. See :mod:`twopc.testing.kill_loop.records`.
+        rows: the number of records that the query is fed in all.
+        kills: the number of kills.
+        seed: the seed of the kills; a random one by default.
+        moments: the first kills, before the drawn ones.
         crash_points: where to kill first, for queries that use this toolkit; see :data:`twopc.crash_points.POINTS`.
         spark: further settings of the Spark session.
 
     Raises:
-        QueryFailedError: the query ended, or hung, by itself.
-        ValueError: neither ``foreach_batch`` nor ``query`` was given, or both; or too few rows.
+        QueryFailedError: the query ended or hung by itself.
+        ValueError: neither or both of ``foreach_batch`` and ``query`` were given, or too few rows.
     """
     if rows < BATCHES_A_KILL * (kills + 1) * 2:
         raise ValueError(
-            f"kill_loop(rows={rows}, kills={kills}): give at least {BATCHES_A_KILL * (kills + 1) * 2} rows"
+            f"kill_loop(rows={rows}, kills={kills}): these kills need at least {BATCHES_A_KILL * (kills + 1) * 2} rows"
         )
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     loop = KillLoop(
@@ -103,18 +104,18 @@ class KillLoop:
 
     Attributes:
         read, foreach_batch, query, directory, rows, spark: see :func:`kill_loop`.
-        source: where the query reads.
-        batch_rows: how many of them a batch has.
-        keys: how many keys the source's records have.
-        checkpoint: the query's, by default in ``directory``. Several loops over the same one are one query.
+        source: the source that the query reads.
+        batch_rows: the number of rows in a batch.
+        keys: the number of keys of the source's records.
+        checkpoint: the query's checkpoint, by default in ``directory``. Several loops with the same checkpoint are one query.
         java_home: the Java to run on.
-        written: how much the output has grown, visible or not; by default what ``read`` returns is counted.
-        insists: replace a kill whose moment never came by one from outside, and an earlier one each time.
+        written: returns how much the output has grown, visible or not; by default the loop counts what ``read`` returns.
+        insists: replace a kill whose moment never came with a kill from outside, which comes earlier each time.
         on_batch: called with the id of the batch that Spark has just finished.
-        on_kill: called after each kill, with how it is reported.
+        on_kill: called after each kill with its description.
         kills: the kills that happened.
         missed: the kills whose moment never came.
-        seconds: how long all runs took.
+        seconds: how long all runs took, in s.
     """
 
     read: Callable[[], Iterable[int | str | bytes]]
@@ -142,7 +143,7 @@ class KillLoop:
     def __post_init__(self) -> None:
         function = self.foreach_batch if self.query is None else self.query
         if function is None or (self.foreach_batch is not None and self.query is not None):
-            raise ValueError("kill_loop() takes foreach_batch=… or query=…, one of them")
+            raise ValueError("kill_loop() takes either foreach_batch=… or query=…, and exactly one of them")
         self.directory.mkdir(parents=True, exist_ok=True)
         self._target = function if isinstance(function, str) else pickled(function, self.directory)
 
@@ -150,11 +151,11 @@ class KillLoop:
         """Process all rows, with these kills on the way. Each kill's run gets its share of the rows.
 
         Args:
-            kills: in their order.
-            ends: run the query to its end at last; else it stays as the last kill has left it.
+            kills: the kills, in their order.
+            ends: run the query to its end after the kills; else it stays as the last kill left it.
 
         Raises:
-            QueryFailedError: the query ended, or hung, by itself; or all rows were processed before every kill happened.
+            QueryFailedError: the query ended or hung by itself, or it processed all rows before every kill happened.
         """
         began = time.monotonic()
         waiting = deque(kills)
@@ -179,7 +180,7 @@ class KillLoop:
         self.seconds = time.monotonic() - began
 
     def outcome(self, seed: int) -> Outcome:
-        """Compare what was fed with what is there."""
+        """Compare the records that were fed with those in the output."""
         return judge(
             self._fed,
             map(int, self.read()),
@@ -191,13 +192,13 @@ class KillLoop:
         )
 
     def _feed(self, count: int) -> None:
-        """Add so many records, a batch at a time."""
+        """Add a number of records to the source, a batch at a time."""
         for first in range(self._fed, self._fed + count, self.batch_rows):
             self.source.feed(range(first, min(first + self.batch_rows, self._fed + count)))
         self._fed += count
 
     def _run_once(self, kill: Kill | None) -> str:
-        """Run the query to its end or to the kill; returns how it was killed, "" if it was not."""
+        """Run the query to its end or to the kill; return how it was killed, or "" if it was not killed."""
         self._runs += 1
         log, reached = self.directory / f"run-{self._runs}.log", self.directory / f"run-{self._runs}.reached"
         run = Run(
@@ -222,10 +223,10 @@ class KillLoop:
         raise QueryFailedError(f"The query failed with exit code {code}. {_tail(log)}")
 
     def _watch(self, processes: QueryProcesses, kill: Kill | None, log: Path, reached: Path) -> str:
-        """Wait for the end, or bring it about at the moment of the kill; returns how the query was killed from here."""
+        """Wait for the end, or kill the query at the moment of the kill; return how it was killed from here."""
         before, finished, deadline = self._written(), -1, time.monotonic() + _STUCK_S
         while True:
-            is_over = processes.exit_code is not None  # before the last look at the checkpoint
+            is_over = processes.exit_code is not None  # look at this before the last look at the checkpoint
             if (latest := self._finished_batch()) > finished:
                 finished, deadline = latest, time.monotonic() + _STUCK_S
                 self.on_batch(finished)
@@ -239,7 +240,7 @@ class KillLoop:
             time.sleep(_POLL_S)
 
     def _due(self, kill: Kill, before: int, reached: Path) -> str:
-        """Return how a kill whose moment has come is reported, "" before it."""
+        """Describe a kill whose moment has come; return "" before that moment."""
         if kill.moment is Moment.OUTSIDE:
             grown = self._written() - before
             return str(replace(kill, records=grown)) if grown >= kill.records else ""
@@ -256,14 +257,14 @@ class KillLoop:
         return self.checkpoint or self.directory / "checkpoint"
 
     def _finished_batch(self) -> int:
-        """The last batch that Spark has noted as done, -1 before the first."""
+        """Return the last batch that Spark has recorded as done, or -1 before the first."""
         commits = self._checkpoint.glob("commits/*")
         return max((int(path.name) for path in commits if path.name.isdecimal()), default=-1)
 
     def _written(self) -> int:
         if self.written is not None:
             return self.written()
-        with contextlib.suppress(Exception):  # there is no output yet, or it is locked: read again at the end
+        with contextlib.suppress(Exception):  # the output may not exist yet, or be locked; the end reads it again
             return len(list(self.read()))
         return 0
 

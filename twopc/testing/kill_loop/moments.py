@@ -1,6 +1,6 @@
-"""How a query stands still at the moment of its kill: inside the process that is to be killed.
+"""Make a query stand still at the moment of its kill, inside the process that will be killed.
 
-A moment that is reached writes a file. Whoever watches that file kills the whole session; nothing here returns before.
+A moment that is reached writes a file. The loop watches that file and kills the whole session; nothing here returns before.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-#: Longer than any kill takes; then the moment fails, and with it the query.
+#: This is longer than any kill takes. After it, the moment fails, and the query with it.
 _HELD_S: Final = 600
 
 
 @dataclass(frozen=True)
 class Gate:
-    """Passes rows through; its last task is held at its end, or only reported at its start.
+    """Passes rows through. It holds the last task at its end, or only reports its start.
 
     Attributes:
         reached: the file to write.
-        holds: whether the task is held.
+        holds: whether to hold the task.
     """
 
     reached: str
     holds: bool
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        """``mapInArrow``'s function."""
+        """Pass the rows of one task; the function for ``mapInArrow``."""
         context = TaskContext.get()
         is_last = context is not None and context.partitionId() == TASKS - 1
         if is_last and not self.holds:
@@ -58,11 +58,11 @@ def stand_still(reached: str) -> None:
     """
     Path(reached).touch()
     time.sleep(_HELD_S)
-    raise RuntimeError(f"not killed within {_HELD_S} s of {reached}")
+    raise RuntimeError(f"this process was not killed within {_HELD_S} s of {reached}")
 
 
 def gated(frame: DataFrame, kill: Kill, reached: str) -> DataFrame:
-    """The frame, with a gate where the moment needs one."""
+    """Return the frame, with a gate if the moment needs one."""
     if kill.moment not in {Moment.DURING, Moment.RANDOM}:
         return frame
     return frame.mapInArrow(Gate(reached, holds=kill.moment is Moment.DURING), SCHEMA)

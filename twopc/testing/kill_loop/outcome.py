@@ -1,4 +1,4 @@
-"""What a kill loop has found."""
+"""The outcome of a kill loop."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _SHOWN = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came out of a query that was killed again and again.
+    """The output of a query that was killed repeatedly, compared with its input.
 
     Attributes:
-        seed: what the kills were drawn from.
-        given: how many records it was fed.
-        found: how many its reader returned.
-        lost: records that are not there.
-        duplicated: records that are there more than once, with their counts.
-        made_up: what the reader returned and the query was not fed.
-        out_of_order: records that the reader returned after a later one of their key; of use if it keeps the output's order.
+        seed: the seed of the kills.
+        given: the number of records that the query was fed.
+        found: the number of records that the reader returned.
+        lost: records that are not in the output.
+        duplicated: records that are in the output more than once, with their counts.
+        made_up: records that the reader returned, but the query was not fed.
+        out_of_order: records that the reader returned after a later one of their key; useful if it keeps the output's order.
         kills: the kills that happened.
         missed: the kills whose moment never came, for example because the query has no ``foreachBatch``.
-        seconds: how long all runs took.
+        seconds: how long all runs took, in s.
     """
 
     seed: int
@@ -54,17 +54,17 @@ class Outcome:
             in_order: also fail if a record stands behind a later one of its key.
 
         Raises:
-            AssertionError: something is lost, duplicated or made up, or no kill happened. The message has the seed.
+            AssertionError: a record is lost, duplicated or made up, or no kill happened. The message has the seed.
         """
         if not self.is_exactly_once:
             raise AssertionError(f"NOT exactly once: {self}")
         if in_order and self.out_of_order:
             raise AssertionError(f"{len(self.out_of_order)} out of order ({_some(self.out_of_order)}): {self}")
         if not self.kills:
-            raise AssertionError(f"nothing was killed, so nothing is shown: {self}")
+            raise AssertionError(f"no kill happened, so this proves nothing: {self}")
 
     def __str__(self) -> str:
-        """One line: what was found, and how to repeat it."""
+        """Describe in one line what was found, and how to repeat it."""
         parts = [
             f"{self.given} records in, {self.found} out",
             *(f"{len(rows)} {what} ({_some(rows)})" for what, rows in self._wrong() if rows),
@@ -96,7 +96,7 @@ def judge(  # noqa: PLR0913 - all but the first two by name, with defaults
     missed: Sequence[str] = (),
     seconds: float = 0.0,
 ) -> Outcome:
-    """Compare the records 0 to ``given - 1`` with those found. Takes one byte a record, and more for what is wrong."""
+    """Compare the records 0 to ``given - 1`` with those found. This takes one byte per record, and more for each wrong one."""
     seen, greatest = bytearray(given), [-1] * keys
     again: Counter[int] = Counter()
     made_up, out_of_order = [], []

@@ -1,4 +1,4 @@
-"""The known records that a query is fed with: numbered from 0, through files or a Kafka topic.
+"""The known records that a query is fed, numbered from 0, through files or a Kafka topic.
 
 Record n has the columns ``number`` (BIGINT, n), ``key`` (STRING, one of ten) and ``value`` (STRING, n in decimal).
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KEYS: Final = 10
-#: A batch is read by so many tasks; the kill in the middle of a batch needs two.
+#: The number of tasks that read a batch. The kill in the middle of a batch needs two.
 TASKS: Final = 2
 SCHEMA: Final = "number BIGINT, key STRING, value STRING"
 _TIMEOUT_S: Final = 30
@@ -27,17 +27,17 @@ _EPOCH_S: Final = 1_600_000_000
 
 
 def key_of(number: int, keys: int = KEYS) -> str:
-    """The key of a record."""
+    """Return the key of a record."""
     return f"key-{number % keys}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
-    """How Spark reads the source: what a run of the query is given, as JSON.
+    """How Spark reads the source. A run of the query gets this as JSON.
 
     Attributes:
-        format: of ``readStream``.
-        options: of ``readStream``.
+        format: the format of ``readStream``.
+        options: the options of ``readStream``.
         columns: SQL expressions that make the three columns.
     """
 
@@ -47,18 +47,18 @@ class Reader:
 
 
 class Source(Protocol):
-    """Where a query reads from."""
+    """A source that a query reads."""
 
     def feed(self, numbers: range) -> None:
         """Add these records, as one batch of :data:`TASKS` tasks."""
 
     def reader(self, batch_rows: int) -> Reader:
-        """How Spark reads it, at most so many records a batch."""
+        """Return how Spark reads the source, with at most this number of records per batch."""
 
 
 @dataclass
 class Files:
-    """A directory of JSON files, two of them a batch."""
+    """A directory of JSON files, with two files per batch."""
 
     directory: Path
     _count: int = 0
@@ -85,7 +85,7 @@ class Files:
 
 @dataclass
 class KafkaTopic:
-    """A topic, created when it is first fed. Record n is in partition ``n % keys % partitions``, so a key is in one."""
+    """A topic that is created when it is first fed. Record n is in partition ``n % keys % partitions``."""
 
     bootstrap_servers: str
     topic: str
@@ -99,11 +99,11 @@ class KafkaTopic:
         Raises:
             ServiceError: the broker did not take every record.
         """
-        from confluent_kafka import Producer  # noqa: PLC0415 - files do without Kafka
+        from confluent_kafka import Producer  # noqa: PLC0415 - files need no Kafka
 
         self.create()
         refused: list[object] = []
-        # Idempotent: a retry of this producer must not write a record twice.
+        # The producer is idempotent, because its retries must not write a record twice.
         producer = Producer({"bootstrap.servers": self.bootstrap_servers, "enable.idempotence": True, "log_level": 0})
         for number in numbers:
             producer.produce(
@@ -132,7 +132,7 @@ class KafkaTopic:
 
     def create(self) -> None:
         """Create the topic, unless this object has done so."""
-        from confluent_kafka.admin import AdminClient, NewTopic  # noqa: PLC0415 - files do without Kafka
+        from confluent_kafka.admin import AdminClient, NewTopic  # noqa: PLC0415 - files need no Kafka
 
         if not self._created:
             admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})

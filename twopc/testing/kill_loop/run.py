@@ -1,4 +1,4 @@
-"""What one run of the query under test is given."""
+"""The input of one run of the query under test."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What one run of the query does.
+    """One run of the query.
 
     Attributes:
-        reader: where it reads from.
-        target: ``module:name`` of the user's function, or the path of a pickle of it.
-        is_query: whether the function makes the writer, else it is what ``foreachBatch`` calls.
-        checkpoint: the same directory over all runs.
+        reader: how to read the source.
+        target: ``module:name`` of the user's function, or the path of its pickle.
+        is_query: whether the function makes the writer; if not, ``foreachBatch`` calls it.
+        checkpoint: the checkpoint, which is the same directory for all runs.
         scratch: a directory for everything temporary.
         spark: settings of the session.
         java_home: the Java to run on.
-        path: what Python imports from, in the driver and its workers.
-        kill: when it is killed, None for the last run.
-        reached: the file that says that the moment has come.
+        path: the directories that Python imports from, in the driver and its workers.
+        kill: when the run is killed; None for the last run.
+        reached: the file that is written when the moment has come.
     """
 
     reader: Reader
@@ -49,11 +49,11 @@ class Run:
     reached: str
 
     def command(self) -> list[str]:
-        """The command line that runs it."""
+        """Return the command line of the run."""
         return [sys.executable, "-m", "twopc.testing.kill_loop", msgspec.json.encode(asdict(self)).decode()]
 
     def environment(self) -> dict[str, str]:
-        """The process's environment, without the user's own Spark settings: the result must not depend on them."""
+        """Return the process's environment without the user's own Spark settings, on which the result must not depend."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
         return {
             **inherited,
@@ -68,7 +68,7 @@ class Run:
 
 
 def pickled(function: Callable[..., Any], directory: Path) -> str:
-    """Pickle a function by value, as a test module cannot be imported by name in another process; returns the file."""
+    """Pickle a function by value, because another process cannot import a test module by name; return the file."""
     cloudpickle: Any = importlib.import_module("pyspark.cloudpickle")  # it has no types
     module = sys.modules.get(getattr(function, "__module__", None) or type(function).__module__)
     if module is not None:
@@ -84,7 +84,7 @@ def pickled(function: Callable[..., Any], directory: Path) -> str:
 
 
 def settings(directory: Path) -> dict[str, str]:
-    """Settings of a Spark session on this machine that keeps everything in a directory."""
+    """Return settings of a Spark session on this machine that keeps everything in one directory."""
     return {
         "spark.master": "local[2]",
         "spark.app.name": "kill_loop",
