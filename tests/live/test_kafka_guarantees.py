@@ -111,7 +111,7 @@ def test_a_run_with_a_weaker_guarantee_completes_what_an_exact_one_has_left(
 
 
 @pytest.mark.parametrize("guarantee", WEAKER)
-def test_what_a_decision_has_lost_is_repaired_in_transactions_whatever_the_guarantee_is_by_then(
+def test_lost_transactions_are_repaired_in_transactions_even_under_another_guarantee(
     guarantee: str, play: Play
 ) -> None:
     """Fails with an AssertionError if a repair has no handle: the decision would not be complete."""
@@ -146,7 +146,7 @@ def test_nobody_waits_with_none_and_a_driver_that_is_closed_sends_what_it_has(pl
     assert play.visible() == seen(1)
 
 
-def test_at_least_once_waits_whatever_lingers(play: Play) -> None:
+def test_at_least_once_waits_even_with_a_long_linger(play: Play) -> None:
     """Fails without the flush."""
     write(driver(play, "AT_LEAST_ONCE", **{"kafka.linger.ms": "600000"}), play, 0)
     assert play.visible() == seen(1)

@@ -249,7 +249,7 @@ def test_an_unreachable_broker_is_one_line_and_no_traceback() -> None:
     assert done.stderr.count("\n") == 1, done.stderr
 
 
-def test_brokers_that_lack_a_request_are_told_so_and_nothing_is_tried(
+def test_a_request_that_brokers_lack_is_reported_and_nothing_is_tried(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     absent = apis.Need(ApiKey.EndTxn, 99, 99, "nothing")
@@ -338,7 +338,9 @@ def guarded() -> Iterator[LocalKafka]:
 SHORT = {"kafka.transaction.timeout.ms": "20000"}
 
 
-def test_a_sink_with_longer_transactions_than_the_brokers_allow_is_told_both_settings(guarded: LocalKafka) -> None:
+def test_a_sink_with_longer_transactions_than_the_brokers_allow_gets_an_error_with_both_settings(
+    guarded: LocalKafka,
+) -> None:
     report = run_preflight(sink_at(guarded.bootstrap_servers, new_name()), [])
     assert results(report) == {**dict.fromkeys(STEPS, Result.PASS), "transaction timeout": Result.FAIL}
     (line,) = of(report, "transaction timeout")
@@ -427,7 +429,7 @@ def test_the_documented_rights_pass_once_the_ledgers_hold_for_its_prefix(guarded
     assert topics_of(guarded.bootstrap_servers, sink.name) == {topic}
 
 
-def test_the_documented_rights_on_the_ledger_alone_suffice_for_the_sink_and_the_try_says_what_it_lacks(
+def test_the_documented_rights_on_the_ledger_alone_suffice_for_the_sink_and_the_trial_names_what_it_lacks(
     guarded: LocalKafka,
 ) -> None:
     sink, topic = guarded_sink(guarded)

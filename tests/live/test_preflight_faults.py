@@ -89,7 +89,7 @@ def test_ids_that_brokers_forget_too_early_are_named_with_their_remedy() -> None
 
 
 @pytest.mark.whole
-def test_a_wrong_password_is_told_from_a_broker_that_is_down(
+def test_a_wrong_password_is_distinguished_from_a_broker_that_is_down(
     secured: LocalKafka, secure_options: dict[str, Any]
 ) -> None:
     """Both look the same to kafka-python."""

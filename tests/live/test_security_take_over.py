@@ -38,7 +38,7 @@ class SecuredPipeline(OldPipeline):
         return dataclasses.replace(super().new_sink(), **self.secured)
 
 
-def test_take_over_needs_to_read_the_output_and_says_so(
+def test_take_over_needs_to_read_the_output_and_names_the_right(
     secured: LocalKafka, secure_options: dict[str, Any], tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = SecuredPipeline(secured.bootstrap_servers, tmp_path)

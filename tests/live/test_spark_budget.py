@@ -128,7 +128,7 @@ def arranged(frame: DataFrame) -> Rows:
         pytest.param("upper(value) AS value", id="made by Spark"),
     ],
 )
-def test_all_rows_come_or_none_whatever_the_budget(expression: str, spark: SparkSession, chance: random.Random) -> None:
+def test_all_rows_come_or_none_under_any_budget(expression: str, spark: SparkSession, chance: random.Random) -> None:
     """Each task may come to its end within the budget, and all of them together be over it."""
     budget = Budget()  # of a run: its filters serve many batches
     seen = set()
@@ -149,7 +149,7 @@ def test_all_rows_come_or_none_whatever_the_budget(expression: str, spark: Spark
 
 
 @pytest.mark.parametrize("sources", ["parquet", ""], ids=["files of version 1", "files of version 2"])
-def test_whatever_the_plan_is_no_row_is_missing_unless_those_that_came_are_over_the_budget(
+def test_under_any_plan_no_row_is_missing_unless_those_that_came_are_over_the_budget(
     sources: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     """Spark may evaluate, combine and move filters: the budget counts a row if, and only if, the row would have come.

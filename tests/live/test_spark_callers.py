@@ -81,7 +81,7 @@ def made_and_closed_for_each_part(query: Query) -> Callable[[ExactlyOnce], Funct
 @pytest.mark.parametrize(
     "using", [group_of_each_call, no_group_at_all, made_for_each_part, made_and_closed_for_each_part]
 )
-def test_a_second_call_for_a_batch_is_refused_whatever_the_function_sets_and_whichever_object_takes_it(
+def test_a_second_call_for_a_batch_is_refused_with_any_settings_and_through_any_object(
     using: Using, kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     query = Query(spark, tmp_path, (kafka_sink(kafka.bootstrap_servers),))

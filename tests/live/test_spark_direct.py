@@ -227,7 +227,7 @@ def test_dead_letters_and_several_sinks_and_dataframes_are_one_decision(
 
 
 @pytest.mark.parametrize("then", ["tasks", "driver"])
-def test_a_lost_part_is_repaired_in_the_way_of_the_decision_whatever_the_setting_is_now(
+def test_a_lost_part_is_repaired_in_the_way_of_the_decision_even_if_the_setting_has_changed(
     then: str, kafka: KafkaService, redis_server: RedisService, spark: SparkSession, tmp_path: Path
 ) -> None:
     """Rule 9: its rows are looked for task by task, so the replay needs the same tasks."""
@@ -271,7 +271,7 @@ def test_a_batch_of_tasks_is_repaired_by_tasks_although_the_driver_could_write_i
     assert True not in set().union(*ways(sink_of(pipeline)))
 
 
-def test_a_lost_direct_batch_is_written_again_whatever_the_replay_has(
+def test_a_lost_direct_batch_is_written_again_even_if_the_replay_has_other_rows(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="unstable", settings=DIRECT)

@@ -65,7 +65,7 @@ def test_every_batch_is_in_the_history_with_its_way_rows_phases_and_tasks(
     assert diagnose(history) == []
 
 
-def test_a_killed_driver_leaves_its_history_and_what_is_in_progress_and_a_restart_goes_on_with_it(
+def test_a_killed_driver_leaves_its_history_and_the_batch_in_progress_and_a_restart_continues_it(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, max_offsets=10)
@@ -124,7 +124,7 @@ def test_an_expired_checkpoint_says_when_how_long_and_which_setting(
     assert [one.outcome for one in _history(pipeline).checkpoints] == ["expired", "completed"]
 
 
-def test_a_vote_after_the_limit_is_late_its_transaction_is_aborted_and_nothing_of_it_is_seen(
+def test_a_vote_after_the_limit_is_late_and_its_transaction_is_aborted_and_never_seen(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver writes this batch itself: cancelling Spark's jobs does not stop it, so its vote comes, too late."""
@@ -203,7 +203,7 @@ class _Seen(Listener):
         self.ended_batches.append(checkpoint.batch_id)
 
 
-def test_a_listener_is_told_and_a_history_can_be_switched_off(
+def test_a_listener_is_called_and_a_history_can_be_switched_off(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)

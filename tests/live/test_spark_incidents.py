@@ -64,7 +64,7 @@ def _raise(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     raise ValueError("no such country: 'XX'")
 
 
-def test_user_code_that_raises_is_told_from_the_sinks_refusals(
+def test_an_error_of_user_code_is_distinguished_from_the_sinks_refusals(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     told: SimpleQueue[Alert] = SimpleQueue()

@@ -144,7 +144,7 @@ def test_losing_some_transactions_is_repaired_if_the_replay_has_the_same_rows(
     pipeline.require_exactly_once()
 
 
-def test_losing_every_transaction_rewrites_the_batch_whatever_the_replay_has(
+def test_losing_every_transaction_rewrites_the_batch_even_if_the_replay_has_other_rows(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="unstable", settings=BY_TASKS)

@@ -69,7 +69,7 @@ def test_two_dataframes_that_may_disagree_are_named_once(
 
 
 @pytest.mark.parametrize("is_cached", [False, True])
-def test_what_is_random_in_the_query_itself_is_seen_too(
+def test_randomness_in_the_query_itself_is_seen_too(
     *, is_cached: bool, kafka: KafkaService, spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     one, two = kafka_sink(kafka.bootstrap_servers), kafka_sink(kafka.bootstrap_servers)

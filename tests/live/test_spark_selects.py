@@ -208,7 +208,7 @@ def test_two_columns_of_one_name_are_an_error_that_says_what_to_do(
 # -- a query ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_query_writes_what_sparks_own_sink_writes_whatever_its_other_sinks_select(
+def test_a_query_writes_what_sparks_own_sink_writes_even_if_its_other_sinks_select_other_columns(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     one, other, plain, letters, sparks = (kafka_sink(kafka.bootstrap_servers) for _ in range(5))

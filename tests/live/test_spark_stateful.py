@@ -120,7 +120,7 @@ def require_rows(seen: Counter[str], *cuts: str) -> None:
 
 @pytest.mark.parametrize("cuts", [QUICK, pytest.param(tuple(CUTS), marks=pytest.mark.whole)], ids=["quick", "all"])
 @pytest.mark.parametrize("store", STORES)
-def test_a_query_goes_on_after_batches_that_were_not_taken_whole(
+def test_a_query_continues_after_batches_that_were_not_taken_completely(
     store: dict[str, str], cuts: tuple[str, ...], kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     sink = kafka_sink(kafka.bootstrap_servers)

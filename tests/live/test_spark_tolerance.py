@@ -88,7 +88,7 @@ def _dying_while(path: str) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.
     return die
 
 
-def test_a_broadcast_that_failed_is_made_anew_for_the_next_checkpoint(
+def test_a_broadcast_that_failed_is_made_again_for_the_next_checkpoint(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     """Seen: Spark gave the error of the first one again, without a job, until the query was restarted."""
@@ -136,7 +136,7 @@ def _waiting_for(path: str) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.
 
 
 @pytest.mark.whole
-def test_tasks_of_an_expired_checkpoint_that_go_on_beside_the_next_one_leave_nothing(
+def test_tasks_of_an_expired_checkpoint_that_continue_beside_the_next_one_leave_nothing(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are let go when the next one begins, and Spark takes two seconds to end their workers."""

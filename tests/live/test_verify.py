@@ -224,7 +224,7 @@ def test_a_repaired_batch_has_no_rows_of_its_replaced_transaction(play: Play) ->
     assert (report.repaired, report.transactions, report.visible, report.records) == (1, 2, 2, 2)
 
 
-def test_what_was_given_up_is_neither_lost_nor_missing(play: Play) -> None:
+def test_an_abandoned_batch_is_neither_lost_nor_missing(play: Play) -> None:
     crash(play.driver(), play, 0, [["a"], ["b"]], "driver.decided")
     lost, kept = play.decided(0)
     play.fence(lost.transactional_id)

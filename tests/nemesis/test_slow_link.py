@@ -63,7 +63,7 @@ def test_a_batch_is_written_while_acknowledgements_come(
 
 
 @BOTH
-def test_a_batch_that_outlives_its_transaction_says_so(
+def test_a_batch_that_outlives_its_transaction_fails_with_an_error_that_says_why(
     slow: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     """Caught mutation: acknowledgements renew the time for ever."""

@@ -106,7 +106,7 @@ def test_no_completed_checkpoint_for_a_time_counts_from_the_last_one_or_from_the
     assert _at(episodes, 23.1) == [("stalled", "firing")]
 
 
-def test_a_source_that_pauses_is_no_trouble_if_only_planned_checkpoints_are_judged() -> None:
+def test_a_source_that_pauses_is_no_problem_if_only_planned_checkpoints_are_judged() -> None:
     episodes = _episodes(NoCheckpoint("stalled", for_s=600, is_of_planned=True))
     assert _at(episodes, 60) == []
     episodes.planned_ms = T0 + 60 * MINUTE
@@ -124,7 +124,7 @@ def test_a_query_that_was_closed_and_begins_again_was_not_missed_meanwhile() -> 
     assert _at(episodes, 70.1) == [("stalled", "firing")]
 
 
-def test_what_was_told_before_a_restart_is_not_told_again_and_its_end_is() -> None:
+def test_an_episode_reported_before_a_restart_is_not_reported_again_but_its_end_is() -> None:
     state = State()
     first = _episodes(BROKEN, state=state)
     for minute in (1, 2, 3):
@@ -135,7 +135,7 @@ def test_what_was_told_before_a_restart_is_not_told_again_and_its_end_is() -> No
     assert _said(again.ended(_good(5))) == [("broken", "over")]
 
 
-def test_what_was_learnt_counts_and_a_rule_that_is_gone_is_forgotten() -> None:
+def test_checkpoints_from_the_history_count_and_a_removed_rule_is_forgotten() -> None:
     episodes = _episodes(BROKEN, state=State(open={"another": T0}))
     episodes.learn([_bad(1), _bad(2)])
     assert _said(episodes.ended(_bad(3))) == [("broken", "firing")]

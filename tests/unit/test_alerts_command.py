@@ -71,7 +71,7 @@ def test_watching_tells_each_episode_once_with_its_end(tmp_path: Path, rules: Pa
     assert (status, _told(endpoint)) == (0, [("consecutive", "firing"), ("consecutive", "over")])
 
 
-def test_an_episode_between_two_looks_is_told_too(tmp_path: Path, rules: Path, endpoint: Endpoint) -> None:
+def test_an_episode_between_two_looks_is_reported_too(tmp_path: Path, rules: Path, endpoint: Endpoint) -> None:
     checkpoint = write(tmp_path / "checkpoint", [ended(0)])
     _watch(checkpoint, rules, lambda: write(checkpoint, [ended(0), _bad(1), _bad(2), ended(3)]))
     assert _told(endpoint) == [("consecutive", "firing"), ("consecutive", "over")]
@@ -94,7 +94,7 @@ def test_a_history_that_cannot_be_read_for_a_time_does_not_end_the_watch(
     assert "the history could not be read: " in capsys.readouterr().err
 
 
-def test_what_happened_before_the_watch_is_told_as_far_as_it_still_holds(
+def test_rules_that_still_hold_from_before_the_watch_are_reported(
     tmp_path: Path, rules: Path, endpoint: Endpoint
 ) -> None:
     checkpoint = write(tmp_path / "checkpoint", [_bad(0), _bad(0), ended(0), _bad(1), _bad(1)])
@@ -102,7 +102,7 @@ def test_what_happened_before_the_watch_is_told_as_far_as_it_still_holds(
     assert _told(endpoint) == [("consecutive", "firing")]
 
 
-def test_one_look_shows_what_it_tells_once(tmp_path: Path, rules: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_look_reports_each_alert_once(tmp_path: Path, rules: Path, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint, state = write(tmp_path / "checkpoint", [ended(0)]), tmp_path / "told.json"
     watching = Watching(checkpoint, rules, state, clock=lambda: T0 / 1000 + 60)
     assert main(watching, as_json=False) == 0
@@ -129,7 +129,7 @@ def test_an_interrupted_look_says_nothing_of_the_rules(
     assert endpoint.bodies == []
 
 
-def test_runs_that_look_once_remember_what_they_told(tmp_path: Path, rules: Path, endpoint: Endpoint) -> None:
+def test_runs_that_look_once_remember_their_alerts(tmp_path: Path, rules: Path, endpoint: Endpoint) -> None:
     checkpoint, state = write(tmp_path / "checkpoint", [ended(0)]), tmp_path / "told.json"
 
     def once() -> int:
@@ -146,7 +146,7 @@ def test_runs_that_look_once_remember_what_they_told(tmp_path: Path, rules: Path
     assert _told(endpoint) == [("consecutive", status) for status in ("firing", "over", "firing", "over")]
 
 
-def test_a_state_that_is_torn_is_said_and_begun_anew(
+def test_a_torn_state_is_logged_and_begun_again(
     tmp_path: Path, rules: Path, endpoint: Endpoint, caplog: pytest.LogCaptureFixture
 ) -> None:
     state = tmp_path / "told.json"
@@ -162,7 +162,7 @@ def _run(*arguments: object) -> Any:
     return CliRunner().invoke(app, ["alerts", *map(str, arguments)])
 
 
-def test_the_command_line_says_what_holds_and_its_exit_status(tmp_path: Path, rules: Path) -> None:
+def test_the_command_line_shows_the_rules_that_hold_and_their_exit_status(tmp_path: Path, rules: Path) -> None:
     checkpoint = write(tmp_path / "checkpoint", [_bad(0), _bad(0)])
     result = _run(checkpoint, "--rules", rules, "--name", "orders")
     assert result.exit_code == 1

@@ -93,7 +93,7 @@ def test_the_log_can_be_switched_off(tmp_path: Path) -> None:
         ("webhook.header=x\nconsecutive.count=1", "webhook.header is not a setting"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_key_and_without_secrets(tmp_path: Path, text: str, message: str) -> None:
+def test_an_error_names_its_key_and_shows_no_secrets(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as found:
         _read(tmp_path, text)
     assert str(found.value).startswith(f"{tmp_path / 'alerts.properties'}: {message}")

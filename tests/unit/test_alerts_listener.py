@@ -51,7 +51,7 @@ def _fail(cluster: Cluster, times: int, listeners: Sequence[Listener]) -> None:
             query.run(0)
 
 
-def test_a_query_that_fails_again_and_again_is_told_once_and_its_recovery_too(cluster: Cluster) -> None:
+def test_a_query_that_fails_repeatedly_is_reported_once_and_so_is_its_recovery(cluster: Cluster) -> None:
     told: queue.Queue[Alert] = queue.Queue()
     alerts = _alerts(told, BROKEN)
     _fail(cluster, 3, [alerts])
@@ -75,7 +75,7 @@ def test_time_that_passes_is_noticed_without_a_checkpoint() -> None:
     assert told.get(timeout=WAIT_S).rule == "stalled"
 
 
-def test_a_query_that_was_closed_in_good_order_is_not_missed() -> None:
+def test_a_query_that_was_closed_normally_raises_no_alert() -> None:
     told: queue.Queue[Alert] = queue.Queue()
     clock = Clock()
     alerts = _alerts(told, NoCheckpoint("stalled", for_s=60), clock=clock)
@@ -130,7 +130,7 @@ def test_a_query_that_failed_and_was_closed_is_missed() -> None:
     assert told.get(timeout=WAIT_S).rule == "stalled"
 
 
-def test_nobody_watches_a_query_that_was_closed_in_good_order() -> None:
+def test_no_thread_watches_a_query_that_was_closed_normally() -> None:
     """Neither its thread is left, nor a channel's, nor what the end of the process would call. A later run is watched again."""
     before = threading.enumerate()
     told: queue.Queue[Alert] = queue.Queue()
@@ -221,7 +221,7 @@ def test_a_checkpoint_that_a_dead_process_has_planned_is_late_from_then_on(tmp_p
     assert told.get(timeout=WAIT_S).rule == "stalled"
 
 
-def test_failures_of_earlier_processes_count_and_are_told_once(tmp_path: Path) -> None:
+def test_failures_of_earlier_processes_count_and_are_reported_once(tmp_path: Path) -> None:
     checkpoint = write(tmp_path / "checkpoint", [failed(0, "FatalError", "no", triggered_ms=T0 - 9_000)])
     told: queue.Queue[Alert] = queue.Queue()
     first = _alerts(told, BROKEN, at=checkpoint)
@@ -239,7 +239,7 @@ def test_failures_of_earlier_processes_count_and_are_told_once(tmp_path: Path) -
     assert told.get(timeout=WAIT_S).status == "over"
 
 
-def test_what_the_history_has_of_this_process_counts_once(tmp_path: Path) -> None:
+def test_checkpoints_of_this_process_in_the_history_count_once(tmp_path: Path) -> None:
     mine = failed(0, "FatalError", "no")
     checkpoint = write(tmp_path / "checkpoint", [mine])  # by the time that the thread reads it, the writer was told
     told: queue.Queue[Alert] = queue.Queue()
@@ -266,7 +266,7 @@ def test_a_channel_that_hangs_holds_up_neither_the_query_nor_the_others_nor_the_
     free.set()
 
 
-def test_a_channel_that_raises_is_logged_and_the_next_alert_is_told(
+def test_a_channel_that_raises_is_logged_and_the_next_alert_is_sent(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "twopc.alerts")

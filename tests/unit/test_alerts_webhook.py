@@ -127,7 +127,7 @@ def test_a_server_that_takes_the_request_and_is_silent_is_left_after_the_timeout
             _webhook(url, timeout_s=0.1)(ALERT)
 
 
-def test_what_is_no_http_and_what_is_not_there_are_errors_of_one_kind() -> None:
+def test_a_server_without_http_and_a_missing_server_raise_the_same_kind_of_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 
@@ -147,7 +147,7 @@ def test_what_is_no_http_and_what_is_not_there_are_errors_of_one_kind() -> None:
         _webhook(f"http://127.0.0.1:{port}/")(ALERT)
 
 
-def test_what_cannot_be_delivered_is_logged_with_the_alert(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_alert_that_cannot_be_delivered_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "twopc.alerts")
     with serving(Endpoint(404)) as url:
         deliver(_webhook(url), ALERT)

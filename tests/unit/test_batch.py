@@ -84,7 +84,7 @@ def test_a_gap_is_accepted_after_the_checkpoint_has_forgotten_the_offsets_before
     assert locate(log(5), forgetful, NONE) is Position.GAP
 
 
-def test_another_query_is_not_let_in_by_the_number_of_its_batch() -> None:
+def test_another_query_is_not_accepted_because_of_its_batch_number() -> None:
     assert locate(log(5), batch_of(17, query_id="b"), Overrides(resume_at_batch=17)) is Position.NEW_QUERY
 
 

@@ -188,7 +188,7 @@ def test_settings_are_json_or_text() -> None:
         parsed(["write_by"])
 
 
-def test_what_cannot_be_set_up_is_named_and_what_was_measured_before_it_is_kept(
+def test_a_failed_setup_is_named_and_earlier_measurements_are_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def measure(_: Settings) -> Any:

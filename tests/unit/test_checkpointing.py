@@ -114,7 +114,7 @@ def test_an_expired_checkpoint_is_tolerated_and_its_late_votes_are_aborted(clust
 
 
 @pytest.mark.parametrize("name", [*STAYING, "RuntimeError"])
-def test_only_what_may_pass_is_tolerated(name: str, cluster: Cluster, seen: Recording) -> None:
+def test_only_errors_that_may_pass_are_tolerated(name: str, cluster: Cluster, seen: Recording) -> None:
     kind = getattr(errors, name, RuntimeError)
     query = tolerant(cluster, seen, 5)
     query.engine.failures = [kind("it stays")]
@@ -143,7 +143,7 @@ def test_a_loss_at_any_point_between_recovery_and_decision_is_tolerated(
 
 
 @pytest.mark.parametrize("point", OTHERS)
-def test_a_loss_before_recovery_or_after_the_decision_stops_the_query_and_a_restart_goes_on(
+def test_a_loss_before_recovery_or_after_the_decision_stops_the_query_and_a_restart_continues(
     point: str, cluster: Cluster, seen: Recording
 ) -> None:
     arm_from(f"{point}=drop")
@@ -252,12 +252,12 @@ def test_a_query_that_is_stopped_in_a_pause_triggers_nothing(cluster: Cluster, s
 
 
 @pytest.mark.parametrize("pause", [-1, True, "2", float("inf"), float("nan")])
-def test_a_pause_that_is_none_is_refused(pause: object) -> None:
+def test_an_invalid_pause_is_refused(pause: object) -> None:
     with pytest.raises(ConfigurationError, match=r"min_pause_ms must be a number of milliseconds"):
         CheckpointConfig(min_pause_ms=pause)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("number", [-1, 1.5, True, "2"])
-def test_a_number_that_is_none_is_refused(number: object) -> None:
+def test_an_invalid_number_is_refused(number: object) -> None:
     with pytest.raises(ConfigurationError, match=r"tolerable_failures must be a number of checkpoints"):
         CheckpointConfig(tolerable_failures=number)  # type: ignore[arg-type]

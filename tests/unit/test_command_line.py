@@ -75,7 +75,7 @@ def test_zsh_completes(line: str, expected: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("line", "expected"), _COMPLETED[:3])
-def test_what_the_function_of_zsh_calls_completes(line: str, expected: list[str]) -> None:
+def test_the_command_that_zshs_function_calls_completes(line: str, expected: list[str]) -> None:
     said = _twopc(_TWOPC_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS=f"twopc {line}")
     assert _of_zsh(said) == expected
 
@@ -121,7 +121,7 @@ def test_wrong_usage_is_2_and_help_is_0(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, cells in _table().items() if cells[2]])
-def test_what_cannot_be_looked_at_is_2(name: str, tmp_path: Path) -> None:
+def test_a_command_that_cannot_check_its_target_exits_with_2(name: str, tmp_path: Path) -> None:
     """Names that nothing has: no such directory, no option that is one."""
     words = name.split()
     for parameter in _COMMANDS[name].params:

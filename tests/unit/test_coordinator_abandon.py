@@ -73,7 +73,7 @@ def test_a_replay_with_other_rows_is_evaluated_only_once_its_batch_is_given_up(c
 
 
 @pytest.mark.parametrize("batch", [0, 1], ids=["replayed", "left behind"])
-def test_what_can_never_be_proven_is_given_up_and_holds_nobody_back(
+def test_a_batch_that_can_never_be_proven_can_be_given_up_and_holds_nobody_back(
     batch: int, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     die_at(cluster, cluster.start(), "driver.decided", 0)

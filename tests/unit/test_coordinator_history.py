@@ -234,14 +234,14 @@ def test_a_setting_left_in_the_code_does_not_let_an_older_copy_of_the_checkpoint
     assert owned.store.visible() == all_rows(*before, 5 + len(before), 6 + len(before))
 
 
-def test_a_query_that_crashed_while_it_was_adopted_is_no_older_copy(owned: Cluster) -> None:
+def test_a_query_that_crashed_while_it_was_adopted_is_not_an_older_copy(owned: Cluster) -> None:
     adopting = Settings(overrides=Overrides(adopt_query_id=QUERY_ID))
     die_at(owned, owned.start(settings=adopting), "driver.confirmed", 5)
     owned.start(settings=adopting).run(5)
     assert owned.store.visible() == all_rows(5)
 
 
-def test_a_query_that_crashed_after_it_abandoned_a_batch_is_no_older_copy_until_another_run_continues(
+def test_a_query_that_crashed_after_it_abandoned_a_batch_is_not_an_older_copy_until_another_run_continues(
     owned: Cluster, tmp_path: Path
 ) -> None:
     die_at(owned, owned.start(), "driver.committing", 0)

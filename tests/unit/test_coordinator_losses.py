@@ -58,7 +58,7 @@ def test_a_partly_lost_batch_is_repaired_with_the_same_rows(cluster: Cluster) ->
     assert query.engine.evaluated == 0
 
 
-def test_only_a_batch_without_a_decision_after_proven_ones_may_be_planned_anew(cluster: Cluster) -> None:
+def test_only_a_batch_without_a_decision_after_proven_ones_may_be_replanned(cluster: Cluster) -> None:
     """Else the log would refuse the new plan as another history, or what was lost could not be completed."""
     running = cluster.start()
     running.run(0)
@@ -159,7 +159,7 @@ def test_a_loss_that_spark_cannot_replay_is_in_doubt(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("lost", [None, 1])
-def test_staged_rows_are_published_whatever_the_replay_has(lost: int | None, cluster: Cluster) -> None:
+def test_staged_rows_are_published_even_if_the_replay_has_other_rows(lost: int | None, cluster: Cluster) -> None:
     die_at(cluster, cluster.start(staging=True), "driver.committing", 0)
     cluster.store.expire(lost)
     query = cluster.start(staging=True)

@@ -70,7 +70,7 @@ def test_what_the_log_says_was_not_written_is_ended(cluster: Cluster, monkeypatc
 
 
 @pytest.mark.parametrize("name", ["abort", "recover_and_abort"])
-def test_the_first_error_is_raised_if_ending_what_is_open_fails_too_and_other_sinks_are_swept(
+def test_the_first_error_is_raised_if_ending_open_transactions_fails_too_and_other_sinks_are_swept(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     query = cluster.start("one", "two")

@@ -237,17 +237,17 @@ def test_a_failure_that_is_long_over_weighs_less_than_what_is_slow_now() -> None
     assert "34 checkpoints were completed since" in found[1].evidence
 
 
-def test_what_left_the_window_is_forgotten() -> None:
+def test_checkpoints_that_left_the_window_are_forgotten() -> None:
     assert _found([*_then("FencedError", "a newer driver"), *[ended(number) for number in range(6, 60)]]) == []
 
 
-def test_a_large_state_is_seen_where_many_tasks_take_turns_and_the_last_record_has_none() -> None:
+def test_a_large_state_is_seen_if_many_tasks_take_turns_and_the_last_record_shows_no_state() -> None:
     turns = {"tasks": 200, "median_ms": 130.0, "slowest": (vote(took_ms=140.0, read_ms=110.0, flush_ms=10.0),)}
     found = _found([*_many(9, **_slow(prepare=4_000.0), **turns, state=(_state(20_000),)), ended(9)])
     assert "large state" in [one.rule for one in found]
     assert "77% of preparing; stateStoreSave has 5,000,000 rows, 900 MB" in found[0].evidence
 
 
-def test_a_large_state_is_seen_where_the_tasks_see_nothing_of_it() -> None:
+def test_a_large_state_is_seen_even_if_the_tasks_do_not_see_it() -> None:
     found = _found(_many(**_slow(prepare=3_500.0), **HIDDEN, state=(_state(6_000),)))
     assert [one.rule for one in found] == ["large state"]

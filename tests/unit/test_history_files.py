@@ -38,7 +38,7 @@ def _append(checkpoint: Path, *batches: int) -> None:
     appending.close()
 
 
-def test_what_was_written_is_read_again_over_several_runs(tmp_path: Path) -> None:
+def test_written_checkpoints_are_read_back_over_several_runs(tmp_path: Path) -> None:
     _append(tmp_path, 0, 1)
     _append(tmp_path, 2)
     assert read(tmp_path).checkpoints == (ended(0), ended(1), ended(2))
@@ -145,7 +145,7 @@ def test_one_that_is_planned_and_not_done_is_in_progress(tmp_path: Path) -> None
     ],
     ids=["foreign", "newer", "empty"],
 )
-def test_files_that_are_no_history_of_this_release_are_named(lines: list[bytes], says: str, tmp_path: Path) -> None:
+def test_files_that_are_not_a_history_of_this_release_are_named(lines: list[bytes], says: str, tmp_path: Path) -> None:
     if not lines:
         _directory(tmp_path).mkdir(parents=True)
         (tmp_path / "metadata").touch()
@@ -156,7 +156,7 @@ def test_files_that_are_no_history_of_this_release_are_named(lines: list[bytes],
     assert "\n" not in str(error.value)
 
 
-def test_a_directory_that_is_none_and_one_without_a_history_are_told_apart(tmp_path: Path) -> None:
+def test_a_missing_directory_and_one_without_a_history_give_different_errors(tmp_path: Path) -> None:
     with pytest.raises(HistoryError, match="is not a directory: give the query's checkpointLocation"):
         read(tmp_path / "absent")
     with pytest.raises(HistoryError, match="not a checkpoint of exactly_once"):

@@ -109,7 +109,7 @@ def test_an_unanswered_request_leaves_the_decision_in_doubt(
         log._read_back(OFFSET, b"decision")
 
 
-def test_what_is_closed_leaves_no_client_behind_though_somebody_has_it(log: KafkaDecisionLog) -> None:
+def test_a_closed_log_leaves_no_client_behind_even_if_somebody_still_holds_it(log: KafkaDecisionLog) -> None:
     """PySpark keeps the traceback of a query's error, and with it the log: its admin client would look for brokers for ever."""
     admin = weakref.ref(log.admin)
     log.close()

@@ -74,7 +74,7 @@ def test_a_sinks_topic_is_one_that_kafka_allows(name: str) -> None:
         KafkaSettings(name="orders", bootstrap_servers="broker:9092", topic=name)
 
 
-def test_what_is_too_large_is_what_librdkafka_refuses(add_summary: Callable[[str], None]) -> None:
+def test_rows_count_as_too_large_exactly_if_librdkafka_refuses_them(add_summary: Callable[[str], None]) -> None:
     """Caught mutations: the record's own bytes, its headers or their lengths are left out: such a row would stop the query."""
     add_summary(f"seed {SEED}")
     chance = random.Random(SEED)

@@ -21,7 +21,7 @@ def refusal(**options: str) -> str:
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_each_name_is_answered_with_what_to_set(name: str) -> None:
+def test_the_error_for_each_name_says_what_to_set(name: str) -> None:
     option, _, value = name.partition("=")
     text = refusal(**{option: value or CANARY})
     assert f"option 'kafka.{option}' belongs to Java's clients" in text

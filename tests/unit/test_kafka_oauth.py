@@ -195,7 +195,7 @@ def test_an_old_token_serves_until_it_expires_when_a_new_one_cannot_be_had(
         ((CANARY, time.time() - 5), r"expired \d+ s ago"),
     ],
 )
-def test_what_is_no_token_is_refused_without_being_shown(returned: Any, expected: str) -> None:
+def test_an_invalid_token_is_refused_without_being_shown(returned: Any, expected: str) -> None:
     tokens = Tokens(lambda _config: returned, "f")
     with pytest.raises(TwoPhaseCommitError, match=expected) as raised:
         tokens()
@@ -235,7 +235,7 @@ def test_a_timeout_without_a_token_says_why_and_another_error_does_not() -> None
     assert "ZeroDivisionError" not in error(KafkaError.NOT_LEADER_FOR_PARTITION)
 
 
-def test_a_supply_that_nobody_uses_any_more_is_no_reason() -> None:
+def test_a_supply_that_nobody_uses_any_more_is_not_named_as_the_reason() -> None:
     tokens = Tokens(lambda _config: None, "f")
     with contextlib.suppress(ConfigurationError):
         tokens()
@@ -287,7 +287,7 @@ def test_a_task_whose_client_gets_no_token_from_the_endpoint_says_why(endpoint: 
         make_ready(described.producer_config(), "s.0.a.0", 0, ("ledger",), timeout_ms=2_000)
 
 
-def test_an_opaque_token_lives_as_long_as_the_endpoint_says(endpoint: TokenEndpoint) -> None:
+def test_an_opaque_token_is_valid_as_long_as_the_endpoint_says(endpoint: TokenEndpoint) -> None:
     endpoint.answer = (200, json.dumps({"access_token": "opaque", "expires_in": 60}).encode())
     found, expires_s, *_ = ClientCredentials(oidc(endpoint.url))(None)
     assert found == "opaque"

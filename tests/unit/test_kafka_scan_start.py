@@ -110,7 +110,7 @@ def test_after_an_error_it_asks_again(scan_start: ScanStart, brokers: Brokers) -
     assert scan_start.take()["markers"] == {"1": 30, "2": 30}
 
 
-def test_an_answer_without_offsets_is_none(scan_start: ScanStart, brokers: Brokers) -> None:
+def test_an_answer_without_offsets_counts_as_no_answer(scan_start: ScanStart, brokers: Brokers) -> None:
     scan_start.take()
     brokers.ends = {1: -1001, 2: -1001}  # what librdkafka reports when no broker responds
     scan_start.request()
@@ -125,11 +125,11 @@ def test_a_leader_that_is_behind_lowers_no_start(scan_start: ScanStart, brokers:
     assert scan_start.take()["markers"] == {"1": 10, "2": 25}
 
 
-def test_no_start_is_below_what_is_deleted(scan_start: ScanStart) -> None:
+def test_no_start_is_below_the_deleted_records(scan_start: ScanStart) -> None:
     scan_start.at_least({1: 15, 2: 2})
     assert scan_start.take()["markers"] == {"1": 15, "2": 20}
 
 
-def test_the_reader_waits_no_longer_for_an_answer_than_it_is_told() -> None:
+def test_the_reader_waits_no_longer_for_an_answer_than_its_timeout() -> None:
     assert reader._request_s(500) == 0.5
     assert reader._request_s(80_000) == 10

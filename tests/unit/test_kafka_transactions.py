@@ -81,7 +81,7 @@ def test_a_broker_that_is_known_and_not_ready_is_only_reported() -> None:
     assert not manager.refreshed
 
 
-def test_a_coordinator_without_a_successor_is_no_answer() -> None:
+def test_a_coordinator_without_a_successor_counts_as_no_answer() -> None:
     client, manager = client_that_knows({"s.0.a.0": DEAD})
     manager._answer = lambda _request: kafka_errors.KafkaConnectionError()  # type: ignore[method-assign,assignment]
     assert client.end([ProducerIdentity("s.0.a.0", 7, 0)]) == {"s.0.a.0": NO_ANSWER}

@@ -65,12 +65,12 @@ def test_an_unknown_guarantee_is_refused(guarantee: Any) -> None:
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, None, "30 s", True, float("nan"), float("inf")])
-def test_what_is_no_time_is_refused_by_name(timeout_ms: Any) -> None:
+def test_an_invalid_time_is_refused_by_name(timeout_ms: Any) -> None:
     with pytest.raises(ConfigurationError, match=rf"timeout_ms={timeout_ms!r}\): timeout_ms must be a positive number"):
         KafkaSink(name="s", bootstrap_servers="b:1", timeout_ms=timeout_ms)
 
 
-def test_only_transactions_limit_a_batch_and_a_repair_has_one_whatever_the_guarantee() -> None:
+def test_only_transactions_limit_a_batch_and_a_repair_has_one_under_every_guarantee() -> None:
     exact, weaker = (KafkaSink(name="s", bootstrap_servers="b:1", guarantee=name) for name in ("EXACTLY_ONCE", "NONE"))
     assert exact.prepare_timeout_ms is not None and weaker.prepare_timeout_ms is None
     assert "transaction.timeout.ms" not in weaker.plain_config()

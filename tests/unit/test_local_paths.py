@@ -67,7 +67,7 @@ def test_commands_take_file_urls(checkpoint: Path, tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("url", ["hdfs://nn:8020/checkpoints/orders", "s3a://bucket/orders"])
-def test_what_is_elsewhere_is_refused_in_one_line_and_nothing_is_written(
+def test_a_location_on_another_file_system_is_refused_in_one_line_and_nothing_is_written(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], url: str
 ) -> None:
     if "KEPT" in words:

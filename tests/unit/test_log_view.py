@@ -155,7 +155,7 @@ def test_records_below_a_recorded_truncation_are_ignored_even_if_still_stored() 
     assert [offset for offset, _ in views[0].kept] == [2, 3]
 
 
-def test_an_interrupted_truncation_is_no_damage() -> None:
+def test_an_interrupted_truncation_does_no_damage() -> None:
     """The records left below it may refer to dropped ones."""
     view = view_of(repair(0, task(0, s="y")), decision(1), truncation(2), start=1)
     assert (view.damage, view.highest_batch) == (None, 1)
@@ -192,7 +192,7 @@ def test_folding_appended_records_gives_the_same_view_as_reading_them() -> None:
     assert [offset for offset, _ in view.kept] == [3]
 
 
-def test_of_older_decisions_only_what_a_truncation_needs_is_held() -> None:
+def test_only_the_parts_of_older_decisions_that_a_truncation_needs_are_held() -> None:
     """A decision of 5000 tasks is some MB, and 200 of them are held before a truncation."""
     older = decision(0, *(task(number, s="a handle") for number in range(100)))
     view = view_of(BEGIN, older, decision(1))

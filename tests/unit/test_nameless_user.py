@@ -43,7 +43,9 @@ for what, step in (("hbase", lambda: sink.create_client().cluster and "made"), (
         ({"USER": "spark"}, "", ["hbase: made", "Set TWOPC_CACHE_DIR to a directory"]),
     ],
 )
-def test_a_user_without_a_name_is_told_what_to_set(settings: dict[str, str], user: str, words: list[str]) -> None:
+def test_a_user_without_a_name_gets_an_error_that_says_what_to_set(
+    settings: dict[str, str], user: str, words: list[str]
+) -> None:
     unnamed = {"HOME", "USER", "LOGNAME", "LNAME", "USERNAME", "XDG_CACHE_HOME", "TWOPC_CACHE_DIR", "HADOOP_USER_NAME"}
     environment = {name: value for name, value in os.environ.items() if name not in unnamed} | settings
     program = _PROGRAM.format(uid=_UID, user=user)

@@ -79,7 +79,7 @@ def test_no_driver_acquires_a_log_that_does_not_sync(cluster: Cluster, disk: Dis
 
 
 @pytest.mark.parametrize("write", ["put", "bind", "id"])
-def test_what_is_taken_is_synced_before_it_counts(tmp_path: Path, disk: Disk, write: str) -> None:
+def test_a_file_that_is_already_there_is_synced_before_it_counts(tmp_path: Path, disk: Disk, write: str) -> None:
     """The first try was there, and not durable. Fails if the second one finds it and is content."""
     files = LocalFiles(tmp_path)
     files.put_if_absent("registers/x", b"")

@@ -81,7 +81,7 @@ def test_without_a_decision_log_nothing_is_judged() -> None:
     assert judgement.standing is Standing.UNJUDGED
 
 
-def test_what_has_ended_is_not_open() -> None:
+def test_a_transaction_that_has_ended_is_not_open() -> None:
     assert judged("s.1.w.0", description("CompleteAbort")) == ()
     assert judged("s.driver", Description("TransactionalIdNotFoundError")) == ()
 
@@ -94,7 +94,7 @@ def test_a_decided_transaction_has_its_rows_and_its_batch() -> None:
 
 @pytest.mark.parametrize("standing", sorted(set(Standing) - {Standing.DECIDED}, key=str))
 @pytest.mark.parametrize("is_forced", [False, True])
-def test_what_is_not_decided_is_never_committed(standing: Standing, *, is_forced: bool) -> None:
+def test_an_undecided_transaction_is_never_committed(standing: Standing, *, is_forced: bool) -> None:
     with pytest.raises(ForbiddenError, match="must not be committed"):
         require_committable(STATE, [one(standing)], is_forced=is_forced)
 
@@ -109,13 +109,13 @@ def test_a_decided_transaction_may_be_committed_and_a_late_one_only_with_force()
 
 @pytest.mark.parametrize("standing", [Standing.DECIDED, Standing.DRIVER])
 @pytest.mark.parametrize("is_forced", [False, True])
-def test_what_is_decided_is_never_aborted(standing: Standing, *, is_forced: bool) -> None:
+def test_a_decided_transaction_is_never_aborted(standing: Standing, *, is_forced: bool) -> None:
     with pytest.raises(ForbiddenError, match="--force does not change that"):
         require_abortable([one(standing)], is_forced=is_forced)
 
 
 @pytest.mark.parametrize("standing", [Standing.RUNNING, Standing.UNJUDGED])
-def test_what_may_still_be_decided_is_aborted_with_force_only(standing: Standing) -> None:
+def test_a_transaction_that_may_still_be_decided_is_aborted_only_with_force(standing: Standing) -> None:
     with pytest.raises(ForbiddenError, match="add --force --reason"):
         require_abortable([one(standing)], is_forced=False)
     require_abortable([one(standing)], is_forced=True)

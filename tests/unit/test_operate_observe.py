@@ -14,7 +14,7 @@ from twopc.sinks.kafka import KafkaSink
 SINKS = [KafkaSink(name=name, bootstrap_servers="localhost:1", topic="t") for name in ("a", "b", "c")]
 
 
-def test_sinks_are_looked_at_together_and_answered_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sinks_are_observed_together_and_returned_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that waits for a driver to commit must not keep a thousand others waiting."""
     together = threading.Barrier(len(SINKS), timeout=30)
 
@@ -32,7 +32,7 @@ def test_sinks_are_looked_at_together_and_answered_in_their_order(monkeypatch: p
     ]
 
 
-def test_a_cluster_that_does_not_answer_is_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_does_not_answer_gives_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
     def look(_: KafkaSink) -> SinkState:
         raise RetriableError("no broker")
 

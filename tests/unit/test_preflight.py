@@ -50,7 +50,7 @@ def test_the_worst_finding_is_the_exit_status(
     ("error", "said"),
     [(RetriableError("no broker"), "no broker"), (KeyboardInterrupt(), "interrupted"), (OSError("x"), "unexpected")],
 )
-def test_what_was_not_checked_has_a_status_of_its_own(
+def test_a_preflight_that_could_not_check_has_a_separate_status(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, said: str
 ) -> None:
     def fail(*_: object) -> Report:
@@ -81,7 +81,7 @@ def test_the_fix_of_an_error_is_by_its_kind(error: TwoPhaseCommitError, fix: str
     assert failed("a", "x", error, "allow it").fix.startswith(fix)
 
 
-def test_the_stand_in_shares_the_sinks_prefixes_and_collides_with_nothing_of_it() -> None:
+def test_the_stand_in_shares_the_sinks_prefixes_and_collides_with_none_of_its_names() -> None:
     made, other = stand_in_for(SINK), stand_in_for(SINK)
     assert made.name.startswith(id_prefix(SINK.name))
     assert made.ledger.startswith(SINK.ledger)
@@ -171,7 +171,7 @@ def test_the_docs_list_every_step_of_the_try_in_order() -> None:
     assert [name for name in listed if name in names] == names
 
 
-def test_a_broker_that_hides_transactions_behind_its_old_message_format_is_told_to_end_its_upgrade() -> None:
+def test_if_an_old_message_format_hides_transactions_the_fix_is_to_finish_the_upgrade() -> None:
     of_transactions = {ApiKey.InitProducerId, ApiKey.AddPartitionsToTxn, ApiKey.EndTxn}
     (first, *_) = apis.check_apis(target({api: offer for api, offer in ALL.items() if api not in of_transactions}))
     assert (first.result, "log.message.format.version" in first.fix) == (Result.FAIL, True)

@@ -59,7 +59,7 @@ def query(cluster: Cluster, seen: Recording) -> Query:
     return cluster.start(listeners=[seen])
 
 
-def test_a_completed_checkpoint_is_told_with_its_phases_and_counts(query: Query, seen: Recording) -> None:
+def test_a_completed_checkpoint_is_reported_with_its_phases_and_counts(query: Query, seen: Recording) -> None:
     query.run(0, 1)
     first, second = seen.told[1], seen.told[3]
     assert seen.told[::2] == [0, 1]
@@ -104,7 +104,7 @@ def test_an_attempt_that_is_tried_again_is_in_the_record_of_the_completed_checkp
     )
 
 
-def test_a_failed_checkpoint_is_told_and_its_error_has_the_facts(query: Query, seen: Recording) -> None:
+def test_a_failed_checkpoint_is_reported_and_its_error_has_the_facts(query: Query, seen: Recording) -> None:
     query.run(0)
     query.engine.failures = [BadRecordError("row 7 is too large")]
     with pytest.raises(BadRecordError) as failure:
@@ -150,7 +150,7 @@ class Declining:
         self._engine.evaluate()
 
 
-def test_a_declined_checkpoint_says_so_and_names_the_slowest_task(query: Query, seen: Recording) -> None:
+def test_the_error_of_a_declined_checkpoint_names_the_slowest_task(query: Query, seen: Recording) -> None:
     engine = Declining(query)
     query.engine.prepare = engine.prepare  # type: ignore[method-assign]
     with pytest.raises(BadRecordError, match=r"declined at .*: 4, 9 rows in 1\.5 s, 300 ms of it .*, 1\.1 s flushing"):
@@ -191,7 +191,7 @@ def test_a_listener_that_fails_stops_nothing_and_is_named_once(
     ]
 
 
-def test_a_record_stays_small_whatever_the_batch(cluster: Cluster, seen: Recording) -> None:
+def test_a_record_stays_small_even_for_a_large_batch(cluster: Cluster, seen: Recording) -> None:
     query = cluster.start(listeners=[seen], settings=Settings(max_attempts=20))
     prepare = query.engine.prepare
 
@@ -217,7 +217,7 @@ def test_the_limit_and_its_setting_are_part_of_the_facts() -> None:
     assert text.endswith("Its limit was 600.0 s, set by CheckpointConfig.timeout_ms")
 
 
-def test_what_an_attempt_that_is_tried_again_has_noted_is_not_the_next_ones(query: Query, seen: Recording) -> None:
+def test_the_notes_of_a_retried_attempt_do_not_count_for_the_next_one(query: Query, seen: Recording) -> None:
     prepare = query.engine.prepare
 
     def decline_first(work: Work) -> list[TaskReport]:

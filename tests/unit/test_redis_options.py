@@ -60,7 +60,7 @@ def test_an_option_is_refused_alike_in_the_url_and_in_options(option: str, value
         ("redis://h/0#replica", "nothing can follow a '#'"),
     ],
 )
-def test_what_is_wrong_with_a_url_is_named(url: str, words: str) -> None:
+def test_the_error_names_the_fault_of_a_url(url: str, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         sink(url)
 
@@ -82,7 +82,7 @@ def test_a_password_that_is_not_escaped_is_explained_and_not_shown(password: str
         ("rediss://h", {"ssl_cert_reqs": "perhaps"}, "redis-py rejected a value.*perhaps"),
     ],
 )
-def test_what_is_wrong_with_the_options_is_named(url: str, options: dict[str, Any], words: str) -> None:
+def test_the_error_names_the_fault_of_the_options(url: str, options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         sink(url, options)
 
@@ -100,7 +100,7 @@ def test_what_is_wrong_with_the_options_is_named(url: str, options: dict[str, An
         ("redis://h?require_full_coverage=false", {}, "'require_full_coverage' cannot be written as text"),
     ],
 )
-def test_what_a_cluster_does_not_take_is_named(url: str, options: dict[str, Any], words: str) -> None:
+def test_the_error_names_what_a_cluster_does_not_accept(url: str, options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         sink(url, options, cluster=True)
 
@@ -115,7 +115,7 @@ def test_what_a_cluster_does_not_take_is_named(url: str, options: dict[str, Any]
         ("unix://u@/tmp/redis.sock?db=1", {"client_name": "a", "max_connections": 2}),
     ],
 )
-def test_what_redis_py_takes_is_taken(url: str, options: dict[str, Any]) -> None:
+def test_every_url_that_redis_py_accepts_is_accepted(url: str, options: dict[str, Any]) -> None:
     made = sink(url, options)
     assert pickle.loads(pickle.dumps(made)) == made  # noqa: S301 - its own bytes: tasks get it so
 

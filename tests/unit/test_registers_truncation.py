@@ -137,7 +137,7 @@ def test_a_reader_overtaken_by_a_truncation_reads_again(log: RegisterLog, files:
     assert (contents.start, [entry.offset for entry in contents.entries]) == (5, [5, 6, 7])
 
 
-def test_a_register_that_is_truncated_while_it_is_read_is_no_damage(log: RegisterLog, files: FaultyFiles) -> None:
+def test_a_register_that_is_truncated_while_it_is_read_is_not_damaged(log: RegisterLog, files: FaultyFiles) -> None:
     fill(log, 6)
     contents = RegisterLog(files).inspect()
     truncate(log, 5)

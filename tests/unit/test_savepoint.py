@@ -79,7 +79,7 @@ def test_a_savepoint_has_what_belongs_to_its_batch_and_nothing_else(checkpoint: 
     assert manifest.sinks == {"s": {"ledger": "l"}}
 
 
-def test_a_checkpoint_without_a_finished_batch_has_none(tmp_path: Path) -> None:
+def test_a_checkpoint_without_a_finished_batch_gives_no_savepoint(tmp_path: Path) -> None:
     put(tmp_path / "c/metadata", '{"id":"old"}')
     with pytest.raises(ConfigurationError, match="no finished batch yet"):
         create_savepoint(tmp_path / "c", tmp_path / "kept")
@@ -123,7 +123,7 @@ def test_batches_that_finish_meanwhile_do_not_get_into_it(
         ("state/1/0/1_0a-1b.changelog", False),
     ],
 )
-def test_what_spark_deletes_meanwhile_begins_it_anew_if_the_batch_needs_it(
+def test_a_savepoint_begins_again_if_spark_deletes_a_file_that_its_batch_needs(
     checkpoint: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -164,7 +164,7 @@ def test_it_ends_if_spark_is_always_faster(checkpoint: Path, tmp_path: Path, mon
     assert not list((tmp_path / "kept").iterdir())
 
 
-def test_it_is_restored_elsewhere_as_a_query_of_its_own(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_savepoint_is_restored_elsewhere_as_a_separate_query(checkpoint: Path, tmp_path: Path) -> None:
     taken = create_savepoint(checkpoint, tmp_path / "kept")
     shutil.rmtree(checkpoint)
     moved = tmp_path / "elsewhere" / "s"

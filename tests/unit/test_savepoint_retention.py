@@ -75,7 +75,7 @@ def test_the_last_good_one_stays_and_so_do_those_of_other_queries(checkpoint: Pa
     assert newest_good(kept).path == three[2].path
 
 
-def test_what_cannot_be_kept_is_refused() -> None:
+def test_a_retention_that_cannot_be_kept_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="num_retained must be 1 or more"):
         Savepoints(num_retained=0)
 

@@ -36,7 +36,7 @@ def records(count: int) -> Planned:
         ((), (), 0, True),
     ],
 )
-def test_what_offsets_say_of_a_batchs_input(
+def test_the_size_of_a_batchs_input_follows_from_its_offsets(
     before: tuple[str, ...] | None,
     offsets: tuple[str, ...],
     size: int | None,

@@ -55,7 +55,9 @@ def test_any_other_failure_is_returned_unchanged(text: str) -> None:
         ("[DIVIDE_BY_ZERO] Division by zero", False),
     ],
 )
-def test_only_what_spark_says_of_its_processes_and_the_network_may_pass(text: str, *, is_of_cluster_only: bool) -> None:
+def test_only_sparks_errors_about_its_processes_and_the_network_may_pass(
+    text: str, *, is_of_cluster_only: bool
+) -> None:
     assert is_of_cluster(RuntimeError(text)) is is_of_cluster_only
 
 
@@ -66,6 +68,6 @@ def test_workers_without_the_toolkit_are_a_configuration_error() -> None:
     assert str(found).endswith("No module named 'integration'")
 
 
-def test_nobody_is_told_to_delete_the_plan_of_a_batch_that_is_decided() -> None:
+def test_no_message_advises_to_delete_the_plan_of_a_decided_batch() -> None:
     assert "delete /c/offsets/7 (the newest file there)" in slow_batch_advice("/c", 7, is_undecided=True)
     assert "Do not delete the plan of the batch" in slow_batch_advice("/c", 7, is_undecided=False)

@@ -28,7 +28,7 @@ def task(mine: str, running: str, sink: Sink, epoch: int = 0, process: str = "p"
     keep(Runs(mine, frozenset(running), process), cast("Any", [sink]), {sink.name: epoch})
 
 
-def test_a_task_lets_go_of_what_ended_runs_have_left_and_of_nothing_else() -> None:
+def test_a_task_releases_what_ended_runs_have_left_and_nothing_else() -> None:
     first, second, third = Sink("first"), Sink("second"), Sink("third")
     task("a", "ab", first)
     task("b", "ab", second)

@@ -133,7 +133,7 @@ def test_the_jobs_of_collected_rows_are_read_once_their_mark_is_reported() -> No
     assert asked == ["a-end0"] * 3 + ["a"]
 
 
-def test_what_was_seen_of_collected_rows_does_not_stand_for_a_job_of_tasks_that_followed() -> None:
+def test_observations_of_collected_rows_do_not_count_for_a_later_job_of_tasks() -> None:
     """Two DataFrames: the driver collects one, tasks write the other, in a stage that ran again."""
     store = Store(dict(ONE_JOB), {**plain(), 3: attempts_at(3, 2, of=M2), 4: attempts_at(4, of=RESULT)})
     watched = marked(store)
@@ -142,7 +142,7 @@ def test_what_was_seen_of_collected_rows_does_not_stand_for_a_job_of_tasks_that_
         watched.check("a", {4})
 
 
-def test_what_was_seen_of_one_attempt_does_not_stand_for_the_next() -> None:
+def test_observations_of_one_attempt_do_not_count_for_the_next() -> None:
     store = Store(dict(ONE_JOB))
     watched = marked(store)
     store.jobs["b"] = [Job(2, (3,), is_over=True)]
@@ -222,7 +222,7 @@ def test_a_shuffle_of_an_earlier_job_that_is_completed_by_a_later_one_stops_the_
 
 
 @pytest.mark.parametrize("tags", [("", "b"), ("b", "b")], ids=["the function's job", "another DataFrame's job"])
-def test_a_shuffle_that_an_earlier_job_wrote_and_a_later_one_writes_anew_as_a_whole_stops_the_query(
+def test_a_shuffle_that_an_earlier_job_wrote_and_a_later_one_writes_again_completely_stops_the_query(
     tags: tuple[str, str],
 ) -> None:
     """An executor died that had all of it: nothing is skipped. A cache, or what the other DataFrame wrote, is of the first."""
@@ -242,7 +242,7 @@ def test_two_jobs_with_shuffles_of_their_own_are_decided() -> None:
     watching(store).check("b", {5})
 
 
-def test_a_batch_without_what_others_may_keep_does_not_look_at_their_jobs() -> None:
+def test_a_batch_without_rows_that_others_may_keep_does_not_look_at_their_jobs() -> None:
     """Other queries run many jobs, and of many jobs Spark has forgotten some stages."""
     others = [Job(number, (M1,), is_over=True) for number in range(5)]
     store = Store({"": others, "b": [Job(5, (5,), is_over=True)]}, {5: result(5, 6, reads=0)})
@@ -250,7 +250,7 @@ def test_a_batch_without_what_others_may_keep_does_not_look_at_their_jobs() -> N
     assert not store.asked
 
 
-def test_what_the_attempt_has_made_itself_no_other_job_has_computed() -> None:
+def test_no_other_job_has_computed_what_the_attempt_made_itself() -> None:
     store = Store(
         {"": ONE_JOB["a"], "b": [Job(1, (3, 5), is_over=True)]}, later_job("COMPLETE", "COMPLETE"), moment=NEW
     )
@@ -264,7 +264,7 @@ def test_what_an_earlier_job_wrote_once_is_decided() -> None:
     assert store.asked == [0]
 
 
-def test_a_job_is_looked_at_once_and_what_it_wrote_is_remembered() -> None:
+def test_a_job_is_examined_once_and_its_shuffles_are_remembered() -> None:
     """A table that the program has cached before the query: each batch reads it, none looks at all jobs again."""
     store = Store({"": ONE_JOB["a"], "b": [Job(1, (3, 4, 5), is_over=True)]}, later_job("SKIPPED", "SKIPPED"))
     watched = watching(store)
@@ -293,7 +293,7 @@ def test_a_job_that_runs_at_the_same_moment_and_shares_a_stage_that_ran_again_st
         watching(store).check("b", {5})
 
 
-def test_a_job_that_has_not_ended_is_looked_at_again() -> None:
+def test_a_job_that_has_not_ended_is_examined_again() -> None:
     jobs = {"": [Job(0, (M1, M2, RESULT), is_over=False)], "b": [Job(1, (3, 4, 5), is_over=True)]}
     store = Store(jobs, later_job("SKIPPED", "SKIPPED"))
     watched = watching(store)
@@ -345,7 +345,7 @@ def test_a_job_that_may_have_filled_a_cache_and_is_forgotten_stops_the_query(mon
         watching(store).check("b", {5})
 
 
-def test_jobs_before_the_rdds_of_the_batch_are_not_looked_at() -> None:
+def test_jobs_before_the_rdds_of_the_batch_are_not_examined() -> None:
     """Of a session with many jobs, Spark has forgotten the first ones."""
     store = Store({"b": [Job(900, (3, 4, 5), is_over=True)]}, later_job("COMPLETE", "COMPLETE"), moment=Moment(0, 900))
     watched = watching(store)

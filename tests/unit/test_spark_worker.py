@@ -99,7 +99,7 @@ def test_an_archive_that_has_just_changed_is_read_for_each_task(
     assert [archive.begin_task() > 0 for _ in range(3)] == [True, True, True]
 
 
-def test_an_archive_that_vanishes_is_no_error(archive: Archive) -> None:
+def test_an_archive_that_vanishes_raises_no_error(archive: Archive) -> None:
     worker.keep_archives()
     archive.begin_task()
     archive.path.unlink()

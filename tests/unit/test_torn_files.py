@@ -195,7 +195,7 @@ def test_a_line_of_the_history_that_is_damaged_is_skipped_and_named_and_no_other
             assert found.skipped[:1] == (f"{file.name}:2",)
 
 
-def test_of_savepoints_the_newest_whole_one_counts_and_what_is_wrong_with_newer_ones_is_said(
+def test_the_newest_complete_savepoint_counts_and_the_faults_of_newer_ones_are_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     good, newest = (_savepoint(tmp_path, batch) for batch in (3, 4))

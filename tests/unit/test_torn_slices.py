@@ -66,7 +66,7 @@ def test_a_slice_with_another_bit_anywhere_is_not_published(tmp_path: Path, name
             _values(tmp_path, name)
 
 
-def test_what_a_failed_task_leaves_does_not_count(tmp_path: Path) -> None:
+def test_the_files_of_a_failed_task_do_not_count(tmp_path: Path) -> None:
     writer = SliceWriter(str(tmp_path), 3, 6, VIEWS)
     writer.write(ROWS)
     name = writer.name

@@ -95,7 +95,7 @@ def test_a_read_only_file_system_is_named(small: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", ["overwrites", "forgets", "cannot list"])
-def test_what_does_not_keep_the_contract_is_named(tmp_path: Path, broken: str) -> None:
+def test_a_file_system_that_breaks_the_contract_is_named(tmp_path: Path, broken: str) -> None:
     class Broken(LocalFiles):
         def put_if_absent(self, name: str, data: bytes) -> bool:
             if broken == "overwrites":

@@ -69,7 +69,7 @@ def test_a_decided_transaction_is_reported_lost_only_with_proof(
 
 
 @pytest.mark.parametrize("last", [ID, LATER])
-def test_what_the_user_has_given_up_is_reported_as_such_and_not_as_lost(last: BatchId) -> None:
+def test_an_abandoned_batch_is_reported_as_abandoned_and_not_as_lost(last: BatchId) -> None:
     (one,) = decided().values()
     (found,) = check_missing({"u": OPEN}, {"u": one._replace(abandoned=True)}, bounds(), last)
     assert (found.kind, found.is_error) == (Kind.ABANDONED, False)

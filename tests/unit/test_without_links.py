@@ -67,7 +67,7 @@ def force(root: str) -> list[str]:
     [(stop_with_savepoint, []), (hand_over, (1, "UnlinkedFiles")), (force, ["first", "second"])],
     ids=lambda one: getattr(one, "__name__", ""),
 )
-def test_what_needs_no_decision_between_two_needs_no_links(
+def test_files_that_decide_nothing_between_two_drivers_need_no_links(
     checkpoint: Path, work: Callable[[str], object], expected: object
 ) -> None:
     """Fails with "Operation not supported" if any of it is written by a link."""

@@ -112,7 +112,7 @@ def test_a_wrong_outcome_is_caught(program: Program, bad: Outcome, told: str) ->
     assert any(re.search(told, one, re.DOTALL) for one in wrong), wrong
 
 
-def test_each_query_has_batches_of_its_own() -> None:
+def test_each_query_has_its_own_batches() -> None:
     calls = [*CALLS, Call(1, 0, {"audit": rows("0-00")})]
     events = [*RAN, Event("entered", 1, 0), Event("called", 1, 0, NAMED, "ConfigurationError", ADVICE)]
     right = Outcome(events, {SINK: ALL, "audit": rows()})
@@ -131,7 +131,7 @@ def test_a_program_that_fails_by_itself_may_fail_with_the_product() -> None:
     assert "lost rows" in str(judged(PROGRAM, reference, outcome(ALL - rows("1-00"))))
 
 
-def test_after_an_injected_fault_the_program_is_dead_whatever_it_catches() -> None:
+def test_after_an_injected_fault_the_program_is_dead_even_if_it_catches_everything() -> None:
     recorder = Recorder()
     calls = []
 
@@ -200,7 +200,7 @@ def function(batch, batch_id):
         (None, 'raise RuntimeError("gave up")', [RAW]),
     ],
 )
-def test_what_a_program_raises_behind_a_failed_call_is_the_failure_of_the_call(
+def test_an_error_that_a_program_raises_after_a_failed_call_counts_as_the_failure_of_the_call(
     error: Exception | None, last: str, kinds: list[str]
 ) -> None:
     recorder = Recorder()

@@ -98,7 +98,7 @@ TWO_QUERIES = (
 
 
 @pytest.mark.whole
-def test_a_query_that_dies_with_another_one_is_no_error(
+def test_a_query_that_dies_with_another_one_is_not_an_error(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     program = replace(PLAIN, text=TWO_QUERIES, sinks=2, faults=("driver.fenced@1=raise",))

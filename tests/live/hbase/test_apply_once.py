@@ -162,7 +162,7 @@ def test_a_foreign_cell_with_a_later_timestamp_stays(puts: HBaseSink, store: Sto
     assert store.value(1) == b"from the future"
 
 
-def test_versions_increase_whatever_the_clock_says(sink: HBaseSink) -> None:
+def test_versions_increase_even_if_the_clock_is_behind(sink: HBaseSink) -> None:
     committer = Driver(sink).committer
     ahead = 4_000_000_000_000
     committer.initialize_state([], {"base": ahead})

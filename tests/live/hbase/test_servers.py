@@ -104,7 +104,7 @@ def test_rows_are_applied_once_while_their_region_splits(
     require_once(store, operation, batches=1)
 
 
-def test_a_disabled_table_delays_a_decided_batch_and_loses_none_of_it(store: Store) -> None:
+def test_a_disabled_table_delays_a_decided_batch_and_loses_no_row(store: Store) -> None:
     table = f"off-{store.prefix}"
     store.create_table(table)
     sink = sink_of(store, Increment(store.prefix + ":{id}", {"d:v": "one"}), table=table, timeout_ms=4_000)

@@ -155,7 +155,7 @@ def test_a_key_that_is_not_unique_is_refused(pipeline: OldPipeline, spark: Spark
     assert "belong to rows that differ" in pipeline.fail_new(spark)
 
 
-def test_a_writer_that_goes_on_is_noticed(pipeline: OldPipeline, spark: SparkSession) -> None:
+def test_a_writer_that_continues_is_noticed(pipeline: OldPipeline, spark: SparkSession) -> None:
     pipeline.feed(60)
     write_half_of_batch_1(pipeline, spark)
     pipeline.cut_over("--apply")

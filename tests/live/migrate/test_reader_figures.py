@@ -132,7 +132,7 @@ COMMITTED, ALL = ["committed"], ["aborted", "committed", "open"]
         (of_kafka_python, "read_committed", Figures(COMMITTED, LAST_STABLE, LAST_STABLE, LAST_STABLE)),
     ],
 )
-def test_what_a_reader_says_of_itself(
+def test_a_reader_reports_its_own_figures_correctly(
     read: Callable[..., Figures],
     level: str | None,
     expected: Figures,

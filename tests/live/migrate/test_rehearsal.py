@@ -180,7 +180,7 @@ def test_a_transaction_that_was_left_open_is_seen(rehearsal: Rehearsal) -> None:
     left_open.abort_transaction(_TIMEOUT_S)
 
 
-def test_a_record_that_nobody_has_given_to_the_query_ends_the_rehearsal(rehearsal: Rehearsal) -> None:
+def test_a_record_that_the_query_was_never_given_ends_the_rehearsal(rehearsal: Rehearsal) -> None:
     producer = Producer({"bootstrap.servers": rehearsal.output.servers, "log_level": 0})
     producer.produce(rehearsal.output.topic, "another", "key-0")
     assert producer.flush(_TIMEOUT_S) == 0

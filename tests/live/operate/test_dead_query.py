@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.whole
-def test_an_operator_makes_a_dead_querys_decision_visible_and_its_restart_goes_on(
+def test_an_operator_makes_a_dead_querys_decision_visible_and_its_restart_continues(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)

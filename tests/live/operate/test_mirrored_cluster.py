@@ -339,7 +339,7 @@ def test_a_new_query_that_leaves_out_what_the_mirror_has_loses_and_doubles_nothi
 
 @pytest.mark.whole
 @pytest.mark.timeout(600)
-def test_a_planned_failover_goes_on_at_the_ends_of_the_mirror(failover: Failover) -> None:
+def test_a_planned_failover_continues_at_the_ends_of_the_mirror(failover: Failover) -> None:
     with mirroring(failover.former.bootstrap_servers, failover.mirror, failover.topics) as two:
         failover.run(3 * _BATCH)  # producers are stopped, everything is processed
         said = command("status", failover.pipeline.options.name, "--bootstrap-servers", two.former)

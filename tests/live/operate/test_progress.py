@@ -67,7 +67,7 @@ def test_a_consumer_group_shows_what_is_visible_and_is_never_read(
     pipeline.require_exactly_once()
 
 
-def test_the_query_goes_on_where_the_group_cannot_be_written(
+def test_the_query_continues_if_the_group_cannot_be_written(
     spark: SparkSession, kafka: KafkaService, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)

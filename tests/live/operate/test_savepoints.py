@@ -112,7 +112,7 @@ def test_a_savepoint_under_load_repeats_exactly_what_restore_says(
 
 
 @pytest.mark.whole
-def test_a_source_with_a_log_of_its_own_repeats_exactly_what_restore_says(
+def test_a_source_with_its_own_log_repeats_exactly_what_restore_says(
     spark: SparkSession, pipeline: Pipeline, tmp_path: Path
 ) -> None:
     """A source of files notes in the checkpoint which files it has seen, ahead of the batches, and compacts the notes."""
@@ -206,7 +206,7 @@ def test_a_query_that_stops_with_a_savepoint_repeats_nothing(
     pipeline.require_exactly_once()
 
 
-def test_a_query_whose_decisions_are_in_its_checkpoint_goes_on_from_a_savepoint(
+def test_a_query_whose_decisions_are_in_its_checkpoint_continues_from_a_savepoint(
     spark: SparkSession, redis_server: RedisService, tmp_path: Path
 ) -> None:
     """Without a Kafka sink the decisions are not restored: the sink itself knows its owner, and the last batch."""

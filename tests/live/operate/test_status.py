@@ -37,7 +37,7 @@ def anchors(facts: dict[str, object], play: Play) -> list[str]:
     return [one["runbook"].partition("#")[2] for one in sink["advice"]]
 
 
-def test_a_running_query_is_healthy_and_goes_on(play: Play) -> None:
+def test_a_running_query_is_healthy_and_continues(play: Play) -> None:
     driver = play.driver()
     driver.process(play.batch(0), Tasks(play, ROWS))
     found = ask(play, "status", play.name, "--json")
@@ -70,7 +70,7 @@ def test_a_query_that_writes_batch_after_batch_never_needs_somebody(play: Play) 
     assert looks
 
 
-def test_what_is_just_being_committed_is_waited_for(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_waits_for_a_commit_in_progress(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observe_module, "_COMMIT_S", 30.0)
     driver, seen, looks = play.driver(), threading.Semaphore(0), []
     really = TransactionClient.describe
@@ -110,7 +110,7 @@ def test_a_dead_query_with_a_decision_that_is_not_committed_needs_somebody(play:
     assert "readers stop at" in shown.out and "start it now" in shown.out
 
 
-def test_what_nobody_decided_is_told_from_what_is_decided(play: Play) -> None:
+def test_undecided_transactions_are_distinguished_from_decided_ones(play: Play) -> None:
     crash(play.driver(), play, 0, ROWS, "driver.confirmed")
     found = ask(play, "status", play.name, "--json")
     assert found.status == 0
@@ -225,7 +225,7 @@ def test_bad_input_is_one_line(checkpoint: Path, name: str, text: str | None, sa
     assert found.error.count("\n") <= 1
 
 
-def test_there_is_no_such_directory(tmp_path: Path) -> None:
+def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
     found = command("status", str(tmp_path / "none"))
     assert (found.status, found.error.count("\n")) == (2, 1)
     assert "there is no directory" in found.error

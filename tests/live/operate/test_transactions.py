@@ -108,7 +108,7 @@ def test_orphans_are_aborted_without_force(play: Play) -> None:
     require_next_batch(play, 0, VISIBLE)
 
 
-def test_what_may_still_be_decided_is_aborted_with_a_reason_that_is_kept(play: Play) -> None:
+def test_a_transaction_that_may_still_be_decided_is_aborted_with_a_reason_that_is_kept(play: Play) -> None:
     driver = play.driver()
     crash(driver, play, 0, ROWS, "driver.confirmed")
     checkpoint = spark_files(play, finished=-1, planned=0)

@@ -150,7 +150,7 @@ def test_raising_the_fence_removes_older_markers(sink: RedisSink, client: Any, t
     assert totals() == [2 * total for total in TOTALS]
 
 
-def test_versions_increase_whatever_the_clock_says(sink: RedisSink) -> None:
+def test_versions_increase_even_if_the_clock_is_behind(sink: RedisSink) -> None:
     committer = Driver(sink).committer
     ahead = 4_000_000_000_000
     committer.initialize_state([], {"base": ahead})

@@ -168,7 +168,7 @@ def test_a_server_that_may_evict_keys_is_refused() -> None:
         assert left_behind(server.url, sink) == []
 
 
-def test_a_full_server_delays_a_decided_batch_and_loses_none_of_it() -> None:
+def test_a_full_server_delays_a_decided_batch_and_loses_no_row() -> None:
     with LocalRedis() as server, contextlib.closing(server.client()) as client:
         sink = sink_of(server.url, ListPush("rows", "v"))
         task = Decided(sink, batch(v=list(range(100))))

@@ -145,7 +145,7 @@ def test_slices_of_any_size_are_applied_whole(
     assert client.lrange(key, 0, -1) == [b"%d" % number for number in range(rows)]
 
 
-def test_a_large_row_is_a_chunk_of_its_own(redis_server: RedisService, client: redis.Redis, key: str) -> None:
+def test_a_large_row_is_a_separate_chunk(redis_server: RedisService, client: redis.Redis, key: str) -> None:
     write(redis_server, ListPush(key, "v"), chunk_rows=1000, v=[b"a", b"x" * 3_000_000, b"b"])
     assert [client.lindex(key, at) for at in (0, 2)] == [b"a", b"b"]
     assert len(client.lindex(key, 1) or b"") == 3_000_000
@@ -159,7 +159,7 @@ def test_a_large_row_is_a_chunk_of_its_own(redis_server: RedisService, client: r
         ("?protocol=3&legacy_responses=false", {"client_name": "twopc", "db": 1}),
     ],
 )
-def test_options_that_the_check_lets_through_do_not_change_what_becomes_of_rows(
+def test_options_that_pass_the_check_do_not_change_the_fate_of_rows(
     query: str, options: dict[str, Any], redis_server: RedisService, key: str
 ) -> None:
     sink = sink_of(redis_server.url + query, IncrBy(key, "n"), options=options)

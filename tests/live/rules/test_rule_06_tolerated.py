@@ -79,7 +79,7 @@ def process(driver: Coordinator, play: Play, tasks: Tasks, batch: int, *, tolera
         "driver.swept",
     ],
 )
-def test_a_stale_task_that_goes_on_beside_the_next_checkpoint_shows_nothing(
+def test_a_stale_task_that_continues_beside_the_next_checkpoint_shows_nothing(
     point: str, play: Play, *, has_begun: bool
 ) -> None:
     """Fails if the next checkpoint's tasks have the failed one's ids, or if its votes could be decided."""

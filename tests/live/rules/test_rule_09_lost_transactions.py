@@ -77,7 +77,7 @@ def test_only_lost_tasks_are_written_again_if_the_replay_has_the_same_rows(play:
     assert {handle.uuid for handle in decided}.isdisjoint(handle.uuid for handle in play.handles(repair.tasks))
 
 
-def test_the_repair_is_recorded_before_any_of_it_is_visible(play: Play) -> None:
+def test_the_repair_is_recorded_before_any_of_its_rows_is_visible(play: Play) -> None:
     """Fails if the new transactions are committed before the repair's record."""
     decide_and_die(play, 2)
     seen: list[tuple[int, dict[str, int]]] = []
@@ -164,7 +164,9 @@ def staged_below(location: Path, play: Play) -> Callable[[int, Sequence[str]], s
 
 
 @pytest.mark.parametrize("lost", [(1,), (0, 1, 2)], ids=["some", "all"])
-def test_staged_rows_are_published_whatever_the_replay_has(lost: tuple[int, ...], play: Play, tmp_path: Path) -> None:
+def test_staged_rows_are_published_even_if_the_replay_has_other_rows(
+    lost: tuple[int, ...], play: Play, tmp_path: Path
+) -> None:
     """Fails if the replay's rows are written instead (x), or if nothing records the publication.
 
     Without the record, a crash right after it publishes twice.

@@ -185,7 +185,7 @@ def test_a_ledger_with_a_lower_record_limit_gets_smaller_parts(kafka: KafkaServi
         assert play.visible() == {"a": 1, "b": 1}
 
 
-def test_parts_of_an_uncommitted_transaction_are_no_decision(play: Play) -> None:
+def test_parts_of_an_uncommitted_transaction_are_not_a_decision(play: Play) -> None:
     """Fails if each part has its own transaction: some would be there after the crash."""
     with pytest.raises(InjectedFault), at("driver.deciding", die):
         play.driver().process(play.batch(0, offsets=LARGE), Tasks(play, [["a"]]))
@@ -310,7 +310,7 @@ def test_the_ledger_is_truncated_below_the_kept_batches_and_a_restart_still_reco
 
 
 @pytest.mark.parametrize("deletes", [True, False])
-def test_a_start_reads_what_the_kept_batches_need_even_where_nothing_may_be_deleted(
+def test_a_start_reads_what_the_kept_batches_need_even_if_nothing_may_be_deleted(
     play: Play, monkeypatch: pytest.MonkeyPatch, *, deletes: bool
 ) -> None:
     """Fails if a start reads from the earliest record: without the right Delete that is more every day."""
@@ -356,7 +356,7 @@ def test_kept_batches_are_still_proven_by_their_markers_after_a_truncation(play:
 
 
 @pytest.mark.parametrize("dies_at", ["truncate", "forget"])
-def test_a_crash_between_the_truncations_record_and_the_truncation_is_no_damage(
+def test_a_crash_between_the_truncations_record_and_the_truncation_does_no_damage(
     dies_at: str, play: Play, admin: AdminClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fails if reading requires that records below a recorded truncation are deleted, or that they still exist."""
