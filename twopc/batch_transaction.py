@@ -123,7 +123,7 @@ class BatchTransaction:
     def _replay_lost(self) -> Prepared:
         """Write the lost rows again from the replay, whichever tasks now hold them (rule 9)."""
         run, lost = self._run, self._run.lost
-        direct = frozenset(task.frame for task in run.decision.tasks if task.is_direct)
+        direct = frozenset(task.frame_name for task in run.decision.tasks if task.is_direct)
         order: dict[int, int] = {}
         for _ in range(_MAX_LOSSES):
             only_tasks = frozenset((name, order.get(partition, partition)) for name, partition in lost)
@@ -142,7 +142,7 @@ class BatchTransaction:
         """Write the lost rows again from what their tasks staged: those of this batch, or of the one before."""
         decision, lost = self._run.decision, self._run.lost
         batch = Batch(decision.query_id, decision.batch_id, decision.offsets, self._batch.offsets_of)
-        return self._attempt_repeatedly(Step.PUBLISH, batch, Publish(lost, repair.slices_of(decision, lost)))
+        return self._attempt_repeatedly(Step.PUBLISH, batch, Publish(lost, repair.lost_tasks(decision, lost)))
 
     def _attempt_repeatedly(self, step: Step, batch: Batch, mode: Mode) -> Prepared:
         """Attempt the batch, and try again after errors that may pass."""

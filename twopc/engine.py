@@ -49,11 +49,11 @@ class Publish:
 
     Attributes:
         lost: the transactions to write.
-        slices: the decided tasks that staged them: one task for each, with its partition.
+        tasks: the decided tasks that staged them: one task for each, with its partition.
     """
 
     lost: frozenset[TaskKey]
-    slices: tuple[TaskReport, ...]
+    tasks: tuple[TaskReport, ...]
 
     def includes(self, transaction: TaskKey) -> bool:
         """Whether the attempt writes this transaction."""
@@ -100,13 +100,13 @@ class Engine(Protocol):
 
 
 class StagedRows(Protocol):
-    """The rows that tasks keep until their transactions are proven (``staging=True``), one slice for each task attempt.
+    """The rows that tasks keep until their transactions are proven (``staging=True``), in one file for each task attempt.
 
-    A task's report names its slice. The engine's tasks write and read it.
+    A task's report names its staged file. The engine's tasks write and read it.
     """
 
     def has(self, name: str) -> bool:
-        """Whether the slice exists and is complete."""
+        """Whether the file exists and is complete."""
 
     def release(self, driver_epoch: int, batch_id: int) -> None:
         """Delete what this driver and earlier ones staged up to ``batch_id``, which is proven. Best effort; raises nothing."""

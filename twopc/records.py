@@ -25,8 +25,8 @@ class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
         rows: how many rows it was given.
         checksum: order-insensitive sum of the rows' 64-bit hashes, modulo 2**64; 0 in a decision of one transaction.
         handles: by sink name, as JSON values; a sink to which the task wrote nothing is absent (rule 8).
-        staged: the name of the slice that keeps its rows (rule 9), if there is one.
-        frame: where a batch has several DataFrames, the one that its rows are from: the name of a sink that takes it.
+        staged: the name of the staged file that keeps its rows (rule 9), if there is one.
+        frame_name: where a batch has several DataFrames, the one that its rows are from: the name of a sink that takes it.
         is_direct: whether the driver wrote all rows of the DataFrame, as one task.
     """
 
@@ -35,7 +35,7 @@ class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
     checksum: int
     handles: dict[str, dict[str, Any]] = {}
     staged: str | None = None
-    frame: str = ""
+    frame_name: str = ""
     is_direct: bool = False
 
 

@@ -47,7 +47,7 @@ def match_rows(
 
 def _rows_of(task: TaskReport) -> tuple[str, int, int]:
     # Equal rows of another DataFrame are for other sinks.
-    return task.frame, task.rows, task.checksum
+    return task.frame_name, task.rows, task.checksum
 
 
 def as_decided(replayed: Sequence[TaskReport], found: Mapping[int, int]) -> tuple[TaskReport, ...]:
@@ -57,7 +57,7 @@ def as_decided(replayed: Sequence[TaskReport], found: Mapping[int, int]) -> tupl
     return tuple(sorted(renamed, key=lambda task: task.partition))
 
 
-def slices_of(decision: Decision, lost: Collection[TaskKey]) -> tuple[TaskReport, ...]:
+def lost_tasks(decision: Decision, lost: Collection[TaskKey]) -> tuple[TaskReport, ...]:
     """The decided tasks with lost transactions, without their handles."""
     partitions = {partition for _, partition in lost}
     return tuple(msgspec.structs.replace(task, handles={}) for task in decision.tasks if task.partition in partitions)
@@ -67,4 +67,4 @@ def all_staged(decision: Decision | None, lost: Collection[TaskKey], staging: St
     """Whether all lost rows can be written again from staged rows."""
     if decision is None or not lost or staging is None:
         return False
-    return all(task.staged is not None and staging.has(task.staged) for task in slices_of(decision, lost))
+    return all(task.staged is not None and staging.has(task.staged) for task in lost_tasks(decision, lost))

@@ -101,7 +101,7 @@ class SparkEngine:
     def prepare(self, work: Work) -> list[TaskReport]:
         """See :class:`Engine`. Runs one job for each DataFrame, in turn: the first one fills the cache of a common parent.
 
-        A DataFrame that fits in the driver is collected and written here. Staged slices are published all at once.
+        A DataFrame that fits in the driver is collected and written here. Staged files are published all at once.
         """
         limit = self._limit(work)
         work.pending.limited(limit.timeout_ms, limit.setting, planned=self.way.planned.size)
@@ -195,12 +195,12 @@ class SparkEngine:
         return self.batch
 
     def _publish(self, task: PrepareTask, mode: Publish) -> list[TaskResult]:
-        """Write staged slices where they were staged: in the driver, or in one task for each slice."""
-        here = replace(mode, slices=tuple(one for one in mode.slices if one.is_direct))
-        there = replace(mode, slices=tuple(one for one in mode.slices if not one.is_direct))
+        """Write staged files where they were staged: in the driver, or in one task for each file."""
+        here = replace(mode, tasks=tuple(one for one in mode.tasks if one.is_direct))
+        there = replace(mode, tasks=tuple(one for one in mode.tasks if not one.is_direct))
         in_driver = replace(task, is_direct=True, mode=here)
-        results = [in_driver.execute(number, ()) for number in range(len(here.slices))]
-        if count := len(there.slices):
+        results = [in_driver.execute(number, ()) for number in range(len(here.tasks))]
+        if count := len(there.tasks):
             one_each = self.batch[0].source.sparkSession.range(0, count, 1, numPartitions=count)
             results += _run(one_each, replace(task, mode=there))
         return results
@@ -215,7 +215,7 @@ class SparkEngine:
             driver_epochs=work.driver_epochs,
             committed_through=work.committed_through,
             mode=work.mode,
-            frame=rows.name,
+            frame_name=rows.name,
             first_task=first_task,
             staging=self.staging,
             views=rows.views,

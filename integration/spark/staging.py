@@ -1,8 +1,8 @@
 """``staging=True``: tasks keep their rows as Arrow IPC until their transactions are proven. Nothing decided is ever lost.
 
-Each task attempt writes one slice, ``<driver epoch>/<batch id>/<UUID>.arrow`` (rule 13). Driver and workers must share the
-location: a POSIX path or a file system that pyarrow knows, object stores included: a slice has a name of its own, and is read by
-it, never renamed. Queries that share it have a directory each: the query's id.
+Each task attempt writes one staged file, ``<driver epoch>/<batch id>/<UUID>.arrow`` (rule 13). Driver and workers must share the
+location: a POSIX path or a file system that pyarrow knows, object stores included. A staged file is read by its name, which no
+other one has, and is never renamed. Queries that share the location have a directory each: the query's id.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyarrow import fs
 from twopc.crash_points import crash_point
 from twopc.errors import ConfigurationError, FatalError
 from twopc.files import sync
-from twopc.integration.spark.slice_file import Summed, arrow_size, is_whole
+from twopc.integration.spark.staged_file import Summed, arrow_size, is_whole
 from twopc.integration.spark.views import View, views_in, with_views
 
 if TYPE_CHECKING:
@@ -56,11 +56,11 @@ def open_location(location: str) -> tuple[fs.FileSystem, str]:
     return filesystem, path.rstrip("/")
 
 
-class SliceWriter:
+class StagedFileWriter:
     """Keeps the rows of one task attempt.
 
     Attributes:
-        name: the slice's path below the location.
+        name: the staged file's path below the location.
     """
 
     def __init__(self, location: str, driver_epoch: int, batch_id: int, views: Mapping[str, View]) -> None:
@@ -80,7 +80,7 @@ class SliceWriter:
         self._writer.write_batch(rows)
 
     def close(self) -> str | None:
-        """Make the slice complete and durable; returns its name, or None if there were no rows."""
+        """Make the staged file complete and durable; returns its name, or None if there were no rows."""
         if self._writer is None or self._sink is None:
             return None
         self._writer.close()
@@ -92,7 +92,7 @@ class SliceWriter:
 
 
 class Staging:
-    """The staged slices, for the driver (see ``twopc.engine.StagedRows``) and for the tasks that publish them.
+    """The staged files, for the driver (see ``twopc.engine.StagedRows``) and for the tasks that publish them.
 
     Args:
         location: this query's own directory.
@@ -106,7 +106,7 @@ class Staging:
         return Staging, (self.location,)  # each process opens the location itself
 
     def has(self, name: str) -> bool:
-        """See :class:`StagedRows`. A slice that is cut short does not count; :meth:`read` finds any other damage."""
+        """See :class:`StagedRows`. A staged file that is cut short does not count; :meth:`read` finds any other damage."""
         opened = self._opened(name)
         if opened is None:
             return False
@@ -117,7 +117,7 @@ class Staging:
         return is_there
 
     def require_visible(self, names: Iterable[str]) -> None:
-        """Require, with one listing, that this process sees the slices of an attempt: a repair needs them (rule 9).
+        """Require, with one listing, that this process sees the staged files of an attempt: a repair needs them (rule 9).
 
         Raises:
             ConfigurationError: it cannot see one of them.
@@ -136,10 +136,10 @@ class Staging:
             )
 
     def read(self, name: str, sink: str) -> Iterator[pa.RecordBatch]:
-        """Read the rows of a slice, as that sink's writer takes them. Memory does not grow with the slice.
+        """Read the rows of a staged file, as that sink's writer takes them. Memory does not grow with the file.
 
         Raises:
-            FatalError: the slice is gone, is torn, or was altered. None of its rows was returned.
+            FatalError: the staged file is gone, is torn, or was altered. None of its rows was returned.
         """
         opened = self._opened(name)
         if opened is None:  # it was there when the driver looked
@@ -162,7 +162,7 @@ class Staging:
                     yield view.of(reader.get_batch(index))
 
     def release(self, driver_epoch: int, batch: int) -> None:
-        """See :class:`StagedRows`. Leaves slices of later driver epochs alone: they belong to a newer driver."""
+        """See :class:`StagedRows`. Leaves staged files of later driver epochs alone: they belong to a newer driver."""
         try:
             for epoch in self._numbered(self._root):
                 for batch_id in self._numbered(f"{self._root}/{epoch}") if epoch <= driver_epoch else ():
@@ -173,7 +173,7 @@ class Staging:
             logger.warning(text, batch, self.location, error)
 
     def _opened(self, name: str) -> pa.NativeFile | None:
-        """Open a slice; None if it is absent."""
+        """Open a staged file; None if it is absent."""
         with contextlib.suppress(FileNotFoundError):  # absent, or a newer driver has just deleted it
             return self._filesystem.open_input_file(f"{self._root}/{name}")
         return None
@@ -185,7 +185,7 @@ class Staging:
 
 
 def _fsync(path: str, root: str) -> None:
-    """Make a file durable, and its entry in each directory that a slice may have created, up to the root's own."""
+    """Make a file durable, and its entry in each directory that a staged file may have created, up to the root's own."""
     above = Path(root).parent
     for name in (Path(path), *Path(path).parents):
         try:

@@ -21,7 +21,7 @@ from twopc.attempt import Attempt, TaskAttempt
 from twopc.engine import Publish, Write
 from twopc.errors import FatalError
 from twopc.integration.spark.kept import keep
-from twopc.integration.spark.staging import SliceWriter
+from twopc.integration.spark.staging import StagedFileWriter
 from twopc.integration.spark.views import CAUSE, CHECKSUM, screen
 from twopc.integration.spark.worker import keep_archives
 from twopc.integration.spark.zones import in_utc
@@ -65,17 +65,17 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class PrepareTask:
-    """The work of every task of an attempt: write its rows, or those of its slice, and pre-commit. Pickled by Spark.
+    """The work of every task of an attempt: write its rows, or those of its staged file, and pre-commit. Pickled by Spark.
 
     Attributes:
         runs: the query's run, among others.
-        frame: the name of the DataFrame, where the batch has several.
+        frame_name: the name of the DataFrame, where the batch has several.
         first_task: the number of its first task in the batch.
         staging: where the rows are kept until they are proven; None keeps none.
         views: by sink name, its columns.
         is_direct: whether the driver itself runs it, on all rows of the DataFrame.
         ends_at: when the driver must have its votes, by its own clock (see :class:`TaskAttempt`). Spark cancels its own tasks.
-        mode: what is written; each task of a :class:`Publish` reads its slice instead of its rows. For all other fields see
+        mode: what is written; each task of a :class:`Publish` reads its staged file instead of its rows. For all other fields see
             :class:`twopc.engine.Work`.
     """
 
@@ -87,7 +87,7 @@ class PrepareTask:
     driver_epochs: dict[str, int]
     committed_through: int
     mode: Mode
-    frame: str
+    frame_name: str
     first_task: int
     staging: Staging | None
     views: dict[str, View]
@@ -111,7 +111,7 @@ class PrepareTask:
             RetriableError: the attempt is void.
         """
         began = time.monotonic()
-        decided = self.mode.slices[number] if isinstance(self.mode, Publish) else None
+        decided = self.mode.tasks[number] if isinstance(self.mode, Publish) else None
         partition = decided.partition if decided else self.first_task + number
         writers = self._create_writers(partition)
         size = _Input(batches)
@@ -150,7 +150,7 @@ class PrepareTask:
     def _prepare(self, partition: int, batches: _Input, writers: dict[str, SinkWriter[Any]]) -> TaskReport:
         """Write all rows, then pre-commit every writer."""
         row_count, checksum = 0, 0
-        staged = self._create_slice()
+        staged = self._create_staged_file()
         has_dead_letters = any(view.of_bad_rows for view in self.views.values())
         for batch in batches:
             hashes, rows = batch.column(CHECKSUM), batch.drop_columns([CHECKSUM])
@@ -171,7 +171,7 @@ class PrepareTask:
             checksum=checksum % 2**64,
             handles=handles,
             staged=staged.close() if staged is not None else None,
-            frame=self.frame,
+            frame_name=self.frame_name,
             is_direct=self.is_direct,
         )
 
@@ -207,10 +207,10 @@ class PrepareTask:
             host="" if self.is_direct else socket.gethostname(),
         )
 
-    def _create_slice(self) -> SliceWriter | None:
+    def _create_staged_file(self) -> StagedFileWriter | None:
         if self.staging is None:
             return None
-        return SliceWriter(self.staging.location, self.attempt.driver_epoch, self.batch_id, self.views)
+        return StagedFileWriter(self.staging.location, self.attempt.driver_epoch, self.batch_id, self.views)
 
 
 class _Input:

@@ -21,7 +21,7 @@ from twopc.engine import Publish
 from twopc.errors import FatalError, RetriableError, TwoPhaseCommitError
 from twopc.files import LocalFiles
 from twopc.integration.services.guard import die_with_parent
-from twopc.integration.spark.staging import SliceWriter, Staging
+from twopc.integration.spark.staging import StagedFileWriter, Staging
 from twopc.records import TaskReport
 from twopc.settings import Settings
 from twopc.testing import crash_points
@@ -107,7 +107,7 @@ def _write(sink: KafkaSink, task: TaskAttempt, rows: list[bytes], staging: str |
     """Does the same as ``twopc.integration.spark.task``."""
     keys = [row.partition(b":")[0] for row in rows]
     batch = pa.record_batch({"key": pa.array(keys, pa.binary()), "value": pa.array(rows, pa.binary())})
-    staged = SliceWriter(staging, task.driver_epoch, task.batch_id, keyed_views(sink.name)) if staging else None
+    staged = StagedFileWriter(staging, task.driver_epoch, task.batch_id, keyed_views(sink.name)) if staging else None
     if staged is not None and rows:
         staged.write(batch)
     handle = prepare(sink, task, [batch]) if writes else None
@@ -132,7 +132,7 @@ class Engine:
 
     def prepare(self, work: Work) -> list[TaskReport]:
         self._jobs.append(len(self._jobs))
-        rows = self._slices(work) or dict(enumerate(self._query.split(work.batch.batch_id, work.attempt)))
+        rows = self._staged_files(work) or dict(enumerate(self._query.split(work.batch.batch_id, work.attempt)))
         waiting = list(rows)
         running = dict[Any, int]()
         tried_again = set[int]()
@@ -156,7 +156,7 @@ class Engine:
                 raise RetriableError("every writer is lost or stopped")
         return list(found.values())
 
-    def _slices(self, work: Work) -> dict[int, list[bytes]]:
+    def _staged_files(self, work: Work) -> dict[int, list[bytes]]:
         """The rows that are published again, if this is no ordinary attempt."""
         staging = Staging(str(self._query.staging))
         return {
@@ -165,7 +165,7 @@ class Engine:
                 for part in staging.read(str(task.staged), self._query.sink.name)
                 for value in part.column("value")
             ]
-            for task in (work.mode.slices if isinstance(work.mode, Publish) else ())
+            for task in (work.mode.tasks if isinstance(work.mode, Publish) else ())
         }
 
     def _take(self, writer: Any, running: dict[Any, int], waiting: list[int], found: dict[int, TaskReport]) -> None:

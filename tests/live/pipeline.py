@@ -107,7 +107,7 @@ class Tasks:
 
     def prepare(self, work: Work) -> list[TaskReport]:
         if self._staging is not None and isinstance(work.mode, Publish):
-            return [self._publish(self._staging, work, decided) for decided in work.mode.slices]
+            return [self._publish(self._staging, work, decided) for decided in work.mode.tasks]
         self.prepared += 1
         return [self._task(work, partition, rows) for partition, rows in enumerate(self._rows)]
 

@@ -25,18 +25,18 @@ __all__ = ["spark"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 
-def test_two_queries_with_one_staging_location_leave_each_others_slices_alone(
+def test_two_queries_with_one_staging_location_leave_each_others_staged_files_alone(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     settings = {"staging": str(tmp_path / "shared")}
     stopped, other = (Pipeline(kafka.bootstrap_servers, tmp_path / name, settings=settings) for name in "ab")
     stopped.feed(8)
     stopped.fail_at(spark, "driver.decided@1")
-    slices = set((tmp_path / "shared").rglob("*.arrow"))
+    staged_files = set((tmp_path / "shared").rglob("*.arrow"))
     for _ in range(2):  # the second run has a higher driver epoch
         other.feed(8)
         other.run(spark)
-    assert slices and all(file.exists() for file in slices)
+    assert staged_files and all(file.exists() for file in staged_files)
     for pipeline in (stopped, other):
         pipeline.run(spark)
         pipeline.require_exactly_once()
@@ -78,7 +78,7 @@ def test_a_lost_batch_is_published_by_tasks_side_by_side_like_the_batch_itself(
     assert len({name.split(".")[2] for name in ids}) == 2, "the session runs two tasks at a time, each in its worker"
 
 
-def test_a_slice_that_was_altered_is_not_published_and_without_it_the_batch_is_evaluated_again(
+def test_a_staged_file_that_was_altered_is_not_published_and_without_it_the_batch_is_evaluated_again(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, settings={"staging": True, "write_by": "driver"})

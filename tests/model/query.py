@@ -127,18 +127,18 @@ class Files:
 class Staging:
     """See :class:`twopc.engine.StagedRows`."""
 
-    def __init__(self, simulation: Simulation, slices: dict[str, list[int]]) -> None:
-        self._simulation, self._slices = simulation, slices
+    def __init__(self, simulation: Simulation, staged_files: dict[str, list[int]]) -> None:
+        self._simulation, self._staged_files = simulation, staged_files
 
     def has(self, name: str) -> bool:
-        return self._simulation.request("file", lambda: name in self._slices)
+        return self._simulation.request("file", lambda: name in self._staged_files)
 
     def release(self, driver_epoch: int, batch: int) -> None:
         def drop() -> None:
-            for name in list(self._slices):
+            for name in list(self._staged_files):
                 of, number, _ = name.split("/")
                 if int(of) <= driver_epoch and int(number) <= batch:
-                    del self._slices[name]
+                    del self._staged_files[name]
 
         self._simulation.request("file", drop)
 
@@ -262,7 +262,7 @@ class Engine:
     def prepare(self, work: Work) -> list[TaskReport]:
         mode = work.mode
         if isinstance(mode, Publish):
-            rows = self._simulation.request("file", lambda: self._staged(mode.slices))
+            rows = self._simulation.request("file", lambda: self._staged(mode.tasks))
         elif "" in mode.direct if isinstance(mode, Repair) else self._draws_direct():
             return self._prepare_direct(work)
         else:
@@ -281,11 +281,11 @@ class Engine:
             self._write_state()
         return [job.accepted[partition] for partition in sorted(job.accepted, reverse=True)]
 
-    def _staged(self, slices: tuple[TaskReport, ...]) -> dict[int, list[int]]:
+    def _staged(self, tasks: tuple[TaskReport, ...]) -> dict[int, list[int]]:
         kept = self._query.kept.staged
-        if {str(task.staged) for task in slices} - kept.keys():
+        if {str(task.staged) for task in tasks} - kept.keys():
             raise FatalError("staged rows are gone: a newer driver has proven their batch")
-        return {task.partition: kept[str(task.staged)] for task in slices}
+        return {task.partition: kept[str(task.staged)] for task in tasks}
 
     def _draws_direct(self) -> bool:
         return self._simulation.chance.random() < _DIRECT
@@ -348,8 +348,8 @@ class _Job:
         handles = prepare_all([query.sink], work, partition, [record_batch(rows[:half]), record_batch(rows[half:])])
         staged = None
         if query.shape.staged:
-            slice_id = query.simulation.chance.getrandbits(64)
-            name = f"{work.driver_epochs[query.sink.name]}/{work.batch.batch_id}/{slice_id:x}"
+            file_id = query.simulation.chance.getrandbits(64)
+            name = f"{work.driver_epochs[query.sink.name]}/{work.batch.batch_id}/{file_id:x}"
             query.simulation.request("file", lambda: query.kept.staged.setdefault(name, rows))
             staged = name
         checksum = sum(map(_hashed, rows)) % 2**64

@@ -254,7 +254,7 @@ class FakeEngine:
             raise self.failures.pop(0)
         planned = rows_of(work.batch.batch_id) if self.rows is None else self.rows
         if isinstance(work.mode, Publish):
-            planned = {task.partition: self._sinks[0].world.staged[str(task.staged)] for task in work.mode.slices}
+            planned = {task.partition: self._sinks[0].world.staged[str(task.staged)] for task in work.mode.tasks}
         # Reverse order: real tasks finish out of order.
         return [self._run_task(work, partition, planned[partition]) for partition in reversed(planned)]
 

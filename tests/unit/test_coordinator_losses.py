@@ -169,7 +169,7 @@ def test_staged_rows_are_published_even_if_the_replay_has_other_rows(lost: int |
     assert query.engine.evaluated == 1
     (work,) = query.engine.works
     assert isinstance(work.mode, Publish)
-    assert {task.partition for task in work.mode.slices} == {partition for _, partition in work.mode.lost}
+    assert {task.partition for task in work.mode.tasks} == {partition for _, partition in work.mode.lost}
 
 
 def test_staged_rows_are_published_even_if_spark_has_moved_past_the_batch(cluster: Cluster) -> None:

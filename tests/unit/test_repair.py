@@ -11,7 +11,7 @@ from tests.unit.fake_sink import FakeHandle, FakeStaging, World
 from twopc.attempt import Attempt, Evidence
 from twopc.records import Decision, TaskReport
 from twopc.refusals import OTHER_ROWS, in_doubt
-from twopc.repair import all_staged, as_decided, match_rows, slices_of
+from twopc.repair import all_staged, as_decided, lost_tasks, match_rows
 
 
 def task(partition: int, *, rows: int = 2, checksum: int = 7, staged: bool = True) -> TaskReport:
@@ -48,9 +48,9 @@ def test_matching_compares_rows_and_ignores_handles() -> None:
 
 def test_equal_rows_of_another_dataframe_do_not_match() -> None:
     decision = msgspec.structs.replace(
-        DECISION, tasks=tuple(msgspec.structs.replace(task(at), frame=frame) for at, frame in enumerate("ab"))
+        DECISION, tasks=tuple(msgspec.structs.replace(task(at), frame_name=frame) for at, frame in enumerate("ab"))
     )
-    replayed = [msgspec.structs.replace(task(at), frame=frame) for at, frame in enumerate("ba")]
+    replayed = [msgspec.structs.replace(task(at), frame_name=frame) for at, frame in enumerate("ba")]
     assert match_rows(decision, replayed, expected={}) == {0: 1, 1: 0}
     assert match_rows(decision, [task(0), task(1)], expected={}) is None
 
@@ -97,7 +97,7 @@ def test_an_in_doubt_error_names_the_batch_and_the_reason() -> None:
 # -- staged rows -------------------------------------------------------------------------------------------------------
 
 
-def test_all_staged_needs_exactly_the_lost_slices(world: World) -> None:
+def test_all_staged_needs_exactly_the_lost_staged_files(world: World) -> None:
     staging = FakeStaging(world)
     assert all_staged(DECISION, LOST, staging)
     del world.staged["s0"]
@@ -115,5 +115,5 @@ def test_nothing_is_staged_without_a_decision_a_loss_and_a_slice(world: World) -
     assert not all_staged(unstaged, LOST, staging)
 
 
-def test_slices_are_those_of_the_lost_tasks_without_the_handles_that_are_lost() -> None:
-    assert slices_of(DECISION, LOST) == (msgspec.structs.replace(DECISION.tasks[1], handles={}),)
+def test_staged_files_are_those_of_the_lost_tasks_without_the_handles_that_are_lost() -> None:
+    assert lost_tasks(DECISION, LOST) == (msgspec.structs.replace(DECISION.tasks[1], handles={}),)

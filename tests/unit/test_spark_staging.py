@@ -10,7 +10,7 @@ import pytest
 from pyarrow import fs
 
 from twopc.errors import ConfigurationError, FatalError
-from twopc.integration.spark.staging import SliceWriter, Staging, open_location
+from twopc.integration.spark.staging import StagedFileWriter, Staging, open_location
 from twopc.integration.spark.views import View
 
 ROWS = pa.record_batch({"0": [1]})
@@ -18,14 +18,14 @@ VIEWS = {"s": View(columns=(("value", 0),))}
 
 
 def staged(location: str, driver_epoch: int, batch_id: int) -> str:
-    writer = SliceWriter(location, driver_epoch, batch_id, VIEWS)
+    writer = StagedFileWriter(location, driver_epoch, batch_id, VIEWS)
     writer.write(ROWS)
     name = writer.close()
     assert name is not None
     return name
 
 
-def test_release_deletes_proven_slices_and_keeps_those_of_a_newer_driver(tmp_path: Path) -> None:
+def test_release_deletes_proven_staged_files_and_keeps_those_of_a_newer_driver(tmp_path: Path) -> None:
     written = {(i, b): staged(str(tmp_path), i, b) for i in (3, 4, 5) for b in (6, 7, 8)}
     staging = Staging(str(tmp_path))
     assert all(staging.has(name) for name in written.values())
@@ -34,23 +34,25 @@ def test_release_deletes_proven_slices_and_keeps_those_of_a_newer_driver(tmp_pat
     assert left == {(4, 8), (5, 6), (5, 7), (5, 8)}
 
 
-def test_a_slice_is_durable_with_every_directory_that_it_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_staged_file_is_durable_with_every_directory_that_it_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     synced = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(Path(f"/proc/self/fd/{descriptor}").readlink()))
     name = staged(str(tmp_path / "staging"), 3, 7)
-    slice_file = tmp_path / "staging" / name
-    assert synced == [slice_file, *list(slice_file.parents)[:4]]
+    staged_file = tmp_path / "staging" / name
+    assert synced == [staged_file, *list(staged_file.parents)[:4]]
     assert synced[-1] == tmp_path
 
 
-def test_releasing_a_location_without_slices_does_nothing(tmp_path: Path) -> None:
+def test_releasing_a_location_without_staged_files_does_nothing(tmp_path: Path) -> None:
     staging = Staging(str(tmp_path / "absent"))
     staging.release(0, 0)
     assert not staging.has("0/0/x.arrow")
 
 
-def test_a_slice_that_is_deleted_before_it_is_read_says_who_may_have_deleted_it(tmp_path: Path) -> None:
-    """As by a newer driver, while one that has found the slice is paused."""
+def test_a_staged_file_that_is_deleted_before_it_is_read_says_who_may_have_deleted_it(tmp_path: Path) -> None:
+    """As by a newer driver, while one that has found the staged file is paused."""
     name = staged(str(tmp_path), 3, 6)
     staging = Staging(str(tmp_path))
     assert staging.has(name)
@@ -59,7 +61,7 @@ def test_a_slice_that_is_deleted_before_it_is_read_says_who_may_have_deleted_it(
         next(staging.read(name, "s"))
 
 
-def test_a_slice_that_is_deleted_while_it_is_looked_for_is_absent(
+def test_a_staged_file_that_is_deleted_while_it_is_looked_for_is_absent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staging = Staging(str(tmp_path))
@@ -95,7 +97,7 @@ def test_slices_that_the_driver_does_not_see_are_an_error_that_names_one(tmp_pat
 def test_slices_that_the_driver_sees_cost_one_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [staged(str(tmp_path), 0, 0) for _ in range(5)]
     staging = Staging(str(tmp_path))
-    monkeypatch.setattr(staging, "has", lambda _: pytest.fail("one call for each slice"))
+    monkeypatch.setattr(staging, "has", lambda _: pytest.fail("one call for each staged file"))
     staging.require_visible(names)
 
 

@@ -74,7 +74,7 @@ def task_of(
         driver_epochs={sink.name: 0 for sink in sinks},
         committed_through=-1,
         mode=mode,
-        frame="",
+        frame_name="",
         first_task=0,
         staging=staging,
         views={sink.name: View(columns=VALUES.columns, of_bad_rows=sink.name == bad_rows) for sink in sinks},
@@ -158,30 +158,30 @@ def test_a_handed_over_transaction_outlives_its_task(world: World) -> None:
 def publishing(
     tmp_path: Path, *sinks: FakeSink, lost: frozenset[tuple[str, int]]
 ) -> tuple[PrepareTask, tuple[TaskReport, ...]]:
-    """A task that publishes the slice of partition 5, the second one that was lost; and the decided reports."""
+    """A task that publishes the staged file of partition 5, the second one that was lost; and the decided reports."""
     made = task_of(*sinks, staging=Staging(str(tmp_path)))
     staged = reported(replace(made, mode=NOTHING), given((1, 5), (2, 6)))
-    slices = tuple(msgspec.structs.replace(staged, partition=partition) for partition in (2, 5))
-    return replace(made, mode=Publish(lost, slices), views={}), slices
+    tasks = tuple(msgspec.structs.replace(staged, partition=partition) for partition in (2, 5))
+    return replace(made, mode=Publish(lost, tasks), views={}), tasks
 
 
-def test_a_task_publishes_the_rows_of_its_slice_under_its_decided_number(world: World, tmp_path: Path) -> None:
-    made, slices = publishing(tmp_path, FakeSink(world), lost=frozenset({("fake", 5)}))
+def test_a_task_publishes_the_rows_of_its_staged_file_under_its_decided_number(world: World, tmp_path: Path) -> None:
+    made, tasks = publishing(tmp_path, FakeSink(world), lost=frozenset({("fake", 5)}))
     report = reported(made, given((99, 7)))
     ((name, transaction),) = world.store().transactions.items()
     assert (transaction.state, transaction.rows) == ("prepared", [1, 2])
-    assert report == msgspec.structs.replace(slices[1], handles={"fake": {"transaction": name}})
+    assert report == msgspec.structs.replace(tasks[1], handles={"fake": {"transaction": name}})
 
 
 def test_each_sink_is_published_only_what_it_lost(world: World, tmp_path: Path) -> None:
     sinks = FakeSink(world, "one"), FakeSink(world, "two")
-    made, _slices = publishing(tmp_path, *sinks, lost=frozenset({("one", 2), ("two", 5)}))
+    made, _tasks = publishing(tmp_path, *sinks, lost=frozenset({("one", 2), ("two", 5)}))
     assert list(reported(made, given((99, 7))).handles) == ["two"]
     assert not world.store("one").transactions
 
 
 def test_a_failed_publication_aborts_its_own_transaction(world: World, tmp_path: Path) -> None:
-    made, _slices = publishing(tmp_path, FakeSink(world), lost=frozenset({("fake", 5)}))
+    made, _tasks = publishing(tmp_path, FakeSink(world), lost=frozenset({("fake", 5)}))
     arm("task.flushed", fail)
     with pytest.raises(InjectedFault):
         reported(made, given((99, 7)))

@@ -15,7 +15,7 @@ from twopc.attempt import Attempt
 from twopc.engine import Repair
 from twopc.errors import BadRecordError
 from twopc.integration.spark.kept import Runs
-from twopc.integration.spark.staging import SliceWriter, Staging
+from twopc.integration.spark.staging import StagedFileWriter, Staging
 from twopc.integration.spark.task import PrepareTask
 from twopc.integration.spark.views import CAUSE, CHECKSUM, View, bad_rows, screen
 from twopc.sinks.kafka import KafkaSink
@@ -165,7 +165,7 @@ def test_exactly_the_bad_rows_are_found(is_bad: list[bool]) -> None:
 
 
 def test_staged_rows_reach_each_sink_as_in_the_task(tmp_path: Path) -> None:
-    writer = SliceWriter(str(tmp_path), 0, 0, VIEWS)
+    writer = StagedFileWriter(str(tmp_path), 0, 0, VIEWS)
     writer.write(screen(batch((b"a", "x", 1), (b"b", None, 2)), [KAFKA, REDIS, LETTERS], VIEWS))
     name = writer.close()
     assert name is not None
@@ -185,7 +185,7 @@ def test_a_task_stages_screened_rows(tmp_path: Path) -> None:
         driver_epochs=dict.fromkeys(VIEWS, 0),
         committed_through=-1,
         mode=Repair(frozenset(), frozenset()),
-        frame="",
+        frame_name="",
         first_task=0,
         staging=Staging(str(tmp_path)),
         views=VIEWS,

@@ -17,7 +17,7 @@ from tests.unit.test_binding_objects import OTHER_LOG
 from twopc.binding import Binding
 from twopc.errors import FatalError, RefusedStartError
 from twopc.integration.spark.hadoop_files import HadoopFiles, HadoopObjects
-from twopc.integration.spark.staging import SliceWriter, Staging, open_location
+from twopc.integration.spark.staging import StagedFileWriter, Staging, open_location
 from twopc.integration.spark.views import View
 
 if TYPE_CHECKING:
@@ -91,13 +91,13 @@ def test_of_many_writers_on_hdfs_one_creates_the_file(spark: SparkSession, hdfs:
     assert files.put_if_absent("x/0", b"again")
 
 
-def test_a_slice_on_s3_is_read_as_it_was_written_and_not_at_all_if_it_was_altered_or_cut(
+def test_a_staged_file_on_s3_is_read_as_it_was_written_and_not_at_all_if_it_was_altered_or_cut(
     s3: LateListing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for setting, value in s3.environment().items():
         monkeypatch.setenv(setting, value)
     location = f"s3://{BUCKET}/{uuid.uuid4().hex}"
-    writer = SliceWriter(location, 0, 0, {"s": View(columns=(("value", 0),))})
+    writer = StagedFileWriter(location, 0, 0, {"s": View(columns=(("value", 0),))})
     writer.write(pa.record_batch({"0": ["one", "two"]}))
     name, staging = writer.close() or "", Staging(location)
     assert staging.has(name)

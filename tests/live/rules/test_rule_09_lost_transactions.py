@@ -14,7 +14,7 @@ from tests.live.pipeline import Tasks, record_batch
 from tests.live.rules.schedules import Play, at, crash, die, playing, until
 from tests.tasks import keyed_views
 from twopc.errors import InDoubtError
-from twopc.integration.spark.staging import SliceWriter, Staging
+from twopc.integration.spark.staging import StagedFileWriter, Staging
 from twopc.records import Repair
 from twopc.testing.crash_points import InjectedFault
 
@@ -155,7 +155,7 @@ def test_a_replay_with_other_rows_is_in_doubt_until_a_restart_replays_the_decide
 
 def staged_below(location: Path, play: Play) -> Callable[[int, Sequence[str]], str]:
     def stage(_: int, rows: Sequence[str]) -> str:
-        writer = SliceWriter(str(location), 0, 0, keyed_views(play.name))
+        writer = StagedFileWriter(str(location), 0, 0, keyed_views(play.name))
         for row in rows:
             writer.write(record_batch([row]))
         return str(writer.close())
@@ -185,12 +185,12 @@ def test_staged_rows_are_published_even_if_the_replay_has_other_rows(
     assert (replay.prepared, replay.evaluated) == (0, 1)  # evaluated, because a stateful plan needs its state version
     assert repaired(play) == [list(lost)]
     assert not any(staging.has(str(task.staged)) for task in play.decisions()[0].tasks), (
-        "proven slices should be deleted"
+        "proven staged files should be deleted"
     )
 
 
 def test_losing_transactions_and_their_staged_rows_is_in_doubt(play: Play, tmp_path: Path) -> None:
-    """Fails if the slices are not looked for."""
+    """Fails if the staged files are not looked for."""
     staging = Staging(str(tmp_path / "staging"))
     first = Tasks(play, ROWS, stage=staged_below(tmp_path / "staging", play))
     with pytest.raises(InjectedFault), at("driver.decided", die):

@@ -17,7 +17,7 @@ from tests.reader import committed
 from tests.tasks import keyed_views
 from twopc.attempt import Attempt
 from twopc.errors import RetriableError
-from twopc.integration.spark.staging import SliceWriter, Staging
+from twopc.integration.spark.staging import StagedFileWriter, Staging
 from twopc.records import TaskReport
 from twopc.sinks.kafka.markers import Marker
 from twopc.testing.crash_points import InjectedFault
@@ -60,9 +60,9 @@ class Speculating:
 
     def _task(self, work: Work, partition: int, rows: Sequence[str]) -> TaskReport:
         # Both write at the same time; the loser has other rows and ends last.
-        slices = [self._slice(work) for _ in range(2)]
-        accepted = self._stage(slices[1], rows)
-        refused = self._stage(slices[0], [f"loser-{row}" for row in rows])
+        files = [self._staged_file(work) for _ in range(2)]
+        accepted = self._stage(files[1], rows)
+        refused = self._stage(files[0], [f"loser-{row}" for row in rows])
         self.staged.append((refused, accepted))
         loser = prepare_task(self._play, work, partition, [f"loser-{row}" for row in rows])
         winner = prepare_task(self._play, work, partition, rows)
@@ -72,14 +72,14 @@ class Speculating:
             partition=partition, rows=len(rows), checksum=checksum_of(rows), handles=handles, staged=accepted
         )
 
-    def _slice(self, work: Work) -> SliceWriter | None:
+    def _staged_file(self, work: Work) -> StagedFileWriter | None:
         if self._staging is None:
             return None
         views = keyed_views(self._play.name)
-        return SliceWriter(str(self._staging), work.attempt.driver_epoch, work.batch.batch_id, views)
+        return StagedFileWriter(str(self._staging), work.attempt.driver_epoch, work.batch.batch_id, views)
 
     @staticmethod
-    def _stage(writer: SliceWriter | None, rows: Sequence[str]) -> str | None:
+    def _stage(writer: StagedFileWriter | None, rows: Sequence[str]) -> str | None:
         if writer is None:
             return None
         writer.write(record_batch(rows))
@@ -126,10 +126,10 @@ def test_two_attempts_of_a_task_share_no_transaction_and_only_the_accepted_one_i
     assert play.visible() == {"a": 1, "b": 1}
 
 
-def test_two_attempts_of_a_task_share_no_slice_and_only_the_accepted_one_is_published(
+def test_two_attempts_of_a_task_share_no_staged_file_and_only_the_accepted_one_is_published(
     play: Play, tmp_path: Path
 ) -> None:
-    """Fails if a slice is named by its task or batch: the loser's rows would be published."""
+    """Fails if a staged file is named by its task or batch: the loser's rows would be published."""
     location = tmp_path / "staging"
     staging = Staging(str(location))
     engine = Speculating(play, [["a"], ["b"]], location)
@@ -144,11 +144,13 @@ def test_two_attempts_of_a_task_share_no_slice_and_only_the_accepted_one_is_publ
         play.fence(handle.transactional_id)
     play.driver(staging=staging).process(play.batch(0), Tasks(play, [["x"]], staging=staging))
     assert play.visible() == {"a": 1, "b": 1}
-    assert not any(staging.has(str(name)) for name in names), "the losers' slices are dropped with the proven batch"
+    assert not any(staging.has(str(name)) for name in names), (
+        "the losers' staged files are dropped with the proven batch"
+    )
 
 
-def test_a_dead_drivers_slices_are_not_its_successors(play: Play, tmp_path: Path) -> None:
-    """Fails if slices are only named by batch: releasing them would drop a later driver's slices, too."""
+def test_a_dead_drivers_staged_files_are_not_its_successors(play: Play, tmp_path: Path) -> None:
+    """Fails if staged files are only named by batch: releasing them would drop a later driver's staged files, too."""
     location = tmp_path / "staging"
     staging = Staging(str(location))
     dead = Speculating(play, [["a"]], location)

@@ -1,4 +1,4 @@
-"""The file of a staged slice: an Arrow IPC file, then its length and its CRC, because Arrow checks neither."""
+"""The file of staged rows: an Arrow IPC file, then its length and its CRC, because Arrow checks neither."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Summed(io.RawIOBase):
 
 
 def arrow_size(source: pa.NativeFile) -> int | None:
-    """The length of the Arrow file in a slice; None if the slice is torn. Reads only its trailer."""
+    """The length of the Arrow file in a staged file; None if it is torn. Reads only its trailer."""
     size = source.size()
     source.seek(max(0, size - _END_BYTES))
     found = _END.fullmatch(source.read(_END_BYTES))

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from twopc.errors import FatalError
-from twopc.integration.spark.staging import SliceWriter, Staging
+from twopc.integration.spark.staging import StagedFileWriter, Staging
 from twopc.integration.spark.views import View
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ ROWS = pa.record_batch({"0": ["one", "two", None]})
 
 @pytest.fixture
 def name(tmp_path: Path) -> str:
-    writer = SliceWriter(str(tmp_path), 3, 6, VIEWS)
+    writer = StagedFileWriter(str(tmp_path), 3, 6, VIEWS)
     for _ in range(2):
         writer.write(ROWS)
     found = writer.close()
@@ -34,12 +34,12 @@ def _values(location: Path, name: str) -> list[object]:
     return [row["value"] for rows in Staging(str(location)).read(name, "s") for row in rows.to_pylist()]
 
 
-def test_a_whole_slice_gives_its_rows(tmp_path: Path, name: str) -> None:
+def test_a_whole_staged_file_gives_its_rows(tmp_path: Path, name: str) -> None:
     assert Staging(str(tmp_path)).has(name)
     assert _values(tmp_path, name) == ["one", "two", None] * 2
 
 
-def test_a_slice_that_is_cut_anywhere_does_not_count_as_staged(
+def test_a_staged_file_that_is_cut_anywhere_does_not_count_as_staged(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = (tmp_path / name).read_bytes()
@@ -56,7 +56,7 @@ def test_a_slice_that_is_cut_anywhere_does_not_count_as_staged(
                 _values(tmp_path, name)
 
 
-def test_a_slice_with_another_bit_anywhere_is_not_published(tmp_path: Path, name: str) -> None:
+def test_a_staged_file_with_another_bit_anywhere_is_not_published(tmp_path: Path, name: str) -> None:
     whole = (tmp_path / name).read_bytes()
     for position in range(len(whole)):
         altered = bytearray(whole)
@@ -67,7 +67,7 @@ def test_a_slice_with_another_bit_anywhere_is_not_published(tmp_path: Path, name
 
 
 def test_the_files_of_a_failed_task_do_not_count(tmp_path: Path) -> None:
-    writer = SliceWriter(str(tmp_path), 3, 6, VIEWS)
+    writer = StagedFileWriter(str(tmp_path), 3, 6, VIEWS)
     writer.write(ROWS)
     name = writer.name
     del writer
