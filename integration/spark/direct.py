@@ -74,12 +74,12 @@ class Way:
 
     Attributes:
         direct: what the run has learned.
-        planned: the batch's input.
+        input: the batch's input.
         is_stateless: whether the query is known to keep no state. A stateful query may produce much output from little input.
     """
 
     direct: Direct
-    planned: Planned
+    input: BatchInput
     is_stateless: bool = False
 
     @property
@@ -104,24 +104,24 @@ class Way:
         """
         expected_bytes = self._expected_bytes(frame)
         is_far_below = expected_bytes is not None and _MARGIN * expected_bytes <= self.direct.max_bytes
-        return not (self.planned.counts_records and self.is_stateless and is_far_below)
+        return not (self.input.counts_records and self.is_stateless and is_far_below)
 
     def _expected_bytes(self, frame: str) -> float | None:
-        first = _FIRST_BYTES_PER_RECORD if self.planned.counts_records else None
+        first = _FIRST_BYTES_PER_RECORD if self.input.counts_records else None
         each = max(self.direct.seen[frame], default=first)
-        return None if each is None or self.planned.size is None else self.planned.size * each
+        return None if each is None or self.input.size is None else self.input.size * each
 
     def learn(self, frame: str, size_bytes: int) -> None:
         """Record the size of a DataFrame."""
-        if self.planned.size is not None:
-            self.direct.seen[frame].append(size_bytes / max(1, self.planned.size))
+        if self.input.size is not None:
+            self.direct.seen[frame].append(size_bytes / max(1, self.input.size))
 
     def learn_over(self, frame: str) -> None:
         """Record a DataFrame that did not fit. It counts as too large, even if its rows are only unevenly distributed."""
         self.learn(frame, 2 * self.direct.max_bytes)
 
 
-class Planned:
+class BatchInput:
     """How much input Spark has planned for a batch, in the sources' own units: records, or batches of files.
 
     Attributes:

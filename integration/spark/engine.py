@@ -104,7 +104,7 @@ class SparkEngine:
         A DataFrame that fits in the driver is collected and written here. Staged files are published all at once.
         """
         limit = self._limit(work)
-        work.pending.limited(limit.timeout_ms, limit.setting, planned=self.way.planned.size)
+        work.pending.limited(limit.timeout_ms, limit.setting, planned=self.way.input.size)
         reports: list[TaskReport] = []
         stages: set[int] = set()
         tag = f"twopc-{uuid.uuid4().hex}"

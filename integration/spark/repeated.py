@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
 
-from twopc.integration.spark.planned import running_query
+from twopc.integration.spark.overwritten import running_query
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,14 +10,14 @@ from twopc.errors import CheckpointExpiredError
 from twopc.integration.history.writer import writer_for
 from twopc.integration.spark import checkpoint
 from twopc.integration.spark.budget import Budget
-from twopc.integration.spark.direct import Direct, Planned, Way
+from twopc.integration.spark.direct import BatchInput, Direct, Way
 from twopc.integration.spark.engine import SparkEngine
 from twopc.integration.spark.frame import arrange
 from twopc.integration.spark.hadoop_files import open_files
 from twopc.integration.spark.handed_over import require_taken_over
 from twopc.integration.spark.jobs import interruptible_pause, is_of_cluster, slow_batch_advice
 from twopc.integration.spark.options import Options, participants
-from twopc.integration.spark.planned import require_as_planned
+from twopc.integration.spark.overwritten import require_not_overwritten
 from twopc.integration.spark.repeated import Repeated
 from twopc.integration.spark.retention import decisions_kept
 from twopc.integration.spark.staging import Staging, as_uri
@@ -115,7 +115,7 @@ class RunWriter:
     ) -> None:
         session = frames[0].frame.sparkSession
         if not files.is_atomic:
-            require_as_planned(session, files, batch.query_id, batch.batch_id)
+            require_not_overwritten(session, files, batch.query_id, batch.batch_id)
         pending.measured(self._state_sizes.before(session, batch.query_id))
         self._repeated.look(frames, batch.query_id, batch.batch_id)
         staging = self._open_staging(files, batch.query_id)
@@ -130,7 +130,7 @@ class RunWriter:
             runs=run.among_others,
             shuffles=run.shuffles,
             staging=staging,
-            way=Way(self._direct, self._planned(batch), self._state_sizes.is_stateless),
+            way=Way(self._direct, self._input_of(batch), self._state_sizes.is_stateless),
             budget=self._budget,
             timeout_ms=self._options.checkpoints.timeout_ms,
             state=self._stateful.of_batch(run.query, batch.batch_id, has_state=lambda: bool(files.names("state"))),
@@ -173,11 +173,11 @@ class RunWriter:
             dead_letter=None if letters is None else letters.name,
         )
 
-    def _planned(self, batch: Batch) -> Planned:
+    def _input_of(self, batch: Batch) -> BatchInput:
         last = self._last_batch
         if last is not None and last.batch_id == batch.batch_id - 1:
-            return Planned(last.offsets, batch.offsets)
-        return Planned(batch.offsets_of(batch.batch_id - 1) if batch.batch_id else None, batch.offsets)
+            return BatchInput(last.offsets, batch.offsets)
+        return BatchInput(batch.offsets_of(batch.batch_id - 1) if batch.batch_id else None, batch.offsets)
 
     def _connect(self, session: SparkSession, staging: Staging | None, batch: Batch) -> Coordinator:
         """The parts that all batches of a run share until one fails."""

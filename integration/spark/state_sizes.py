@@ -10,7 +10,7 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from twopc.integration.spark.planned import running_query
+from twopc.integration.spark.overwritten import running_query
 from twopc.progress import StateSize
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 
-from twopc.integration.spark.direct import Direct, DriverUpTo, Planned, Way
+from twopc.integration.spark.direct import BatchInput, Direct, DriverUpTo, Way
 
 LIMIT = 100_000
 
@@ -16,8 +16,8 @@ def kafka(*offsets: int) -> tuple[str, ...]:
     return (json.dumps({"orders": {str(number): offset for number, offset in enumerate(offsets)}}),)
 
 
-def records(count: int) -> Planned:
-    return Planned(kafka(1000), kafka(1000 + count))
+def records(count: int) -> BatchInput:
+    return BatchInput(kafka(1000), kafka(1000 + count))
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_the_size_of_a_batchs_input_follows_from_its_offsets(
     size: int | None,
     counts_records: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
-    planned = Planned(before, offsets)
+    planned = BatchInput(before, offsets)
     assert (planned.size, planned.counts_records) == (size, counts_records)
 
 
@@ -54,11 +54,11 @@ def test_the_first_batch_of_a_kafka_source_is_taken_to_have_a_kib_a_record() -> 
 
 def test_what_cannot_be_estimated_goes_to_the_tasks_which_measure_it() -> None:
     direct = Direct(DriverUpTo(LIMIT))
-    files = Planned(('{"logOffset":3}',), ('{"logOffset":4}',))
+    files = BatchInput(('{"logOffset":3}',), ('{"logOffset":4}',))
     assert not Way(direct, files).is_direct("")
     Way(direct, files).learn("", 10)
     assert Way(direct, files).is_direct("")
-    assert not Way(direct, Planned(("opaque",), ("token",))).is_direct("")
+    assert not Way(direct, BatchInput(("opaque",), ("token",))).is_direct("")
 
 
 def test_the_estimate_is_the_largest_of_the_last_eight_batches_of_the_same_dataframe() -> None:
@@ -83,7 +83,7 @@ def test_a_batch_that_did_not_fit_counts_as_too_large_although_its_tasks_had_few
 def test_a_bound_is_needed_unless_counted_records_fit_with_fifty_times_their_bytes() -> None:
     direct = Direct(DriverUpTo(LIMIT))
 
-    def needs_bound(planned: Planned, frame: str = "", *, is_stateless: bool = True) -> bool:
+    def needs_bound(planned: BatchInput, frame: str = "", *, is_stateless: bool = True) -> bool:
         return Way(direct, planned, is_stateless).needs_bound(frame)
 
     assert needs_bound(records(10))  # a KiB each, until a batch has told
@@ -92,8 +92,8 @@ def test_a_bound_is_needed_unless_counted_records_fit_with_fifty_times_their_byt
     assert needs_bound(records(21))
     assert needs_bound(records(10), "other")  # it has not told yet
     assert needs_bound(records(10), is_stateless=False)  # one record may end a thousand windows
-    assert needs_bound(Planned(('{"logOffset":3}',), ('{"logOffset":4}',)))  # one file may be of any size
-    assert needs_bound(Planned(("opaque",), ("token",)))
+    assert needs_bound(BatchInput(('{"logOffset":3}',), ('{"logOffset":4}',)))  # one file may be of any size
+    assert needs_bound(BatchInput(("opaque",), ("token",)))
     Way(direct, records(10)).learn_over("")
     assert needs_bound(records(1))
 

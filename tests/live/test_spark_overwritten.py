@@ -14,7 +14,7 @@ from tests.live.spark_support import spark
 from twopc.errors import FatalError
 from twopc.files import LocalFiles
 from twopc.integration.spark import checkpoint
-from twopc.integration.spark.planned import require_as_planned
+from twopc.integration.spark.overwritten import require_not_overwritten
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,14 +48,14 @@ def test_a_batch_runs_with_the_offsets_in_its_checkpoint_or_stops(
 
     def batch(frame: DataFrame, number: int) -> None:
         query_id = checkpoint.query_id(files)
-        require_as_planned(frame.sparkSession, files, query_id, number)
+        require_not_overwritten(frame.sparkSession, files, query_id, number)
         offsets = tmp_path / f"checkpoint/offsets/{number}"
         written = offsets.read_text()
         for ours, theirs in (('{"logOffset":0}', '{"logOffset":1}'), (f'"{topic}"', '"other"')):
             assert ours in written
             offsets.write_text(written.replace(ours, theirs))
             with pytest.raises(FatalError, match="another driver of this checkpoint has overwritten them"):
-                require_as_planned(frame.sparkSession, files, query_id, number)
+                require_not_overwritten(frame.sparkSession, files, query_id, number)
             found.append(ours)
         offsets.write_text(written)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from twopc.files import Files
 
 
-def require_as_planned(session: SparkSession, files: Files, query_id: str, batch_id: int) -> None:
+def require_not_overwritten(session: SparkSession, files: Files, query_id: str, batch_id: int) -> None:
     """Require that the batch's offsets in the checkpoint are those that the running query holds in memory.
 
     Raises:
