@@ -66,7 +66,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
         """Prepare for an attempt, before its tasks start.
 
         Returns:
-            the position at which :meth:`evidence` must start to look for this attempt's transactions; stored with the decision.
+            the position at which :meth:`prove` must start to look for this attempt's transactions; stored with the decision.
         """
 
     @abstractmethod
@@ -102,8 +102,11 @@ class SinkCommitter(ABC, Generic[HandleT]):
         """End prepared transactions of an attempt that will not be decided. Best effort: the sweep ends the rest."""
 
     @abstractmethod
-    def evidence(self, handles: Sequence[HandleT], scan_start: JsonObject) -> Mapping[HandleT, Evidence]:
-        """What is proven of each transaction, without trying to end it. May be repeated."""
+    def prove(self, handles: Sequence[HandleT], scan_start: JsonObject) -> Mapping[HandleT, Evidence]:
+        """Prove the outcome of each transaction by what the store shows, without trying to end it. May be repeated.
+
+        It may end what hides the proof, such as open transactions of former drivers, and may write to find out.
+        """
 
     @abstractmethod
     def recover_and_abort(self, decided: Collection[HandleT]) -> None:

@@ -219,9 +219,9 @@ class FileCommitter(SinkCommitter[FileHandle]):
                     crash_point("driver.committing")
         except LockedError:
             return dict.fromkeys(handles, Evidence.UNKNOWN)
-        return self.evidence(handles, scan_start)
+        return self.prove(handles, scan_start)
 
-    def evidence(self, handles: Sequence[FileHandle], scan_start: Mapping[str, Any]) -> Mapping[FileHandle, Evidence]:
+    def prove(self, handles: Sequence[FileHandle], scan_start: Mapping[str, Any]) -> Mapping[FileHandle, Evidence]:
         """See :class:`SinkCommitter`. Absence proves nothing: the directory may come from a backup."""
         del scan_start
         proofs = {"committed": Evidence.COMMITTED, "aborted": Evidence.ABORTED}

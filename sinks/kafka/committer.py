@@ -106,7 +106,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         if unclear:
             named = ", ".join(f"{handle.transaction}: {reports[handle]}" for handle in unclear)
             logger.warning("the commit did not prove these transactions; searching for their markers: %s", named)
-            proven.update(self.evidence(unclear, scan_start))
+            proven.update(self.prove(unclear, scan_start))
         unproven = {handle: reports[handle] for handle in unclear if proven[handle] is Evidence.UNKNOWN}
         self._blockers = [self._why(unproven)] if unproven else []
         committed = [handle for handle, found in proven.items() if found is Evidence.COMMITTED]
@@ -133,7 +133,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         """See :class:`SinkCommitter`: aborts by fencing, which stops the writer wherever it runs (rule 7)."""
         fence(self._client, [handle.identity for handle in handles], timeout_ms=self._timeout_ms)
 
-    def evidence(self, handles: Sequence[KafkaHandle], scan_start: Mapping[str, Any]) -> dict[KafkaHandle, Evidence]:
+    def prove(self, handles: Sequence[KafkaHandle], scan_start: Mapping[str, Any]) -> dict[KafkaHandle, Evidence]:
         """See :class:`SinkCommitter`: uses only the markers."""
         found: dict[KafkaHandle, Evidence] = {}
         start = scan_start.get("markers", {})

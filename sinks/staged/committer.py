@@ -105,7 +105,7 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
             self._apply_all(handles, version)
         except self._client.failures as error:
             self._block(f"{self._client.system} does not answer: {error}")
-        found = self.evidence(handles, scan_start)
+        found = self.prove(handles, scan_start)
         done = [handle for handle, evidence in found.items() if evidence is Evidence.COMMITTED]
         self._tidy("removing applied slices", lambda: self._forget(done))
         return found
@@ -114,7 +114,7 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
         """See :class:`SinkCommitter`."""
         self._tidy("aborting slices", lambda: self._discard(handles))
 
-    def evidence(
+    def prove(
         self, handles: Sequence[StagedHandleT], scan_start: Mapping[str, Any]
     ) -> Mapping[StagedHandleT, Evidence]:
         """See :class:`SinkCommitter`: uses the markers."""

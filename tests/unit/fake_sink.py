@@ -181,13 +181,13 @@ class FakeCommitter(SinkCommitter[FakeHandle]):
             if transaction.state == "prepared" and not self._store.unreachable:
                 transaction.state = "committed"
             crash_point("driver.committing")
-        return self.evidence(handles, scan_start)
+        return self.prove(handles, scan_start)
 
     def abort(self, handles: Sequence[FakeHandle]) -> None:
         for handle in handles:
             self._store.transactions[handle.transaction].state = "aborted"
 
-    def evidence(self, handles: Sequence[FakeHandle], scan_start: Mapping[str, Any]) -> Mapping[FakeHandle, Evidence]:
+    def prove(self, handles: Sequence[FakeHandle], scan_start: Mapping[str, Any]) -> Mapping[FakeHandle, Evidence]:
         assert "at" in scan_start
         known = {"committed": Evidence.COMMITTED, "aborted": Evidence.ABORTED}
         return {h: known.get(self._store.transactions[h.transaction].state, Evidence.UNKNOWN) for h in handles}

@@ -82,7 +82,7 @@ class Asked(KafkaCommitter):
         )
         self._client, self._timeout_ms = client, 5
 
-    def evidence(self, handles: Sequence[KafkaHandle], scan_start: Mapping[str, Any]) -> dict[KafkaHandle, Evidence]:
+    def prove(self, handles: Sequence[KafkaHandle], scan_start: Mapping[str, Any]) -> dict[KafkaHandle, Evidence]:
         del scan_start
         return dict.fromkeys(handles, Evidence.UNKNOWN if self._unread else Evidence.ABORTED)
 

@@ -108,7 +108,7 @@ def test_with_wait_replicas_a_commit_is_proven_once_the_replica_has_it(pair: tup
 def after_a_restart(sink: Any, handle: Any, scan_start: Any) -> Any:
     committer = sink.create_committer()
     try:
-        return committer.evidence([handle], scan_start)
+        return committer.prove([handle], scan_start)
     finally:
         committer.close()
 

@@ -84,7 +84,7 @@ def test_a_transaction_without_a_marker_before_the_barrier_is_lost_and_rewritten
 def test_a_marker_behind_an_orphans_open_transaction_is_found(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """An orphan of an earlier driver epoch hides marker and barrier; it is swept, and then the marker is found.
 
-    Fails if `evidence` does not sweep: the query could not continue before the orphan times out.
+    Fails if `prove` does not sweep: the query could not continue before the orphan times out.
     """
     first = play.driver()
     with at("driver.committed", lambda: initialise_again(play)), at("driver.swept", lambda: None):
@@ -199,13 +199,13 @@ def test_a_marker_that_cannot_be_searched_for_is_not_an_absent_one(play: Play, m
 
 
 def test_looking_for_evidence_ends_no_transaction_of_the_same_driver(play: Play) -> None:
-    """Fails if `evidence` sweeps its own driver epoch, with transactions that may still be decided."""
+    """Fails if `prove` sweeps its own driver epoch, with transactions that may still be decided."""
 
     class Looked(Tasks):
         def prepare(self, work: Work) -> list[TaskReport]:
             tasks = super().prepare(work)
             asked, *others = play.handles(tasks)
-            assert driver.participants.committers[play.name].evidence([asked], {}) == {asked: Evidence.UNKNOWN}
+            assert driver.participants.committers[play.name].prove([asked], {}) == {asked: Evidence.UNKNOWN}
             assert play.describe(others[0].transactional_id).state == "Ongoing"
             return tasks
 

@@ -47,7 +47,7 @@ class TransactionContract:
         handles = [driver.prepare(case.rows(ROWS)), driver.prepare(case.rows(OTHERS), partition=1)]
         assert driver.commit(handles, scan_start) == [Evidence.COMMITTED] * 2
         assert case.visible() == ROWS + OTHERS
-        assert set(driver.committer.evidence(handles, scan_start).values()) == {Evidence.COMMITTED}
+        assert set(driver.committer.prove(handles, scan_start).values()) == {Evidence.COMMITTED}
 
     def test_a_task_without_rows_has_no_handle(self, case: Case) -> None:
         driver = Driver(case.sink)
