@@ -97,7 +97,7 @@ class Coordinator:
         pending.take_orphans_ended = self.participants.take_orphans_ended
         run = self._run or self.initialize_state(batch, pending)
         transaction = BatchTransaction(run, batch, engine, pending)
-        with transaction.ending_what_is_open():  # whatever is raised
+        with transaction.ending_what_is_open():  # at any error
             while (step := transaction.next_step()) is not Step.FINISH:  # the recovery table; raises every refusal
                 if step is Step.ABANDON:
                     run.abandon()  # one durable record; the table reads it at once

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Bounds of one record, whatever the batch.
+#: Bounds of one record, for a batch of any size.
 _SLOWEST: Final = 5
 _ATTEMPTS: Final = 5
 _MESSAGE: Final = 4_000

@@ -67,7 +67,7 @@ class QueryRun:
 
 
 _runs: Final[dict[str, QueryRun]] = {}
-_lock: Final = threading.Lock()  # queries of one process start in threads of their own
+_lock: Final = threading.Lock()  # queries of one process start in separate threads
 
 
 def run_of_this_call(session: SparkSession, given: GivenCheckpoint | None, since: Moment) -> QueryRun:
