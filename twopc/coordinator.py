@@ -76,7 +76,7 @@ class Coordinator:
     def is_undecided(self, batch: Batch) -> bool:
         """Whether this driver has recovered, the batch is not decided, and every batch before it is proven.
 
-        If so, this driver may write the batch again under its present epoch. Acquiring anew could fence a driver that has taken
+        If so, this driver may write the batch again under its present epoch. Acquiring again could fence a driver that has taken
         over.
         """
         run = self._run

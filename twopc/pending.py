@@ -43,7 +43,7 @@ class Pending:
         limited_by: the settings that change it.
         ends_at: when the limit is reached, by the monotonic clock.
         planned, state: see :class:`Checkpoint`.
-        transactions_live_ms: how long the sinks' transactions may be open until they must be decided; None: for ever.
+        transactions_live_ms: how long the sinks' transactions may be open until they must be decided; None: forever.
         attempt_began: when its tasks, and so its transactions, began.
         is_declined: whether a task has voted no in this attempt.
         take_orphans_ended: counts what sweeps have ended since the checkpoint before; asked at the end.
