@@ -84,9 +84,9 @@ def _read(checkpoint: Path) -> History:
     files = sorted(path for path in directory.glob(f"*{SUFFIX}") if path.is_file()) if directory.is_dir() else []
     if not files:
         raise HistoryError(
-            f"{checkpoint} has no directory twopc/history and no history in itself: it is no checkpoint of exactly_once(), or "
-            "CheckpointConfig(history=False) has switched its history off, or it is from a file system where a history is kept "
-            "only with CheckpointConfig(history=True)"
+            f"{checkpoint} has no directory twopc/history and no history in itself. It is not a checkpoint of exactly_once(), or "
+            "CheckpointConfig(history=False) has switched its history off, or its file system keeps a history only with "
+            "CheckpointConfig(history=True)"
             if is_copy
             else f"{checkpoint} has no history: no batch has ended yet, or CheckpointConfig(history=False) is set"
         )
