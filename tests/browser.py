@@ -34,7 +34,7 @@ _PATIENCE_S: Final = 60
 
 
 def executable() -> str | None:
-    """The browser of this machine; None: it has none."""
+    """The browser of this machine; None if it has no browser."""
     return next((found for name in _NAMES if (found := shutil.which(name))), None)
 
 
@@ -80,7 +80,7 @@ class Tab:
         return found["result"].get("value")
 
     def picture(self, *, is_whole: bool = True) -> bytes:
-        """A PNG of the page, or of what the window shows of it."""
+        """A PNG of the page, or of its visible part."""
         found = self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=is_whole)
         return base64.b64decode(found["data"])
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 BYTES = "bytes of requests"
 PYTHON = "calls of Python functions"
 JVM = "calls of the JVM"
-#: In how many requests librdkafka asks for them is a race: its thread sends what it knows, while ours goes on to the marker.
+#: The number of librdkafka's requests for them depends on a race: its thread sends what it knows, while ours continues.
 PARTITIONS = "partitions that were added to transactions"
 
 
@@ -112,7 +112,7 @@ def least(batches: Sequence[Mapping[str, int]]) -> dict[str, int]:
 
 
 def require_within(found: Mapping[str, float], bounds: Mapping[str, float]) -> None:
-    """Require that nothing was counted more often than its bound allows; what has none may not be there at all."""
+    """Require that nothing was counted more often than its bound allows, and that nothing without a bound was counted."""
     over = {
         kind: f"{count}, at most {bounds.get(kind, 0)}" for kind, count in found.items() if count > bounds.get(kind, 0)
     }

@@ -1,4 +1,4 @@
-"""Kills a process at each step of an act: a call that changes the file system. Run in a process of its own."""
+"""Kills a process at each step of an act, which is a call that changes the file system. Each run is a separate process."""
 
 from __future__ import annotations
 

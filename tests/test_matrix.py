@@ -1,4 +1,4 @@
-"""Samples of `make matrix`: a query killed on the oldest Spark, in an environment of its own, and a rule on an older Kafka."""
+"""Samples of `make matrix`: a query killed on the oldest Spark, in a separate environment, and a rule on an older Kafka."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ _PUBLIC = (
 )
 #: Public as a whole, for those who break a sink on purpose.
 _FOR_TESTS = ("twopc.testing", "twopc.crash_points")
-#: Examples and the demo start servers; the demo consists of its own modules.
+#: Examples and the demo start servers; the demo consists of separate modules.
 _ROOMS = (
     "twopc.integration.services",
     "twopc.integration.demo",

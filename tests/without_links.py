@@ -1,4 +1,4 @@
-"""A process whose kernel refuses hard links, as a share does that has none: by seccomp, which a process may only tighten."""
+"""A process whose kernel refuses hard links, like a share without them. It uses seccomp, which a process can only tighten."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def refuse_links(number: int) -> None:
 
 
 def run_without_links(number: int, work: Callable[..., Any], *arguments: Any) -> Any:
-    """What ``work`` returns in a process of its own that can make no hard links; skips where seccomp is not to be had."""
+    """Return the result of ``work`` in a separate process that cannot make hard links; skip without seccomp."""
     if platform.machine() not in _SYSCALLS:
         pytest.skip(f"no numbers of system calls for {platform.machine()}")
     with multiprocessing.get_context("spawn").Pool(1, _begin, (number,)) as pool:

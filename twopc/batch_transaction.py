@@ -75,7 +75,7 @@ class BatchTransaction:
             DecisionInDoubtError: the log never acknowledged an earlier decision of this run.
         """
         run = self._run
-        if run.doubt is not None:  # only a restart reads what became of the decision (rule 12)
+        if run.doubt is not None:  # only a restart reads the outcome of the decision (rule 12)
             raise run.doubt
         position = self._position = locate(run.view, self._batch, run.setup.settings.overrides)
         staged = repair.all_staged(run.view.decision, run.lost, run.setup.staging)
@@ -220,7 +220,7 @@ class BatchTransaction:
             run.setup.binding.bind(run.bound, run.log_epoch)  # with the first decision, and not before (rule 11)
             self._append(self._decision(prepared), prepared)
             run.handles, run.evidence = dict(prepared.handles), {}
-        # Nothing of it is proven until it is proven, even if the commit is cut short.
+        # No transaction counts as proven before its evidence shows it, even if the commit is cut short.
         run.evidence |= dict.fromkeys(prepared.handles, Evidence.UNKNOWN)
         crash_point("driver.decided")
 

@@ -148,7 +148,7 @@ class Binding:
             return self._files.put_if_absent(_name(number), data)
         except TwoPhaseCommitError:
             raise
-        except Exception as error:  # whatever the file system raises; if it is there after all, the next try finds it
+        except Exception as error:  # any error of the file system; the next try finds a file that is there after all
             raise RetriableError(
                 f"{self._files.location}/{_name(number)} (the checkpoint's log and sinks) could not be written: {error}. "
                 "Nothing of this batch is visible or decided. Restart the query when the file system accepts files again"

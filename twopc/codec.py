@@ -30,7 +30,7 @@ def encode(record: Record, *, max_bytes: int) -> list[bytes]:
     """Encode a record as frames of at most ``max_bytes`` each (rule 14).
 
     A frame is ``<format> <sha256 of the whole body> <i>/<n> <check>`` and a newline, then its part of the body. The check
-    covers the frame alone, so that a record whose last frames are missing can be told from an altered one.
+    covers the frame alone, so that a record whose last frames are missing can be distinguished from an altered one.
     """
     body = _ENCODER.encode(record)
     digest = hashlib.sha256(body).hexdigest()

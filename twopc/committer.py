@@ -47,7 +47,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
         Called for that query, before and after :meth:`acquire`: its checkpoint may be an older copy. ``scan_start`` is what
         :meth:`begin_attempt` returned for the newest decision that it knows; empty if it knows none.
         """
-        del scan_start  # a sink with a decision log need not know: there is no copy of that log
+        del scan_start  # a sink with a decision log need not know, because that log has no copies
         return False
 
     @abstractmethod

@@ -76,7 +76,7 @@ class Coordinator:
     def is_undecided(self, batch: Batch) -> bool:
         """Whether this driver has recovered, the batch is not decided, and every batch before it is proven.
 
-        If so, this driver may write the batch again under its present epoch. Acquiring anew could fence a driver that has taken
+        If so, this driver may write the batch again under its present epoch. Acquiring again could fence a driver that has taken
         over.
         """
         run = self._run
@@ -97,7 +97,7 @@ class Coordinator:
         pending.counting(self.participants.take_orphans_ended)
         run = self._run or self.initialize_state(batch, pending)
         transaction = BatchTransaction(run, batch, engine, pending)
-        with transaction.ending_what_is_open():  # whatever is raised
+        with transaction.ending_what_is_open():  # at any error
             while (step := transaction.next_step()) is not Step.FINISH:  # the recovery table; raises every refusal
                 if step is Step.ABANDON:
                     run.abandon()  # one durable record; the table reads it at once

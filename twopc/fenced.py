@@ -41,7 +41,7 @@ def is_proven_absent(log: DecisionLog, records: Sequence[Record], *, run_id: str
             if isinstance(record, (Decision, Repair)) and record.attempt in attempts:
                 return False
             is_succeeded |= isinstance(record, Acquired) and offset > after and record.run != run_id
-    except Exception as error:  # noqa: BLE001 - whatever the log raises
+    except Exception as error:  # noqa: BLE001 - a log may raise anything
         logger.warning("%s cannot be read, so what this driver was about to decide stays open: %s", log.name, error)
         return False
     return is_succeeded

@@ -14,7 +14,7 @@ from twopc.errors import ConfigurationError
 
 #: Flink's limit of a state in its job manager's memory.
 _MEMORY_BYTES: Final = 5 * 1024 * 1024
-#: What ``link``, or ``fsync`` of a directory, gives where the file system has none (link(2), fsync(2)). Each share has its own.
+#: The errors of ``link``, or ``fsync`` of a directory, on a file system without it (link(2), fsync(2)). Each share has its own.
 _UNSUPPORTED: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL})
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from twopc.progress import StateSize
     from twopc.records import TaskReport
 
-#: Bounds of one record, whatever the batch.
+#: Bounds of one record, for a batch of any size.
 _SLOWEST: Final = 5
 _ATTEMPTS: Final = 5
 _MESSAGE: Final = 4_000

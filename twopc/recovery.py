@@ -98,15 +98,15 @@ RECOVERY_TABLE: Final[tuple[Case, ...]] = (
     Case("before the sink", frozenset({LogStatus.UNDECIDED}), None, _SAME, Step.FINISH),
     Case("decided, done", _ANY_DECISION, _PROVEN, _SAME, Step.FINISH),
     Case("last one done", _ANY_DECISION, _PROVEN, _NEXT, Step.WRITE),
-    # The next batch is no proof of this one: a function that swallows our error lets the engine move on, too.
+    # The next batch does not prove this one: a function that swallows our error lets the engine move on, too.
     Case("decided, not proven", _ANY_DECISION, _UNKNOWN, _RUNNING, Step.BLOCKED, abandoned=False),
     Case("not proven, given up", _ANY_DECISION, _UNKNOWN, _RUNNING, Step.ABANDON, abandoned=True),
-    # What can be written again whole is not given up, whatever the user has set.
+    # A batch that can be written again completely is not given up, under any setting of the user.
     Case("lost, but staged", _ANY_DECISION, _LOSSES, _RUNNING, Step.PUBLISH, staged=True),
     Case("all lost", _ANY_DECISION, _ALL_LOST, _SAME, Step.REWRITE, staged=False),
     Case("some lost", _ANY_DECISION, _SOME_LOST, _SAME, Step.REPAIR, staged=False, abandoned=False),
     Case("some lost, given up", _ANY_DECISION, _SOME_LOST, _SAME, Step.ABANDON, staged=False, abandoned=True),
-    # The engine has moved past the batch: there is no replay to repair it from.
+    # The engine has moved past the batch, so there is no replay to repair it from.
     Case("lost and left behind", _ANY_DECISION, _LOSSES, _NEXT, Step.IN_DOUBT, staged=False, abandoned=False),
     Case("left behind, given up", _ANY_DECISION, _LOSSES, _NEXT, Step.ABANDON, staged=False, abandoned=True),
 )

@@ -54,7 +54,7 @@ def create_id(files: Files) -> None:
         files.put_if_absent(FILE, seal(_Identity(id=uuid.uuid4().hex)))
     except TwoPhaseCommitError:
         raise
-    except Exception as error:  # whatever the file system raises; if it is there after all, the next try finds it
+    except Exception as error:  # any error of the file system; the next try finds a file that is there after all
         raise RetriableError(
             f"{files.location}/{FILE}, the id of the decision log, could not be written: {error}. Nothing of this batch was "
             "written. Restart the query when the file system accepts files again"

@@ -156,7 +156,7 @@ class RegisterLog(DecisionLog):
             for number in self._numbers():
                 if number < log_start:
                     self._files.remove(_file(number))
-        except Exception as error:  # noqa: BLE001 - whatever the file system raises; the next truncation retries
+        except Exception as error:  # noqa: BLE001 - a file system may raise anything; the next truncation retries
             where = self._where()
             logger.warning(
                 "%s: the registers below %d could not be deleted; the next truncation retries: %s",
@@ -183,7 +183,7 @@ class RegisterLog(DecisionLog):
             written = self._files.put_if_absent(_file(number), data)
         except FatalError:  # the files themselves say that nothing was written
             raise
-        except Exception as error:  # noqa: BLE001 - whatever the file system raises: the write is unclear
+        except Exception as error:  # noqa: BLE001 - a file system may raise anything, and the write is unclear
             written, failure = False, error
         try:
             # Taken may mean: by our own first try, if a client library has retried.

@@ -53,7 +53,7 @@ def _try(files: Files) -> tuple[str, object] | None:
             return doing, "the first file was replaced, so two drivers could both decide"
         doing = "listing the directory"
         files.names("")
-    except Exception as error:  # noqa: BLE001 - whatever the file system raises
+    except Exception as error:  # noqa: BLE001 - a file system may raise anything
         return doing, error
     finally:
         _remove(files, name)
@@ -63,7 +63,7 @@ def _try(files: Files) -> tuple[str, object] | None:
 def _remove(files: Files, name: str) -> None:
     try:
         files.remove(name)
-    except Exception as error:  # noqa: BLE001 - whatever the file system raises; only what is old is ever deleted
+    except Exception as error:  # noqa: BLE001 - a file system may raise anything; only old files are ever deleted
         text = "%s: a file could not be deleted, so files that the driver no longer needs will stay: %s"
         logger.warning(text, files.location, _said(error))
 

@@ -40,7 +40,7 @@ class LockedError(RetriableError):
 
 @dataclass(frozen=True)
 class FileHandle:
-    """What the driver needs to commit: the file's name, unique for ever."""
+    """What the driver needs to commit: the file's name, unique forever."""
 
     transaction: str
 

@@ -127,7 +127,7 @@ def deliver(channel: Channel, alert: Alert) -> None:
     """Deliver an alert through a channel, and log any error."""
     try:
         channel(alert)
-    except Exception as error:  # noqa: BLE001 - whoever is told must harm nobody
+    except Exception as error:  # noqa: BLE001 - a channel must harm nobody
         logger.warning("the alert was not delivered: %s (%s)", error, line(alert))
 
 

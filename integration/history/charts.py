@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from twopc.progress import Checkpoint
 
-#: The phases in their order, each with a colour of its own; recovery's four are one.
+#: The phases in their order, each with its own colour. Recovery's four phases share one.
 PHASES: Final = ("recover", "prepare", "confirm", "decide", "commit", "evaluate", "finish")
 _RECOVERY: Final = frozenset({"connect", "inspect", "acquire", "recover"})
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 960, 260, 64, 24, 26
@@ -25,7 +25,7 @@ _WIDEST_BAR: Final = 48
 _NARROW: Final = 3
 #: What the text above a cut bar needs.
 _LABEL: Final = 52
-#: So many points of a line can be told apart.
+#: The number of points of a line that people can distinguish.
 _DOTS: Final = 60
 #: The end of an axis, but for the power of ten: half of it is a short number, too.
 _ENDS: Final = (1.0, 1.2, 1.6, 2.0, 2.4, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
@@ -70,7 +70,7 @@ def rates(shown: Sequence[Checkpoint]) -> str:
     points = [(_middle(number, shown), _RATE_HEIGHT - _BOTTOM - value * up) for number, value in enumerate(values)]
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     parts = [_axis(_RATE_HEIGHT, highest, lambda value: f"{value:,.0f}"), f'<polyline class="rate" points="{line}"/>']
-    if len(points) <= _DOTS:  # one alone is no line
+    if len(points) <= _DOTS:  # a single point does not make a line
         parts += [f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in points]
     return _svg(_RATE_HEIGHT, "Rows per second", [*parts, *_ids(shown, _RATE_HEIGHT)])
 

@@ -110,7 +110,7 @@ FAILING: Final = (
     ),
     Rule(
         "restarts",
-        "The query is restarted again and again.",
+        "The query is restarted repeatedly.",
         "The restarts hide the cause: `twopc history --failed` shows the errors.",
         _restarting,
     ),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: How many of the newest checkpoints are judged.
 LAST: Final = 50
-#: Less time than this is nobody's trouble, whatever its share.
+#: Less time than this troubles nobody, even if its share is large.
 LEAST_MS: Final = 500.0
 
 

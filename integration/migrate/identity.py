@@ -42,7 +42,7 @@ def identity_of(topic: str, record: Message | Row, key: Expression | None) -> by
 
 
 def content_of(topic: str, record: Message | Row) -> bytes:
-    """Return all of a record except its time and partition, which a producer may choose anew."""
+    """Return all of a record except its time and partition, which a producer may choose again."""
     headers: Any = record.headers() or ()
     pairs = [part for name, value in headers for part in (name.encode(), _as_bytes(value))]
     return _joined([topic.encode(), _as_bytes(record.key()), _as_bytes(record.value()), *pairs])

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: The exit statuses of all these commands.
 DONE: Final = 0
 ATTENTION: Final = 1  #: somebody has to act, or not everything was done
-NOT_DONE: Final = 2  #: it could not be looked at, or wrong usage
+NOT_DONE: Final = 2  #: it could not be read, or the usage is wrong
 REFUSED: Final = 3  #: the decision record forbids it, or it needs --force
 
 _STYLES: Final = {Urgency.NONE: "green", Urgency.WATCH: "yellow", Urgency.ACT: "bold red"}

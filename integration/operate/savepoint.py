@@ -44,7 +44,7 @@ _TRIES: Final = 5
 #: A version of a state store, by either provider, with the unique id that Spark 4 may give it, or the checksum of its file.
 _VERSION: Final = re.compile(r"(\d+)(?:_[0-9a-f-]+)?\.(delta|snapshot|zip|changelog)(?:\.crc)?")
 _SNAPSHOTS: Final = frozenset({"snapshot", "zip"})
-#: Ours, and of no use elsewhere: rows of a batch in progress, requests to a running query, and the alerts that it has told.
+#: Our files that are useless elsewhere: rows of a batch in progress, requests to a running query, and its reported alerts.
 _LEFT_OUT: Final = re.compile(r"twopc/(staging/|savepoint-request|alerts\.json$)")
 
 
@@ -190,6 +190,6 @@ def _require_whole(names: AbstractSet[str], vanished: Sequence[str], batch: int)
         is_old |= directory in {"offsets", "commits"} and int(file) < batch - 1
         # RocksDB's files of versions that are deleted: the newest snapshot's are kept as long as the snapshot is.
         is_old |= directory.startswith("state/") and version is None
-        is_old |= name.startswith("twopc/")  # ours are for people: a restored query begins anew
+        is_old |= name.startswith("twopc/")  # our files are for people; a restored query begins with new ones
         if not is_old and not file.endswith(".crc"):
             raise _VanishedError(name)

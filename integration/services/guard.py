@@ -65,7 +65,7 @@ class GuardedProcess:
     @property
     def exit_code(self) -> int | None:
         """Exit code of the child, 128 + N after signal N; None while it runs."""
-        # Not `Popen.poll`: a Ctrl-C between its lock and its `try` leaves the lock taken, and `Popen.wait` would wait for ever.
+        # Not `Popen.poll`: a Ctrl-C between its lock and its `try` leaves the lock taken, so `Popen.wait` never returns.
         # With WNOWAIT the code can be read again until it is kept here, even after an interruption.
         if self._guard.returncode is None:
             with contextlib.suppress(ChildProcessError):  # another thread was faster

@@ -98,7 +98,7 @@ class _Filter:
             self._bigint,
             self._arguments,
             self._no_types,
-            False,  # noqa: FBT003 - propagateNull: there is none
+            False,  # noqa: FBT003 - propagateNull; no argument is null
             False,  # noqa: FBT003 - returnNullable
             False,  # noqa: FBT003 - isDeterministic: Spark must call it once for each row, and where it stands
         )

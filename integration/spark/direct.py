@@ -16,10 +16,10 @@ from twopc.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: The least and the most that the driver may be told to collect. What bounds the tasks is twice the number in Spark's SQL, which
+#: The least and the most that a user may let the driver collect. What bounds the tasks is twice the number in Spark's SQL, which
 #: has no longer ones.
 _MAX_BYTES: Final = (1024, 1 << 62)
-#: What a record of a Kafka source may become, before a batch has told.
+#: The assumed size of a record of a Kafka source, before a batch has shown it.
 _FIRST_BYTES_PER_RECORD: Final = 1024
 #: One large batch in so many is enough to keep all of them away from the driver.
 _REMEMBERED: Final = 8

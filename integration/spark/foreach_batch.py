@@ -67,11 +67,11 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
         select: by sink name, the SQL expressions that make its columns, such as
             ``{"events": ["CAST(id AS STRING) AS key", "to_json(struct(*)) AS value"]}``; others take the batch's own.
         staging: keep each task's rows until its transactions are proven, so that a decided batch whose transactions timed out is
-            completed whatever the plan (rule 9). True: beside the checkpoint. A path: there; the driver and every worker must
+            completed under any plan (rule 9). True: beside the checkpoint. A path: there; the driver and every worker must
             share it.
         write_by: who writes a batch. ``"auto"``: the driver if the batch is expected to fit into 16 MiB, else the tasks.
             ``DriverUpTo(max_bytes)``: the same with another limit. ``"driver"``, ``"tasks"``: always that one.
-        listeners: they are told of each checkpoint; see :class:`twopc.Listener`.
+        listeners: they receive each checkpoint; see :class:`twopc.Listener`.
         interceptors: what also happens with each batch, the first one outermost: :class:`~twopc.integration.operate.Savepoints`,
             :class:`~twopc.integration.operate.SourceProgress`, :class:`~twopc.integration.migrate.TakeOver`.
         override: what is refused otherwise: :class:`~twopc.EndQuery`, :class:`~twopc.AdoptQuery`, :class:`~twopc.ResumeAt`,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: PySpark 4.2 and newer ask for the zone of a timestamp; those before took UTC.
 _ZONE: Final[dict[str, Any]] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
 
-#: As a dead letter has a timestamp, whatever the session's time zone, which is that of a cast.
+#: The form of a timestamp in a dead letter, in any time zone of the session, which a cast would use.
 _JSON: Final = (
     "MAP('timeZone', 'UTC', 'timestampFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX\", "
     "'timestampNTZFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSS\", 'ignoreNullFields', 'false')"
@@ -94,7 +94,7 @@ class Rows:
     views: dict[str, View]
     is_hashed: bool = True
 
-    # One call of selectExpr for everything: Spark analyses the plan anew with each call, some ms every time.
+    # Call selectExpr once for everything, because Spark analyses the plan again with each call, which takes some ms.
     def frame(self) -> DataFrame:
         """The DataFrame for the tasks."""
         return self.base.selectExpr(

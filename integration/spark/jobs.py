@@ -95,7 +95,7 @@ def slow_batch_advice(location: str, batch_id: int, *, is_undecided: bool) -> st
     Args:
         location: the checkpoint's location.
         batch_id: the batch.
-        is_undecided: whether Spark may plan it anew, because it is not decided and every batch before it is proven.
+        is_undecided: whether Spark may replan it, because it is not decided and every batch before it is proven.
     """
     advice = (
         "Or give the query more cores. Smaller batches alone do not help: Spark replays the rows that it has planned"
@@ -104,7 +104,7 @@ def slow_batch_advice(location: str, batch_id: int, *, is_undecided: bool) -> st
         return f"{advice}. Do not delete the plan of the batch: a decision depends on it"
     offsets = f"{location}/offsets/{batch_id}"
     return (
-        f"{advice}. If the limit is fixed and the source is Kafka, let Spark plan the batch anew; that loses nothing, because "
+        f"{advice}. If the limit is fixed and the source is Kafka, let Spark replan the batch; that loses nothing, because "
         f"the batch is not decided: stop the query, delete {offsets} (the newest file there) and "
         f"{location}/offsets/.{batch_id}.crc if it exists, set a smaller maxOffsetsPerTrigger, and restart"
     )

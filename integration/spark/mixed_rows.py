@@ -28,7 +28,7 @@ def judge(
         cached_rdds: returns the RDDs that are cached.
 
     Raises:
-        RetriableError: a stage that keeps nothing ran again; a retry reads its input anew.
+        RetriableError: a stage that keeps nothing ran again; a retry reads its input again.
         FatalError: rows of two shuffles may be mixed in something that Spark keeps.
     """
     again = [runs for runs in map(_Written(ran).of, _shuffles(own)) if len(runs) > 1]
@@ -85,7 +85,7 @@ def _require_one_filling(fills: Sequence[StageAttempt], again: Sequence[Sequence
 _MIXED: Final = (
     "Spark ran stage {stage} again, because it lost some of that stage's output (an executor died, for example). The new "
     "output may not match what is left of the old one, so rows could be missing or doubled. Nothing of the batch is decided "
-    "or visible. Restart the query: it computes the whole batch anew. A retry without a restart would use the same shuffle "
+    "or visible. Restart the query: it computes the whole batch again. A retry without a restart would use the same shuffle "
     "files. If your program has cached a DataFrame outside the function, call its unpersist() first"
 )
 

@@ -1,4 +1,4 @@
-"""What this process knows of each run of a query. It outlives the object of ``exactly_once``, which users may create anew.
+"""What this process knows of each run of a query. It outlives the object of ``exactly_once``, which users may create again.
 
 A run never repeats a batch that it has finished: Spark replays only what an earlier run left unfinished
 (``MicroBatchExecution``). So a second call for a batch is a mistake, even through another object.
@@ -67,7 +67,7 @@ class QueryRun:
 
 
 _runs: Final[dict[str, QueryRun]] = {}
-_lock: Final = threading.Lock()  # queries of one process start in threads of their own
+_lock: Final = threading.Lock()  # queries of one process start in separate threads
 
 
 def run_of_this_call(session: SparkSession, given: GivenCheckpoint | None, since: Moment) -> QueryRun:

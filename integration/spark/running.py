@@ -64,7 +64,7 @@ class RunningQuery:
 
     def makes_this_call(self) -> bool:
         """Whether the present thread is the query's own, in which Spark calls the user's function and waits for it."""
-        # py4j gives each thread of the JVM a connection of its own, and each connection a thread (``clientserver.py``).
+        # py4j gives each thread of the JVM its own connection, and each connection a thread (``clientserver.py``).
         present = threading.current_thread()
         if self._known is not present and self._thread.equals(self._threads.currentThread()):
             self._known = present

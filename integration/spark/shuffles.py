@@ -105,7 +105,7 @@ class Shuffles:
             results: the stages whose tasks have reported to the driver.
 
         Raises:
-            RetriableError: a stage that keeps nothing ran again; a retry reads its input anew.
+            RetriableError: a stage that keeps nothing ran again; a retry reads its input again.
             FatalError: rows of two shuffles may be mixed in something that Spark keeps; or Spark has not reported enough to
                 rule that out.
         """

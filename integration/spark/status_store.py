@@ -63,7 +63,7 @@ class Moment(msgspec.Struct, frozen=True):
     job: int
 
 
-#: What Spark says of a stage without a task that has run.
+#: Spark's status of a stage of which no task has run.
 _IDLE: Final = frozenset({"PENDING", "SKIPPED"})
 #: Before the application. Nothing is older.
 BEGINNING: Final = Moment(0, 0)

@@ -127,7 +127,7 @@ class Applier:
         """
         left = list(mutations)
         column = (_family(left[0]), marker_qualifier(self._sink))
-        # HBase would silently overflow to a number of the other sign: counters are looked at, too.
+        # HBase would silently overflow to a number of the other sign, so counters are checked, too.
         counters = places_of(left[0]) if handle.operation == "INCREMENT" else []
         while left:
             looked = self._client.execute([look(handle.table, mutation.row, [column, *counters]) for mutation in left])

@@ -129,7 +129,7 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
     def _create_table(self) -> None:
         cluster = self._client.cluster
         if self._table not in cluster.describe([self._table]):
-            # Another driver may create it at the same time; if neither can, the look below says so.
+            # Another driver may create it at the same time. If neither can, the look below reports it.
             with contextlib.suppress(RemoteError):
                 cluster.call_master(lambda master: master.create_table(*name_parts(self._table), staging.families()))
         try:

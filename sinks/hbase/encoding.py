@@ -47,7 +47,7 @@ class Encoder:
         self._families: list[tuple[bytes, list[tuple[int, bytes]]]] = []
         for family, found in cells.items():
             head: bytes = _FAMILY(family=family).SerializeToString()
-            if delete_type is not None:  # nothing of it changes from row to row
+            if delete_type is not None:  # it stays the same from row to row
                 head += b"".join(_start(_FAMILY.QUALIFIER_VALUE_FIELD_NUMBER, len(cell)) + cell for _, cell in found)
                 found = []  # noqa: PLW2901 - what is left to fill in
             self._families.append((head, found))

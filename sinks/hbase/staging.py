@@ -124,6 +124,6 @@ def unpack(data: bytes) -> Message:
 
 
 def families() -> list[Message]:
-    """Define the table's column families: one version of everything, kept for ever."""
+    """Define the table's column families: one version of everything, kept forever."""
     one_version = [hbase_pb.BytesBytesPair(first=b"VERSIONS", second=b"1")]
     return [hbase_pb.ColumnFamilySchema(name=name, attributes=one_version) for name in (STATE, DATA)]

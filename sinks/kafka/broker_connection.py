@@ -153,7 +153,7 @@ class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-pytho
 def _open_in_turn(config: Mapping[str, Any]) -> KafkaAdminClient:
     """Connect through the first server that responds.
 
-    kafka-python draws a server at random, again and again, and spends the whole time on one that is silent
+    kafka-python repeatedly draws a server at random, and spends the whole time on one that is silent
     (``KafkaConnectionManager._do_bootstrap``). So each attempt gets a share of the time, and begins with the next server.
     """
     total_ms = config.get("bootstrap_timeout_ms", _BOOTSTRAP_TIMEOUT_MS)

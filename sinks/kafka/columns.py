@@ -144,7 +144,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _is_instant(kind: pa.DataType) -> bool:
-    # Without a zone it is a wall clock's reading (Spark's timestamp_ntz), which is no point in time.
+    # Without a zone it is a wall clock's reading (Spark's timestamp_ntz), which is not a point in time.
     return isinstance(kind, pa.TimestampType) and kind.tz is not None
 
 

@@ -28,7 +28,7 @@ _FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOC
 #: delivery report follows in the same call, Python makes it a SystemError, with the fatal error as its cause.
 SERVING: Final = (KafkaException, SystemError)
 
-#: What becomes of records whose transaction has failed; it does not say why.
+#: The error of records whose transaction has failed; it does not say why.
 _GIVEN_UP: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 
 #: What a client reports that has no token.

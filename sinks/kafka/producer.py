@@ -75,7 +75,7 @@ def connect(producer: Producer | LibrdkafkaProducer, topic: str, *, timeout_s: f
     try:
         producer.list_topics(topic, timeout=timeout_s)
     except SERVING:
-        producer.poll(0)  # reads what it has logged of it
+        producer.poll(0)  # read what it has logged about it
         raise
     return len(producer.list_topics(topic, timeout=timeout_s).topics[topic].partitions)
 

@@ -99,7 +99,7 @@ class ProducerPool:
             self._drop_ready()
         with self._lock:
             for ready in self._ready:
-                with suppress(*SERVING):  # a producer that has failed says so to the task that takes it
+                with suppress(*SERVING):  # a producer that has failed reports it to the task that takes it
                     ready.producer.poll(0)
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class ProducerPool:
         yield from count(len(self._served))
 
     def _make(self, sequence: int) -> ReadyProducer:
-        # Until the broker responds, and for ever if it does not: a late InitProducerId aborts what is open under its id.
+        # Wait until the broker responds, and forever if it does not: a late InitProducerId aborts what is open under its id.
         self._served[sequence] = _NEVER_FREE
         tid = task_id(self.key.sink, self.key.driver_epoch, self._worker, sequence)
         topics = (self.key.ledger,) if self.key.topic is None else (self.key.ledger, self.key.topic)

@@ -25,7 +25,7 @@ _ROOM_S: Final = 0.05
 class AtLeastOnceKafkaSink:
     """What teams passed to ``foreachBatch`` when brokers had no transactions (Kafka 0.10).
 
-    A crash after the flush and before Spark has noted the batch repeats the batch: every row of it is there twice. A crash
+    A crash after the flush and before Spark has recorded the batch repeats the batch, so each of its rows is there twice. A crash
     during the flush repeats what was sent. Nothing on such a broker can prevent it.
 
     Attributes:

@@ -54,7 +54,7 @@ def _expiries(rows: pa.RecordBatch, number: str | int) -> Column:
     if isinstance(number, str) and (longest := max(map(int, found), default=0)) > MAX_EXPIRE_MS:
         raise BadRecordError(
             f"column {number!r} holds a time to live of {longest} ms, but Redis takes at most {MAX_EXPIRE_MS}. To keep the "
-            "key for ever, filter the row out"
+            "key forever, filter the row out"
         )
     return found
 

@@ -28,7 +28,7 @@ class RedisSink(RedisSettings, TwoPhaseCommitSink[RedisHandle]):
         name: names the sink across restarts. Letters, digits, ``_`` and ``-``.
         url: ``redis://user:password@host:port/database``, ``rediss://`` for TLS, ``unix://`` for a socket; of a cluster
             any node. Behind Sentinel only user, password and database count.
-        mapping: what becomes of a row, one of ``twopc.sinks.redis.mappings``.
+        mapping: how a row is written, one of ``twopc.sinks.redis.mappings``.
         cluster: whether Redis is a cluster.
         sentinels: ``(host, port)`` of each Sentinel; needs ``service``.
         service: the name by which the Sentinels know the primary.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from twopc.sinks.redis.settings import RedisSettings
 
 _BYTES_PER_WEIGHT: Final = 256
-#: Every server takes an argument of this size, whatever its proto-max-bulk-len.
+#: Every server takes an argument of this size, with any proto-max-bulk-len.
 _ALWAYS_TAKEN: Final = 1_000_000
 
 

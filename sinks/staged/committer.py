@@ -100,7 +100,7 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
         self._blockers = []
         self._highest_version = max(self._highest_version, self._top(handles, version))
         try:
-            # Before any of it is applied: a start from an older checkpoint must see the decision.
+            # Do this before any row is applied: a start from an older checkpoint must see the decision.
             self._control.record_decision(self._run, version)
             self._apply_all(handles, version)
         except self._client.failures as error:

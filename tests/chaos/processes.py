@@ -47,7 +47,7 @@ _POLL_S: Final = 0.003
 
 
 class Exit(NamedTuple):
-    """How a process ended: ``code`` as of :func:`os.waitstatus_to_exitcode`, or None while it is stopped."""
+    """How a process ended: ``code`` is that of :func:`os.waitstatus_to_exitcode`, or None while it is stopped."""
 
     code: int | None
 
@@ -157,7 +157,7 @@ class Engine:
         return list(found.values())
 
     def _staged_files(self, work: Work) -> dict[int, list[bytes]]:
-        """The rows that are published again, if this is no ordinary attempt."""
+        """The rows to publish again, if this is not an ordinary attempt."""
         staging = Staging(str(self._query.staging))
         return {
             task.partition: [

@@ -67,7 +67,7 @@ def in_sync(cluster: LocalKafkaCluster, topic: str, partition: int) -> set[int]:
 
 
 def coordinator(cluster: LocalKafkaCluster, transactional_id: str) -> int:
-    """The node that coordinates a transactional id; waits until one says so."""
+    """Wait until a node says that it coordinates a transactional id; return the node."""
     request = FindCoordinatorRequest(
         key_type=_TRANSACTION_COORDINATOR, coordinator_keys=[transactional_id], min_version=4
     )

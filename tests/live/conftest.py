@@ -1,4 +1,4 @@
-"""A broker with TLS, SASL and ACLs, shared by all tests that need one. Each has users and names of its own."""
+"""A broker with TLS, SASL and ACLs, shared by all tests that need one. Each test has its own users and names."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def secured(authority: tuple[Path, Path]) -> Iterator[LocalKafka]:
         add_user(kafka, USER, PASSWORD)
         add_user(kafka, CANARY_USER, CANARY_PASSWORD)
         yield kafka
-        # A client that outlives its broker complains of it: one that is still being made, or that a refusal's traceback has.
+        # A client that outlives its broker logs errors: one that is still being made, or that a refusal's traceback holds.
         for thread in threading.enumerate():
             if thread.name == "twopc-producers":
                 thread.join()

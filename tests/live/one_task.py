@@ -42,4 +42,4 @@ class OneTask:
         return [TaskReport(partition=0, rows=self._rows.num_rows, checksum=0, handles=handles)]
 
     def evaluate(self) -> None:
-        """Does nothing: there is no state to write."""
+        """Do nothing, because there is no state to write."""

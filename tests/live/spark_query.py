@@ -45,7 +45,7 @@ SHUFFLED = "a shuffle was written by worker "
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the pipeline reads, does and writes.
+    """The source, the plan and the output of the pipeline.
 
     ``plan``: ``rows`` (no shuffle), ``shuffle`` (by key), ``unstable`` (a replay puts rows into other tasks),
     ``two_shuffles`` (by a random number, and again; the last two tasks between them stop themselves),
@@ -201,7 +201,7 @@ def _fail_once(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
 
 
 def _at_random_places(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-    """Add columns, of which one has other values each time; Spark does not know. The other one is this worker."""
+    """Add two columns. One has other values each time, which Spark does not know; the other one names this worker."""
     for batch in batches:
         count = batch.num_rows
         places = batch.append_column("place", pa.array([random.randrange(1000) for _ in range(count)], pa.int32()))

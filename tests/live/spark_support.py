@@ -270,7 +270,7 @@ class Pipeline:
 
 
 def as_arrow(frame: DataFrame) -> pa.Table:
-    """As ``toArrow``, which Spark 3.5 lacks; without columns if there are no rows."""
+    """The same as ``toArrow``, which Spark 3.5 lacks; without columns if there are no rows."""
     batches = frame._collect_as_arrow()  # type: ignore[operator]
     return pa.Table.from_batches(batches) if batches else pa.table({})
 

@@ -48,7 +48,7 @@ class Steps(OneTask):
 
 
 def round_trips(sink: TwoPhaseCommitSink[Any], rows: int, sent: list[str], directory: Path) -> dict[str, int]:
-    """The round trips of a batch of so many rows with the columns ``id`` and ``n``, by a driver that has had some before."""
+    """The round trips of a batch with columns ``id`` and ``n``, by a driver that has had batches before."""
     driver = Coordinator([sink], LocalFiles(directory))
     opened.append(driver)
     ids = pa.array(range(rows), pa.int64())

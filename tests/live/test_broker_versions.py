@@ -70,7 +70,7 @@ def test_a_decided_batch_is_committed_though_the_transaction_version_has_changed
 
 
 def resume(play: Play, batch: int) -> None:
-    """A new driver commits what its predecessor has decided, writes nothing of it again, and processes the next batch."""
+    """A new driver commits its predecessor's decision, writes none of its rows again, and processes the next batch."""
     driver, replay = play.driver(), Tasks(play, rows_of(batch))
     driver.process(play.batch(batch), replay)
     assert (replay.prepared, replay.evaluated) == (0, 1)

@@ -129,7 +129,7 @@ def play(cluster: LocalKafkaCluster, tmp_path: Path) -> Iterator[Replicated]:
 
 @contextlib.contextmanager
 def watched(play: Replicated) -> Iterator[list[str]]:
-    """Check every promise once the brokers are back, whatever the body does to them; yields a list for errors to report."""
+    """Check every promise once the brokers are back after the faults of the body. Yields a list for errors to report."""
     cluster = play.cluster
     with Watcher(cluster.bootstrap_servers, play.topic) as watcher:
         errors: list[str] = []

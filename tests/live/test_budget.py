@@ -58,7 +58,7 @@ TASK = {
     BYTES: 1_800,
 }
 #: What ``exactly_once`` costs in the driver, for a batch that the tasks write and for one that the driver writes, with so many
-#: DataFrames in one decision, each for a sink of its own.
+#: DataFrames in one decision, each for another sink.
 SPARK = {
     ("tasks", 1): {JVM: 63, PYTHON: 5_700},
     ("tasks", 2): {JVM: 133, PYTHON: 11_000},

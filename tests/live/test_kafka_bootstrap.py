@@ -69,7 +69,7 @@ def connect(servers: list[str]) -> float:
 
 @pytest.mark.parametrize("backlog", [50, 0])
 def test_a_server_behind_silent_ones_is_always_reached(kafka: KafkaService, backlog: int) -> None:
-    """Fails if a server is drawn anew at each try: one time in twelve, the one that responds is never drawn."""
+    """Fails if each try draws a server independently: one time in twelve, the responding one is never drawn."""
     with silent(backlog) as one, silent(backlog) as other:
         for servers in ([one, other, kafka.bootstrap_servers], [one, kafka.bootstrap_servers, other]):
             assert connect(servers) < EXPECTED_S + 3

@@ -1,4 +1,4 @@
-"""An error names its cause, where librdkafka says of a record only that it was given up, or that time ran out."""
+"""An error names its cause even if librdkafka only says that it gave a record up, or that time ran out."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_a_producer_in_the_making_ends_with_its_pool(kafka: KafkaService, monkey
 
 
 def test_a_producer_that_nobody_wants_for_long_is_dropped(kafka: KafkaService, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker is not told that a query has ended. The pool itself stays: its ids are not used twice."""
+    """A worker does not learn that a query has ended. The pool itself stays, because its ids must not be used twice."""
     gc.collect()
     before = clients()
     sink = sink_of(kafka)

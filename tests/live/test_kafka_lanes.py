@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def test_many_transactions_are_committed_over_several_connections(kafka: KafkaService, tmp_path: Path) -> None:
-    """Whatever becomes of these: what one of them does not answer is asked again."""
+    """If one of these connections does not answer, the request is sent again, however the connection ended."""
     rows = [[str(number)] for number in range(_MANY + 2)]
     once = Counter(row for (row,) in rows)
     with playing(kafka, tmp_path) as play:

@@ -94,7 +94,7 @@ BAD: dict[str, dict[str, Any]] = {
 def test_the_same_error_for_a_bad_record_among_good_ones(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, bad: str
 ) -> None:
-    """Caught mutations: ``err`` or a delivery report's error is not looked at; rows that would be altered are not refused."""
+    """Caught mutations: ``err`` or a delivery report's error is not checked; rows that would be altered are not refused."""
     errors = []
     for native in (True, False):
         options = {"kafka.message.max.bytes": "1500000", "kafka.topic.metadata.propagation.max.ms": "1000"}

@@ -44,7 +44,7 @@ ROWS = [["a", "b"], ["c"], []]
 
 @pytest.fixture
 def client(authority: tuple[Path, Path], secure_options: dict[str, Any]) -> dict[str, Any]:
-    """A sink's options with a certificate of its own, at librdkafka's most talkative."""
+    """A sink's options with a separate certificate, with librdkafka's most verbose log."""
     beside = authority[0].parent
     return {
         **secure_options,
@@ -226,7 +226,7 @@ _SITE = "import logging\nlogging.basicConfig(level=logging.DEBUG)\n"
 def test_a_spark_query_at_debug_level_leaves_no_secret_in_logs_checkpoint_and_event_log(
     secured: LocalKafka, tmp_path: Path, client: dict[str, Any]
 ) -> None:
-    """Caught mutation: Py4J's filter is not set. Spark's own data of tasks, which holds the pickled sink, is not looked at."""
+    """Caught mutation: Py4J's filter is not set. The test ignores Spark's own data of tasks, which holds the pickled sink."""
     play = Play(KafkaService(secured.bootstrap_servers), tmp_path / "unused")
     allow_everything(secured, play.name, play.topic)
     play.close()

@@ -145,7 +145,7 @@ class Verify(Part):
 
 
 class Preflight(Part):
-    """Its findings are what goes wrong; those of a single broker are none."""
+    """Return the findings that matter, without those that every single broker causes."""
 
     roles = ("preflight",)
     expected = re.compile(r"replica\(s\)|min\.insync\.replicas=1")

@@ -1,4 +1,4 @@
-"""Which run of which query makes a call, and for which batch: nothing that users set may hide it."""
+"""The run, the query and the batch of a call. Nothing that users set may hide them."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ __all__ = ["spark"]
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
-#: As Spark's own sink takes them, and this one: bytes that are no text, too, and partitions for some rows.
+#: The rows that Spark's own sink takes, and this one: also bytes that are not text, and partitions for some rows.
 EXPRESSIONS = (
     "IF(n % 5 = 0, concat(CAST(id AS BINARY), X'FF00'), CAST(id AS BINARY)) AS key",
     "IF(n % 5 = 1, concat(X'00FE', CAST(value AS BINARY)), CAST(value AS BINARY)) AS value",

@@ -52,7 +52,7 @@ def query(kafka: KafkaService, root: Path, *hosts: int, **options: Any) -> Itera
 
 
 def kill_workers(pipeline: Pipeline) -> None:
-    """Kill all of it: Python workers are process groups of their own."""
+    """Kill the query's processes completely, because Python workers form separate process groups."""
     for run in pipeline.runs:
         for process in processes_of(run.session):
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -68,7 +68,7 @@ def is_stopped(process: psutil.Process) -> bool:
 
 
 def stopped(run: Run, *hosts: int, count: int) -> list[psutil.Process]:
-    """Wait until so many Python workers have stopped themselves at a crash point."""
+    """Wait until this number of Python workers has stopped at a crash point."""
     found: list[psutil.Process] = []
 
     def are_there() -> bool:
@@ -142,7 +142,7 @@ def test_rows_of_two_shuffles_that_a_stage_between_them_has_mixed_stop_the_query
 def test_a_cache_of_which_an_executor_had_a_part_and_all_of_the_shuffle_is_not_decided_and_a_restart_writes_it_once(
     filled_by: str, kafka: KafkaService, tmp_path: Path
 ) -> None:
-    """Each stage runs once in each job, and none is skipped: but the second job writes the shuffle anew, for what was lost."""
+    """Each stage runs once in each job, and none is skipped. But the second job writes the lost shuffle again."""
     apart = {
         **_CLUSTER,
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",

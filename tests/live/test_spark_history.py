@@ -1,4 +1,4 @@
-"""The history of real queries: what completed, what failed and why, and what a listener is told."""
+"""The history of real queries: which checkpoints completed, which failed and why, and what a listener receives."""
 
 from __future__ import annotations
 

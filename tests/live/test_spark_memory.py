@@ -29,7 +29,7 @@ __all__ = ["spark"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 _GROWTH_MIB = 100
-#: What the driver collects of a batch unless told otherwise, and how often a JVM with two tasks may hold it.
+#: What the driver collects of a batch by default, and how often a JVM with two tasks may hold it.
 _LIMIT_MIB, _JVM_LIMITS = 16, 12
 _ROWS = 3_000_000
 
@@ -104,7 +104,7 @@ def peaks_of(kafka: KafkaService, directory: Path, way: str, records: int) -> tu
 
 
 def write(spark: SparkSession, pipeline: Pipeline, each: object, count: int) -> None:
-    """Write one batch of ``count`` records of 100 bytes in two tasks, whatever the source contains."""
+    """Write one batch of ``count`` records of 100 bytes in two tasks. The content of the source does not matter."""
 
     def instead(frame: DataFrame, batch: int) -> None:
         made = frame.sparkSession.range(0, count, 1, 2)

@@ -38,7 +38,7 @@ def path_of(kind: str, spark: SparkSession, root: Path, name: str) -> str:
 
 
 def require_same_directory(pipeline: Pipeline, spark: SparkSession, root: Path, name: str) -> None:
-    """A second run reads what the first one wrote, and all of it is in Spark's own directory."""
+    """A second run reads what the first one wrote, and everything is in Spark's own directory."""
     for _ in range(2):
         pipeline.feed(4)
         pipeline.run(spark)
@@ -93,5 +93,5 @@ def test_a_query_runs_on_a_share_without_hard_links_and_its_checkpoint_may_move(
         pipeline.flush()
         run_without_links(errno.EOPNOTSUPP, run_query, pipeline.options)
     pipeline.feed(4)
-    pipeline.run(spark)  # where there are links
+    pipeline.run(spark)  # if the file system has links
     pipeline.require_exactly_once()

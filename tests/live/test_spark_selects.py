@@ -1,4 +1,4 @@
-"""Sinks of one query never see each other's columns: each chooses from the user's DataFrame, in whatever order they stand."""
+"""Sinks of one query never see each other's columns. Each selects from the user's DataFrame, in any order of the sinks."""
 
 from __future__ import annotations
 

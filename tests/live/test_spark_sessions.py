@@ -49,7 +49,7 @@ MINE = "TWOPC_SESSIONS"
 
 @dataclass
 class Session:
-    """Runs queries over the same files, each with a sink and a checkpoint of its own.
+    """Runs queries over the same files, each with its own sink and checkpoint.
 
     Attributes:
         written: the rows that must be visible.
@@ -91,7 +91,7 @@ class Session:
         writer.trigger(availableNow=True).start().awaitTermination()
 
     def write(self, *sinks: KafkaSink, **settings: Any) -> ExactlyOnce:
-        """Run a query in good order; returns what is still to be closed."""
+        """Run a query to its end; return what must still be closed."""
         each = exactly_once(*sinks, checkpoint_location=(location := self.location()), **settings)
         self.run(location, each)
         self.written["row"] += BATCHES * len(sinks)
@@ -175,7 +175,7 @@ def session(spark: SparkSession, kafka: KafkaService, tmp_path: Path) -> Iterato
 
 
 def run_and_require_nothing_left(session: Session, variants: Iterable[Variant], **settings: Any) -> None:
-    closed(session, **settings)  # what the process has once, whatever it runs
+    closed(session, **settings)  # what the process has once for everything that it runs
     before = held(session.port)
     queries = 1
     for variant in variants:

@@ -50,7 +50,7 @@ def test_a_staging_location_that_the_workers_do_not_share_is_refused_before_the_
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, settings=settings)
     pipeline.feed(8)
     opened = staging.open_location
-    with monkeypatch.context() as patch:  # in the driver only: the workers are processes of their own
+    with monkeypatch.context() as patch:  # in the driver only, because the workers are separate processes
         patch.setattr(staging, "open_location", lambda location: opened(f"{location}-of-another-host"))
         message = pipeline.fail(spark)
     assert "ConfigurationError: the driver does not see" in message

@@ -293,7 +293,7 @@ PLANS: dict[str, Callable[[DataFrame], DataFrame]] = {
     "sessions": _sessions,
     "joined": lambda frame: _joined(frame.dropDuplicates(["id", "time"])),
     "chained": lambda frame: frame.dropDuplicates(["id", "time"]).groupBy(sf.window("time", "10 seconds")).count(),
-    "function": _with_state,  # in Python: Spark says of its output that it has no partitions
+    "function": _with_state,  # in Python, whose output has no partitions for Spark
     "limited": lambda frame: frame.limit(15),
     "transformed": _transformed,
 }

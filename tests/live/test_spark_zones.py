@@ -1,4 +1,4 @@
-"""The session's time zone is Spark's own affair: what sinks are given of a timestamp is UTC, whatever it is."""
+"""The session's time zone concerns only Spark: under any zone, sinks get timestamps in UTC."""
 
 from __future__ import annotations
 

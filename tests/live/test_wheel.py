@@ -168,7 +168,7 @@ def test_the_readmes_example_is_the_file_in_examples() -> None:
 
 @pytest.mark.timeout(900)
 def test_the_readmes_example_runs_from_the_wheel_on_a_cluster(kafka: KafkaService, wheel: Path, tmp_path: Path) -> None:
-    """In a project with packages ``sinks`` and ``integration`` of its own, beside the script and on the workers."""
+    """In a project with its own packages ``sinks`` and ``integration``, beside the script and on the workers."""
     installed = _installed(wheel, tmp_path / "env", "spark")
     name = f"w{uuid.uuid4().hex[:10]}"
     changed = {

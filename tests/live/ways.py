@@ -31,7 +31,7 @@ BOTH = pytest.mark.parametrize("native", [True, False], ids=["native", "produce"
 
 
 class Way:
-    """A sink that writes in one of the two ways, into topics of its own."""
+    """A sink that writes in one of the two ways, into separate topics."""
 
     def __init__(
         self, kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool, topic: bool = True, **sink: Any

@@ -1,6 +1,6 @@
 """``python -m tests.matrix``: run tests of the Kafka sink, kills under Spark included, on each supported Spark, Python and Kafka.
 
-Each pair of Spark and Python has an environment of its own in ``.matrix/``, from the versions in ``uv.lock``. Exit status 1
+Each pair of Spark and Python has its own environment in ``.matrix/``, from the versions in ``uv.lock``. Exit status 1
 when a test fails.
 """
 

@@ -91,7 +91,7 @@ class Cluster:
 
     Attributes:
         now_ms: its clock; :meth:`expire` acts on it.
-        on_commit: called when a coordinator accepts a commit, before any of it is visible.
+        on_commit: called when a coordinator accepts a commit, before any of its records is visible.
         on_visible: called with each record when its partition's control record commits it.
     """
 

@@ -291,7 +291,7 @@ class Engine:
         return self._simulation.chance.random() < _DIRECT
 
     def _prepare_direct(self, work: Work) -> list[TaskReport]:
-        """The driver itself writes all rows, as one task: whatever ends it ends the writer."""
+        """The driver itself writes all rows, as one task. Everything that ends the driver ends the writer."""
         rows = [row for task in self._query.split(self._batch) for row in task]
         report = _Job(self._run, work, {0: rows}).write(0)
         self._write_state()

@@ -158,7 +158,7 @@ class Request:
 
     @property
     def transactional_ids(self) -> tuple[str, ...]:
-        """The transactional ids in the request; empty if it has none."""
+        """The transactional ids in the request; empty if it has no id."""
         if self.api_key not in _REQUESTS:
             return ()
         if self.api_key == Api.FIND_COORDINATOR:

@@ -158,7 +158,7 @@ class Selection:
     _arm: Callable[[Rule], Rule] = field(repr=False)
 
     def matches(self, request: Request) -> bool:
-        """Whether a request matches, whatever its number."""
+        """Whether a request matches, with any number."""
         if request.api_key != self.api:
             return False
         pattern = self.transactional_id

@@ -1,4 +1,4 @@
-"""What the network schedules share: who sends which request, and two drivers, one of which the network blocks."""
+"""Parts that the network schedules share: who sends which request, and two drivers, one of which the network blocks."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def test_a_decision_published_by_a_late_commit_is_not_reported_as_unwritten(
     """Rule 12: the acknowledgement of decision 1 is lost, and the late commit of decision 0 publishes it.
 
     A driver that believed it unwritten might sweep decided transactions. It is in doubt until a restart reads it. Brokers before
-    3.6 let the driver commit it a second time, which is no error.
+    3.6 let the driver commit it a second time, which is not an error.
     """
     driver = play.driver()
     driver.initialize_state(play.batch(0))

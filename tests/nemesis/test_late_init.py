@@ -1,4 +1,4 @@
-"""A late InitProducerId makes the broker abort the open transaction of its id, whatever the epoch.
+"""A late InitProducerId makes the broker abort the open transaction of its id, at any epoch.
 
 It is our only request that no epoch makes harmless (``TransactionCoordinator.scala``, ``prepareInitProducerIdTransit``: an
 Ongoing transaction is fenced for any epoch of its producer id). If a task's stays unanswered, its id is never used

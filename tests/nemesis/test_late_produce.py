@@ -1,4 +1,4 @@
-"""Records that arrive when their transaction has ended: on an old broker they would hold readers back for ever.
+"""Records that arrive when their transaction has ended. On an old broker they would hold readers back forever.
 
 KAFKA-14402: a record that arrives after the abort begins a transaction that no coordinator knows. Kafka 3.6 and newer ask
 the coordinator first (KIP-890, part 1). On older brokers only the epoch protects: the abort must have bumped it.

@@ -26,7 +26,7 @@ OF_REDPANDA = {Api.FIND_COORDINATOR: 3, Api.METADATA: 8, Api.END_TXN: 3, Api.INI
 def test_a_killed_driver_is_recovered_where_requests_are_as_old_as_redpandas(
     kafka: KafkaService, tmp_path: Path, point: str
 ) -> None:
-    """FindCoordinator before v4 is about one id; the ledger has no id of its own before Metadata v10."""
+    """FindCoordinator before v4 handles one id; the ledger has no topic id before Metadata v10."""
     rows = [["a", "b"], ["c"], ["d"]]
     with (
         KafkaProxy(kafka.bootstrap_servers, newest=OF_REDPANDA) as proxy,

@@ -44,7 +44,7 @@ def proxy(cluster: LocalKafkaCluster) -> Iterator[KafkaProxy]:
 
 @pytest.fixture
 def play(cluster: LocalKafkaCluster, proxy: KafkaProxy, tmp_path: Path) -> Iterator[Play]:
-    """As `tests.nemesis.conftest.play`, with an output of which every broker leads one partition."""
+    """The same as `tests.nemesis.conftest.play`, with an output in which every broker leads one partition."""
     with playing_behind(proxy, KafkaService(cluster.bootstrap_servers), tmp_path) as play:
         play.topic = replicated_topic(cluster, f"{play.name}-replicated", _PARTITIONS)
         play.sink = dataclasses.replace(play.sink, topic=play.topic)

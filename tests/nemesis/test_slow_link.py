@@ -66,7 +66,7 @@ def test_a_batch_is_written_while_acknowledgements_come(
 def test_a_batch_that_outlives_its_transaction_fails_with_an_error_that_says_why(
     slow: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
-    """Caught mutation: acknowledgements renew the time for ever."""
+    """Caught mutation: acknowledgements renew the time forever."""
     ours = way(slow, monkeypatch, native=native, options={"kafka.transaction.timeout.ms": "2000"})
     kind, text = ours.error([rows()])
     assert kind is CheckpointExpiredError

@@ -1,6 +1,6 @@
 """Broken variants of the product: each removes one check or step from the code, as a careless simplification might.
 
-A bug is a replacement of source text. If the text has changed, planting it fails, and the bug has to be updated.
+A bug is a replacement of source text. If the text has changed, planting the bug fails, and you must update it.
 """
 
 from __future__ import annotations

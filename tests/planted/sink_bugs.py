@@ -273,7 +273,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/nemesis/test_slow_link.py",
     ),
     one_edit(
-        "acknowledgements renew the time for ever",
+        "acknowledgements renew the time forever",
         0,
         "sinks/kafka/acknowledged.py",
         "min(deadline, until)",

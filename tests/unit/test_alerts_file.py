@@ -1,4 +1,4 @@
-"""The file of rules: what it says, and what is wrong with it."""
+"""The file of rules: its content, and its faults."""
 
 from __future__ import annotations
 

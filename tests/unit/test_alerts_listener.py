@@ -1,4 +1,4 @@
-"""Alerts in the driver: they are told, and nobody who is told can harm the query."""
+"""Alerts in the driver: they are sent, and no receiver can harm the query."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_an_alert_on_its_way_keeps_its_query_watched_until_it_is_delivered() -> 
 
 
 def test_a_query_that_failed_is_not_missed_once_another_object_watches_its_next_run() -> None:
-    """People make the objects anew for each run. A run of another query changes nothing."""
+    """People make new objects for each run. A run of another query changes nothing."""
     told: queue.Queue[Alert] = queue.Queue()
     clock = Clock()
     before = threading.enumerate()
@@ -241,7 +241,9 @@ def test_failures_of_earlier_processes_count_and_are_reported_once(tmp_path: Pat
 
 def test_checkpoints_of_this_process_in_the_history_count_once(tmp_path: Path) -> None:
     mine = failed(0, "FatalError", "no")
-    checkpoint = write(tmp_path / "checkpoint", [mine])  # by the time that the thread reads it, the writer was told
+    checkpoint = write(
+        tmp_path / "checkpoint", [mine]
+    )  # by the time that the thread reads it, the writer has received it
     told: queue.Queue[Alert] = queue.Queue()
     alerts = _alerts(told, BROKEN, at=checkpoint)
     alerts.triggered(Triggered(0))

@@ -176,7 +176,7 @@ def test_a_driver_that_was_fenced_meanwhile_does_not_fence_its_successor(cluster
 
 
 class Clock:
-    """A clock that only moves when somebody waits, or when it is told to."""
+    """A clock that only moves when somebody waits, or when a test moves it."""
 
     def __init__(self) -> None:
         self.now_ms = 1e6

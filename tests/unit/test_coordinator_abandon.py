@@ -22,7 +22,7 @@ def abandoning(batch: int, *, end: str | None = None) -> Settings:
 
 
 def lose_some(cluster: Cluster) -> list[int]:
-    """Batch 0 is decided, one of its transactions is lost; returns the rows that stay visible."""
+    """Decide batch 0 and lose one of its transactions; return the rows that stay visible."""
     die_at(cluster, cluster.start(), "driver.committing", 0)
     cluster.store.expire(1)
     return all_rows(0)[:4]
@@ -116,7 +116,7 @@ def test_a_setting_left_in_the_code_gives_up_no_other_batch(cluster: Cluster) ->
 
 
 def test_a_batch_is_not_given_up_by_the_run_that_decides_it(cluster: Cluster) -> None:
-    """A commit that is slow for once must stop the query, whatever somebody has left in the code."""
+    """A commit that is slow for once must stop the query, even if somebody has left a setting in the code."""
     cluster.store.unreachable = True
     with pytest.raises(CommitBlockedError):
         cluster.start(settings=abandoning(0)).run(0)

@@ -1,4 +1,4 @@
-"""Whatever stops a batch, nothing stays open that nobody has decided; also between its attempts, and if ending it fails, too."""
+"""When a batch stops, no undecided transaction stays open. This also holds between its attempts, and if ending one fails."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_the_first_error_is_raised_if_ending_open_transactions_fails_too_and_oth
 
 
 def fenced_before_its_tasks(query: Query, act: Callable[[], object]) -> None:
-    """Run batch 1; another driver takes over after this one was told to begin, and before its tasks do."""
+    """Run batch 1. Another driver takes over after this one has begun, and before its tasks begin."""
     really = query.engine.prepare
 
     def prepare(work: Work) -> list[TaskReport]:

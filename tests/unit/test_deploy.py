@@ -110,7 +110,7 @@ def test_the_page_on_alerts_has_every_rule() -> None:
 
 
 def test_the_board_is_one_that_grafana_can_import() -> None:
-    """The fields that its importer asks for; panels have ids, a place of their own, and say where their data is from."""
+    """It has the fields that the importer asks for. Panels have ids and separate places, and name their data source."""
     assert {"uid", "title", "schemaVersion", "panels", "templating", "time"} <= BOARD.keys()
     assert "id" not in BOARD, "it is the database's"
     variables = {variable["name"] for variable in BOARD["templating"]["list"]}

@@ -1,4 +1,4 @@
-"""Structures for librdkafka say of each row what Arrow says of it."""
+"""Structures for librdkafka describe each row as Arrow does."""
 
 from __future__ import annotations
 

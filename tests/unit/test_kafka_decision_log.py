@@ -110,7 +110,7 @@ def test_an_unanswered_request_leaves_the_decision_in_doubt(
 
 
 def test_a_closed_log_leaves_no_client_behind_even_if_somebody_still_holds_it(log: KafkaDecisionLog) -> None:
-    """PySpark keeps the traceback of a query's error, and with it the log: its admin client would look for brokers for ever."""
+    """PySpark keeps the traceback of a query's error, and so the log. Its admin client would look for brokers forever."""
     admin = weakref.ref(log.admin)
     log.close()
     assert admin() is None
@@ -122,7 +122,7 @@ def test_where_brokers_verify_nothing_the_end_of_every_record_is_read_back(
     monkeypatch: pytest.MonkeyPatch,
     verified: bool,  # noqa: FBT001
 ) -> None:
-    """Otherwise a quick commit is believed. `tests/nemesis/test_kafka_17754.py` shows on an old broker what would be."""
+    """Otherwise a quick commit is believed. `tests/nemesis/test_kafka_17754.py` shows on an old broker what would happen."""
     found: list[tuple[int, bytes]] = []
     monkeypatch.setattr(KafkaDecisionLog, "_read_back", lambda _, offset, value: found.append((offset, value)))
     producer: Any = SimpleNamespace(write=lambda *_, **__: (OFFSET, OFFSET + 1, 0.0))

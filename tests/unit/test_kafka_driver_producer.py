@@ -1,4 +1,4 @@
-"""What the drivers' producer is made with, whatever the user sets."""
+"""The options of the drivers' producer, under any options of the user."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Opened:
 
 
 def lanes_over(first: Any, connect: Any) -> Lanes:
-    """Over connections that are none of Kafka's."""
+    """Lanes over connections that are not Kafka's."""
     return Lanes(first, connect)
 
 

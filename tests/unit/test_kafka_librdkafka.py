@@ -91,7 +91,7 @@ def reports(*facts: tuple[int, int, int]) -> Any:
 
 
 def test_reports_are_counted_by_error_topic_and_partition() -> None:
-    """Caught mutations: padding is read with the error; only the first report of an event is looked at."""
+    """Caught mutations: padding is read with the error; only the first report of an event is read."""
     kept = reports((0, 2**47, 3), (0, 2**47, 3), (-191, 2**47, 3), (0, 2**47, -1), (0, 8, 3))
     size = ctypes.sizeof(c.Message)
     addresses = np.array([ctypes.addressof(kept) + size * place for place in (4, 0, 2, 3, 1)], np.uintp)

@@ -1,4 +1,4 @@
-"""Tokens for both clients: what supplies them, when they are renewed, and what is said when there are none."""
+"""Tokens for both clients: what supplies them, when they are renewed, and the errors without them."""
 
 from __future__ import annotations
 

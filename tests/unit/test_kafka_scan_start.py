@@ -19,7 +19,7 @@ MARKERS = [1, 2]
 
 
 class Brokers:
-    """Answers a request for offsets when it is told to; the test sets what the partitions' ends are."""
+    """Answers a request for offsets when the test lets it; the test sets the partitions' ends."""
 
     def __init__(self) -> None:
         self.ends = {1: 10, 2: 20}

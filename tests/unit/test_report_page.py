@@ -1,4 +1,4 @@
-"""The page of ``twopc report`` in a real browser, where this machine has one; and what can be told of it without one."""
+"""The page of ``twopc report`` in a real browser, if this machine has one; and the checks of the page that need no browser."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _CONTRASTS: Final = """(() => {
   for (const one of document.querySelectorAll('rect, polygon, circle')) {
     const color = getComputedStyle(one).fill; drawn[color] = ratio(color, behind(one.parentElement)) }
   return {texts, drawn} })()"""
-#: Texts of a drawing that touch, stick out of it, or are too small.
+#: Texts of a drawing that touch each other, stick out of the drawing, or are too small.
 _CLASHES: Final = """(() => [...document.querySelectorAll('svg')].flatMap(svg => {
   const texts = [...svg.querySelectorAll('text')].map(one => [one.textContent, one.getBoundingClientRect()]);
   const frame = svg.getBoundingClientRect();

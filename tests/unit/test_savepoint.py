@@ -1,4 +1,4 @@
-"""Savepoints of a checkpoint as Spark leaves it: what is copied, and a process that is killed at any step of it."""
+"""Savepoints of a checkpoint as Spark leaves it: the files that are copied, and a process that is killed at any step."""
 
 from __future__ import annotations
 
@@ -321,7 +321,7 @@ def test_a_request_that_is_withdrawn_while_it_is_served_stops_nothing_and_leaves
 
 
 def test_an_answer_that_comes_with_the_end_of_the_wait_counts(checkpoint: Path, tmp_path: Path) -> None:
-    """The query has stopped, so the command must not say that it goes on."""
+    """The query has stopped, so the command must not say that it continues."""
     each = saving(lambda *_: None, checkpoint)
     put(checkpoint / "commits/4", "v1\n{}")
 

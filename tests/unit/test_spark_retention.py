@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class _Session:
-    """A session of which only one setting matters."""
+    """A session with one setting that matters."""
 
     def __init__(self, sparks: str | None) -> None:
         self.conf: Any = self

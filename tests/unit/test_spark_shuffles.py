@@ -119,7 +119,7 @@ def test_a_job_whose_rows_were_collected_is_checked_once_a_mark_behind_it_is_rep
 
 
 def test_the_jobs_of_collected_rows_are_read_once_their_mark_is_reported() -> None:
-    """Whatever is read before it may lack a stage that ran again."""
+    """Everything that is read before it may lack a stage that ran again."""
     store, asked = Store(dict(ONE_JOB)), list[str]()
     reports = iter([False, False, True])
     read = store.jobs_with_tag
@@ -225,7 +225,7 @@ def test_a_shuffle_of_an_earlier_job_that_is_completed_by_a_later_one_stops_the_
 def test_a_shuffle_that_an_earlier_job_wrote_and_a_later_one_writes_again_completely_stops_the_query(
     tags: tuple[str, str],
 ) -> None:
-    """An executor died that had all of it: nothing is skipped. A cache, or what the other DataFrame wrote, is of the first."""
+    """An executor that had everything died, so nothing is skipped. A cache, or the other frame's shuffle, is the first job's."""
     jobs: dict[str, list[Job]] = {"b": []}
     for number, (tag, stages) in enumerate(zip(tags, [(M1, RESULT), (3, 5)], strict=True)):
         jobs.setdefault(tag, []).append(Job(number, stages, is_over=True))

@@ -85,7 +85,7 @@ class Deleted:
 
 
 def test_slices_that_the_driver_does_not_see_are_an_error_that_names_one(tmp_path: Path) -> None:
-    """The workers write to a directory of their own."""
+    """The workers write to a separate directory."""
     own, other = tmp_path / "driver", tmp_path / "worker"
     seen = staged(str(own), 0, 0)
     Staging(str(own)).require_visible([seen])

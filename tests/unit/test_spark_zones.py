@@ -1,4 +1,4 @@
-"""Timestamps at any depth are in UTC once they are looked at."""
+"""Timestamps at any depth are in UTC once they are converted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``twopc status`` of a checkpoint whose last batch has failed: it says so, though nothing is open and nothing is in doubt."""
+"""``twopc status`` of a checkpoint whose last batch has failed: it reports the failure, although nothing is open or in doubt."""
 
 from __future__ import annotations
 

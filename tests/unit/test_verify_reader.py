@@ -28,7 +28,7 @@ STABLE = {0: 10, 1: 3}
 
 
 class Consumer:
-    """Returns one of its lists per ``consume``, then nothing."""
+    """Returns one of the lists for each ``consume``, then nothing."""
 
     lists: tuple[list[Any], ...] = ()
     assigned: list[dict[int, int]]

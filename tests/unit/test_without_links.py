@@ -70,7 +70,7 @@ def force(root: str) -> list[str]:
 def test_files_that_decide_nothing_between_two_drivers_need_no_links(
     checkpoint: Path, work: Callable[[str], object], expected: object
 ) -> None:
-    """Fails with "Operation not supported" if any of it is written by a link."""
+    """Fails with "Operation not supported" if any of these files is written by a link."""
     assert run_without_links(errno.EOPNOTSUPP, work, str(checkpoint)) == expected
 
 
@@ -99,7 +99,7 @@ def test_no_request_stops_a_query_because_its_files_fail(
                 query(batch)
         return True
 
-    with contextlib.suppress(ConfigurationError):  # where the request cannot be read, the answer says so
+    with contextlib.suppress(ConfigurationError):  # if the request cannot be read, the answer reports it
         request_savepoint(checkpoint, checkpoint.parent / "kept", stop=False, timeout_s=60, is_over=go_on)
     assert "No space left" in caplog.text
     assert len([*(checkpoint.parent / "kept").glob("[!.]*")]) <= 1

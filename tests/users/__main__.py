@@ -31,9 +31,9 @@ ARTIFACTS: Final = ROOT / "artifacts"
 _LARGEST_SEED: Final = 1_000_000_000
 #: How many programs a session plays.
 _LANE: Final = 40
-#: Every so many programs, one is killed in processes of its own.
+#: After this number of programs, one is killed in separate processes.
 _KILLS: Final = 15
-#: No program takes as long, at whatever load.
+#: No program takes as long, under any load.
 _PROGRAM_LIMIT_S: Final = 1200.0
 _POLL_S: Final = 1.0
 
@@ -104,7 +104,7 @@ def _ended(seed: int, why: str, log: Path) -> dict[str, Any]:
 
 
 def run(first: int, programs: int, minutes: float, kills: int = _KILLS) -> Totals:
-    """Play programs until there were so many, or so many minutes are over."""
+    """Play a number of programs, or play until a number of minutes is over."""
     totals, until = Totals(), time.monotonic() + minutes * 60
     with kafka_service(chosen()) as kafka, tempfile.TemporaryDirectory(prefix="users-") as directory:
         seed, number = first, 0

@@ -1,4 +1,4 @@
-"""A program in a process of its own, which is killed. ``python -m tests.users.killed '<a JSON object>'`` is one such run."""
+"""A program in a separate process, which is killed. ``python -m tests.users.killed '<a JSON object>'`` is one such run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Plays programs one after the other in one Spark session, and appends a line of JSON to a file before and after each.
 
-``python -m tests.users.lane '<a JSON object>'``; ``tests.users.__main__`` starts it anew now and then, so that what a session
+Run ``python -m tests.users.lane '<a JSON object>'``. ``tests.users.__main__`` restarts it now and then, so that what a session
 keeps of thousands of programs never matters.
 """
 
@@ -22,14 +22,14 @@ from tests.users.play import play
 
 @dataclass(frozen=True)
 class Lane:
-    """What one lane plays.
+    """The input of one lane.
 
     Attributes:
-        seeds: of its programs.
-        bootstrap_servers: of the broker.
-        directory: everything on disk.
+        seeds: the seeds of its programs.
+        bootstrap_servers: the address of the broker.
+        directory: the directory of everything on disk.
         results: the file of its lines.
-        kills: every how many programs one is killed in processes of its own; 0: none.
+        kills: after this number of programs, one is killed in separate processes; 0: no program is killed.
         until: no program begins after this moment of the machine's monotonic clock.
     """
 

@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class Verdict:
-    """What became of one program.
+    """The outcome of one program.
 
     Attributes:
         program: the program.
-        wrong: what is wrong.
-        named: the errors of the project's own that it saw.
+        wrong: the faults, in words.
+        named: the project's own errors that the program saw.
         killed: how often it was interrupted.
         rows: how many rows are visible.
-        is_hung: whether the session is of no use any more.
+        is_hung: whether the session can no longer be used.
         seconds: how long it took.
     """
 
@@ -58,8 +58,8 @@ def play(
     Args:
         seed: of the program.
         spark: the session for the reference, and for the product unless it is killed.
-        bootstrap_servers: of the broker.
-        directory: everything on disk.
+        bootstrap_servers: the address of the broker.
+        directory: the directory of everything on disk.
         is_killed: run it in processes that are killed where the program is interrupted.
     """
     began = time.monotonic()

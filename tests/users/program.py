@@ -14,13 +14,13 @@ Row = dict[str, object]
 
 @dataclass(frozen=True)
 class Program:
-    """What :func:`tests.users.grammar.drawn` draws from a seed.
+    """A program that :func:`tests.users.grammar.drawn` draws from a seed.
 
     Attributes:
-        seed: of the draw.
+        seed: the seed of the draw.
         pieces: the names of its pieces.
         text: Python, as a user writes it. ``runner.py`` says which names it finds.
-        sinks: how many it has.
+        sinks: the number of its sinks.
         batches: the rows of each batch of the input.
         source: ``files`` or ``kafka``.
         faults: for each run but the last, the crash points that are armed, as text.

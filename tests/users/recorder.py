@@ -1,7 +1,7 @@
-"""Takes note of what happens to a program, and lets it "die" at a crash point.
+"""Records what happens to a program, and lets it "die" at a crash point.
 
 In a process that is killed, nothing of the program runs on. Where a test raises an error instead, the program could catch it
-and go on: so after an injected fault every call of the program fails, and so does its function, whatever it catches.
+and continue. So after an injected fault every call of the program fails, and so does its function, even if it catches the error.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Recorder:
             return
         self._last_error = error
         if what == "function" and self.is_dead:
-            return  # its death is noted, and nobody sees what it raises
+            return  # its death is recorded, and nobody sees what it raises
         query, batch = self.at()
         event = Event(what, query, batch, kind_of(error), type(error).__name__, str(error))
         if what == "called":

@@ -51,7 +51,7 @@ class Collector:
         self._select = select
 
     def __call__(self, frames: Any, batch_id: Any) -> None:
-        del batch_id  # people get it wrong; what counts is which batch it is
+        del batch_id  # people get it wrong; only the batch counts
         if isinstance(frames, DataFrame):
             given: dict[str, Any] = dict.fromkeys(self._names, frames)
         else:

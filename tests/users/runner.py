@@ -102,7 +102,7 @@ def played(program: Program, spark: SparkSession, world: World, make: Callable[.
 def run_once(
     program: Program, spark: SparkSession, world: World, recorder: Recorder, make: Callable[..., Any], directory: Path
 ) -> None:
-    """Execute the text, and let its queries process all input. In a thread of its own, so in one of the JVM's, too."""
+    """Execute the text, and let its queries process all input, in a separate thread, here and in the JVM."""
     directory.mkdir(exist_ok=True)
     of_reference = directory.name == "reference"
     run = _Run(
@@ -154,7 +154,7 @@ class _Run:
         began = len(self._recorder.events)
         try:
             exec(compile(self._program.text, program_name(self._program.seed), "exec"), self._names())  # noqa: S102
-        except Exception as error:  # noqa: BLE001 - whatever a program raises
+        except Exception as error:  # noqa: BLE001 - a program may raise anything
             self._recorder.failed("program", error)
         for number, query in enumerate(self._queries):
             try:
@@ -172,7 +172,7 @@ class _Run:
         self._spark.catalog.clearCache()
 
     def _note(self, number: int, text: str, events: list[Event]) -> None:
-        """Take note of an error that is Spark's own; those of the function are known."""
+        """Record an error that is Spark's own; the function's errors are known already."""
         if self._recorder.is_dead or any(one.query == number and one.what == "function" for one in events):
             return
         if any(one.query == number and one.kind and one.text and one.text[:40] in text for one in events):

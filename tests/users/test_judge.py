@@ -97,7 +97,7 @@ def test_a_right_outcome_passes(program: Program, right: Outcome) -> None:
         (WRONG, outcome(rows("0-00", "0-01", "2-00"), refusal(1)), "rows: "),
         (WRONG, stopped_in(1, rows("1-00"), refusal(1)), "rows: "),
         (WRONG, stopped_in(1, ALL, refusal(1)), "rows: "),
-        # A mistake that nobody was told of.
+        # A mistake that no error named.
         (WRONG, outcome(ALL - rows("1-00")), "lost 1"),
         (replace(PROGRAM, loose=Loose.IDS), outcome(ALL + rows("2-00", random="0.3")), "too many 1"),
         (replace(PROGRAM, loose=Loose.UNION), outcome(ALL - rows("2-00")), "lost 1"),

@@ -40,8 +40,8 @@ class World:
     """A program's input and output on a broker.
 
     Attributes:
-        bootstrap_servers: of the broker.
-        directory: everything on disk.
+        bootstrap_servers: the address of the broker.
+        directory: the directory of everything on disk.
         name: begins every name on the broker.
         source: ``files`` or ``kafka``.
         sinks: how many there are.

@@ -22,6 +22,6 @@ def s3() -> Iterator[LateListing]:
 
 @pytest.fixture(scope="session")
 def hdfs() -> Iterator[LocalHdfs]:
-    """A file system shared by the tests of a run; each uses a directory of its own."""
+    """A file system that the tests of a run share. Each test uses its own directory."""
     with LocalHdfs() as cluster:
         yield cluster

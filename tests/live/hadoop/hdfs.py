@@ -1,4 +1,4 @@
-"""A real HDFS: one namenode and one datanode, each a process of its own."""
+"""A real HDFS: one namenode and one datanode, each in a separate process."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ __all__ = ["spark"]
 
 
 def on_s3(spark: SparkSession, s3: LateListing, directory: str) -> HadoopObjects:
-    """The shared session has no s3a: a configuration with a class loader of its own finds it."""
+    """The shared session has no s3a, but a configuration with its own class loader finds it."""
     context: Any = spark.sparkContext
     jvm = context._jvm
     urls = context._gateway.new_array(jvm.java.net.URL, len(s3_client_jars()))

@@ -117,7 +117,7 @@ class Store:
         self._call_master(lambda master: master.split_region(info, row))
 
     def region_of(self, row: bytes) -> bytes:
-        """The name of the row's current region; empty while it has none."""
+        """The name of the row's current region; empty while the row has no region."""
         self.cluster.forget(self.table)
         try:
             return self.cluster.region_of(self.table, row).name

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
-#: Spark asks with a request that 0.10 does not have (describeTopics) unless it is told to use its consumer.
+#: Without this setting, which makes it use its consumer, Spark sends a request that 0.10 does not have (describeTopics).
 FOR_OLD_BROKERS: Final = {"spark.sql.streaming.kafka.useDeprecatedOffsetFetching": "true"}
 
 
@@ -68,7 +68,7 @@ class OldPipeline:
         return AtLeastOnceKafkaSink(bootstrap_servers=self.servers, topic=self.topic)
 
     def feed(self, count: int, *, keys: int = 23, values: int | None = None) -> None:
-        """Add records; with ``values`` there are so many different ones only, so that equal rows occur."""
+        """Add records. ``values`` limits the number of different ones, so that equal rows occur."""
         for _ in range(count):
             number = len(self.given)
             text = f"v{number % values if values else number:05d}"

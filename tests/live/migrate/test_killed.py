@@ -64,7 +64,7 @@ def pipeline(old_kafka: LocalOldKafka, kafka: KafkaService, tmp_path: Path, spar
 
 
 class Fed:
-    """The kill loop's source: all of it is there."""
+    """The kill loop's source, which has all its records from the start."""
 
     def __init__(self, pipeline: OldPipeline) -> None:
         self._options = {
@@ -115,7 +115,7 @@ def new_query(pipeline: OldPipeline, direct: Any) -> Callable[[DataFrame, str], 
 def test_the_new_query_is_killed_in_the_handed_over_batch(
     direct: str, points: list[str], pipeline: OldPipeline, tmp_path: Path, add_summary: Callable[[str], None]
 ) -> None:
-    """In the order of the protocol, so that each restart gets the same batch again: Spark notes it after the last kill."""
+    """The kills follow the protocol, so that each restart gets the same batch again. Spark records it after the last kill."""
     pipeline.cut_over("--apply")
     noted: dict[str, bool] = {}
 

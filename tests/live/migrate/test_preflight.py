@@ -1,4 +1,4 @@
-"""`twopc migrate preflight`: what it says of a source of 0.10 and of a current output, and of each thing that is wrong there."""
+"""`twopc migrate preflight`: its findings on a source of 0.10, on a current output, and on each fault there."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def sink_for(output: Output, *, topic: bool = True) -> KafkaSink:
 
 
 def test_random_multisets(output: Output, spark: SparkSession, add_summary: Callable[[str], None]) -> None:
-    """Few different rows, some of them written, some too often; a null is no empty string."""
+    """Few different rows, some of them written, some too often; a null is not an empty string."""
     seed = random.SystemRandom().randrange(1 << 32)
     add_summary(f"seed {seed}")
     chance = random.Random(seed)

@@ -67,7 +67,7 @@ def test_a_topic_that_is_not_handed_over_is_refused(kafka: KafkaService, tmp_pat
 
 
 def test_a_file_where_a_directory_should_be_is_a_line(tmp_path: Path) -> None:
-    """A disk that fails, or a directory that may not be read, is no bug."""
+    """A disk that fails, or a directory that may not be read, is not a bug."""
     (tmp_path / "commits").write_text("no directory")
     code, output = cutover("127.0.0.1:1", tmp_path, "orders", {})
     assert code == 2

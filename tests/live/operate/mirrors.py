@@ -22,7 +22,7 @@ _COPIED_S = 60
 
 
 def contents(servers: str, topic: str) -> Counter[tuple[int, bytes | None]]:
-    """What a reader sees of a topic, by partition; nothing where there is no topic."""
+    """The records of a topic that a reader sees, by partition; empty without a topic."""
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
     if topic not in admin.list_topics(timeout=30).topics:
         return Counter()

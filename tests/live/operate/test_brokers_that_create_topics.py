@@ -1,4 +1,4 @@
-"""Brokers that create whatever topic a client asks for, which is Kafka's default: no command makes them do so."""
+"""Brokers that create every topic that a client asks for, which is Kafka's default. No command makes them do so."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def test_offsets_move_and_only_a_mirror_that_reads_committed_leaves_out_what_was
 
 
 class Failover:
-    """A query on the first cluster, and what is left of it on the mirror."""
+    """A query on the first cluster, and its remains on the mirror."""
 
     def __init__(self, former: LocalKafka, mirror: LocalKafka, root: Path, spark: SparkSession) -> None:
         self.former, self.mirror, self.root, self._spark = former, mirror, root, spark
@@ -249,7 +249,7 @@ class Failover:
         self.feed_mirror(values)
 
     def written_since(self, since_ms: int, ends: str) -> DataFrame:
-        """What the mirror's output has from a time on, up to where it ended at the failover."""
+        """The records of the mirror's output from a time on, up to its end at the failover."""
         options = {"startingTimestamp": str(since_ms), "startingOffsetsByTimestampStrategy": "latest"}
         reader = self._spark.read.format("kafka").options(**self.reader(self.output), **options)
         return reader.option("endingOffsets", ends).load().select("value").distinct()
@@ -359,7 +359,7 @@ def test_a_planned_failover_continues_at_the_ends_of_the_mirror(failover: Failov
 def test_a_savepoint_repeats_what_came_after_it_and_loses_what_the_mirror_lacked_before_it(
     failover: Failover, *, is_behind: bool
 ) -> None:
-    """It goes on only where the mirror's source has the offsets of the former one. It keeps the state of a query."""
+    """The query continues only if the mirror's source has the former one's offsets. The savepoint keeps the query's state."""
     pipeline, directory = failover.pipeline, failover.root / "savepoints"
     with mirroring(failover.former.bootstrap_servers, failover.mirror, failover.topics) as two:
         failover.run(2 * _BATCH)

@@ -62,7 +62,7 @@ def test_a_consumer_group_shows_what_is_visible_and_is_never_read(
     admin = AdminClient({"bootstrap.servers": pipeline.bootstrap_servers, "log_level": 0})
     admin.delete_consumer_groups([group])[group].result()
     pipeline.feed(20)
-    run(spark, pipeline, group)  # goes on from the checkpoint
+    run(spark, pipeline, group)  # continues from the checkpoint
     wait_until(lambda: lagless(pipeline, group) == 120, "the group has no lag")
     pipeline.require_exactly_once()
 

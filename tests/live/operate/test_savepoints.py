@@ -45,7 +45,7 @@ def finished(pipeline: Pipeline) -> int:
 
 
 def take_under_load(spark: SparkSession, pipeline: Pipeline, directory: Path) -> dict[str, Any]:
-    """Take a savepoint while the query runs; it goes on to the end of its input."""
+    """Take a savepoint while the query runs. The query continues to the end of its input."""
     query, each = pipeline.start(spark, max_offsets=40)
     try:
         wait_until(lambda: finished(pipeline) >= 3 or not query.isActive, "some batches")
@@ -64,7 +64,7 @@ def take_under_load(spark: SparkSession, pipeline: Pipeline, directory: Path) ->
 
 
 def restored(pipeline: Pipeline, savepoint: str, elsewhere: Path) -> dict[str, Any]:
-    """Carry a savepoint elsewhere, and make the pipeline go on from it."""
+    """Carry a savepoint elsewhere, and make the pipeline continue from there."""
     moved = elsewhere / "carried"
     elsewhere.mkdir()
     shutil.move(savepoint, moved)
@@ -115,7 +115,7 @@ def test_a_savepoint_under_load_repeats_exactly_what_restore_says(
 def test_a_source_with_its_own_log_repeats_exactly_what_restore_says(
     spark: SparkSession, pipeline: Pipeline, tmp_path: Path
 ) -> None:
-    """A source of files notes in the checkpoint which files it has seen, ahead of the batches, and compacts the notes."""
+    """A source of files records in the checkpoint which files it has seen, ahead of the batches, and compacts these records."""
     files = tmp_path / "files"
     files.mkdir()
 
@@ -146,7 +146,7 @@ def test_a_source_with_its_own_log_repeats_exactly_what_restore_says(
 def test_the_state_is_that_of_the_savepoints_batch(
     spark: SparkSession, pipeline: Pipeline, tmp_path: Path, provider: dict[str, str]
 ) -> None:
-    """Each key's count goes on from the savepoint. A version too old or too new counts too little or too much."""
+    """Each key's count continues from the savepoint. A version that is too old or too new counts too little or too much."""
     pipeline.change(plan="update")
     for name, value in provider.items():
         spark.conf.set(name, value)

@@ -51,7 +51,7 @@ def test_a_running_query_is_healthy_and_continues(play: Play) -> None:
 
 
 def test_a_query_that_writes_batch_after_batch_never_needs_somebody(play: Play) -> None:
-    """Each look falls somewhere into a batch. What is just being committed is no reason to wake anybody."""
+    """Each look falls somewhere into a batch. A commit in progress must not wake anybody."""
     driver = play.driver()
     driver.process(play.batch(0), Tasks(play, ROWS))
 
@@ -82,7 +82,7 @@ def test_status_waits_for_a_commit_in_progress(play: Play, monkeypatch: pytest.M
         return found
 
     def look() -> None:
-        """The driver goes on when the look has seen its transactions open a few times."""
+        """The driver continues when the look has seen its transactions open a few times."""
         looks.append(pool.submit(observe_module.observe, play.sink))
         assert all(seen.acquire(timeout=30) for _ in range(4))
 

@@ -1,4 +1,4 @@
-"""Disaster recovery without a mirror: one cluster over several places, of which one is lost for good."""
+"""Disaster recovery without a mirror: one cluster spans several places, and one of them is lost for good."""
 
 from __future__ import annotations
 

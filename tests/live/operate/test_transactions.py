@@ -29,7 +29,7 @@ def standings(play: Play) -> list[Standing]:
 
 
 def require_next_batch(play: Play, batch: int, rows: Counter[str]) -> None:
-    """Require that the query goes on where it was, and that every row is there once."""
+    """Require that the query continues where it was, and that every row is there once."""
     play.forget_worker()
     driver = play.driver()
     driver.process(play.batch(batch), Tasks(play, ROWS))

@@ -1,4 +1,4 @@
-"""Every mapping on a real server: what becomes of rows, and that it happens once."""
+"""Every mapping on a real server: each row has its effect, and has it once."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_with_wait_replicas_a_commit_is_proven_once_the_replica_has_it(pair: tup
     replica.pause()
     assert task.commit() is Evidence.UNKNOWN
     assert primary.execute("LLEN", "rows") == 3
-    # On a connection that wrote none of it, WAIT alone would report success.
+    # On a connection that wrote nothing, WAIT alone would report success.
     assert after_a_restart(sink, task.handle, task.scan_start) == {task.handle: Evidence.UNKNOWN}
     replica.resume()
     assert task.commit() is Evidence.COMMITTED

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.live.redis.services import RedisService
 
 CHUNK = 1_000
-#: Of one task. The writer connects anew, as a Python worker that has been idle for long does.
+#: The requests of one task. The writer connects again, as a Python worker does after a long idle time.
 BUDGET = {BEGIN: 2, STAGE: 6, CONFIRM: 1, APPLY: 7}
 
 

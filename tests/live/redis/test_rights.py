@@ -54,7 +54,7 @@ MAPPINGS: Final[tuple[tuple[Mapping, str], ...]] = (
 
 
 class Users:
-    """Users of one server, each with rights of its own."""
+    """Users of one server, each with separate rights."""
 
     def __init__(self, url: str) -> None:
         self._url = url

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 IDS = [number % 40 for number in range(200)]
 TOTALS = dict.fromkeys(range(40), 5)
-#: Numbers whose keys are in different slots, whatever their prefix: CRC-16 distinguishes differences within 16 bits.
+#: Numbers whose keys are in different slots under any prefix, because CRC-16 distinguishes differences within 16 bits.
 ONE_SLOT_EACH = (1, 2, 3)
 
 

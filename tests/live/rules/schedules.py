@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Play(Query):
-    """A query whose clients are closed with it. ``outsider`` does to the cluster what any client may do."""
+    """A query whose clients close together with the query. ``outsider`` does to the cluster what any client may do."""
 
     def __init__(self, kafka: KafkaService, root: Path, *, name: str | None = None, **sink_arguments: Any) -> None:
         super().__init__(kafka.bootstrap_servers, root, **sink_arguments)

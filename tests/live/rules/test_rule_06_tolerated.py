@@ -1,4 +1,4 @@
-"""Rule 6, after a tolerated failure: tasks of the failed checkpoint that go on beside the next one end nothing, and show nothing.
+"""Rule 6, after a tolerated failure: tasks of the failed checkpoint that continue beside the next one end and show nothing.
 
 The driver keeps its epoch. So the failed checkpoint's transactions must have other ids, and be ended, whenever they began.
 """

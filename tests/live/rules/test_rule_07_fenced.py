@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class After(Tasks):
-    """Tasks that begin after something else has happened, and after the driver was told where markers begin."""
+    """Tasks that begin after something else has happened, and after the driver has learned where markers begin."""
 
     def __init__(self, play: Play, act: Callable[[], object]) -> None:
         super().__init__(play, ROWS)

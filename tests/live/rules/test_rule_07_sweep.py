@@ -93,7 +93,7 @@ def test_a_new_driver_sweeps_undecided_transactions_of_a_dead_one(play: Play) ->
 
 
 def test_the_orphans_of_a_dead_driver_are_counted_by_the_next_one_and_not_again(play: Play) -> None:
-    """What a dead driver has decided is no orphan. Fails if a sweep is not counted, or is counted again."""
+    """A transaction that a dead driver decided is not an orphan. Fails if a sweep is not counted, or is counted again."""
     crash(play.driver(), play, 0, [["x"], ["y"], ["z"]], "driver.confirmed")
     orphans, driver, counted = len(play.open_transactions()), play.driver(), []
     for batch in (0, 1):

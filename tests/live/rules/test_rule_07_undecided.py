@@ -1,4 +1,4 @@
-"""Rule 7: whatever stops a batch between its first prepared row and its decision, no transaction of it stays open.
+"""Rule 7: if anything stops a batch between its first prepared row and its decision, none of its transactions stays open.
 
 Otherwise the rows of an attempt that nobody can decide any more hold back every reader of the output, until the next start or
 until they time out. What may be decided is spared (rule 12).
@@ -44,7 +44,7 @@ CALLS: tuple[tuple[object, str], ...] = (
     (binding, "crash_point"),
     (Run, "append"),
 )
-#: Made anew for each failure: an error that stays keeps its driver, and so its producer.
+#: Made again for each failure, because an error that stays keeps its driver, and so its producer.
 ERRORS: tuple[Callable[[], BaseException], ...] = (
     partial(OSError, 95, os.strerror(95)),
     KeyboardInterrupt,
@@ -121,7 +121,7 @@ def test_a_transaction_that_may_be_decided_is_never_swept(
 
 
 def test_a_decision_that_cannot_be_read_back_may_be_there(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if what the read-back raises counts as a refusal of the record, whatever its class."""
+    """Fails if an error of the read-back counts as a refusal of the record, even with another class."""
     driver = play.driver()
     driver.initialize_state(play.batch(0))
     with monkeypatch.context() as patched:

@@ -117,7 +117,7 @@ def test_a_crash_before_the_repairs_record_repeats_the_repair(play: Play) -> Non
 
 
 def test_a_lost_repair_is_repaired_with_the_decided_rows(play: Play) -> None:
-    """Fails if a repair record replaces the whole decision, and with it the other tasks."""
+    """Fails if a repair record replaces the whole decision, including the other tasks."""
     decide_and_die(play, 0)
     crash(play.driver(), play, 0, ROWS, "driver.decided")
     (again,) = play.handles(repairs(play)[0].tasks)

@@ -1,4 +1,4 @@
-"""Rule 9, the way out: a decided batch that nothing can complete is given up by name, and what is visible of it stays.
+"""Rule 9, the way out: a decided batch that nothing can complete is given up by name, and its visible rows stay.
 
 The schedule that breaks it: every start finds the same doubt and stops, also that of a new checkpoint, and the query never
 runs again; or a setting left in the code gives up what a restart would have completed.
@@ -83,7 +83,7 @@ def test_a_new_checkpoint_gets_past_the_expired_batch_of_the_query_that_it_ends(
 def test_deleted_markers_block_until_the_user_gives_the_batch_up(
     batch: int, kafka: KafkaService, tmp_path: Path
 ) -> None:
-    """Rule 9. Committed, and nothing shows it any more. Caught mutations: BLOCKED whatever is set, or evaluated as if proven."""
+    """Rule 9. The batch is committed, but nothing shows it. Caught mutations: always BLOCKED; taken as proven."""
     with playing(kafka, tmp_path, timeout_ms=3_000) as play:
         crash(play.driver(), play, 0, ROWS, "driver.committed")
         partitions = sorted({handle.marker_partition for handle in play.decided(0)})

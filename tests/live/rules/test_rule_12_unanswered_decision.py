@@ -81,9 +81,9 @@ def decided(play: Play) -> int | None:
 
 
 def restart(play: Play, engine: Tasks) -> None:
-    """Start a driver on batch 0; repeat while the broker is not back, since its controller comes and goes after a pause.
+    """Start a driver on batch 0. Repeat this until the broker is back, because its controller comes and goes after a pause.
 
-    Such a start fails before it fences anybody, with an error that says so.
+    Until then a start fails before it fences anybody, with an error that says this.
     """
     deadline = time.monotonic() + BACK_WITHIN_S
     while True:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def test_two_sinks_of_one_query_with_the_same_ledger_are_refused_until_one_of_them_has_its_own(
     play: Play, tmp_path: Path
 ) -> None:
-    """Rule 13. Caught mutation: ``Participants.bindings`` compares nothing (the first restart is refused for ever)."""
+    """Rule 13. Caught mutation: ``Participants.bindings`` compares nothing (the first restart is then refused forever)."""
     other = Query(play.bootstrap_servers, tmp_path)
     elsewhere = play.bootstrap_servers.replace("127.0.0.1", "localhost")  # the same cluster by another name
     sharing = dataclasses.replace(other.sink, bootstrap_servers=elsewhere, ledger_topic=play.sink.ledger)

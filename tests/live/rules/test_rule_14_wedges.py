@@ -161,7 +161,7 @@ def frames(play: Play) -> int:
 
 
 def test_a_decision_above_the_record_limit_is_written_in_parts_and_read_as_one(play: Play) -> None:
-    """Fails if a record is one frame whatever its size: broker and client would refuse it."""
+    """Fails if a record of any size is one frame, because broker and client would refuse a large one."""
     play.driver().process(play.batch(0, offsets=LARGE), Tasks(play, [["a"]]))
     assert frames(play) == 1 + 1 + 3  # acquisition, begin, the decision's parts
     assert [decision.offsets for decision in play.decisions()] == [LARGE]
