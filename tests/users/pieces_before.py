@@ -17,6 +17,9 @@ LOOKS: Final = (
     Piece("collect", "seen.extend(row.id for row in batch.collect())"),
     Piece("toPandas", "seen.append(len(batch.toPandas()))"),
     Piece("toLocalIterator", "for row in batch.toLocalIterator():\n    seen.append(row.id)"),
+    Piece("toLocalIterator, not to its end", "seen.append(next(batch.toLocalIterator(), None))"),
+    Piece("toLocalIterator that prefetches", "seen.append(next(batch.toLocalIterator(prefetchPartitions=True), None))"),
+    Piece("foreachPartition", "batch.foreachPartition(lambda rows: next(rows, None))"),
     Piece("aggregate", 'seen.append(batch.agg(F.max("n")).first()[0])'),
     Piece("describe", 'batch.describe("n").collect()'),
     Piece("rdd", "seen.append(batch.rdd.getNumPartitions())"),
@@ -38,6 +41,11 @@ CACHES: Final = (
     Piece("persist on disk", "batch.persist(StorageLevel.DISK_ONLY)", after="batch.unpersist()"),
     Piece("persist and count", "batch.persist()\nbatch.count()", after="batch.unpersist()", weight=4),
     Piece("persist, count, unpersist before", "batch.persist()\nseen.append(batch.count())\nbatch.unpersist()"),
+    Piece("clearCache before", "batch.cache().count()\nbatch.sparkSession.catalog.clearCache()"),
+    Piece("cached under another plan", 'batch.select("*").cache().count()', weight=2),
+    Piece(
+        "cached as a table", 'batch.createOrReplaceTempView("cached")\nbatch.sparkSession.catalog.cacheTable("cached")'
+    ),
     Piece("clearCache after", "batch.cache().count()", after="batch.sparkSession.catalog.clearCache()"),
 )
 

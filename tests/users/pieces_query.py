@@ -40,6 +40,26 @@ STATEFUL: Final = (
         drops=True,
         weight=2,
     ),
+    Piece(
+        "session windows",
+        'source().withWatermark("at", "1 minute").groupBy(F.session_window("at", "5 seconds"), "tenant")\\\n'
+        '    .agg(F.sum("n").alias("n"), F.min("id").alias("id")).drop("session_window")',
+        drops=True,
+    ),
+    Piece(
+        "dropDuplicates, then windows",
+        'source().withWatermark("at", "1 minute").dropDuplicatesWithinWatermark(["id"])\\\n'
+        '    .groupBy(F.window("at", "1 minute"), "tenant").agg(F.sum("n").alias("n"), F.min("id").alias("id")).drop("window")',
+        drops=True,
+        weight=2,
+    ),
+    Piece(
+        "two windows",
+        'source().withWatermark("at", "1 minute").groupBy(F.window("at", "10 seconds").alias("w"), "tenant")\\\n'
+        '    .agg(F.sum("n").alias("n"), F.min("id").alias("id"))\\\n'
+        '    .groupBy(F.window("w", "1 minute"), "tenant").agg(F.sum("n").alias("n"), F.min("id").alias("id")).drop("window")',
+        drops=True,
+    ),
 )
 
 SETTINGS: Final = (
