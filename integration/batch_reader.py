@@ -59,7 +59,7 @@ class OldBatch:
 
 
 def read_batches(config: Mapping[str, Any], topic: str) -> Iterator[tuple[int, Any]]:
-    """Yield every partition's number and batches (kafka-python's), from offset 0 up to its high watermark.
+    """Yield kafka-python's record batches of every partition, with its number, from offset 0 up to its high watermark.
 
     Args:
         config: kafka-python's connection options.

@@ -109,9 +109,12 @@ def verify(  # noqa: PLR0913 - options of a command line
         ),
     ] = None,
     sequence: Annotated[
-        Any, _expression(help="Find gaps in a sequence: a whole number in each record, of which none may be missing.")
+        Any, _expression(help="Find gaps in a sequence: each record has a whole number, and none may be missing.")
     ] = None,
-    by: Annotated[Any, _expression(help="One sequence for each value of this. Default: one per topic.")] = None,
+    by: Annotated[
+        Any,
+        _expression(help="Check a separate sequence for each value of this expression. Default: one for each topic."),
+    ] = None,
     one_to_one: Annotated[
         bool, _check("--one-to-one", help="Each Kafka source record becomes one row; compare the counts of each batch.")
     ] = False,

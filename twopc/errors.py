@@ -1,4 +1,4 @@
-"""One tree of errors. The class says what a caller may do next, not the message.
+"""One tree of errors. The class, not the message, tells the caller what to do next.
 
 Confusing these four answers is behind most lost or doubled records:
 
@@ -63,7 +63,7 @@ class CheckpointExpiredError(FatalError):
     """Pre-commit took longer than its limit or than the transaction timeout. A replay would take as long again.
 
     Attributes:
-        late: the votes that came after the limit. They do not count, and their transactions are aborted.
+        late: the votes that arrived after the time limit. They do not count, and their transactions are aborted.
     """
 
     def __init__(self, message: str, *, late: Sequence[TaskReport] = ()) -> None:

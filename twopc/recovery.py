@@ -34,7 +34,7 @@ class Step(Enum):
     REWRITE = "rewrite"  #: nothing of the batch is or will be visible: write it again, as a new attempt
     REPAIR = "repair"  #: write only what was lost, after checking that the replay gives the decided rows
     PUBLISH = "publish"  #: write the lost rows from the staged ones, even if the plan would now give others
-    ABANDON = "abandon"  #: record that the rest of the last decision is given up, then look again
+    ABANDON = "abandon"  #: record that the rest of the last decision is abandoned, then look again
     FINISH = "finish"  #: the batch is visible: evaluate the plan once if nothing has yet, then return
     BLOCKED = "blocked"  #: decided, not provable now: CommitBlockedError
     IN_DOUBT = "in doubt"  #: decided, and only a replay that does not exist could complete it: InDoubtError
@@ -56,7 +56,7 @@ class Case(NamedTuple):
     positions: frozenset[Position] | None
     step: Step
     staged: bool | None = None
-    abandoned: bool | None = None  #: whether the user gives up the last decision
+    abandoned: bool | None = None  #: whether the user abandons the last decision
 
     def matches(
         self, status: LogStatus, outcome: Outcome, position: Position, *, staged: bool, abandoned: bool

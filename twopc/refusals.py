@@ -130,4 +130,4 @@ def in_doubt(batch_id: int, handles: Handles, evidence: Mapping[TaskKey, Evidenc
 
 
 def _way_out(batch_id: int) -> str:
-    return f"check the output, then restart with override=Abandon({batch_id}): what is visible stays, and the rest is given up"
+    return f"check the output, then restart with override=Abandon({batch_id}): what is visible stays, and the rest is abandoned"

@@ -73,7 +73,7 @@ class Run:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether the user gives up the last decision.
+        """Whether the user abandons the last decision.
 
         It is never this driver's own decision, since that would stop the query first.
         """
@@ -116,7 +116,7 @@ class Run:
         return is_proven_absent(self.setup.log, records, run_id=self.setup.run_id, after=after)
 
     def abandon(self) -> None:
-        """Record that the user gives up the rest of the last decision, so that nothing decided is missing from its batch.
+        """Record that the user abandons the rest of the last decision, so that nothing decided is missing from its batch.
 
         Raises:
             FencedError, RetriableError, DecisionInDoubtError: see :meth:`DecisionLog.append`.
@@ -126,7 +126,7 @@ class Run:
             self.handles[key].transaction for key, found in self.evidence.items() if found is not Evidence.COMMITTED
         ]
         logger.warning(
-            "override=Abandon(%d) gives up the part of this batch that is not visible: %s", batch_id, ", ".join(rest)
+            "override=Abandon(%d) abandons the part of this batch that is not visible: %s", batch_id, ", ".join(rest)
         )
         self.append([Begin(query_id=query_id, first_batch=batch_id + 1, prior_offsets=offsets, abandons=True)])
         self.handles, self.evidence = {}, {}

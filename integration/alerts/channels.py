@@ -39,7 +39,7 @@ def line(alert: Alert) -> str:
 
 
 class _NoRedirection(urllib.request.HTTPRedirectHandler):
-    """A redirected POST becomes a GET without the alert, and takes the headers to wherever it leads."""
+    """Refuses redirections: a redirected POST becomes a GET without the alert, and sends the headers to the new address."""
 
     def redirect_request(self, *_: object) -> None:
         """Follow no redirect, so that its status is the answer."""

@@ -23,13 +23,13 @@ def alerts(  # noqa: PLR0913 - options of a command line
     *,
     rules: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="A file of rules, one setting per line.")],
     watch: Annotated[bool, typer.Option("--watch/--once", help="Look repeatedly, until Ctrl-C.")] = False,
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 30.0,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between checks.")] = 30.0,
     seconds: Annotated[float | None, typer.Option(min=0, help="End --watch after this time.")] = None,
     state: Annotated[
         Path | None,
         typer.Option(
             dir_okay=False,
-            help="Remember sent alerts in this file, so that each episode is reported once, over many runs.",
+            help="Remember sent alerts in this file, so that several runs report each episode only once.",
         ),
     ] = None,
     name: Annotated[str, typer.Option(help="The query's name in alerts. Default: its id.")] = "",
@@ -37,7 +37,7 @@ def alerts(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Send alerts when checkpoints fail, or when none is completed, by a team's own rules. The query may be running or dead.
 
-    Exit status: 0 no rule holds, 1 a rule holds (--watch: at the last look), 2 not looked at (no history, a wrong rule).
+    Exit status: 0 no rule holds, 1 a rule holds (--watch: at the last check), 2 not checked (no history, an invalid rule).
     """
     from twopc.integration.alerts.command import Watching, main  # noqa: PLC0415 - slow imports that --help does not need
 

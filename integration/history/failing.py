@@ -70,8 +70,8 @@ FAILING: Final = (
         "unavailable",
         "A server does not answer, or not in time.",
         "Look at the brokers and the network first: `twopc preflight` tries each step. If they are only slow, raise timeout_ms "
-        "of the sink, and send fewer, larger requests: kafka.batch.size, kafka.linger.ms, kafka.compression.type. The delivery "
-        "timeout (delivery.timeout.ms) is kafka.transaction.timeout.ms.",
+        "of the sink, and send fewer, larger requests: kafka.batch.size, kafka.linger.ms, kafka.compression.type. The sink sets "
+        "delivery.timeout.ms to kafka.transaction.timeout.ms, so raise that one.",
         failures(["UnavailableError"], _UNAVAILABLE),
     ),
     Rule(

@@ -229,7 +229,7 @@ SLOW: Final = (
     ),
     Rule(
         "limit near",
-        "Preparing takes a large part of its limit. One slower batch will make it expire.",
+        "Preparing takes a large part of its limit. One slower batch, and the checkpoint expires.",
         "Raise the limit now: CheckpointConfig.timeout_ms, or kafka.transaction.timeout.ms with transaction.max.timeout.ms.",
         _near,
     ),

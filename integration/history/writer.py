@@ -109,7 +109,7 @@ class ObjectWriter(Listener):
         """See :class:`Listener`."""
         if not self._lines:
             return
-        lines, self._lines = self._lines, []  # what cannot be written is given up
+        lines, self._lines = self._lines, []  # what cannot be written is dropped
         self._last = _name(self._last)
         self._files.put_if_absent(f"{DIRECTORY}/{self._last}", b"".join(lines))
         names = [name for name in self._files.names(DIRECTORY) if name.endswith(SUFFIX)]

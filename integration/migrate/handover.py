@@ -2,7 +2,7 @@
 
 A streaming query that changes its sink keeps its checkpoint, so it loses no input. But the last batch may be unfinished:
 ``offsets/N`` exists and ``commits/N`` does not. Spark gives batch N to the new sink again, and some of its rows may be in the
-output. A sink without transactions leaves no trace of which rows these are.
+output. A sink without transactions leaves no record of which rows those are.
 
 So the command ``twopc migrate cutover`` writes a file ``<checkpoint>/twopc/handover-<n>.json`` after the old query has ended. It
 holds the number of the batch, its source offsets, and *bounds*, the offsets of the output between which the batch's rows are.

@@ -79,7 +79,7 @@ def require_committable(state: SinkState, wanted: Sequence[OpenTransaction], *, 
     late = [one for one in wanted if one.batch != state.last_decided]
     if late and not is_forced:
         raise ForbiddenError(
-            f"{late[0].transactional_id} is of batch {late[0].batch}, but batch {state.last_decided} is already decided: "
+            f"{late[0].transactional_id} belongs to batch {late[0].batch}, but batch {state.last_decided} is already decided: "
             f"readers would get these rows after those of later batches. {_FORCE}"
         )
 

@@ -72,7 +72,7 @@ def _of_checkpoint(state: SinkState, checkpoint: CheckpointState | None) -> Iter
     if state.query_id not in {None, checkpoint.query_id}:
         yield Advice(
             Urgency.ACT,
-            f"the checkpoint is of query {checkpoint.query_id}, the ledger is open for query {state.query_id}",
+            f"the checkpoint belongs to query {checkpoint.query_id}, but the ledger is open for query {state.query_id}",
             f"Use the checkpoint of query {state.query_id}; or, if it is over, start the other one with override=EndQuery(…).",
             "the-start-is-refused",
         )

@@ -61,7 +61,7 @@ def status(  # noqa: PLR0913 - options of a command line
     timeout: Timeout = 30,
     checkpoint: _Checkpoint = None,
     watch: Annotated[bool, typer.Option("--watch", help="Look repeatedly, until Ctrl-C.")] = False,
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 5.0,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between checks.")] = 5.0,
     seconds: Annotated[float | None, typer.Option(min=0, help="End --watch after this time.")] = None,
     as_json: Json = False,
 ) -> None:

@@ -66,7 +66,7 @@ class OpenTransaction:
         """The decision record's statement, in a sentence."""
         return {
             Standing.DECIDED: f"the decision of batch {self.batch} names it (task {self.task})",
-            Standing.ABANDONED: f"the decision of batch {self.batch} names it, but a later record gives up the batch",
+            Standing.ABANDONED: f"the decision of batch {self.batch} names it, but a later record abandons the batch",
             Standing.ORPHAN: "no decision names it, and a newer driver has fenced the only one that could have decided it",
             Standing.RUNNING: "no decision names it yet; its driver is the newest one",
             Standing.DRIVER: "the driver's own transaction: it holds a record of the decision log",

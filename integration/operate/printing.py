@@ -97,7 +97,10 @@ def show_state(state: SinkState, advice: Sequence[Advice], console: Console) -> 
         show_transactions(state.transactions, console)
     for one in state.held:
         by = one.transactional_id or "a transaction that is currently ending"
-        text = f"  {one.topic}[{one.partition}]: readers stop at {one.stable} of {one.end}, behind {by}"
+        text = (
+            f"  {one.topic}[{one.partition}]: read_committed readers are stuck at offset {one.stable} (end {one.end}), held back "
+            f"by {by}"
+        )
         console.print(text, markup=False, soft_wrap=True)
     show_advice(advice, console)
 

@@ -33,7 +33,7 @@ _NEXT: Final = {
     Step.REPAIR: "Start the query: if the replay gives the decided rows, it rewrites the lost ones; otherwise it stops in doubt.",
     Step.IN_DOUBT: (
         "Spark has moved past the batch and cannot replay it. Check the output, then start once with "
-        "override=Abandon({batch}): what is visible stays, and the rest is given up."
+        "override=Abandon({batch}): what is visible stays, and the rest is abandoned."
     ),
     Step.BLOCKED: (
         "Neither commit nor loss can be proven now. Start the query when every broker answers. If its markers were "

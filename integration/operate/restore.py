@@ -139,7 +139,7 @@ def repeated_in(sink: KafkaSink, savepoint: Savepoint) -> Repeated:
     manifest = savepoint.manifest
     if state.query_id != manifest.query_id:
         raise ConfigurationError(
-            f"sink {sink.name!r} now belongs to query {state.query_id}, but the savepoint is of query {manifest.query_id}. "
+            f"sink {sink.name!r} now belongs to query {state.query_id}, but the savepoint is from query {manifest.query_id}. "
             "Nothing was restored. Take a savepoint of that query, or restore without --bootstrap-servers and give the sink "
             "another name"
         )

@@ -78,7 +78,7 @@ def restore(savepoint: Path, checkpoint: Path, connection: Connection) -> Answer
     ]
     if not done.repeated:
         lines.append(
-            "The sinks were not asked what is repeated: add --bootstrap-servers. Every batch decided after the savepoint is "
+            "The sinks were not asked what is repeated: add --bootstrap-servers. Every batch decided after the savepoint will be "
             "repeated."
         )
     lines += [

@@ -21,7 +21,7 @@ _SETTINGS = "TWOPC_IVY_SETTINGS"
 
 
 class PermanentError(ServiceError):
-    """An error that another attempt cannot cure."""
+    """An error that stays after another attempt."""
 
 
 def pyspark_jars() -> Path:

@@ -144,7 +144,7 @@ class ExactlyOnce:
             self._write(frames, batch_id)
         except TwoPhaseCommitError as error:
             # Spark shows the traceback and then the message. So that nobody has to look for the message, the rest is in the log.
-            logger.exception("batch %s stops the query", batch_id)
+            logger.exception("batch %s failed; the query stops", batch_id)
             raise error.with_traceback(None) from None
 
     def _write(self, frames: Frames, batch_id: int) -> None:

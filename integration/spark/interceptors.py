@@ -84,7 +84,7 @@ def pass_through(interceptors: Sequence[Interceptor], batch: InterceptedBatch, w
 def intercepted(
     function: Callable[[DataFrame, int], object], *interceptors: Interceptor
 ) -> Callable[[DataFrame, int], None]:
-    """Make the callable for ``foreachBatch`` that stands around a function which is not of ``exactly_once``.
+    """Make the callable for ``foreachBatch`` that wraps a function other than ``exactly_once``.
 
     Args:
         function: writes a batch.

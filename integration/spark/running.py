@@ -97,7 +97,7 @@ def calling_query(session: SparkSession, given: GivenCheckpoint | None) -> Runni
         return _calling_query(session, given)
     except Py4JError as error:
         raise ConfigurationError(
-            f"this Spark ({session.version}) does not show which query makes the call, so it cannot be checked. Nothing was "
+            f"this Spark ({session.version}) does not show which query is calling, so it cannot be checked. Nothing was "
             f"written. Use a version of Spark that the documentation lists. Spark's error: {error}"
         ) from error
 
@@ -110,13 +110,14 @@ def _calling_query(session: SparkSession, given: GivenCheckpoint | None) -> Runn
         if given is None or given.query_id == query.query_id:
             return query
         raise ConfigurationError(
-            f"checkpoint_location={given.location!r} belongs to query {given.query_id}, but query {query.query_id} calls, whose "
-            f"checkpoint is {query.checkpoint_location!r}. Nothing was written. Leave checkpoint_location out: exactly_once() "
+            f"checkpoint_location={given.location!r} belongs to query {given.query_id}, but query {query.query_id} is calling, "
+            f"whose checkpoint is {query.checkpoint_location!r}. Nothing was written. Leave checkpoint_location out: exactly_once() "
             "finds the checkpoint of the query that calls it"
         )
     if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
         raise ConfigurationError(
-            "PYSPARK_PIN_THREAD=false hides which query makes the call. Nothing was written. Unset it: Spark's default is true"
+            "with PYSPARK_PIN_THREAD=false, nobody can tell which query is calling. Nothing was written. Unset it: Spark's "
+            "default is true"
         )
     raise ConfigurationError(
         f"thread {threading.current_thread().name!r} made this call, and it is not the thread in which a query called your "

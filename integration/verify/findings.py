@@ -50,7 +50,7 @@ class Kind(Enum):
     DUPLICATES = "duplicates", Severity.ERROR  #: a record repeats an earlier one's identity
     SEQUENCE_GAPS = "sequence_gaps", Severity.ERROR  #: numbers are missing in a sequence
     RECORDS_UNDECIDED = "records_undecided", Severity.ERROR  #: with --sole-writer, more records than decided rows
-    ABANDONED = "abandoned", Severity.WARNING  #: a transaction is not visible and was given up with Abandon
+    ABANDONED = "abandoned", Severity.WARNING  #: a transaction is not visible, and was abandoned
     DECIDED_OPEN = "decided_open", Severity.WARNING  #: the last batch is not committed yet; a restart commits it
     DECIDED_UNKNOWN = "decided_unknown", Severity.WARNING  #: reading can prove neither its commit nor its loss
     ORPHAN_OPEN = "orphan_open", Severity.WARNING  #: undecided, begun by an earlier driver; the next one aborts it

@@ -83,7 +83,7 @@ class Spill:
             self._flush()
 
     def duplicates(self) -> tuple[int, list[tuple[Place, Place]]]:
-        """Count the records whose identity an earlier one has; return the count and examples (earlier record, duplicate)."""
+        """Count the records that repeat an earlier record's identity; return the count and examples (earlier, duplicate)."""
         count, examples = 0, list[tuple[Place, Place]]()
         for path in self._files():
             rows = _sorted(np.fromfile(path, _ENTRY), "offset", "partition")

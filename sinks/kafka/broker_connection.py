@@ -1,7 +1,7 @@
 """The connection that commits prepared transactions. The only user of kafka-python's internals.
 
 librdkafka cannot resume a transaction that another process prepared, and no public API of kafka-python can end one. So
-requests go over the connections of its admin client: ``_manager``, not public, pinned to 3.0.x.
+requests go through the private ``_manager`` of kafka-python's admin client, which is why kafka-python is pinned to 3.0.x.
 """
 
 from __future__ import annotations

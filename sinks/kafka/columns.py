@@ -88,8 +88,8 @@ def require_writable(rows: pa.RecordBatch, *, max_bytes: int) -> None:
 def require_exact(rows: pa.RecordBatch) -> None:
     """Refuse values that librdkafka would silently write as something else.
 
-    It takes a time of 0 as "now", a partition of -1 as "any", and a header's name up to its first NUL byte. Kafka's Java
-    producer, and so Spark's own sink, refuses negative partitions and times (``ProducerRecord.java``).
+    It treats a time of 0 as "now" and a partition of -1 as "any", and it truncates a header's name at its first NUL byte.
+    Kafka's Java producer, and so Spark's own sink, refuses negative partitions and times (``ProducerRecord.java``).
 
     Args:
         rows: as :func:`require_writable` takes them. Without ``partition``, ``timestamp`` and ``headers`` there is nothing to

@@ -71,8 +71,8 @@ _LARGER_REQUESTS: Final = "send fewer, larger requests: kafka.batch.size, kafka.
 TOO_MUCH: Final = f"look at the network and at quotas; {_LARGER_REQUESTS}"
 #: What to do when brokers do not take records in time.
 SLOW_DELIVERY: Final = (
-    f"{_SILENT}, and {_LARGER_REQUESTS}. A record may wait for kafka.transaction.timeout.ms: the sink's delivery.timeout.ms "
-    "(message.timeout.ms) is the same"
+    f"{_SILENT}, and {_LARGER_REQUESTS}. A record may wait for kafka.transaction.timeout.ms: the sink sets "
+    "delivery.timeout.ms (message.timeout.ms) to it"
 )
 #: What to do about what may pass.
 _PASSING: Final = {
@@ -147,7 +147,7 @@ def error_of(error: KafkaException | SystemError | KafkaError) -> KafkaError:
 
 
 def cause_of(producer: Any, error: KafkaError) -> KafkaError:
-    """Find what failed the transaction, when a record's error says only that the record was given up.
+    """Find out why the transaction failed if the record's own error says only that the record was purged.
 
     Args:
         producer: has a transaction. If it has failed, an attempt to begin another one gives the reason

@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-_AUTHORITY: Final = "Set kafka.ssl.ca.location=ca.pem. To make it: keytool -list -rfc -keystore truststore.jks > ca.pem"
+_AUTHORITY: Final = (
+    "Set kafka.ssl.ca.location=ca.pem. To create it: keytool -list -rfc -keystore truststore.jks > ca.pem"
+)
 _CERTIFICATE: Final = (
     "Set kafka.ssl.certificate.location=client.pem and kafka.ssl.key.location=client.key, with kafka.ssl.key.password. To make "
     "them: keytool -importkeystore -srckeystore keystore.jks -destkeystore client.p12 -deststoretype PKCS12; "

@@ -86,7 +86,7 @@ class KafkaSettings:
         if self.transaction_timeout_ms < _SHORTEST_TRANSACTION_MS:
             raise ConfigurationError(
                 f"option 'kafka.transaction.timeout.ms'={self.transaction_timeout_ms} is too short: a batch must be written and "
-                f"committed within it. Set at least {_SHORTEST_TRANSACTION_MS}, better several minutes"
+                f"committed within it. Set it to at least {_SHORTEST_TRANSACTION_MS} ms, preferably several minutes"
             )
         self.committing_config()
 

@@ -52,7 +52,7 @@ def slices(sink: str) -> str:
 
 
 def applied(sink: str, slot: int) -> str:
-    """A hash in one hash slot: the fence (``base``), and how far each slice of that decision is applied there."""
+    """The key of a hash, one for each hash slot: the fence (``base``), and how far each slice has been applied in that slot."""
     return f"{PREFIX}{sink}:{{{_tag(sink, slot)}}}:applied"
 
 

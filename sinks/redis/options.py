@@ -65,9 +65,9 @@ def require_valid(url: str, options: Mapping[str, Any], *, cluster: bool) -> Non
     """
     scheme = urlsplit(url).scheme
     if scheme not in _CONNECTIONS:
-        raise _wrong("url", "begin it with redis://, rediss:// (TLS) or unix://")
+        raise _wrong("url", "it must start with redis://, rediss:// (TLS) or unix://")
     if scheme == "unix" and cluster:
-        raise _wrong("url", "a cluster has no socket file: begin it with redis:// or rediss://")
+        raise _wrong("url", "a cluster has no socket file: it must start with redis:// or rediss://")
     in_url = _options_of(url)
     for argument, names in (("url", in_url), ("options", options)):
         for name in sorted(names):

@@ -184,7 +184,7 @@ def _fill(frame: DataFrame, filled_by: str) -> None:
 
 
 def _table(spark: SparkSession, options: Options) -> DataFrame | None:
-    """The source as a table that the program caches, if the query writes that."""
+    """The source as a table that the program caches, if the query writes that table."""
     if options.plan != "cached" or options.filled_by != "program":
         return None
     reader = spark.read.format("kafka").option("kafka.bootstrap.servers", options.bootstrap_servers)

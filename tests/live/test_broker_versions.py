@@ -97,7 +97,7 @@ def test_a_running_driver_does_not_notice_that_the_transaction_version_changes(
 
 
 def test_under_transaction_version_2_a_commit_leaves_the_epoch_alone(newest: KafkaService, tmp_path: Path) -> None:
-    """Both clients speak transactions V1, also to such a broker: EndTxn v5 would bump the epoch, and rule 4 proves by it."""
+    """Both clients speak transactions V1, even to such a broker. EndTxn v5 would bump the epoch, but rule 4 relies on it."""
     finalize(newest, TRANSACTIONS, 2)
     with playing(newest, tmp_path) as play:
         driver = play.driver()

@@ -1,4 +1,4 @@
-"""Batches as a topic takes them: librdkafka never splits one that a broker has refused for its size, as Java's client does."""
+"""Batches that a topic accepts: unlike Java's client, librdkafka never splits a batch that a broker has refused for its size."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def lose_replica(cluster: LocalKafkaCluster, way: Way, topic: str) -> None:
 
 @BOTH
 @pytest.mark.parametrize("guarantee", ["EXACTLY_ONCE", "AT_LEAST_ONCE"])
-def test_rows_for_too_few_replicas(
+def test_rows_for_too_few_replicas_fail_with_advice(
     cluster: LocalKafkaCluster,
     brokers: KafkaService,
     monkeypatch: pytest.MonkeyPatch,
@@ -72,7 +72,7 @@ def test_rows_for_too_few_replicas(
     require_named(writer)
 
 
-def test_a_decision_for_too_few_replicas(
+def test_the_error_for_a_decision_names_the_ledger_with_too_few_replicas(
     cluster: LocalKafkaCluster, brokers: KafkaService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     way = Way(brokers, monkeypatch, native=True, timeout_ms=TIMEOUT_MS)
@@ -85,7 +85,7 @@ def test_a_decision_for_too_few_replicas(
 
 
 @BOTH
-def test_rows_for_a_partition_without_a_leader(
+def test_rows_for_a_partition_without_a_leader_fail_with_advice(
     cluster: LocalKafkaCluster, brokers: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     way = Way(brokers, monkeypatch, native=native, timeout_ms=TIMEOUT_MS)

@@ -1,4 +1,4 @@
-"""What a query keeps: the decisions of completed batches are deleted, and nothing else, until somebody does."""
+"""What a query keeps: it deletes only the decisions of completed batches, and leaves everything else to its users."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def cutting(*cuts: str) -> Callable[[ExactlyOnce], Callable[[DataFrame, int], No
 
 
 def require_rows(seen: Counter[str], *cuts: str) -> None:
-    """Require the new rows of every batch that was passed whole, and as many as were left of the others; none twice."""
+    """Require all new rows of every batch that was passed completely, the kept number of the others, and no row twice."""
     by_batch = Counter(int(value) // 100 for value in seen.elements())
     assert max((seen - Counter({value: 1 for value in seen if "both" in cuts})).values()) == 1
     for number in range(2 * len(cuts) + 1):

@@ -91,7 +91,7 @@ def _dying_while(path: str) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.
 def test_a_broadcast_that_failed_is_made_again_for_the_next_checkpoint(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """Seen: Spark gave the error of the first one again, without a job, until the query was restarted."""
+    """Seen: Spark repeated the first error, without a job, until the query was restarted."""
     broken = tmp_path / "broken"
     broken.touch()
     die = _dying_while(str(broken))

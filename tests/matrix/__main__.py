@@ -48,7 +48,7 @@ _LENIENT: Final = ("-o", "filterwarnings=default")
 
 @dataclass(frozen=True)
 class Spark:
-    """A version of Spark: its dependency group in pyproject.toml, the oldest and the newest Python it is run on."""
+    """A version of Spark: its dependency group in pyproject.toml, and the oldest and the newest Python that run it."""
 
     version: str
     group: str

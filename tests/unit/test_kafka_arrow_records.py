@@ -108,7 +108,7 @@ def test_every_type_shows_its_bytes_with_nulls_empty_values_and_slices(
 
 def test_an_empty_value_without_a_buffer_is_not_null() -> None:
     class Column:
-        """As another Arrow library may hand it over; pyarrow makes none without a buffer."""
+        """Another Arrow library may hand it over so; pyarrow always makes a buffer."""
 
         type, offset = pa.binary(), 0
 

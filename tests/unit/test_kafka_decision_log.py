@@ -210,7 +210,7 @@ def acquired_by(*sinks: str) -> list[Record]:
 def test_a_ledger_belongs_to_the_first_sink_that_acquired_it_and_a_refused_guest_harms_it_no_more(
     log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch, sinks: tuple[str, ...]
 ) -> None:
-    """Two sinks that start at once both find it empty; records of former versions name no sink."""
+    """Two sinks that start at once both find it empty; a record may name no sink."""
     found = [entry.record for entry in ledger_of(log, monkeypatch, *acquired_by(*sinks)).inspect().entries]
     assert found == acquired_by(*(sink for sink in sinks if sink != "t"))
 

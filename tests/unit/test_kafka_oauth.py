@@ -129,7 +129,7 @@ def test_copies_in_two_tasks_use_one_pool_of_producers() -> None:
 
 
 class Clock:
-    """Time that a test moves on."""
+    """A clock that a test moves."""
 
     now = 1_000_000.0
 

@@ -176,7 +176,7 @@ def test_the_advice_says_when_the_first_transaction_expires() -> None:
         ("q", 5, 4, None),
         ("q", 3, 3, "older copy"),
         ("q", 5, 5, "ran without the sink"),
-        ("other", 4, 4, "the checkpoint is of query other"),
+        ("other", 4, 4, "the checkpoint belongs to query other"),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_is_said(query_id: str, planned: int, finished: int, what: str | None) -> None:

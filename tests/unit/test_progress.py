@@ -1,4 +1,4 @@
-"""What a coordinator tells its listeners, and what a failure says."""
+"""What a coordinator reports to its listeners, and the text of a failure."""
 
 from __future__ import annotations
 

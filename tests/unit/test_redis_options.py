@@ -47,7 +47,7 @@ def test_an_option_is_refused_alike_in_the_url_and_in_options(option: str, value
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("http://x", "begin it with redis://"),
+        ("http://x", "it must start with redis://"),
         ("redis://h?db=", "'db' has no value"),
         ("redis://h?db=1&db=2", "'db' is in it twice"),
         ("redis://h?db=x", "redis-py rejected a value: Invalid value for 'db'"),

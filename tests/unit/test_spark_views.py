@@ -139,8 +139,8 @@ def test_a_letter_has_dates_that_python_does_not_have(
     ],
     ids=["text", "bytes"],
 )
-def test_a_letter_about_a_row_that_is_too_large_is_not(value: Any, expected: Any) -> None:
-    """It would be refused as the row is, and stop the query at every start."""
+def test_a_dead_letter_for_a_row_that_is_too_large_is_small(value: Any, expected: Any) -> None:
+    """A large letter would be refused like the row itself, and stop the query at every start."""
     rows = pa.record_batch({"value": pa.array([value]), "id": pa.array([7]), CAUSE: pa.array(["it is large"])})
     (letter,) = View(columns=(("value", 0), ("id", 1)), of_bad_rows=True).of(rows).column("value").to_pylist()
     assert json.loads(letter or b"") == {"value": expected, "id": 7}

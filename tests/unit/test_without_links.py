@@ -88,7 +88,7 @@ def test_a_request_that_cannot_be_written_is_named(checkpoint: Path, monkeypatch
 def test_no_request_stops_a_query_because_its_files_fail(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    """Fails if a savepoint that somebody has asked for ends the query, or is taken again at each batch."""
+    """Fails if a requested savepoint ends the query, or is taken again at each batch."""
     query = query_of(checkpoint)
 
     def go_on() -> bool:

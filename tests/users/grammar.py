@@ -134,7 +134,7 @@ def _batches(draft: _Draft, count: int) -> tuple[tuple[Row, ...], ...]:
 
 
 def _look(draft: _Draft) -> None:
-    """What is done with the batch before it is written."""
+    """The operations on the batch before it is written."""
     if draft.maybe(0.3):
         draft.add(draft.one_of(before.SETTINGS))
     if draft.maybe(0.4):

@@ -29,7 +29,7 @@ _SHOWN: Final = 6
 
 
 def judged(program: Program, reference: Expected, outcome: Outcome) -> list[str]:
-    """What is wrong, in words; nothing if all is well."""
+    """Return the faults, in words; empty if all is well."""
     if hung := [event for event in outcome.events if event.what == HUNG]:
         return [f"hung: {hung[0].text}"]
     wrong = [*_errors(program, reference, outcome)]

@@ -83,12 +83,12 @@ class World:
         }
 
     def open_transactions(self) -> list[str]:
-        """What holds readers back: transactions that are not at rest, and partitions whose stable offset is behind."""
+        """Find what holds readers back: transactions that are not at rest, and partitions whose stable offset is behind."""
         found = [violation.what for violation in left_open(states_of(self.bootstrap_servers, self.name))]
         return found + [behind for topic in self.topics for behind in self._behind(topic)]
 
     def at_rest(self) -> list[str]:
-        """What is still open when the coordinator has had time to end what is being ended."""
+        """Find what is still open after the coordinator has had time to end transactions."""
         deadline = time.monotonic() + _REST_S
         while found := self.open_transactions():
             if time.monotonic() > deadline:

@@ -243,7 +243,7 @@ class Rehearsal:
         )
         loop.run(kills, ends=ends)
         if loop.missed:
-            raise ServiceError(f"the moment of a kill never came: {', '.join(loop.missed)}")
+            raise ServiceError(f"the query never reached the point where it was to be killed: {', '.join(loop.missed)}")
         return f"killed {', '.join(loop.kills)}" if loop.kills else ""
 
     def _command(self, *words: str, checkpoint: bool = True) -> tuple[int, dict[str, Any]]:

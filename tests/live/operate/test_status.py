@@ -107,7 +107,7 @@ def test_a_dead_query_with_a_decision_that_is_not_committed_needs_somebody(play:
     assert held >= {(play.topic, handle.transactional_id) for handle in play.decided(1)}
     assert found.facts["checkpoint"]["last_planned"] == 1
     shown = ask(play, "status", str(checkpoint))
-    assert "readers stop at" in shown.out and "start it now" in shown.out
+    assert "readers are stuck at offset" in shown.out and "start it now" in shown.out
 
 
 def test_undecided_transactions_are_distinguished_from_decided_ones(play: Play) -> None:

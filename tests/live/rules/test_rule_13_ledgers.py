@@ -73,7 +73,7 @@ def test_a_sink_that_is_given_another_sinks_ledger_is_refused_and_fences_nobody(
 def test_a_guest_that_started_when_the_ledger_was_empty_is_refused_and_its_record_refuses_nobody(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
-    """Rule 13. Seen: its record is the first of its kind that a truncation has left, so the owner never started again."""
+    """Rule 13. Seen: its record was the first of its kind that a truncation had left, so the owner never started again."""
     name = f"b{uuid.uuid4().hex[:10]}"
     with (
         playing(kafka, tmp_path / "a") as owner,
