@@ -111,8 +111,8 @@ def _calling_query(session: SparkSession, given: GivenCheckpoint | None) -> Runn
             return query
         raise ConfigurationError(
             f"checkpoint_location={given.location!r} belongs to query {given.query_id}, but query {query.query_id} is calling, "
-            f"whose checkpoint is {query.checkpoint_location!r}. Nothing was written. Leave checkpoint_location out: exactly_once() "
-            "finds the checkpoint of the query that calls it"
+            f"whose checkpoint is {query.checkpoint_location!r}. Nothing was written. Leave checkpoint_location out: "
+            "exactly_once() finds the checkpoint of the query that calls it"
         )
     if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
         raise ConfigurationError(

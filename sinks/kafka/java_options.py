@@ -12,7 +12,7 @@ _AUTHORITY: Final = (
     "Set kafka.ssl.ca.location=ca.pem. To create it: keytool -list -rfc -keystore truststore.jks > ca.pem"
 )
 _CERTIFICATE: Final = (
-    "Set kafka.ssl.certificate.location=client.pem and kafka.ssl.key.location=client.key, with kafka.ssl.key.password. To make "
+    "Set kafka.ssl.certificate.location=client.pem and kafka.ssl.key.location=client.key, with kafka.ssl.key.password. To create "
     "them: keytool -importkeystore -srckeystore keystore.jks -destkeystore client.p12 -deststoretype PKCS12; "
     "openssl pkcs12 -in client.p12 -nokeys -out client.pem; openssl pkcs12 -in client.p12 -nocerts -out client.key"
 )
