@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import threading
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -95,7 +96,7 @@ def test_the_probes_own_topic_is_named_and_deleted(kafka: KafkaService, monkeypa
     def started(wanted: Any, sink: Any, say: Callable[[str], object]) -> Any:
         def start(text: str) -> None:
             say(text)
-            topic = text.rstrip(".").split()[-1]
+            (topic,) = re.findall(r"on the topic ([^\s,]+)", text)
             readers.enter_context(reading(read_with_librdkafka, servers, group, topic))
 
         return probe(wanted, sink, start)
