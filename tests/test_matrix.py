@@ -15,6 +15,7 @@ OLDEST = SPARKS[0]
 PYTHON = "{}.{}".format(*sys.version_info)
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(900)  # it may have to download that Spark
 @pytest.mark.skipif(PYTHON not in OLDEST.pythons, reason=f"Spark {OLDEST.version} runs on Python {OLDEST.pythons}")
 def test_the_oldest_spark_is_exactly_once() -> None:
@@ -22,6 +23,7 @@ def test_the_oldest_spark_is_exactly_once() -> None:
     assert "1 passed" in done
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(900)  # it may have to download that Kafka
 def test_an_older_kafka_keeps_a_rule() -> None:
     """One of them here; `make matrix` runs every rule on every version."""

@@ -148,7 +148,13 @@ def test_all_rows_come_or_none_under_any_budget(expression: str, spark: SparkSes
     assert seen == {True, False}
 
 
-@pytest.mark.parametrize("sources", ["parquet", ""], ids=["files of version 1", "files of version 2"])
+@pytest.mark.parametrize(
+    "sources",
+    [
+        pytest.param("parquet", id="files of version 1"),
+        pytest.param("", id="files of version 2", marks=pytest.mark.whole),
+    ],
+)
 def test_under_any_plan_no_row_is_missing_unless_those_that_came_are_over_the_budget(
     sources: str, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -335,6 +335,7 @@ def test_a_direct_batch_that_stops_at_any_step_is_there_once_after_a_restart(
     assert counters(redis_server, totals.name) == SUMS
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("plan", ["rows", pytest.param("update", marks=pytest.mark.whole)])
 def test_ways_may_change_from_batch_to_batch_over_crashes(
     plan: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession

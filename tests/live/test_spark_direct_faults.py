@@ -49,6 +49,7 @@ def test_a_driver_paused_in_a_direct_batch_is_fenced_by_one_that_ran_meanwhile(
     assert all(way == [True] for way in ways(sink_of(pipeline)))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "point", [step if step == "driver.decided" else pytest.param(step, marks=pytest.mark.whole) for step in STEPS]
 )

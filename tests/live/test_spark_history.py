@@ -65,6 +65,7 @@ def test_every_batch_is_in_the_history_with_its_way_rows_phases_and_tasks(
     assert diagnose(history) == []
 
 
+@pytest.mark.whole
 def test_a_killed_driver_leaves_its_history_and_the_batch_in_progress_and_a_restart_continues_it(
     kafka: KafkaService, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ import time
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+import pytest
 from pyspark import TaskContext
 
 from tests.live.file_query import Query, kafka_sink, unique
@@ -43,6 +44,7 @@ def _slow_by_the_row(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
         yield rows
 
 
+@pytest.mark.whole
 def test_a_skewed_task_is_named_by_its_number(kafka: KafkaService, spark: SparkSession, tmp_path: Path) -> None:
     query = Query(spark, tmp_path, (kafka_sink(kafka.bootstrap_servers),), BY_TASKS)
     # Of 1 000 rows all but 30 have the same key.
@@ -64,6 +66,7 @@ def _raise(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     raise ValueError("no such country: 'XX'")
 
 
+@pytest.mark.whole
 def test_an_error_of_user_code_is_distinguished_from_the_sinks_refusals(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -318,6 +318,7 @@ def test_a_batch_over_its_timeout_is_cancelled_and_a_restart_loses_nothing(
     pipeline.require_exactly_once()
 
 
+@pytest.mark.whole
 def test_an_undecided_batch_that_never_fits_can_be_replanned_as_its_message_says_and_each_row_is_written_once(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession, plan_of: Callable[..., None]
 ) -> None:

@@ -81,6 +81,7 @@ def test_a_query_whose_workers_all_die_stops_and_a_restart_loses_and_doubles_not
     pipeline.require_order()
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("plan", ["rows", pytest.param("shuffle", marks=pytest.mark.whole)])
 def test_drivers_killed_at_random_times_lose_and_double_nothing(

@@ -47,7 +47,9 @@ def prompt_kafka() -> Iterator[str]:
 # -- replays -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("plan", ["rows", "unstable", pytest.param("shuffle", marks=pytest.mark.whole)])
+@pytest.mark.parametrize(
+    "plan", ["rows", *(pytest.param(plan, marks=pytest.mark.whole) for plan in ("unstable", "shuffle"))]
+)
 def test_a_restart_without_the_newest_commit_file_doubles_no_record(
     plan: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -133,7 +135,7 @@ def test_losing_some_transactions_and_replaying_other_rows_is_in_doubt(
 
 
 # With four partitions, Spark has been observed to plan the replay's tasks in another order.
-@pytest.mark.parametrize("partitions", [4, 12])
+@pytest.mark.parametrize("partitions", [4, pytest.param(12, marks=pytest.mark.whole)])
 def test_losing_some_transactions_is_repaired_if_the_replay_has_the_same_rows(
     partitions: int, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:

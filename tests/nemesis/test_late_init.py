@@ -34,7 +34,9 @@ def hold_a_sweep(play: Play, proxy: KafkaProxy, driver: Coordinator) -> Rule:
     return held
 
 
-@pytest.mark.parametrize("moment", ["driver.prepared", "driver.confirmed", "driver.decided"])
+@pytest.mark.parametrize(
+    "moment", ["driver.prepared", pytest.param("driver.confirmed", marks=pytest.mark.whole), "driver.decided"]
+)
 def test_transactions_aborted_by_a_late_sweep_are_written_again(play: Play, proxy: KafkaProxy, moment: str) -> None:
     """The sweep strikes before the confirmation, between confirmation and decision, or between decision and commit."""
     driver = play.driver()

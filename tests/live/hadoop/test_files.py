@@ -43,6 +43,7 @@ def on_s3(spark: SparkSession, s3: LateListing, directory: str) -> HadoopObjects
     return HadoopObjects(context._gateway, configuration, f"s3a://{BUCKET}/{directory}")
 
 
+@pytest.mark.whole
 def test_a_store_without_rename_that_lists_late_holds_the_binding(spark: SparkSession, s3: LateListing) -> None:
     """Fails if the binding is looked for in a listing, or if put-if-absent renames."""
     files = on_s3(spark, s3, f"{uuid.uuid4().hex}/twopc")

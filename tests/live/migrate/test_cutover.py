@@ -71,6 +71,7 @@ def test_the_command_may_be_repeated(pipeline: OldPipeline, spark: SparkSession)
     assert (again["recorded"], again["was_recorded"]) == (first["recorded"], True)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "point",
     [
@@ -89,6 +90,7 @@ def test_a_crash_in_the_first_batch_changes_nothing(point: str, pipeline: OldPip
     assert pipeline.visible() == Counter(pipeline.given)
 
 
+@pytest.mark.whole
 def test_equal_rows_and_earlier_duplicates_are_counted(pipeline: OldPipeline, spark: SparkSession) -> None:
     """Seven different rows only. The old sink doubled batch 0, and tried batch 1 twice."""
     sink, attempts = pipeline.sink(), Counter[int]()
@@ -130,6 +132,7 @@ def test_equal_rows_and_earlier_duplicates_are_counted(pipeline: OldPipeline, sp
     assert pipeline.visible() == first + first + (second | of_second) + rest_of_input
 
 
+@pytest.mark.whole
 def test_rows_that_differ_in_each_attempt_are_recognised_by_their_key(
     pipeline: OldPipeline, spark: SparkSession
 ) -> None:
@@ -155,6 +158,7 @@ def test_a_key_that_is_not_unique_is_refused(pipeline: OldPipeline, spark: Spark
     assert "belong to rows that differ" in pipeline.fail_new(spark)
 
 
+@pytest.mark.whole
 def test_a_writer_that_continues_is_noticed(pipeline: OldPipeline, spark: SparkSession) -> None:
     pipeline.feed(60)
     write_half_of_batch_1(pipeline, spark)
@@ -174,6 +178,7 @@ def test_without_the_command_the_query_does_not_start(pipeline: OldPipeline, spa
     assert "has no hand-over" in pipeline.fail_new(spark)
 
 
+@pytest.mark.whole
 def test_an_old_query_that_ran_meanwhile_is_noticed(pipeline: OldPipeline, spark: SparkSession) -> None:
     """It has finished the batch that was handed over, and begun the next one."""
     pipeline.feed(100)

@@ -53,6 +53,7 @@ def test_a_checkpoint_that_fails_after_the_flush_doubles_exactly_the_records_of_
     assert pipeline.visible() == Counter(pipeline.given) + Counter(doubled)
 
 
+@pytest.mark.whole
 def test_random_kills_double_records_and_lose_none(
     old_kafka: LocalOldKafka, tmp_path: Path, add_summary: Callable[[str], None]
 ) -> None:

@@ -158,6 +158,7 @@ def killed_command(pipeline: OldPipeline, name: str, *words: str, at: str) -> No
     assert done.returncode == -signal.SIGKILL, (at, done.stdout, done.stderr)
 
 
+@pytest.mark.whole
 def test_a_killed_cut_over_is_run_again(pipeline: OldPipeline, spark: SparkSession) -> None:
     own = pipeline.checkpoint / "twopc"
     killed_command(pipeline, "cutover", "--topic", pipeline.topic, "--apply", at="unlinked")
@@ -172,6 +173,7 @@ def test_a_killed_cut_over_is_run_again(pipeline: OldPipeline, spark: SparkSessi
     assert pipeline.visible() == Counter(pipeline.given)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("stopped", [pytest.param("driver.prepared", marks=pytest.mark.whole), "driver.decided"])
 def test_a_killed_rollback_is_run_again(stopped: str, pipeline: OldPipeline, spark: SparkSession) -> None:
     """At each step of the recovery that it does, and at those of its file; meanwhile the old query must not start."""

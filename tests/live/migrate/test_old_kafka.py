@@ -44,6 +44,7 @@ def test_a_group_consumes_what_was_produced(old_kafka: LocalOldKafka) -> None:
     assert sorted(int(message.value() or b"") for message in found) == list(range(100))
 
 
+@pytest.mark.whole
 def test_acknowledged_records_survive_kill_9_and_a_restart_on_the_same_address(
     fragile_old_kafka: LocalOldKafka,
 ) -> None:

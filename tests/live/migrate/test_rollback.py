@@ -32,6 +32,7 @@ def handed_over(old_kafka: LocalOldKafka, kafka: KafkaService, tmp_path: Path, s
     return pipeline
 
 
+@pytest.mark.whole
 def test_back_before_the_new_query_has_ever_started(handed_over: OldPipeline, spark: SparkSession) -> None:
     assert handed_over.command("rollback")["handover"]["kind"] == "rest"
     handed_over.run_old(spark)
@@ -57,6 +58,7 @@ def test_back_from_the_half_written_batch_itself(
     assert handed_over.visible() == Counter(handed_over.given)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("point", "kind"), [("driver.prepared@2", "nothing"), ("driver.decided@2", "whole")])
 def test_back_from_a_later_batch(point: str, kind: str, handed_over: OldPipeline, spark: SparkSession) -> None:
     handed_over.fail_new_at(spark, point)
@@ -84,6 +86,7 @@ def test_back_from_a_finished_batch_and_forth_again(handed_over: OldPipeline, sp
     assert handed_over.visible() == Counter(handed_over.given)
 
 
+@pytest.mark.whole
 def test_a_running_new_query_is_fenced_by_the_way_back(handed_over: OldPipeline, spark: SparkSession) -> None:
     fenced = []
 

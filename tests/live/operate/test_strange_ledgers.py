@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.live.operate.support import ask
 from tests.live.pipeline import Tasks, create_topic
 from tests.live.rules.batches import ROWS
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from tests.live.rules.schedules import Play
 
 
+@pytest.mark.whole
 def test_a_copy_of_a_ledger_and_a_preflights_remains_do_not_hide_the_sinks(play: Play) -> None:
     play.driver().process(play.batch(0), Tasks(play, ROWS))
     strange = [f"twopc-ledger-{play.name}{end}" for end in (".backup", ".preflight-183e56fb8570", "." + "x" * 100)]
