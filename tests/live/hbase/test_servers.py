@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -174,23 +175,23 @@ def test_rows_are_applied_once_though_hbase_dies_at_random_moments(
             local_hbase_server.start()
             kills[0] += 1
 
-    thread = threading.Thread(target=kill)
-    thread.start()
     number, stopped, coordinator = 0, 0, None
-    try:
-        while number < 12 or kills[0] < 4:
-            try:
-                coordinator = coordinator or Coordinator([sink], LocalFiles(tmp_path))
-                coordinator.process(batch_of(number), OneTask(sink, rows()))
-                number += 1
-            except (RetriableError, CommitBlockedError):
-                stopped += 1
-                if coordinator is not None:
-                    coordinator.close()
-                    coordinator = None
-    finally:
-        ends.set()
-        thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        killing = pool.submit(kill)
+        try:
+            while (number < 12 or kills[0] < 4) and not killing.done():
+                try:
+                    coordinator = coordinator or Coordinator([sink], LocalFiles(tmp_path))
+                    coordinator.process(batch_of(number), OneTask(sink, rows()))
+                    number += 1
+                except (RetriableError, CommitBlockedError):
+                    stopped += 1
+                    if coordinator is not None:
+                        coordinator.close()
+                        coordinator = None
+        finally:
+            ends.set()
+        killing.result()  # raises if HBase has not come back
     # The last answer may be missing; a restart determines the batch's outcome.
     patient = sink_of(store, sink.mapping, name=sink.name, chunk_rows=50, timeout_ms=30_000)
     last = Coordinator([patient], LocalFiles(tmp_path))
