@@ -20,7 +20,7 @@ SOCKET_OF_SPARK = "a socket, not to the broker"
 
 def clients(pid: int | None = None) -> int:
     """How many librdkafka clients a process has: each has one main thread."""
-    return _native_threads(pid or os.getpid())["rdk:main"]
+    return list(_native_threads(pid or os.getpid()).values()).count("rdk:main")
 
 
 def held(broker: int) -> collections.Counter[str]:
@@ -30,11 +30,17 @@ def held(broker: int) -> collections.Counter[str]:
         broker: its port.
     """
     gc.collect()
-    threads = [_unnumbered(thread.name) for thread in threading.enumerate()]
-    found = collections.Counter(THREAD_OF_SPARK if name == "Thread (run)" else name for name in threads)
-    native = _native_threads(os.getpid())
-    found.update({name: count for name, count in native.items() if name.startswith("rdk:")})
-    found["a thread that Python does not know"] = sum(native.values()) - len(threads)
+    threads = threading.enumerate()
+    names = [_unnumbered(thread.name) for thread in threads]
+    found = collections.Counter(THREAD_OF_SPARK if name == "Thread (run)" else name for name in names)
+    # By their ids, not by a difference of counts: Python still lists a client's thread that has ended, until another one
+    # has its address.
+    known = {thread.native_id for thread in threads}
+    for thread_id, name in _native_threads(os.getpid()).items():
+        if name.startswith("rdk:"):
+            found[name] += 1
+        elif thread_id not in known:
+            found["a thread that Python does not know"] += 1
     found.update(_files())
     to_broker = sum(bool(one.raddr) and one.raddr.port == broker for one in psutil.Process().net_connections("tcp"))
     found["a connection to the broker"] = to_broker
@@ -46,14 +52,15 @@ def _unnumbered(name: str) -> str:
     return re.sub(r"[-_][0-9]+", "", name)
 
 
-def _native_threads(pid: int) -> collections.Counter[str]:
-    found: collections.Counter[str] = collections.Counter()
+def _native_threads(pid: int) -> dict[int, str]:
+    """The names of a process's threads, by their ids."""
+    found: dict[int, str] = {}
     for task in Path(f"/proc/{pid}/task").glob("*/comm"):
         try:
             name = task.read_text().strip()
         except OSError:  # it has ended meanwhile
             continue
-        found["rdk:broker" if name.startswith("rdk:broker") else name] += 1
+        found[int(task.parent.name)] = "rdk:broker" if name.startswith("rdk:broker") else name
     return found
 
 
