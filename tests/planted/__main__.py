@@ -72,8 +72,9 @@ def command_of(tier: str, bug: Bug, histories: int, seed: int) -> list[str] | No
 
 
 def rule_tests(bug: Bug) -> str:
+    """Every file of the rule: a rule may have several."""
     found = sorted((ROOT / "tests/live/rules").glob(f"test_rule_{bug.rule:02d}_*.py"))
-    return str(found[0].relative_to(ROOT)) if found else ""
+    return " ".join(str(file.relative_to(ROOT)) for file in found)
 
 
 def caught_by(bug: Bug, tiers: tuple[str, ...], histories: int, seed: int) -> str | None:
