@@ -29,8 +29,13 @@ LOOKS: Final = (
         "counting = threading.Thread(target=batch.count)\ncounting.start()\ncounting.join()",
     ),
     Piece("count in a pool", "with ThreadPoolExecutor(2) as pool:\n    seen.append(pool.submit(batch.count).result())"),
-    Piece("parquet beside", 'batch.write.mode("overwrite").parquet(f"{PLACE}/copy-{batch_id}")', weight=2),
-    Piece("parquet appended", 'batch.coalesce(1).write.mode("append").json(f"{PLACE}/all")'),
+    # A place for each query's thread: two queries that write into one directory disturb each other in Spark itself.
+    Piece(
+        "parquet beside",
+        'batch.write.mode("overwrite").parquet(f"{PLACE}/{threading.get_ident()}/copy-{batch_id}")',
+        weight=2,
+    ),
+    Piece("json appended", 'batch.coalesce(1).write.mode("append").json(f"{PLACE}/{threading.get_ident()}/all")'),
     Piece("noop beside", 'batch.write.format("noop").mode("overwrite").save()'),
 )
 
