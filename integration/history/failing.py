@@ -15,7 +15,8 @@ _MEMORY: Final = (
 )
 #: What clients call it in the text of an error that is not of the class: librdkafka's codes, Java's exceptions.
 _UNAVAILABLE: Final = (
-    r"\((_TRANSPORT|_ALL_BROKERS_DOWN|_MSG_TIMED_OUT|_TIMED_OUT|COORDINATOR_NOT_AVAILABLE)\)|Connection refused"
+    r"_TRANSPORT|_ALL_BROKERS_DOWN|_MSG_TIMED_OUT|_TIMED_OUT|COORDINATOR_NOT_AVAILABLE|Local: Message timed out"
+    r"|Connection refused"
     r"|org\.apache\.kafka\.common\.errors\.(Timeout|Disconnect|Network)Exception"
 )
 _USER_CODE: Final = (

@@ -230,6 +230,14 @@ def test_a_failure_of_an_attempt_that_was_tried_again_counts_too() -> None:
     assert found.rule == "unavailable"
 
 
+@pytest.mark.parametrize(
+    "text", ["KafkaError{code=_TRANSPORT,val=-195}", "_ALL_BROKERS_DOWN", "Local: Message timed out"]
+)
+def test_a_clients_own_words_for_a_silent_broker_count_in_an_error_of_any_class(text: str) -> None:
+    found = _found([*_many(5), *_then("CommitBlockedError", f"the commit was not answered: {text}")])
+    assert "unavailable" in [one.rule for one in found]
+
+
 def test_a_failure_that_is_long_over_weighs_less_than_what_is_slow_now() -> None:
     slow = [ended(number, **_slow(decide=2_000.0)) for number in range(6, 40)]
     found = _found([*_then("FatalError", "Connection refused"), *slow])
