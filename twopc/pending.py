@@ -63,7 +63,7 @@ class Pending:
         self._attempt_began: float | None = None
         self._transactions_live_ms: float | None = None
         self._tasks: Sequence[TaskReport] = ()
-        self._handles: Handles = {}
+        self._transactions: tuple[str, ...] = ()
         self._take_orphans_ended: Callable[[], int] = int
 
     def counting(self, take_orphans_ended: Callable[[], int]) -> None:
@@ -81,8 +81,7 @@ class Pending:
     def enter(self, phase: str) -> None:
         """Record that another phase begins, which ends the one before."""
         self._entered.append((phase, time.monotonic()))
-        names = tuple([handle.transaction for handle in self._handles.values()])
-        self._notify(Phase(phase, self._attempt_began, self._transactions_live_ms, names))
+        self._notify(Phase(phase, self._attempt_began, self._transactions_live_ms, self._transactions))
 
     def attempting(self, transactions_live_ms: float | None) -> None:
         """Record that tasks are about to open transactions, which may be open for so long."""
@@ -102,7 +101,8 @@ class Pending:
     def prepared(self, step: str, tasks: Sequence[TaskReport], handles: Handles) -> None:
         """Record that every task has voted yes and every handle is confirmed."""
         self._steps.append(step)
-        self._tasks, self._handles = tasks, handles
+        self._tasks = tasks
+        self._transactions = tuple([handle.transaction for handle in handles.values()])
 
     def attempt_failed(self, error: BaseException) -> None:
         """Record that the attempt failed and will be retried."""

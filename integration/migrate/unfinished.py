@@ -79,8 +79,7 @@ class TakeOver(Interceptor):
         if not isinstance(batch.frames, DataFrame):
             raise ConfigurationError(
                 f"batch {batch.batch_id} consists of several DataFrames, but TakeOver compares only one with the output. Nothing "
-                f"was written. "
-                f"{_SEVERAL}"
+                f"was written. {_SEVERAL}"
             )
         if self._run_id != batch.run_id:
             self._write_first(batch, batch.frames, proceed)

@@ -166,11 +166,6 @@ class ExactlyOnce:
         writer.write(batch_frames, number)
         run.last_call = replace(call, frames=None)
 
-    @property
-    def sink_names(self) -> tuple[str, ...]:
-        """The sinks that get rows, as they were given."""
-        return tuple(sink.name for sink in self._sinks)
-
     def close(self) -> None:
         """Close this query's connections after it has ended; an error or a new run does so, too. Ends no transaction."""
         writer = self._writer

@@ -7,7 +7,7 @@ pass on other rows, or stop the query.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from twopc.integration.spark.running import calling_query
@@ -75,8 +75,7 @@ def pass_through(interceptors: Sequence[Interceptor], batch: InterceptedBatch, w
     first, *rest = interceptors
 
     def proceed(frames: Frames) -> None:
-        inner = InterceptedBatch(frames, batch.batch_id, batch.checkpoint_location, batch.run_id)
-        pass_through(rest, inner, write)
+        pass_through(rest, replace(batch, frames=frames), write)
 
     first.intercept(batch, proceed)
 
