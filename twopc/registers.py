@@ -49,8 +49,11 @@ logger = logging.getLogger(__name__)
 FORMAT: Final = "twopc-register/1"
 _DIRECTORY: Final = "registers"
 _NUMBER: Final = re.compile(r"[0-9]{20}")
-#: How often a reader starts again because a driver appended or truncated meanwhile, and a claimant after a lost race.
+#: How often a reader starts again because a driver appended or truncated meanwhile.
 _TRIES: Final = 8
+#: How often a claimant tries the next register after it lost one. The driver that it fences may append all the while, so this
+#: is far more than a query writes in that time; it ends only where a file system refuses every name.
+_CLAIMS: Final = 100
 
 
 def require_atomic(files: Files) -> None:
@@ -120,7 +123,7 @@ class RegisterLog(DecisionLog):
         if self._own is not None and self._own.run == claim.run:
             return self._own.driver_epoch
         record = Acquired.by_this_process(claim, int(time.time() * 1000))
-        for _ in range(_TRIES):
+        for _ in range(_CLAIMS):
             number = max(self._numbers(), default=-1) + 1
             try:
                 won = self._put(number, [record])
@@ -133,8 +136,8 @@ class RegisterLog(DecisionLog):
                 self._own = _Own(claim.run, number, number)
                 return number
         raise RetriableError(
-            f"{self._where()}: {_TRIES} other drivers in a row acquired the decision log first. Nothing was written; restart "
-            "the query"
+            f"{self._where()}: another driver wrote the next register first, {_CLAIMS} times in a row, so this driver could "
+            "not acquire the decision log. Nothing was written; restart the query"
         )
 
     def read(self) -> LogContents:

@@ -129,6 +129,24 @@ def test_a_fenced_driver_stays_fenced_and_learns_who_fenced_it(log: RegisterLog,
     assert [type(record) for record in records(log)] == [Acquired, Acquired]
 
 
+def test_a_driver_that_appends_all_the_while_is_fenced_in_the_end(files: FaultyFiles) -> None:
+    owner = RegisterLog(LocalFiles(files.location))
+    owner.acquire(claim("busy"))
+
+    class Late(LocalFiles):
+        appended = 0
+
+        def put_if_absent(self, name: str, data: bytes) -> bool:
+            if self.appended < 30:
+                owner.append([decision(self.appended)])
+                self.appended += 1
+            return super().put_if_absent(name, data)
+
+    assert RegisterLog(Late(files.location)).acquire(claim("next")) == 31
+    with pytest.raises(FencedError, match="run next"):
+        owner.append([decision(30)])
+
+
 def test_the_loser_of_a_race_for_a_register_gets_the_next_one(files: FaultyFiles) -> None:
     first, second = RegisterLog(files), RegisterLog(files)
     files.before_put = lambda: assert_equal(second.acquire(claim("two")), 0)
@@ -151,7 +169,8 @@ def _claim_and_append(root: str, run: str, results: multiprocessing.Queue[tuple[
     driver_epoch = log.acquire(claim(run))
     written = 0
     try:
-        for batch in range(50):
+        # The two others lose at most 2 * (20 + 1) registers to this one: fewer than a claimant tries.
+        for batch in range(20):
             log.append([decision(batch)])
             written += 1
     except FencedError:
