@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import gc
-import warnings
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.live.migrate.support import FOR_OLD_BROKERS
-from tests.live.spark_query import session
+from tests.live.spark_support import spark as one_session
 from twopc.integration.services.old_kafka import LocalOldKafka
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
+
+__all__ = ["one_session"]
 
 
 @pytest.fixture(scope="session")
@@ -33,13 +33,11 @@ def fragile_old_kafka(old_kafka: LocalOldKafka) -> Iterator[LocalOldKafka]:
         old_kafka.start()
 
 
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """This process's session, which can read from 0.10."""
-    spark = session(tmp_path_factory.mktemp("spark"), settings=FOR_OLD_BROKERS)
-    spark.sparkContext.setLogLevel("OFF")  # tests make queries fail
-    yield spark
-    spark.stop()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()  # PySpark leaves the sockets of collect() unclosed
+@pytest.fixture
+def spark(one_session: SparkSession) -> Iterator[SparkSession]:
+    """This process's only session, set to read from 0.10. A second session would be the first one under another name."""
+    for name, value in FOR_OLD_BROKERS.items():
+        one_session.conf.set(name, value)
+    yield one_session
+    for name in FOR_OLD_BROKERS:
+        one_session.conf.unset(name)
