@@ -88,12 +88,6 @@ class LocalHBase(LocalServer):
         """`host:port`; restarts do not change it. A client finds everything else through it."""
         return f"{HOST}:{self._ports.get(_ZOOKEEPER, 0)}"
 
-    def close(self) -> None:
-        """Stop HBase. If its data directory is temporary, kill it instead, which is faster, and remove the directory."""
-        if self._is_temporary:
-            self.kill()
-        super().close()
-
     def _program(self) -> list[str]:
         class_path = ":".join(map(str, [self.data_dir / "conf", *hbase_jars()]))
         return [str(java_command()), f"-Xmx{self._heap}", *_JVM_FLAGS, "-cp", class_path]

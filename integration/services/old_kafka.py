@@ -127,8 +127,8 @@ class LocalOldKafka(LocalServer):
         return f"{HOST}:{self._ports[_PLAINTEXT]}"
 
     def close(self) -> None:
-        """Stop the broker, then ZooKeeper, without which the broker would not end. Remove a temporary directory."""
-        self.stop()
+        """End the broker, then ZooKeeper, without which the broker would not stop. Remove a temporary directory."""
+        self._end()
         self.zookeeper.close()
         super().close()
 

@@ -7,6 +7,7 @@ requests go through the private ``_manager`` of kafka-python's admin client, whi
 from __future__ import annotations
 
 import logging
+import math
 from contextlib import suppress
 from itertools import cycle
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BOOTSTRAP_TIMEOUT_MS: Final = 30_000
+#: kafka-python's own (``KafkaConnectionManager.DEFAULT_CONFIG``); its admin client does not take them.
+_SETUP_TIMEOUTS_MS: Final = {
+    "socket_connection_setup_timeout_ms": 10_000,
+    "socket_connection_setup_timeout_max_ms": 30_000,
+}
 #: How the time is divided if there are several servers: short rounds first, so that silent ones cost little.
 _ROUNDS: Final = (1, 2, 4)
 #: How long a broker that joins (a rolling restart) may be left out of a question to all brokers; kafka-python has 5 minutes.
@@ -169,9 +175,12 @@ def _open_in_turn(config: Mapping[str, Any]) -> KafkaAdminClient:
 
 def _open(config: Mapping[str, Any], first: int) -> KafkaAdminClient:
     opened: list[KafkaNetClient] = []
+    # A request waits for its connection first. Unless set, kafka-python gives a silent broker 10 s, then up to 30 s (KIP-601).
+    patience_ms = config.get("request_timeout_ms", math.inf)
+    patience = {name: min(ms, patience_ms) for name, ms in _SETUP_TIMEOUTS_MS.items()}
 
     def open_client(**settings: Any) -> KafkaNetClient:
-        client = KafkaNetClient(**settings)
+        client = KafkaNetClient(**settings, **patience)
         opened.append(client)
         _take_turns(client._manager.cluster, config["bootstrap_servers"], first)  # noqa: SLF001 - see the module's docstring
         return client

@@ -87,6 +87,7 @@ def test_an_invalid_argument_is_named(arguments: tuple[str, ...], message: str) 
     assert not done.stdout
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(600)
 def test_an_interrupted_demo_leaves_no_process() -> None:
     with subprocess.Popen(

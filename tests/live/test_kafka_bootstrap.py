@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from kafka.admin import KafkaAdminClient
+from kafka.errors import KafkaError
+from kafka.protocol.metadata import FindCoordinatorRequest
 
 from twopc.errors import RetriableError
 from twopc.integration.services.ports import free_ports
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.live.services import KafkaService
+    from twopc.integration.services.kafka import LocalKafka
 
 TIMEOUT_MS = 12_000
 #: Of two silent servers and one more: the silent ones take two of the nine shares, which are 1, 2 and 4 parts of the time.
@@ -103,3 +106,18 @@ def test_servers_are_tried_in_their_order_and_the_whole_time_is_used(monkeypatch
         assert [asked(server) for server in mute] == [3, 3, 3]
     assert tried == pytest.approx([100, 100, 100, 200, 200, 200, 400, 400, 400])
     assert took >= 2.0
+
+
+def test_a_request_waits_no_longer_for_a_connection_than_for_an_answer(local_kafka: LocalKafka) -> None:
+    """kafka-python alone gives a silent broker 10 s to connect, and more after each failure, whatever a request may take."""
+    sink = KafkaSink(name="s", bootstrap_servers=local_kafka.bootstrap_servers, topic="t", timeout_ms=2_000)
+    with contextlib.closing(BrokerConnection(sink.committing_config())) as connection:
+        local_kafka.pause()
+        try:
+            began = time.monotonic()
+            for _ in range(3):  # the first one loses the connection, the others wait for a new one
+                [answer] = connection.send_all([(FindCoordinatorRequest(key_type=0, key="s", max_version=3),)])
+                assert isinstance(answer, KafkaError)
+            assert time.monotonic() - began < 9
+        finally:
+            local_kafka.resume()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tests.live.services import KafkaService
 
 
+@pytest.mark.whole
 def test_many_transactions_are_committed_over_several_connections(kafka: KafkaService, tmp_path: Path) -> None:
     """If one of these connections does not answer, the request is sent again, however the connection ended."""
     rows = [[str(number)] for number in range(_MANY + 2)]

@@ -150,6 +150,7 @@ def test_a_small_queue_bounds_the_task_and_loses_nothing(
     assert [message.value() for message in records(way.servers, way.topics[0])] == values
 
 
+@pytest.mark.whole
 @BOTH
 def test_a_broker_that_takes_nothing_ends_the_wait_for_the_queue(
     local_kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch, *, native: bool

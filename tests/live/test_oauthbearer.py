@@ -142,6 +142,7 @@ def test_a_whole_play_with_tokens_prepares_decides_commits_recovers_and_sweeps(
         play.close()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("rest_s", [SESSION_S + 1, pytest.param(LIFE_S + 4, marks=pytest.mark.whole)])
 def test_a_driver_that_rests_outlives_its_sessions_and_tokens(
     secured: LocalKafka, tmp_path: Path, rest_s: float

@@ -61,6 +61,7 @@ def test_each_fault_of_a_ledger_has_its_line(fault: str, kafka: KafkaService) ->
     assert any(said in f"{line.why} {line.fix}" for line in failed), failed
 
 
+@pytest.mark.whole
 def test_a_transaction_log_that_refuses_every_record_is_named_with_its_remedy() -> None:
     """Kafka starts with such settings. Then no transactional id can be initialised, and no error says why."""
     with LocalKafka(properties={"transaction.state.log.min.isr": "2"}) as kafka:

@@ -128,8 +128,10 @@ def test_a_denied_output_topic_is_named_and_nothing_becomes_visible(
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"kafka.sasl.password": "wrong"}, {"kafka.security.protocol": "SASL_PLAINTEXT"}],
-    ids=["password", "no TLS"],
+    [
+        pytest.param({"kafka.sasl.password": "wrong"}, id="password"),
+        pytest.param({"kafka.security.protocol": "SASL_PLAINTEXT"}, id="no TLS", marks=pytest.mark.whole),
+    ],
 )
 def test_wrong_credentials_name_the_settings_to_check(
     secured: LocalKafka, tmp_path: Path, authority: tuple[Path, Path], wrong: dict[str, str]

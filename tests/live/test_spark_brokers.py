@@ -135,6 +135,7 @@ def _number(value: bytes) -> Position:
     return Position(0, int(value.rpartition(b"-")[2]))
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(3600)
 def test_a_broker_killed_and_restarted_loses_and_doubles_nothing(
     fresh_kafka: LocalKafka, tmp_path: Path, spark: SparkSession, add_summary: Callable[[str], None]

@@ -75,7 +75,12 @@ def test_a_broker_that_restarts_in_a_direct_batch_loses_and_doubles_nothing(
 
 
 @pytest.mark.parametrize(
-    "count", [1, *(pytest.param(count, marks=pytest.mark.whole) for count in (100, 2_000)), 20_000]
+    "count",
+    [
+        1,
+        *(pytest.param(count, marks=pytest.mark.whole) for count in (100, 2_000)),
+        pytest.param(20_000, marks=pytest.mark.whole),
+    ],
 )
 def test_the_records_are_those_of_sparks_own_sink(
     count: int, kafka: KafkaService, tmp_path: Path, spark: SparkSession

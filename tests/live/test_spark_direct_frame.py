@@ -129,7 +129,10 @@ def test_large_types_become_bytes_too(spark: SparkSession) -> None:
     assert found.to_pylist() == expected.to_pylist()
 
 
-@pytest.mark.parametrize(("plan", "expected"), [("rows", [True, False, False]), ("update", [True, True, True])])
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [pytest.param("rows", [True, False, False], marks=pytest.mark.whole), ("update", [True, True, True])],
+)
 def test_the_tasks_bound_what_a_query_with_state_gives_and_the_first_batch_of_a_run(
     plan: str,
     expected: list[bool],

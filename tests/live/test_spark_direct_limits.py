@@ -55,6 +55,7 @@ def _fail_in_the_last(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBa
         raise RuntimeError("in each attempt")
 
 
+@pytest.mark.whole
 def test_a_task_that_fails_for_good_fails_the_batch_although_the_rows_of_others_have_come(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:

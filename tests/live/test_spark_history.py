@@ -37,7 +37,9 @@ def _history(pipeline: Pipeline) -> History:
     return read(Path(pipeline.options.checkpoint))
 
 
-@pytest.mark.parametrize(("direct", "way"), [("driver", "direct"), ("tasks", "tasks")])
+@pytest.mark.parametrize(
+    ("direct", "way"), [pytest.param("driver", "direct", marks=pytest.mark.whole), ("tasks", "tasks")]
+)
 def test_every_batch_is_in_the_history_with_its_way_rows_phases_and_tasks(
     direct: str, way: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -125,6 +127,7 @@ def test_an_expired_checkpoint_says_when_how_long_and_which_setting(
     assert [one.outcome for one in _history(pipeline).checkpoints] == ["expired", "completed"]
 
 
+@pytest.mark.whole
 def test_a_vote_after_the_limit_is_late_and_its_transaction_is_aborted_and_never_seen(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

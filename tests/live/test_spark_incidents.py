@@ -87,6 +87,7 @@ def test_an_error_of_user_code_is_distinguished_from_the_sinks_refusals(
     assert [one.rule for one in found] == ["user code"], found
 
 
+@pytest.mark.whole
 def test_a_broker_that_is_gone_is_named(spark: SparkSession, tmp_path: Path) -> None:
     with LocalKafka() as kafka:
         topic = create_topic(kafka.bootstrap_servers, unique(), 2)

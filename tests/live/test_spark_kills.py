@@ -67,7 +67,7 @@ def test_spark_retries_a_task_of_a_killed_worker_and_its_transaction_is_swept(
         pipeline.require_order()
 
 
-@pytest.mark.parametrize("points", [["task.flushed", "task.handed_over"], pytest.param(TASK, marks=pytest.mark.whole)])
+@pytest.mark.parametrize("points", [["task.flushed"], pytest.param(TASK, marks=pytest.mark.whole)])
 def test_a_query_whose_workers_all_die_stops_and_a_restart_loses_and_doubles_nothing(
     points: list[str], kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -194,6 +194,7 @@ def run_a_copy_while_paused(pipeline: Pipeline, spark: SparkSession, point: str)
         pipeline.close()
 
 
+@pytest.mark.whole
 def test_a_restored_older_checkpoint_is_refused_and_writes_nothing(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -230,6 +231,7 @@ def test_a_copied_checkpoint_with_other_offsets_is_refused_and_writes_nothing(
 # -- accepted changes --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_empty_batches_other_partition_counts_and_added_topics_are_accepted(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -255,6 +257,7 @@ def test_empty_batches_other_partition_counts_and_added_topics_are_accepted(
     pipeline.require_exactly_once()
 
 
+@pytest.mark.whole
 def test_added_partitions_of_the_output_are_warned_about_and_accepted(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:

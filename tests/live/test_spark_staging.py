@@ -25,6 +25,7 @@ __all__ = ["spark"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 
+@pytest.mark.whole
 def test_two_queries_with_one_staging_location_leave_each_others_staged_files_alone(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -59,6 +60,7 @@ def test_a_staging_location_that_the_workers_do_not_share_is_refused_before_the_
     pipeline.require_exactly_once()
 
 
+@pytest.mark.whole
 def test_a_lost_batch_is_published_by_tasks_side_by_side_like_the_batch_itself(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -189,6 +189,7 @@ def test_a_driver_killed_at_any_point_of_the_second_checkpoint_loses_and_doubles
     pipeline.require_exactly_once()
 
 
+@pytest.mark.whole
 def test_a_pause_is_kept_between_checkpoints_and_stopping_the_query_ends_it(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: Where the drivers are killed, one after the other; the last one comes to its end.
 EVERY_POINT = "driver.confirmed", "driver.decided", "driver.committing", "driver.committed", ""
-A_SAMPLE = "driver.confirmed", "driver.committing", ""
+A_SAMPLE = "driver.committing", ""
 _VERSION_2 = {"spark.sql.streaming.offsetLog.formatVersion": "2"}
 _knows_version_2 = pytest.mark.skipif(
     pyspark.__version__ < "4.3",

@@ -393,6 +393,7 @@ def test_ctrl_c_ends_a_watch_with_its_report(play: Play) -> None:
         assert watching.wait(30) == 0
 
 
+@pytest.mark.whole
 def test_a_query_that_writes_during_the_checks_causes_no_errors(play: Play) -> None:
     driver = play.driver()
     driver.process(play.batch(0), Tasks(play, [["0"], ["-1"]]))

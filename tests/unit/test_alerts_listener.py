@@ -66,7 +66,8 @@ def test_a_query_that_fails_repeatedly_is_reported_once_and_so_is_its_recovery(c
     assert told.empty()
 
 
-def test_time_that_passes_is_noticed_without_a_checkpoint() -> None:
+def test_time_that_passes_is_noticed_without_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("twopc.integration.alerts.listener._TICK_S", 0.05)
     told: queue.Queue[Alert] = queue.Queue()
     clock = Clock()
     alerts = _alerts(told, NoCheckpoint("stalled", for_s=60), clock=clock)

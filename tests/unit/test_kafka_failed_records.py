@@ -22,6 +22,12 @@ INVALID = KafkaError(KafkaError.INVALID_RECORD)
 TOO_LARGE = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
 
 
+@pytest.fixture(autouse=True)
+def _nobody_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error asks the brokers for a topic's limit; here are none."""
+    monkeypatch.setattr("twopc.sinks.kafka.batch_size._REQUEST_S", 0.01)
+
+
 def reporting(*reports: Sequence[tuple[str, KafkaError]], cause: KafkaError | None = None) -> ReadyProducer:
     """A producer that has one of these groups of failed records at each look."""
     left = list(reports)

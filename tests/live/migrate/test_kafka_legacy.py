@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")]
 
 
+@pytest.mark.whole
 def test_a_checkpoint_that_fails_after_the_flush_doubles_exactly_the_records_of_that_batch(
     old_kafka: LocalOldKafka, tmp_path: Path, spark: SparkSession
 ) -> None:

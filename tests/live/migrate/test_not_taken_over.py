@@ -29,6 +29,7 @@ def fail_without_take_over(pipeline: OldPipeline, spark: SparkSession, **setting
         return pipeline.fail(spark, each, max_offsets=40)
 
 
+@pytest.mark.whole
 def test_a_new_query_without_take_over_is_refused_and_writes_nothing(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:

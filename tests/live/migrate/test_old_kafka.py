@@ -59,6 +59,7 @@ def test_acknowledged_records_survive_kill_9_and_a_restart_on_the_same_address(
     assert committed(address, topic) == {str(number): 1 for number in range(200)}
 
 
+@pytest.mark.whole
 def test_both_processes_end_with_their_owner() -> None:
     with LocalOldKafka() as kafka:
         pids = [kafka.pid, kafka.zookeeper.pid]

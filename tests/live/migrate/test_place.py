@@ -69,6 +69,7 @@ def test_a_file_system_that_does_not_answer_is_a_line(spark: SparkSession) -> No
     assert "Traceback" not in result.output
 
 
+@pytest.mark.whole
 def test_a_checkpoint_with_a_url_is_handed_over_and_back(
     old_kafka: LocalOldKafka, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:

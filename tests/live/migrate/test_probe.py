@@ -66,7 +66,7 @@ def probed(servers: str, group: str, *words: str) -> tuple[int, dict[str, Any], 
 @pytest.mark.parametrize(
     ("read", "options", "status"),
     [
-        (read_with_librdkafka, {}, 0),
+        pytest.param(read_with_librdkafka, {}, 0, marks=pytest.mark.whole),
         (read_with_librdkafka, {"isolation.level": UNCOMMITTED}, 1),
         pytest.param(read_with_kafka_python, {"isolation_level": "read_committed"}, 0, marks=pytest.mark.whole),
         (read_with_kafka_python, {}, 1),

@@ -43,7 +43,7 @@ def test_back_before_the_new_query_has_ever_started(handed_over: OldPipeline, sp
     ("point", "kind"),
     [
         ("driver.prepared", "rest"),
-        ("driver.decided", "whole"),
+        pytest.param("driver.decided", "whole", marks=pytest.mark.whole),
         pytest.param("driver.committed", "whole", marks=pytest.mark.whole),
     ],
 )

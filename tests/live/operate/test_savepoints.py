@@ -86,6 +86,7 @@ def pipeline(kafka: KafkaService, tmp_path: Path) -> Pipeline:
     return found
 
 
+@pytest.mark.whole
 def test_a_savepoint_under_load_repeats_exactly_what_restore_says(
     spark: SparkSession, pipeline: Pipeline, tmp_path: Path
 ) -> None:
@@ -141,7 +142,11 @@ def test_a_source_with_its_own_log_repeats_exactly_what_restore_says(
 
 
 @pytest.mark.parametrize(
-    "provider", [pytest.param({}, id="hdfs"), pytest.param(_ROCKSDB, id="rocksdb", marks=pytest.mark.whole)]
+    "provider",
+    [
+        pytest.param({}, id="hdfs", marks=pytest.mark.whole),
+        pytest.param(_ROCKSDB, id="rocksdb", marks=pytest.mark.whole),
+    ],
 )
 def test_the_state_is_that_of_the_savepoints_batch(
     spark: SparkSession, pipeline: Pipeline, tmp_path: Path, provider: dict[str, str]
@@ -182,7 +187,7 @@ def started(spark: SparkSession, pipeline: Pipeline, max_offsets: int | None) ->
     return writer.start()
 
 
-@pytest.mark.parametrize("is_idle", [False, True])
+@pytest.mark.parametrize("is_idle", [False, pytest.param(True, marks=pytest.mark.whole)])
 def test_a_query_that_stops_with_a_savepoint_repeats_nothing(
     spark: SparkSession, pipeline: Pipeline, tmp_path: Path, *, is_idle: bool
 ) -> None:

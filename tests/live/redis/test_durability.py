@@ -52,7 +52,7 @@ def killing(server: LocalRedis, *, seed: int) -> Iterator[list[int]]:
             server.start()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.whole)])
 def test_rows_are_applied_once_though_a_durable_server_crashes(seed: int, tmp_path: Path) -> None:
     with LocalRedis(options=DURABLE) as server:
         sink = sink_of(server.url, HashIncrBy("totals", ("a", "b")), chunk_rows=100, timeout_ms=400)

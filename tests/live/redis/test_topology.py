@@ -170,6 +170,7 @@ def _owner(servers: list[LocalRedis], slot: int) -> bytes:
     return b""
 
 
+@pytest.mark.whole
 def test_a_slot_in_the_middle_of_a_move_delays_its_rows_and_doubles_none(
     own_cluster: list[LocalRedis],
 ) -> None:
@@ -226,6 +227,7 @@ def test_the_settings_of_every_primary_count(own_cluster: list[LocalRedis]) -> N
         committer.inspect()
 
 
+@pytest.mark.whole
 def test_a_commit_is_unknown_while_a_node_is_down(own_cluster: list[LocalRedis]) -> None:
     key = unique()
     sink = cluster_sink(own_cluster, key, timeout_ms=2_000)
