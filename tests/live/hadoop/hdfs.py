@@ -85,6 +85,11 @@ class _NameNode(_Daemon):
     def url(self) -> str:
         return f"hdfs://{HOST}:{self._ports.get(_RPC, 0)}"
 
+    @property
+    def takes_writes(self) -> bool:
+        """Whether it has left safe mode since its last start."""
+        return "Leaving safe mode" in self._log_of_start()
+
     def _launch(self, program: list[str]) -> None:
         name = self.data_dir / "name"
         self._configure(
