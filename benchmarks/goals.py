@@ -94,6 +94,18 @@ def _streaming(rows: str, limit: float, *, two_phases: bool = False) -> Goal:
     )
 
 
+def _shuffled(partitions: str) -> Goal:
+    return Goal(
+        says=f"200 000 rows from a shuffle of {partitions}, in two phases: at most 1.1 x the time of Spark's own sink",
+        group="shuffled",
+        case=partitions,
+        side=TWO_PHASES,
+        otherwise=TWOPC,
+        to=_SPARK,
+        limit=1.1,
+    )
+
+
 def _rate(group: str, case: str, to: str, limit: float) -> Goal:
     return Goal(
         says=f"{case}: at least {limit:g} x the rate of {to}", group=group, case=case, to=to, limit=limit, at_most=False
@@ -112,6 +124,8 @@ GOALS: tuple[Goal, ...] = (
     _streaming("100 000 rows", 0.85),
     _streaming("2 000 rows", 2.5, two_phases=True),
     _streaming("400 000 rows", 1.0, two_phases=True),
+    _shuffled("64 partitions"),
+    _shuffled("200 partitions"),
     _rate("write", "write phase", LARGE_BATCHES, 0.9),
     _rate("peers", "Kafka to Kafka", "Flink, exactly once", 4),
     _rate("peers", "Kafka to Kafka", "Quix Streams, exactly once", 4),

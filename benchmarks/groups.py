@@ -56,6 +56,7 @@ GROUPS: tuple[Group, ...] = (
     Group(name="hbase", module="benchmarks.hbase_sink"),
     Group(name="rows", module="benchmarks.scale_rows", rounds=1),
     Group(name="tasks", module="benchmarks.scale_tasks", rounds=1),
+    Group(name="shuffled", module="benchmarks.scale_shuffled", rounds=3),
     Group(name="values", module="benchmarks.scale_values", rounds=1, by_default=False),
     Group(name="decision", module="benchmarks.decision", rounds=7),
     Group(name="past", module="benchmarks.past", rounds=3),

@@ -41,12 +41,14 @@ class Source:
         batch_rows: how many a batch takes.
         most_offsets: what makes Spark take so many: it rounds the share of each partition down, and what is left would be a last
             batch of a few records.
+        shuffled: into how many partitions the query shuffles it by key; None: it does not.
     """
 
     topic: str
     rows: int
     batch_rows: int
     most_offsets: int
+    shuffled: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +129,8 @@ class Queries:
         stream = self._spark.readStream.format("kafka").option("kafka.bootstrap.servers", self._servers)
         stream = stream.option("subscribe", source.topic).option("startingOffsets", "earliest")
         stream = stream.option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
-        return stream.option("maxOffsetsPerTrigger", source.most_offsets).load().select("key", "value")
+        rows = stream.option("maxOffsetsPerTrigger", source.most_offsets).load().select("key", "value")
+        return rows if source.shuffled is None else rows.repartition(source.shuffled, "key")
 
     def _run(self, writer: DataStreamWriter, checkpoint: str, source: Source, output: str) -> Ran:
         held = Held(self._spark.sparkContext, self._servers) if self._broker else None

@@ -1,0 +1,40 @@
+"""The cost of a large batch by the partitions of the shuffle before it: 200 000 rows of 100 bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from benchmarks.measured import some
+from benchmarks.queries import WARM_UP_BATCHES
+from benchmarks.scale import counted_queries
+from benchmarks.streaming import case_of, sides_of
+from benchmarks.turns import in_turn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.measured import Case
+    from benchmarks.settings import Settings
+
+TITLE: Final = "addBatch of 200 000 rows by the partitions of a shuffle"
+X_LABEL: Final = "partitions of the shuffle"
+#: 200 is Spark's default.
+_PARTITIONS: Final = (2, 64, 200)
+_ALL_PARTITIONS: Final = (2, 16, 64, 200, 1_000)
+_ROWS: Final = 200_000
+_BATCHES: Final = 3
+
+
+def measure(settings: Settings) -> Iterator[Case]:
+    """A case for each number of partitions. The source has two."""
+    with counted_queries(settings) as bench:
+        batches = WARM_UP_BATCHES + (1 if settings.quick else _BATCHES)
+        source = bench.source(settings.rows(_ROWS), batches)
+        for count in _ALL_PARTITIONS if settings.whole else _PARTITIONS:
+            name = some(count, "partition", "partitions")
+            if settings.wants(name):
+                shuffled = replace(source, shuffled=count)
+                ran, _ = in_turn(settings.rounds, sides_of(bench, shuffled, settings, two_phases=True))
+                yield case_of(name, ran, x=count)
+        bench.drop(source)
